@@ -1,0 +1,1 @@
+"""birdie-jax: pre-training state-space language models with the Birdie procedure."""

@@ -1,0 +1,28 @@
+"""One glossary of array shapes for the whole package; annotations are checked under test.
+
+Dimensions: `rows` (packed sequences in a batch), `length` (tokens in a row), `features` (width of the
+residual stream), `state` (recurrent channels N of the papers), `vocab` (rows of the embedding table),
+`arms` (objectives with their parameters), `decisions` (entries of the bandit's history).
+"""
+
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+TokenIds = Int[Array, "rows length"]
+TokenMask = Bool[Array, "rows length"]
+Activations = Float[Array, "rows length features"]
+StateSequence = Float[Array, "rows length state"]
+RowState = Float[Array, "rows state"]
+ArmVector = Float[Array, " arms"]
+Scalar = Float[Array, ""]
+Key = PRNGKeyArray
+
+__all__ = [
+    "Activations",
+    "ArmVector",
+    "Key",
+    "RowState",
+    "Scalar",
+    "StateSequence",
+    "TokenIds",
+    "TokenMask",
+]
