@@ -1,0 +1,110 @@
+"""Arms and mixtures: objectives with their parameters, and the probabilities that they start with."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from birdie_jax.objectives.checks import check_number, refusal
+from birdie_jax.objectives.objective import Objective
+from birdie_jax.objectives.registry import OBJECTIVES, make_objective
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An objective with its parameters, as the mixture draws it and the bandit rewards it.
+
+    Attributes:
+        name: letters, digits and underscores, so that it can be part of a file's or a metric's name.
+        objective: what makes its examples.
+        group: the class of arms that it belongs to, named by the same letters.
+        weight: initial probability, before the mixture normalises it.
+    """
+
+    name: str
+    objective: Objective
+    group: str
+    weight: float = 1.0
+
+    def __post_init__(self):
+        _check_arm(self.name, self.group, self.weight)
+
+
+def _check_arm(name: object, group: object, weight: object) -> None:
+    owner = f"arm {name!r}"
+    for field, value in (("name", name), ("group", group)):
+        if not isinstance(value, str) or not _SAFE_NAME.fullmatch(value):
+            raise refusal(owner, field, value, "letters, digits, underscores")
+    check_number(owner, "weight", weight, "a finite number of at least 0", lambda number: number >= 0)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Arms with their initial probabilities.
+
+    Attributes:
+        arms: at least one, with unique names and a positive sum of weights.
+    """
+
+    arms: tuple[Arm, ...]
+
+    def __post_init__(self):
+        if not self.arms:
+            raise ValueError("mixture: it has no arms; allowed: at least one")
+        names = self.names
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"mixture: more than one arm is called {name!r}; allowed: unique names")
+        total = math.fsum(arm.weight for arm in self.arms)
+        if not (total > 0 and math.isfinite(total)):
+            raise ValueError(f"mixture: the weights add up to {total}; allowed: a positive, finite sum")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arms' names, in order."""
+        return tuple(arm.name for arm in self.arms)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """For each arm, in order, the class it belongs to."""
+        return tuple(arm.group for arm in self.arms)
+
+    @property
+    def weights(self) -> Float64[np.ndarray, " arms"]:
+        """The arms' initial probabilities, float64 `[arms]`, which add up to 1."""
+        weights = np.array([arm.weight for arm in self.arms], np.float64)
+        return weights / weights.sum()
+
+
+def mixture_from_arms(arms: Mapping) -> Mixture:
+    """Make a mixture of a user's own arms, as a configuration file lists them.
+
+    Args:
+        arms: for each arm's name a mapping with `objective`, its name; optionally `group` (default: the
+            objective's name) and `weight` (default: 1.0); and the objective's parameters.
+
+    Raises:
+        ValueError: there is no arm, or an arm is not such a mapping; the error names the arm and the field.
+    """
+    made = []
+    for name, given in arms.items():
+        if not isinstance(given, Mapping):
+            raise ValueError(f"arm {name!r}: {given!r}; allowed: a mapping with the field objective")
+        parameters = dict(given)
+        objective = parameters.pop("objective", None)
+        if not isinstance(objective, str):
+            raise refusal(f"arm {name!r}", "objective", objective, ", ".join(OBJECTIVES))
+        group = parameters.pop("group", objective)
+        weight = parameters.pop("weight", 1.0)
+        try:
+            built = make_objective(objective, **parameters)
+        except ValueError as error:
+            raise ValueError(f"arm {name!r}: {error}") from error
+        _check_arm(name, group, weight)
+        made.append(Arm(name, built, group, float(weight)))
+    return Mixture(tuple(made))

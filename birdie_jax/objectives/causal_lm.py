@@ -1,0 +1,30 @@
+"""Causal language modelling (CLM; EMNLP paper, Table 1): write the text, having read nothing."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.objective import Objective, surround
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLM(Objective):
+    """Empty context; the target is the text, and END after it where the document ends."""
+
+    name: ClassVar[str] = "causal_lm"
+    has_context: ClassVar[bool] = False
+
+    def example_length(self, count: int) -> int:
+        """Return the text's length and one for END."""
+        return count + 1
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; nothing is random."""
+        end = vocabulary.END if ends_document else None
+        return Example(np.empty(0, np.int32), surround(None, tokens, end))

@@ -1,0 +1,34 @@
+"""Copying (EMNLP paper, section 3.2 and Table 1; Jelassi et al. 2024): write what was read."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.objective import Objective, surround
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copying(Objective):
+    """Context: marker, then the text; target: the text, END.
+
+    How many tokens are read is drawn uniformly.
+    """
+
+    name: ClassVar[str] = "copying"
+    draws_length: ClassVar[bool] = True
+
+    marker: int | None = vocabulary.COPYING
+
+    def example_length(self, count: int) -> int:
+        """Return the text's length, twice, with the marker and END."""
+        return self.marker_length + 2 * count + 1
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; given the text, nothing is random."""
+        return Example(surround(self.marker, tokens, None), surround(None, tokens, vocabulary.END))

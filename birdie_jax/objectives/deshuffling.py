@@ -1,0 +1,59 @@
+"""Deshuffling (EMNLP paper, section 3.2 and Table 1): put shuffled tokens back in order."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.checks import check_number
+from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.objective import Objective, surround
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deshuffling(Objective):
+    """Context: marker, then the text with a share of its tokens shuffled; target: the original text, END.
+
+    A share `rate` of the positions is chosen at random, and the tokens on them are permuted among
+    themselves. Token ids are shuffled, not characters, so context and target hold the same tokens. The
+    paper's rates are 0.5 and 1.0. How many tokens are read is drawn uniformly.
+
+    Attributes:
+        rate: share of the tokens that is shuffled.
+    """
+
+    name: ClassVar[str] = "deshuffling"
+    draws_length: ClassVar[bool] = True
+
+    marker: int | None = vocabulary.DESHUFFLING
+    rate: float = 1.0
+
+    def __post_init__(self):
+        allowed = "a number above 0 and at most 1"
+        check_number(self.name, "rate", self.rate, allowed, lambda rate: 0 < rate <= 1)
+        super().__post_init__()
+
+    @property
+    def structural_minimum(self) -> int:
+        """Two tokens can be exchanged."""
+        return 2
+
+    def example_length(self, count: int) -> int:
+        """Return the text's length, twice, with the marker and END."""
+        return self.marker_length + 2 * count + 1
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; which tokens move, and where to, is random."""
+        count = len(tokens)
+        moved = round(count * self.rate)
+        if moved == count:
+            shuffled = rng.permutation(tokens)
+        else:
+            sources = rng.permutation(count)[:moved]
+            shuffled = tokens.copy()
+            shuffled[np.sort(sources)] = tokens[sources]
+        return Example(surround(self.marker, shuffled, None), surround(None, tokens, vocabulary.END))

@@ -1,0 +1,43 @@
+"""Full span corruption with deshuffling (FSC-D; EMNLP paper, section 3.2 and Table 1)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.full_span_corruption import FullSpanCorruption
+from birdie_jax.objectives.objective import surround
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullSpanCorruptionDeshuffling(FullSpanCorruption):
+    """As full span corruption, with the kept spans and the sentinels of the context in random order.
+
+    Table 1 cuts "Bird songs fill the early morning air" into `Bird`, [mask], `the early`, [mask] and
+    shows them as `the early`, [mask], `Bird`, [mask]: the pieces are shuffled, the tokens within a piece
+    are not. A sentinel keeps the number that its span has in the original order.
+    """
+
+    name: ClassVar[str] = "full_span_corruption_deshuffling"
+
+    marker: int | None = vocabulary.FULL_SPAN_CORRUPTION_DESHUFFLING
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; the noise and the order of the pieces are random."""
+        noise = self.draw_noise(len(tokens), rng)
+        replaced = tokens.copy()
+        replaced[noise.starts[1::2]] = noise.sentinels
+        order = rng.permutation(len(noise.lengths))
+        lengths = noise.lengths.copy()
+        lengths[1::2] = 1
+        lengths = lengths[order]
+        ends = lengths.cumsum()
+        source = (noise.starts[order] - ends + lengths).repeat(lengths)
+        source += np.arange(len(source))
+        context = surround(self.marker, replaced[source], None)
+        return Example(context, surround(None, tokens, vocabulary.END))

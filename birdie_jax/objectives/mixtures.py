@@ -1,0 +1,238 @@
+"""The mixtures that the papers name, and a small one; each is a list of arms for rows of a given length.
+
+One rule adapts them all to the length of a row. The papers' lengths of text are for rows of 2,048 tokens:
+for shorter rows they shrink in proportion, for longer rows they stay. No arm reads more text than fits a
+row (see `Objective.text_limit`); an arm whose fewest tokens do not fit is left out, and its class shares
+its weight among the arms that remain; a class without arms is left out.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.arms import Arm, Mixture, mixture_from_arms
+from birdie_jax.objectives.checks import refusal
+from birdie_jax.objectives.registry import make_objective
+
+__all__ = ["MIXTURES", "Arm", "Mixture", "make_mixture", "mixture_from_arms"]
+
+_PAPER_LENGTH = 2048
+_RATES = (0.05, 0.15, 0.5)
+_WIDTHS = (3, 8, 32)
+_BLOCK_LENGTHS = ((128, 256), (512, 1024))
+
+# An arm's name, its objective's name, its objective's parameters.
+_Specification = tuple[str, str, dict]
+# A class of arms: its name, its share of the mixture, its arms.
+_Class = tuple[str, float, list[_Specification]]
+
+
+def make_mixture(name: str, length: int) -> Mixture:
+    """Make the mixture called `name` for rows of `length` positions.
+
+    Args:
+        name: a key of `MIXTURES`.
+        length: positions in a packed row.
+
+    Raises:
+        ValueError: there is no such mixture, or none of its arms fits such rows.
+    """
+    if name not in MIXTURES:
+        raise ValueError(f"mixture {name!r} is unknown; allowed: {', '.join(MIXTURES)}")
+    arms = [arm for one_class in MIXTURES[name](length) for arm in _fitting(*one_class, length)]
+    if not arms:
+        raise refusal(f"mixture {name!r}", "length", length, "a length that at least one of its arms fits")
+    return Mixture(tuple(arms))
+
+
+def _fitting(group: str, share: float, specifications: list[_Specification], length: int) -> list[Arm]:
+    """Build those arms of a class that fit rows of `length`, with the class's share split evenly."""
+    fitting = []
+    for arm_name, objective_name, parameters in specifications:
+        max_length = parameters.get("max_length")
+        unbounded = make_objective(objective_name, **{**parameters, "max_length": None})
+        limit = unbounded.text_limit(length)
+        most = limit if max_length is None else min(limit, max_length)
+        if most >= unbounded.minimum_tokens:
+            fitting.append((arm_name, replace(unbounded, max_length=max_length)))
+    return [Arm(arm_name, objective, group, share / len(fitting)) for arm_name, objective in fitting]
+
+
+def _scaled(paper_length: int, length: int) -> int:
+    return max(1, paper_length * min(length, _PAPER_LENGTH) // _PAPER_LENGTH)
+
+
+def _span_arms(objective: str, paper_lengths: tuple[int, ...], length: int) -> list[_Specification]:
+    """Return an arm for each rate, width and length at which about half a mean span or more is cut out.
+
+    That least length, width / rate / 2, and the rule that in span corruption spans of 3 tokens come in
+    texts of up to 256, are the published code's. The first leaves 26 of 27 arms there, without rate 5 %,
+    width 32, length 256.
+    """
+    arms = []
+    for rate, width, paper_length in product(_RATES, _WIDTHS, paper_lengths):
+        if objective == "span_corruption" and width == 3 and paper_length > 256:
+            continue
+        max_length = _scaled(paper_length, length)
+        least = int(width / rate / 2)
+        name = f"{objective}_r{round(100 * rate)}_w{width}_l{max_length}"
+        parameters = {"rate": rate, "mean_span": width, "min_length": least, "max_length": max_length}
+        if least <= max_length:
+            arms.append((name, objective, parameters))
+    return arms
+
+
+def _span_corruption(length: int) -> list[_Specification]:
+    return _span_arms("span_corruption", (256, 512, 1024, 2048), length)
+
+
+def _full_span_corruption(length: int) -> list[_Specification]:
+    return _span_arms("full_span_corruption", (384, 768, 1536), length)
+
+
+def _full_span_corruption_deshuffling(length: int) -> list[_Specification]:
+    return _span_arms("full_span_corruption_deshuffling", (384, 768, 1536), length)
+
+
+def _block_arms(objective: str, prefix: str, length: int, **parameters) -> list[_Specification]:
+    arms = []
+    for low, high in _BLOCK_LENGTHS:
+        low, high = _scaled(low, length), _scaled(high, length)  # noqa: PLW2901
+        bounds = {"min_length": low, "max_length": high}
+        arms.append((f"{prefix}_l{low}_{high}", objective, {**parameters, **bounds}))
+    return arms
+
+
+def _copying(length: int) -> list[_Specification]:
+    return _block_arms("copying", "copying", length)
+
+
+def _deshuffling(length: int) -> list[_Specification]:
+    return [
+        arm
+        for rate in (0.5, 1.0)
+        for arm in _block_arms("deshuffling", f"deshuffling_r{round(100 * rate)}", length, rate=rate)
+    ]
+
+
+def _selective_copying(length: int) -> list[_Specification]:
+    arms = []
+    for (low, high), spans, query_first in product(((384, 768), (768, 1536)), (1, 2, 3, 4), (True, False)):
+        low, high = _scaled(low, length), _scaled(high, length)  # noqa: PLW2901
+        name = f"selective_copying_s{spans}_{'first' if query_first else 'last'}_l{low}_{high}"
+        bounds = {"min_length": low, "max_length": high}
+        arms.append((name, "selective_copying", {"spans": spans, "query_first": query_first, **bounds}))
+    return arms
+
+
+def _single(objective: str) -> list[_Specification]:
+    return [(objective, objective, {})]
+
+
+def _causal_lm(length: int) -> list[_Class]:
+    return [("causal_lm", 1.0, _single("causal_lm"))]
+
+
+def _birdie(length: int) -> list[_Class]:
+    """Return the 104 arms in 7 classes that the bandit starts from; the classes are equally likely.
+
+    Source: the published code of November 2024 (the paper names the classes in its Figure 3, not the arms).
+    """
+    both_full = _full_span_corruption(length) + _full_span_corruption_deshuffling(length)
+    classes = {
+        "span_corruption": _span_corruption(length),
+        "full_span_corruption": both_full,
+        "copying": _copying(length),
+        "deshuffling": _deshuffling(length),
+        "selective_copying": _selective_copying(length),
+        "prefix_lm": _single("prefix_lm"),
+        "causal_lm": _single("causal_lm"),
+    }
+    return [(group, 1.0, arms) for group, arms in classes.items()]
+
+
+def _bfr(length: int) -> list[_Class]:
+    """Return Birdie-Fixed Ratio: every objective of the EMNLP paper's Table 1.
+
+    The paper's ratios were "found via ablations" and are not printed. Here the eight objectives are equally
+    likely, which favours none. The arms are those of `birdie`: the two differ in their ratios alone.
+    """
+    classes = {
+        "causal_lm": _single("causal_lm"),
+        "prefix_lm": _single("prefix_lm"),
+        "span_corruption": _span_corruption(length),
+        "full_span_corruption": _full_span_corruption(length),
+        "full_span_corruption_deshuffling": _full_span_corruption_deshuffling(length),
+        "deshuffling": _deshuffling(length),
+        "copying": _copying(length),
+        "selective_copying": _selective_copying(length),
+    }
+    return [(group, 1.0, arms) for group, arms in classes.items()]
+
+
+def _pt5(length: int) -> list[_Class]:
+    """Return the early draft's PT5: causal LM, prefix LM, span corruption, deshuffling and copying.
+
+    The draft's ratios are not printed either: the five are equally likely, with the arms of `birdie`.
+    """
+    classes = {
+        "causal_lm": _single("causal_lm"),
+        "prefix_lm": _single("prefix_lm"),
+        "span_corruption": _span_corruption(length),
+        "deshuffling": _deshuffling(length),
+        "copying": _copying(length),
+    }
+    return [(group, 1.0, arms) for group, arms in classes.items()]
+
+
+def _ul2(length: int) -> list[_Class]:
+    """Return the seven denoisers of UL2 (Tay et al. 2023, Table 1), with a marker for each kind.
+
+    R: rate 15 %, mean spans 3 and 8. S: prefix LM. X: rate 50 % with mean spans 3, 8 and 64, and rate 15 %
+    with mean span 64. All seven are equally likely. Texts are as long as the row and the sentinels allow.
+    """
+
+    def noised(rate, width, marker):
+        parameters = {"rate": rate, "mean_span": width, "marker": marker}
+        return (f"span_corruption_r{round(100 * rate)}_w{width}", "span_corruption", parameters)
+
+    regular = [noised(0.15, width, vocabulary.UL2_REGULAR) for width in (3, 8)]
+    sequential = [("prefix_lm", "prefix_lm", {"marker": vocabulary.UL2_SEQUENTIAL})]
+    settings = ((0.5, 3), (0.5, 8), (0.15, 64), (0.5, 64))
+    extreme = [noised(rate, width, vocabulary.UL2_EXTREME) for rate, width in settings]
+    return [("regular", 2.0, regular), ("sequential", 1.0, sequential), ("extreme", 4.0, extreme)]
+
+
+def _tiny(length: int) -> list[_Class]:
+    """Return one arm for each objective of the paper, for short rows (256) and small models.
+
+    Lengths are shares of the row. Causal LM has 30 %, so that a small model learns to write at all; the
+    other seven share the rest evenly.
+    """
+
+    def within(low: int, high: int) -> dict:
+        return {"min_length": max(1, length * low // 32), "max_length": max(1, length * high // 32)}
+
+    noised = {"rate": 0.15, "mean_span": 3}
+    classes = {
+        "prefix_lm": {"max_length": max(1, length * 24 // 32)},
+        "span_corruption": noised | within(1, 16),
+        "full_span_corruption": noised | within(1, 12),
+        "full_span_corruption_deshuffling": noised | within(1, 12),
+        "deshuffling": {"rate": 0.5} | within(3, 12),
+        "copying": within(3, 12),
+        "selective_copying": {"spans": 1} | within(6, 16),
+    }
+    rest = [(name, 0.1, [(name, name, parameters)]) for name, parameters in classes.items()]
+    return [("causal_lm", 0.3, _single("causal_lm")), *rest]
+
+
+MIXTURES: dict[str, Callable[[int], list[_Class]]] = {
+    "causal_lm": _causal_lm,
+    "ul2": _ul2,
+    "bfr": _bfr,
+    "pt5": _pt5,
+    "birdie": _birdie,
+    "tiny": _tiny,
+}

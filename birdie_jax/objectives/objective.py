@@ -1,0 +1,184 @@
+"""The base class of all objectives: how much text one takes, and what it makes of that text."""
+
+import abc
+import functools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32, Integer
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.checks import check_integer, is_integer, refusal
+from birdie_jax.objectives.example import Example
+
+_NO_ROW_LIMIT = 1 << 30
+
+
+class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
+    """A text cannot make an example: it is too short, say, or has no unique delimiter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(abc.ABC):
+    """Turns text tokens into an `Example`: a pure function of the tokens and the random generator.
+
+    A new objective is one file with a subclass (a frozen dataclass whose fields are its parameters) and one
+    line in `registry.py`. The subclass defines `name`, `example_length` and `assemble`; where they differ
+    from what stands here, `structural_minimum` and `text_limit`; and checks its fields in `__post_init__`.
+
+    Attributes:
+        name: what `make_objective` knows it by.
+        has_context: whether examples have a context at all; without one there is no place for a marker.
+        draws_length: whether the number of tokens to read is drawn uniformly from what `min_length`,
+            `max_length`, the text and the row allow; otherwise it is the most of these.
+        marker: the context's first token, which names the objective to the model; None for none.
+        min_length: fewest tokens of text that an example may read.
+        max_length: most tokens of text that an example may read; None for as many as the row can hold.
+    """
+
+    name: ClassVar[str]
+    has_context: ClassVar[bool] = True
+    draws_length: ClassVar[bool] = False
+
+    marker: int | None = None
+    min_length: int = 1
+    max_length: int | None = None
+
+    def __post_init__(self):
+        if self.marker is not None:
+            if not self.has_context:
+                raise refusal(self.name, "marker", self.marker, "None, because its context is empty")
+            if not is_integer(self.marker) or not 0 < self.marker < vocabulary.NUM_SPECIAL_TOKENS:
+                allowed = f"None or a special id, 1..{vocabulary.NUM_SPECIAL_TOKENS - 1}"
+                raise refusal(self.name, "marker", self.marker, allowed)
+        check_integer(self.name, "min_length", self.min_length, 1)
+        if self.max_length is not None:
+            check_integer(self.name, "max_length", self.max_length, 1)
+            if self.max_length < self.minimum_tokens:
+                allowed = f"None or at least {self.minimum_tokens}, the fewest tokens it can use"
+                raise refusal(self.name, "max_length", self.max_length, allowed)
+
+    @property
+    def structural_minimum(self) -> int:
+        """Fewest text tokens that the objective's format can be built from, whatever `min_length`."""
+        return 1
+
+    @property
+    def minimum_tokens(self) -> int:
+        """Fewest text tokens from which an example is built."""
+        return max(self.structural_minimum, self.min_length)
+
+    @abc.abstractmethod
+    def example_length(self, count: int) -> int:
+        """Return the most positions, context and target, that an example of `count` text tokens can take.
+
+        Must not decrease as `count` grows, and never be below `count`.
+        """
+
+    @abc.abstractmethod
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example of exactly `tokens`, of which there are at least `minimum_tokens`."""
+
+    def text_limit(self, length: int) -> int:
+        """Return the most text tokens with which every example fits `length` positions; 0 if none do."""
+        return _largest_fitting(self, length)
+
+    def take(self, available: int, rng: np.random.Generator, length: int | None = None) -> int:
+        """Draw how many of `available` text tokens the next example reads.
+
+        Args:
+            available: tokens of text at hand.
+            rng: source of the draw; left untouched by objectives that do not draw their length.
+            length: positions in a row, which the example must fit; None for no such limit.
+
+        Returns:
+            At least `minimum_tokens`, at most the least of `available`, `max_length`, `text_limit(length)`.
+
+        Raises:
+            UnsuitableText: `available` or the row allows fewer than `minimum_tokens`.
+        """
+        limit = self.text_limit(_NO_ROW_LIMIT if length is None else length)
+        least = self.minimum_tokens
+        if available < least:
+            raise UnsuitableText(f"{self.name}: the text has {available} tokens; it needs at least {least}")
+        if limit < least:
+            raise UnsuitableText(
+                f"{self.name}: rows of {length} hold {limit} tokens of its text; it needs at least {least}"
+            )
+        most = min(available, limit) if self.max_length is None else min(available, limit, self.max_length)
+        return int(rng.integers(least, most + 1)) if self.draws_length else most
+
+    def build(
+        self, tokens: Integer[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool = False
+    ) -> Example:
+        """Build the example that reads exactly `tokens`.
+
+        Args:
+            tokens: any integer dtype, `[tokens]`, ids of ordinary text (256 and up).
+            rng: source of every random choice.
+            ends_document: whether the document ends with the last token; open-ended objectives mark it.
+
+        Raises:
+            UnsuitableText: no example can be built from these tokens.
+        """
+        if len(tokens) < self.minimum_tokens:
+            raise UnsuitableText(
+                f"{self.name}: the text has {len(tokens)} tokens; it needs at least {self.minimum_tokens}"
+            )
+        return self.assemble(tokens.astype(np.int32, copy=False), rng, ends_document)
+
+    def __call__(
+        self,
+        tokens: Integer[np.ndarray, " tokens"],
+        rng: np.random.Generator,
+        ends_document: bool = False,
+        length: int | None = None,
+    ) -> Example:
+        """Draw how much of `tokens` to read, from its beginning, and build the example of that.
+
+        Args:
+            tokens: any integer dtype, `[tokens]`, ids of ordinary text (256 and up).
+            rng: source of every random choice.
+            ends_document: whether the document ends with the last of `tokens`; without effect unless all of
+                them are read.
+            length: positions in a row, which the example must fit; None for no such limit.
+
+        Raises:
+            UnsuitableText: no example can be built from this text within `length`.
+        """
+        count = self.take(len(tokens), rng, length)
+        return self.build(tokens[:count], rng, ends_document and count == len(tokens))
+
+    @property
+    def marker_length(self) -> int:
+        """Positions that the marker takes: 1, or 0 where it is switched off."""
+        return 0 if self.marker is None else 1
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _largest_fitting(objective: Objective, length: int) -> int:
+    low, high = 0, max(length, 0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if objective.example_length(middle) <= length:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def surround(
+    before: int | None, tokens: Int32[np.ndarray, " tokens"], after: int | None
+) -> Int32[np.ndarray, " surrounded"]:
+    """Return a copy of `tokens` with one token put before and one after it, each unless None."""
+    first = 0 if before is None else 1
+    result = np.empty(first + len(tokens) + (0 if after is None else 1), np.int32)
+    if before is not None:
+        result[0] = before
+    result[first : first + len(tokens)] = tokens
+    if after is not None:
+        result[-1] = after
+    return result

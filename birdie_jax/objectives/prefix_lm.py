@@ -1,0 +1,60 @@
+"""Prefix language modelling (PLM; EMNLP paper, Table 1): read the text's first part, write the rest."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.checks import check_fractions
+from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.objective import Objective, surround
+
+_FEWEST_A_SIDE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixLM(Objective):
+    """Context: marker, then the first part of the text; target: the rest, and END where the document ends.
+
+    The first part's length is uniform over the whole numbers within `prefix_fraction` of the text's
+    length that leave at least 4 tokens on either side. The default, 0.5 to 1.0, is that of the published
+    code of November 2024; its mean target, a quarter of the text, is also that of UL2's S-denoiser (Tay
+    et al. 2023, Table 1).
+
+    Attributes:
+        prefix_fraction: least and greatest share of the text that is read as context.
+    """
+
+    name: ClassVar[str] = "prefix_lm"
+
+    marker: int | None = vocabulary.PREFIX_LM
+    prefix_fraction: tuple[float, float] = (0.5, 1.0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_fractions(self.name, "prefix_fraction", self.prefix_fraction)
+
+    @property
+    def structural_minimum(self) -> int:
+        """Four tokens a side."""
+        return 2 * _FEWEST_A_SIDE
+
+    def example_length(self, count: int) -> int:
+        """Return the text's length, and one each for the marker and END."""
+        return self.marker_length + count + 1
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; the split is random."""
+        count = len(tokens)
+        low, high = self.prefix_fraction
+        furthest = count - _FEWEST_A_SIDE
+        first = min(max(math.ceil(low * count), _FEWEST_A_SIDE), furthest)
+        last = max(min(math.floor(high * count), furthest), first)
+        split = int(rng.integers(first, last + 1))
+        end = vocabulary.END if ends_document else None
+        return Example(surround(self.marker, tokens[:split], None), surround(None, tokens[split:], end))

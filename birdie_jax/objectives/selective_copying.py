@@ -1,0 +1,144 @@
+"""Selective copying (EMNLP paper, section 3.2 and Table 1): find spans by what surrounds them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.checks import check_flag, check_integer_range, is_integer
+from birdie_jax.objectives.delimiters import UniqueRuns
+from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.objective import Objective, UnsuitableText
+
+_SPAN_START, _SPAN_END, _CONTEXT, _SEPARATOR, _DONE = (
+    np.array([token], np.int32)
+    for token in (
+        vocabulary.SPAN_START,
+        vocabulary.SPAN_END,
+        vocabulary.CONTEXT,
+        vocabulary.SEPARATOR,
+        vocabulary.DONE,
+    )
+)
+
+# A placement proposes this many places more than spans are wanted: on natural text one placement then
+# nearly always suffices.
+_SPARE_PLACES = 4
+_PLACEMENTS = 8
+
+_Piece = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveCopying(Objective):
+    """The context gives the beginnings and endings of spans of a text; the target is those spans.
+
+    Context, query first: marker, then for each span [START] start delimiter [END] end delimiter, then
+    [CONTEXT] and the text. Query last: marker, [CONTEXT], the text, then the same queries. Target: the
+    spans in the order of the queries, with [SEP] between them, then [DONE].
+
+    A start delimiter is the text right before its span and an end delimiter the text right after it. Spans
+    with their delimiters are disjoint pieces of the text, queried in random order. Every delimiter occurs
+    exactly once in the text, so every query has exactly one answer: a delimiter whose drawn length is not
+    enough for that is made longer, up to its greatest length; a span where that does not help gives way to
+    another.
+
+    How many tokens are read is drawn uniformly. The default lengths are the published code's.
+
+    Attributes:
+        spans: how many spans are asked for, or a pair (low, high) to draw it from for every example.
+        query_first: whether the queries precede the text.
+        span_length: least and greatest number of tokens in a span, which is drawn uniformly.
+        start_delimiter_length: likewise for start delimiters.
+        end_delimiter_length: likewise for end delimiters.
+    """
+
+    name: ClassVar[str] = "selective_copying"
+    draws_length: ClassVar[bool] = True
+
+    marker: int | None = vocabulary.SELECTIVE_COPYING
+    spans: int | tuple[int, int] = (1, 4)
+    query_first: bool = True
+    span_length: tuple[int, int] = (8, 16)
+    start_delimiter_length: tuple[int, int] = (1, 8)
+    end_delimiter_length: tuple[int, int] = (1, 4)
+
+    def __post_init__(self):
+        if is_integer(self.spans):
+            object.__setattr__(self, "spans", (self.spans, self.spans))
+        for field in ("spans", "span_length", "start_delimiter_length", "end_delimiter_length"):
+            check_integer_range(self.name, field, getattr(self, field), 1)
+        check_flag(self.name, "query_first", self.query_first)
+        super().__post_init__()
+
+    @property
+    def _longest_piece(self) -> int:
+        return self.span_length[1] + self.start_delimiter_length[1] + self.end_delimiter_length[1]
+
+    @property
+    def structural_minimum(self) -> int:
+        """Room for the most spans, with all of them and their delimiters at their longest."""
+        return self.spans[1] * self._longest_piece
+
+    def example_length(self, count: int) -> int:
+        """Return the length with the most spans, with all of them and their delimiters at their longest.
+
+        A span costs its own tokens, its delimiters', [START], [END], and [SEP] or, for the last, [DONE].
+        """
+        return self.marker_length + 1 + count + self.spans[1] * (self._longest_piece + 3)
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; the spans, the delimiters' lengths and the order of the queries are random."""
+        low, high = self.spans
+        pieces = self._choose_pieces(tokens, int(rng.integers(low, high + 1)), rng)
+        queries, answers = [], []
+        for start_delimiter, span, end_delimiter, end in pieces:
+            queries += (_SPAN_START, tokens[start_delimiter:span], _SPAN_END, tokens[end_delimiter:end])
+            answers += (tokens[span:end_delimiter], _SEPARATOR)
+        answers[-1] = _DONE
+        text = [_CONTEXT, tokens]
+        marker = [] if self.marker is None else [np.array([self.marker], np.int32)]
+        parts = marker + (queries + text if self.query_first else text + queries)
+        return Example(np.concatenate(parts), np.concatenate(answers))
+
+    def _choose_pieces(
+        self, tokens: Int32[np.ndarray, " tokens"], wanted: int, rng: np.random.Generator
+    ) -> list[_Piece]:
+        """Return, for each query, the three starts of a piece's parts, and its end."""
+        start_low, start_high = self.start_delimiter_length
+        end_low, end_high = self.end_delimiter_length
+        span_low, span_high = self.span_length
+        places = min(len(tokens) // self._longest_piece, wanted + _SPARE_PLACES)
+        runs = UniqueRuns(tokens, max(start_high, end_high))
+        for _ in range(_PLACEMENTS):
+            span_lengths = rng.integers(span_low, span_high + 1, places)
+            start_lengths = rng.integers(start_low, start_high + 1, places).tolist()
+            end_lengths = rng.integers(end_low, end_high + 1, places).tolist()
+            # Each place keeps room for delimiters at their longest, so that making one longer cannot reach
+            # into the next piece; what is left of the text falls at random between the places.
+            rooms = span_lengths + (start_high + end_high)
+            room_ends = rooms.cumsum()
+            gaps = rng.integers(0, len(tokens) - int(room_ends[-1]) + 1, places)
+            gaps.sort()
+            first = (gaps + room_ends - rooms + start_high).tolist()
+            last = (gaps + room_ends - end_high).tolist()
+            pieces = []
+            for place in rng.permutation(places).tolist():
+                before = runs.shortest(first[place] - 1, -1, start_high)
+                after = runs.shortest(last[place], 1, end_high) if before else 0
+                if not after:
+                    continue
+                span, end_delimiter = first[place], last[place]
+                start_delimiter = span - max(before, start_lengths[place])
+                end = end_delimiter + max(after, end_lengths[place])
+                pieces.append((start_delimiter, span, end_delimiter, end))
+                if len(pieces) == wanted:
+                    return pieces
+        raise UnsuitableText(
+            f"{self.name}: {_PLACEMENTS} placements in the text of {len(tokens)} tokens found no {wanted} "
+            "spans with delimiters that occur there once"
+        )

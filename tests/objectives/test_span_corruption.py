@@ -1,0 +1,102 @@
+"""Span corruption keeps T5's semantics: its counts, and the distribution of its spans."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from birdie_jax import vocabulary as v
+from birdie_jax.objectives import UnsuitableText, make_objective
+
+
+def test_t5_reference_lengths():
+    objective = make_objective("span_corruption", rate=0.15, mean_span=3)
+    for seed in range(5):
+        made = objective.build(np.arange(256, 256 + 568), np.random.default_rng(seed))
+        assert (len(made.context), len(made.target)) == (512, 114)
+
+
+@pytest.mark.parametrize(
+    ("count", "rate", "mean_span", "noise", "spans"),
+    [
+        (568, 0.15, 3, 85, 28),
+        (512, 0.15, 3, 77, 26),
+        (512, 0.5, 64, 256, 4),
+        (100, 0.05, 32, 5, 1),
+        (100, 0.9, 1, 90, 10),  # no more spans than kept tokens to stand between them
+        (2, 0.01, 3, 1, 1),
+        (2, 0.99, 3, 1, 1),
+        (10, 0.25, 1, 2, 2),  # half to even, as T5's round
+    ],
+)
+def test_counts(count, rate, mean_span, noise, spans):
+    objective = make_objective("span_corruption", rate=rate, mean_span=mean_span)
+    made = objective.build(np.arange(256, 256 + count), np.random.default_rng(count))
+    assert len(made.target) == noise + spans + 1
+    assert len(made.context) == 1 + count - noise + spans
+
+
+def lengths_between_specials(tokens):
+    places = np.flatnonzero(tokens < v.NUM_SPECIAL_TOKENS)
+    return tuple((np.diff(places) - 1).tolist())
+
+
+def test_segmentation_is_uniform_over_all_compositions():
+    """Chi-square over the 21 ways to cut 8 tokens in 3 spans, for noise and kept tokens alike."""
+    objective = make_objective("span_corruption", rate=0.5, mean_span=8 / 3)
+    ways = {parts for parts in itertools.product(range(1, 7), repeat=3) if sum(parts) == 8}
+    assert len(ways) == 21
+    text = np.arange(256, 272)
+    rng = np.random.default_rng(7)
+    draws = 2100
+    noise, kept = Counter(), Counter()
+    for _ in range(draws):
+        made = objective.build(text, rng)
+        noise[lengths_between_specials(made.target)] += 1
+        kept[lengths_between_specials(made.context)] += 1
+    for counts in (noise, kept):
+        assert set(counts) == ways
+        expected = draws / len(ways)
+        # 20 degrees of freedom: 45.3 is passed once in a thousand draws.
+        assert sum((counts[way] - expected) ** 2 / expected for way in ways) < 45.3
+
+
+def test_long_texts_have_the_exact_distribution_of_span_lengths():
+    """A span of a uniform composition of N into k is l long with C(N-l-1, k-2) / C(N-1, k-1)."""
+    objective = make_objective("span_corruption", rate=0.15, mean_span=3)
+    rng = np.random.default_rng(11)
+    counts = Counter()
+    for _ in range(150):
+        counts.update(lengths_between_specials(objective.build(np.arange(256, 824), rng).target))
+    total = sum(counts.values())
+    assert total == 150 * 28
+    remaining, probability = 85, 1.0
+    for length in range(1, 9):
+        # Probability that a part is longer than `length`, as the product of (N-l-k+1) / (N-l) steps.
+        survives = probability * (remaining - length - 28 + 1) / (remaining - length)
+        expected = (probability - survives) * total
+        assert abs(counts[length] - expected) < 4.5 * np.sqrt(expected)
+        probability = survives
+
+
+def test_worked_example_of_table_1():
+    """Bird [mask] the early [mask] -> songs fill, air: one of the cuts of 7 tokens at this rate."""
+    text = np.arange(300, 307)
+    objective = make_objective("span_corruption", rate=3 / 7 + 0.1, mean_span=2, marker=None)
+    first, second = v.FIRST_SENTINEL, v.FIRST_SENTINEL + 1
+    expected = ([300, first, 304, 305, second], [first, 301, 302, 303, second, 306, v.END])
+    rng = np.random.default_rng(0)
+    made = [objective.build(text, rng) for _ in range(200)]
+    assert expected in [(one.context.tolist(), one.target.tolist()) for one in made]
+
+
+def test_sentinels_always_suffice_within_the_limit():
+    objective = make_objective("span_corruption", rate=0.5, mean_span=3)
+    limit = objective.text_limit(100_000)
+    made = objective.build(np.arange(256, 256 + limit), np.random.default_rng(0))
+    assert made.context[made.context < 256].max() == 255
+    with pytest.raises(UnsuitableText) as error:
+        objective.build(np.arange(256, 256 + limit + 3), np.random.default_rng(0))
+    message = f"span_corruption: a text of {limit + 3} tokens has 193 noise spans; there are 192 sentinels"
+    assert str(error.value) == message
