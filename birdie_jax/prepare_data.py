@@ -1,0 +1,96 @@
+"""The verb `prepare_data`: documents become a tokenizer and token shards.
+
+    python -m birdie_jax.prepare_data --input=stdlib --output=data/stdlib
+    python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32768
+
+Stopped at any instant and started again with the same command, it goes on from the last finished shard.
+Exit status: 0 when the folder is complete, 1 when the data or the disk stood in the way, 2 for a bad
+command line, 130 when interrupted.
+"""
+
+import sys
+
+from absl import app, flags
+
+from birdie_jax.text import DataError, load_manifest, prepare
+
+_INPUT = flags.DEFINE_string(
+    "input",
+    "stdlib",
+    "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
+    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files.",
+)
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "Folder for the tokenizer, the shards and the manifest.", required=True
+)
+_TOKENIZER = flags.DEFINE_string("tokenizer", "", "SentencePiece .model to use as it is; empty: train one.")
+_TOKENIZER_TYPE = flags.DEFINE_enum(
+    "tokenizer_type", "unigram", ["unigram", "bpe"], "Kind of tokenizer to train."
+)
+_VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 4096, "Pieces of the tokenizer to train.", lower_bound=1)
+_SAMPLE_BYTES = flags.DEFINE_integer(
+    "sample_bytes", 4 << 20, "Bytes of text, drawn evenly from the input, to train it on.", lower_bound=1
+)
+_TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of .jsonl and .parquet that holds the text.")
+_RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Most tokens in a record.", lower_bound=1)
+_SHARD_TOKENS = flags.DEFINE_integer(
+    "shard_tokens",
+    1 << 26,
+    "Tokens in a training shard; a stopped run repeats no more than one.",
+    lower_bound=1,
+)
+_VALIDATION_FRACTION = flags.DEFINE_float(
+    "validation_fraction", 0.01, "Expected share of the documents for validation, between 0 and 1."
+)
+_WORKERS = flags.DEFINE_integer(
+    "workers", None, "Tokenizing processes; 0: none but this; default: one a processor.", lower_bound=0
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the tokenizer's sample.", lower_bound=0)
+_PROGRESS = flags.DEFINE_bool("progress", True, "Show progress on standard error.")
+
+
+def main(argv: list[str]) -> int:
+    """Prepare the data that the flags name, and print what the folder holds."""
+    if len(argv) > 1:
+        print(f"prepare_data: unexpected argument {argv[1]!r}; every setting is a --flag", file=sys.stderr)
+        return 2
+    try:
+        directory = prepare(
+            _INPUT.value,
+            _OUTPUT.value,
+            tokenizer_model=_TOKENIZER.value,
+            tokenizer_type=_TOKENIZER_TYPE.value,
+            vocab_size=_VOCAB_SIZE.value,
+            sample_bytes=_SAMPLE_BYTES.value,
+            text_field=_TEXT_FIELD.value,
+            record_tokens=_RECORD_TOKENS.value,
+            shard_tokens=_SHARD_TOKENS.value,
+            validation_fraction=_VALIDATION_FRACTION.value,
+            workers=_WORKERS.value,
+            seed=_SEED.value,
+            progress=_PROGRESS.value,
+        )
+        manifest = load_manifest(directory)
+    except DataError as error:
+        print(f"prepare_data: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "prepare_data: stopped; the same command goes on from the last finished shard", file=sys.stderr
+        )
+        return 130
+    for split in ("train", "validation"):
+        print(
+            f"{split}: {manifest.documents(split):,} documents, {manifest.tokens(split):,} tokens, "
+            f"{len(manifest.shards(split))} shards"
+        )
+    if manifest.tokenizer is not None:
+        pieces, size = manifest.tokenizer.num_pieces, manifest.tokenizer.vocab_size
+        print(f"tokenizer: {pieces:,} pieces, vocabulary {size:,}, SHA-256 {manifest.tokenizer.sha256}")
+    print(f"empty documents left out: {manifest.empty_documents:,}")
+    print(f"in {directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(main)

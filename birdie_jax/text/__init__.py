@@ -1,0 +1,26 @@
+"""Documents to token arrays: sources, tokenizer, token shards. Host code: numpy, no jax."""
+
+from birdie_jax.text.documents import Document
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.manifest import Manifest, load_manifest
+from birdie_jax.text.preparation import prepare
+from birdie_jax.text.sources import Source, open_source
+from birdie_jax.text.token_record import TokenRecord
+from birdie_jax.text.token_shards import TokenShards, load_tokenizer
+from birdie_jax.text.tokenizer import Tokenizer
+from birdie_jax.text.tokenizer_training import train_tokenizer
+
+__all__ = [
+    "DataError",
+    "Document",
+    "Manifest",
+    "Source",
+    "TokenRecord",
+    "TokenShards",
+    "Tokenizer",
+    "load_manifest",
+    "load_tokenizer",
+    "open_source",
+    "prepare",
+    "train_tokenizer",
+]

@@ -1,0 +1,30 @@
+"""Where a source is prepared when a run names no prepared folder: a folder for each way to prepare it."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from birdie_jax.text.sources import open_source
+from birdie_jax.text.tokenizer import Tokenizer
+
+
+def cached_folder(
+    root: Path, source: str, *, tokenizer_model: str, text_field: str, **settings: object
+) -> Path:
+    """Return the folder below `root` for this source and these settings.
+
+    Runs that ask for the same share it. A source whose files have changed, or another tokenizer, gets a
+    folder of its own.
+
+    Raises:
+        DataError: the source or the tokenizer cannot be used.
+    """
+    identity = {
+        "source": open_source(source, text_field).sha256,
+        "tokenizer": Tokenizer(tokenizer_model).sha256 if tokenizer_model else "",
+        "text_field": text_field,
+        **settings,
+    }
+    digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
+    label = "".join(c if c.isalnum() else "_" for c in Path(source).name)[:40]
+    return root / f"{label}-{digest}"

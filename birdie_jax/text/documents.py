@@ -1,0 +1,201 @@
+"""Documents of one file: text files, JSON lines and Parquet, streamed in constant memory."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+
+from birdie_jax.text.decompression import COMPRESSIONS, open_decompressed
+from birdie_jax.text.errors import DataError
+
+TEXT_SUFFIXES = (".txt", ".md", ".py")
+JSON_LINES_SUFFIX = ".jsonl"
+PARQUET_SUFFIX = ".parquet"
+
+# A larger text file is read as several documents, so that memory does not grow with it.
+TEXT_PART_BYTES = 4 << 20
+LONGEST_LINE_BYTES = 256 << 20
+_PARQUET_ROWS = 64
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Document(NamedTuple):
+    """One document of a source.
+
+    Attributes:
+        text: the text; may be empty or all white space.
+        file: the file it comes from.
+        number: its number within the file, from 0: the line of JSON lines, the row of Parquet, the part of
+            a text file larger than `TEXT_PART_BYTES`.
+    """
+
+    text: str
+    file: Path
+    number: int
+
+
+class ReadDocument(NamedTuple):
+    """A document and the bytes of its file, as stored, that had been read when it was given."""
+
+    document: Document
+    bytes_read: int
+
+
+def reader_of(path: Path) -> Callable[[Path, str, int], Iterator[ReadDocument]] | None:
+    """Return the function `read(path, text_field, start)` for the file's suffix, or None if there is none.
+
+    `start` is the number of the first document to give; those before it are passed over unparsed.
+    """
+    if path.suffix == PARQUET_SUFFIX:
+        return _read_parquet
+    bare = Path(path.stem) if path.suffix in COMPRESSIONS else path
+    if bare.suffix == JSON_LINES_SUFFIX:
+        return _read_json_lines
+    return _read_text if bare.suffix in TEXT_SUFFIXES else None
+
+
+def supported_suffixes() -> str:
+    """Return the suffixes that `reader_of` knows, for messages."""
+    lines = ", ".join((*TEXT_SUFFIXES, JSON_LINES_SUFFIX))
+    return f"{lines} (each also with {', '.join(COMPRESSIONS)}), {PARQUET_SUFFIX}"
+
+
+def decoded(contents: bytes, path: Path, place: str, offset: int = 0) -> str:
+    """Return UTF-8 `contents` as text.
+
+    Args:
+        contents: bytes of `path`.
+        path: named in the error.
+        place: where in the file, for people: `"line 3, "` or nothing.
+        offset: of `contents` within the (decompressed) file.
+
+    Raises:
+        DataError: not UTF-8; names the file, place, byte and offset.
+    """
+    try:
+        return contents.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: {place}byte {offset + error.start}: is not UTF-8 "
+            f"(found 0x{contents[error.start]:02x}: {error.reason})"
+        ) from error
+
+
+def _read_text(path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+    """Give a text file as one document, or, if it is large, as parts that end at a line's end."""
+    del text_field
+    with open_decompressed(path) as (contents, file):
+        carried, offset, number, ended = b"", 0, 0, False
+        while not ended:
+            fresh = contents.read(TEXT_PART_BYTES)
+            ended = len(fresh) < TEXT_PART_BYTES
+            part = carried + fresh
+            end = len(part) if ended else _line_end(part)
+            carried = part[end:]
+            if number >= start and (end or number == 0):
+                text = decoded(_without_mark(part[:end], offset), path, "", offset)
+                yield ReadDocument(Document(text, path, number), file.tell())
+            offset += end
+            number += 1
+
+
+def _line_end(part: bytes) -> int:
+    """Return where to cut: after the last line end of the second half, else before the last character."""
+    newline = part.rfind(b"\n", len(part) // 2) + 1
+    if newline:
+        return newline
+    continuation_bytes = 0
+    while continuation_bytes < 3 and part[-1 - continuation_bytes] & 0xC0 == 0x80:
+        continuation_bytes += 1
+    return len(part) - 1 - continuation_bytes
+
+
+def _without_mark(contents: bytes, offset: int) -> bytes:
+    return contents.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else contents
+
+
+def _read_json_lines(path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+    """Give the named field of each line's JSON object; a blank line is an empty document."""
+    with open_decompressed(path) as (contents, file):
+        offset, number = 0, 0
+        while line := contents.readline(LONGEST_LINE_BYTES + 1):
+            if len(line) > LONGEST_LINE_BYTES:
+                raise DataError(
+                    f"{path}: line {number + 1}: is longer than {LONGEST_LINE_BYTES} bytes; "
+                    "one JSON object a line is expected"
+                )
+            if number >= start:
+                text = _json_text(_without_mark(line, offset), path, text_field, number + 1, offset)
+                yield ReadDocument(Document(text, path, number), file.tell())
+            offset += len(line)
+            number += 1
+
+
+def _json_text(line: bytes, path: Path, text_field: str, line_number: int, offset: int) -> str:
+    if not line.strip():
+        return ""
+    place = f"line {line_number}"
+    try:
+        record = json.loads(decoded(line, path, f"{place}, ", offset))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: {place}: is not JSON: {error.msg} (character {error.pos})") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: {place}: is nested too deeply") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; an object is expected")
+    if text_field not in record:
+        raise DataError(f"{path}: {place}: has no field {text_field!r}; its fields are {sorted(record)}")
+    return _checked_text(record[text_field], path, f"{place}: field {text_field!r}")
+
+
+def _checked_text(value: Any, path: Path, place: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{path}: {place} is a {type(value).__name__}; a string is expected")
+    # JSON can escape half of a surrogate pair, which is no text and has no UTF-8.
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{path}: {place} holds the lone surrogate {value[error.start]!a} "
+                f"at character {error.start}; Unicode text is expected"
+            ) from error
+    return value
+
+
+def _read_parquet(path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+    """Give the named column, row group by row group; groups wholly before `start` are not read."""
+    size = path.stat().st_size
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            if text_field not in names:
+                raise DataError(f"{path}: has no column {text_field!r}; its columns are {sorted(names)}")
+            groups, total = [], file.metadata.num_rows
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if not groups and number + rows <= start:
+                    number += rows
+                else:
+                    groups.append(group)
+            for batch in file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=[text_field]):
+                column = batch.column(0)
+                for row in range(len(column)):
+                    if number >= start:
+                        text = _parquet_text(column[row], path, text_field, number)
+                        yield ReadDocument(Document(text, path, number), size * (number + 1) // total)
+                    number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
+
+
+def _parquet_text(value: pyarrow.Scalar, path: Path, text_field: str, row: int) -> str:
+    place = f"row {row}: field {text_field!r}"
+    try:
+        return _checked_text(value.as_py(), path, place)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: {place}: byte {error.start}: is not UTF-8 ({error.reason})") from error

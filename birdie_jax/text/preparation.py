@@ -1,0 +1,280 @@
+"""Documents to a folder of token shards: in parallel, in bounded memory, stopped and started at will.
+
+One process reads the source in order, a pool tokenizes, and the results are written in the source's order,
+so that the shards do not depend on the number of workers. When the training shard has `shard_tokens`
+tokens, the shards of both splits are closed at that document and the manifest is replaced: it then names
+them and the next document. A preparation killed at any instant goes on from there, and ends with the same
+bytes, because a document's split and records depend on the document alone.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    SPLIT_RULE,
+    SPLITS,
+    TOKENIZER_NAME,
+    Manifest,
+    Position,
+    Settings,
+    TokenizerIdentity,
+    load_manifest,
+)
+from birdie_jax.text.progress import PreparationProgress
+from birdie_jax.text.shard_writer import PARTIAL_SUFFIX
+from birdie_jax.text.sharding import write_shards
+from birdie_jax.text.sources import Source, open_source
+from birdie_jax.text.token_record import dtype_for
+from birdie_jax.text.token_shards import check_size, load_tokenizer
+from birdie_jax.text.tokenization import split_hash
+from birdie_jax.text.tokenizer import Tokenizer
+from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
+
+_SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?")
+
+
+def prepare(
+    source_spec: str,
+    output: str | Path,
+    *,
+    tokenizer_model: str = "",
+    tokenizer_type: str = "unigram",
+    vocab_size: int = 4096,
+    sample_bytes: int = 4 << 20,
+    text_field: str = "text",
+    record_tokens: int = 32768,
+    shard_tokens: int = 1 << 26,
+    validation_fraction: float = 0.01,
+    workers: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Path:
+    """Make, or go on making, a folder of token shards; return the folder.
+
+    Args:
+        source_spec: see `open_source`.
+        output: the folder; made if need be.
+        tokenizer_model: a SentencePiece model to use as it is; empty to train one on the source.
+        tokenizer_type: `unigram` or `bpe`, the kind to train.
+        vocab_size: pieces to train.
+        sample_bytes: bytes of text to train on.
+        text_field: field of JSON lines and Parquet that holds the text.
+        record_tokens: a longer document becomes several records of near-equal size.
+        shard_tokens: a training shard is closed when it has this many tokens; a stopped preparation loses
+            no more than this.
+        validation_fraction: expected share of documents, more than 0 and less than 1, for validation.
+        workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
+        seed: of the tokenizer's sample.
+        progress: whether to show progress on standard error.
+
+    Raises:
+        DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
+            full; names the field or the file and record. Finished shards are kept.
+    """
+    counts = {
+        "vocab_size": vocab_size,
+        "sample_bytes": sample_bytes,
+        "record_tokens": record_tokens,
+        "shard_tokens": shard_tokens,
+    }
+    for name, count in counts.items():
+        _check(name, count, count >= 1, "at least 1")
+    _check("seed", seed, seed >= 0, "at least 0")
+    _check("validation_fraction", validation_fraction, 0 < validation_fraction < 1, "between 0 and 1")
+    _check("workers", workers, workers is None or workers >= 0, "at least 0")
+    _check(
+        "tokenizer_type", tokenizer_type, tokenizer_type in TOKENIZER_TYPES, " or ".join(TOKENIZER_TYPES)
+    )
+    source = open_source(source_spec, text_field)
+    given = Tokenizer(tokenizer_model) if tokenizer_model else None
+    settings = Settings(
+        source=source_spec,
+        text_field=text_field,
+        tokenizer_model=given.sha256 if given else "",
+        tokenizer_type="" if given else tokenizer_type,
+        vocab_size=0 if given else vocab_size,
+        sample_bytes=0 if given else sample_bytes,
+        record_tokens=record_tokens,
+        shard_tokens=shard_tokens,
+        validation_fraction=float(validation_fraction),
+        split_rule=SPLIT_RULE,
+        seed=0 if given else seed,
+    )
+    directory = Path(output)
+    with _locked(directory):
+        manifest = _resumed(directory, settings, source) or _begun(directory, settings, source)
+        if manifest.complete:
+            return directory
+        with PreparationProgress(source.total_bytes, enabled=progress) as shown:
+            if manifest.tokenizer is None:
+                tokenizer = given or _trained(source, settings, shown)
+                tokenizer.save(directory / TOKENIZER_NAME)
+                identity = TokenizerIdentity(tokenizer.sha256, tokenizer.num_pieces, tokenizer.vocab_size)
+                manifest = replace(manifest, tokenizer=identity, dtype=dtype_for(tokenizer.vocab_size))
+                manifest.save(directory)
+            else:
+                tokenizer = load_tokenizer(directory)
+            processes = _available_processors() if workers is None else workers
+            write_shards(source, directory, manifest, tokenizer, workers=processes, progress=shown)
+    return directory
+
+
+def _available_processors() -> int:
+    # A batch system or container may allow fewer than the machine has; only Linux tells.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check(name: str, value: object, allowed: bool, rule: str) -> None:
+    if not allowed:
+        raise DataError(f"{name} is {value!r}; allowed: {rule}")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Make the folder, and hold it against another preparation; a killed process lets go of it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"{directory}: the output folder cannot be made: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"{directory}: another prepare_data is writing there; wait for it") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _resumed(directory: Path, settings: Settings, source: Source) -> Manifest | None:
+    """Return the manifest of an earlier start with the same settings, its leftovers removed.
+
+    None where there was no earlier start, or it had not even a tokenizer, so that any settings will do.
+    """
+    path = directory / MANIFEST_NAME
+    if not path.exists():
+        return None
+    manifest = load_manifest(directory)
+    if manifest.tokenizer is None:
+        return None
+    there, here = asdict(manifest.settings), asdict(settings)
+    for name, value in there.items():
+        if value != here[name]:
+            raise DataError(
+                f"{path}: the folder holds another preparation: its {name} is {value!r}, here it is "
+                f"{here[name]!r}; use the same settings or another output folder"
+            )
+    position = manifest.position
+    read = position.file + (position.document > 0)
+    if source.sha256_of_first(read) != manifest.source_sha256 or (
+        manifest.complete and read != len(source.files)
+    ):
+        raise DataError(
+            f"{path}: the files of {source.spec} that this preparation has read were added to, removed or "
+            "changed since; restore them or use another output folder"
+        )
+    finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
+    for shard in finished.values():
+        check_size(directory / shard.name, shard.bytes)
+    for file in directory.iterdir():
+        if _SHARD_FILE.fullmatch(file.name) and file.name not in finished:
+            file.unlink()
+    return manifest
+
+
+def _begun(directory: Path, settings: Settings, source: Source) -> Manifest:
+    """Return the manifest of a new preparation, saved, after checking that the source fills both splits."""
+    if not (directory / MANIFEST_NAME).exists():
+        for file in sorted(directory.iterdir()):
+            is_given = file.name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
+            if (file.name == TOKENIZER_NAME and not is_given) or _SHARD_FILE.fullmatch(file.name):
+                raise DataError(
+                    f"{file}: is there without a {MANIFEST_NAME}; use another output folder, or remove it"
+                )
+    _check_splits(source, settings.validation_fraction)
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        complete=False,
+        settings=settings,
+        tokenizer=None,
+        dtype="",
+        train=(),
+        validation=(),
+        empty_documents=0,
+        source_bytes=0,
+        source_sha256=source.sha256_of_first(0),
+        position=Position(0, 0),
+    )
+    manifest.save(directory)
+    return manifest
+
+
+def _trained(source: Source, settings: Settings, progress: PreparationProgress) -> Tokenizer:
+    progress.begin("tokenizer")
+    return train_tokenizer(
+        _shown(source, progress),
+        settings.vocab_size,
+        settings.sample_bytes,
+        seed=settings.seed,
+        tokenizer_type=settings.tokenizer_type,
+    )
+
+
+def _shown(source: Source, progress: PreparationProgress) -> Iterator[str]:
+    """Give the source's texts, and show how far it has been read."""
+    documents = source.documents()
+    number = 0
+    for number, document in enumerate(documents, 1):
+        if number % 64 == 0:
+            progress.update(documents.bytes_read, number)
+        yield document.text
+    progress.update(documents.bytes_read, number)
+
+
+def _check_splits(source: Source, validation_fraction: float) -> None:
+    """Read documents until both splits have one.
+
+    Raises:
+        DataError: the source has no documents, or all of them fall into one split; says how many there are.
+    """
+    documents = source.documents()
+    lowest, highest, count = 1.0, 0.0, 0
+    for document in documents:
+        place = split_hash(document.text)
+        lowest, highest, count = min(lowest, place), max(highest, place), count + 1
+        if lowest < validation_fraction <= highest:
+            return
+    if count == 0:
+        raise DataError(
+            f"{source.spec}: the source holds no text ({documents.empty_documents} empty documents "
+            f"in {len(source.files)} files)"
+        )
+    if lowest == highest:
+        raise DataError(
+            f"{source.spec}: holds {count} document(s), all alike; at least 2 different ones are needed, "
+            "one for each of train and validation"
+        )
+    full = "train" if validation_fraction <= lowest else "validation"
+    raise DataError(
+        f"{source.spec}: all {count} documents fall into {full} with validation_fraction="
+        f"{validation_fraction:g}; with validation_fraction={_between(lowest, highest):g} both train and "
+        "validation get at least one"
+    )
+
+
+def _between(lowest: float, highest: float) -> float:
+    """Return a short number greater than `lowest` and at most `highest`, near `lowest`."""
+    for digits in range(2, 16):
+        rounded = round(lowest + 10.0**-digits, digits)
+        if lowest < rounded <= highest and float(f"{rounded:g}") == rounded:
+            return rounded
+    return highest

@@ -1,0 +1,98 @@
+"""Writing one token shard: under a temporary name until it is whole, checked and on the disk."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from birdie_jax.text.durable import publish
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.manifest import Shard
+from birdie_jax.text.token_shards import open_shard
+
+PARTIAL_SUFFIX = ".partial"
+
+# One record a group: a record is read without its neighbours. Stored as they are, token ids are read a
+# third faster than compressed ones. One writing thread: a full disk is reported at the record that met it.
+_OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
+
+
+def shard_name(split: str, number: int) -> str:
+    """Return the file name of shard `number` of `split`."""
+    return f"{split}-{number:05d}.arrayrecord"
+
+
+class ShardWriter:
+    """A shard that is being written.
+
+    Attributes:
+        tokens: tokens added so far.
+        documents: documents added so far.
+    """
+
+    def __init__(self, path: Path):
+        self.tokens = 0
+        self.documents = 0
+        self._path = path
+        self._partial = path.with_name(path.name + PARTIAL_SUFFIX)
+        self._records = 0
+        self._bytes = 0
+        self._longest_record = 0
+        try:
+            self._writer = ArrayRecordWriter(str(self._partial), _OPTIONS)
+        except RuntimeError as error:
+            raise self._error(error) from error
+
+    def add(self, payload: bytes, tokens: int, ends_document: bool) -> None:
+        """Append a record of `tokens` tokens, as `token_record.encode_record` made it.
+
+        Raises:
+            DataError: the disk is full or refuses; names the file and the space there is.
+        """
+        try:
+            self._writer.write(payload)
+        except RuntimeError as error:
+            raise self._error(error) from error
+        self._records += 1
+        self._bytes += len(payload)
+        self.tokens += tokens
+        self.documents += ends_document
+        self._longest_record = max(self._longest_record, tokens)
+
+    def close(self) -> Shard:
+        """Finish the file, check that it can be read, give it its name, and return its entry.
+
+        Raises:
+            DataError: the disk is full or refuses; nothing has the shard's name.
+        """
+        try:
+            self._writer.close()
+        except RuntimeError as error:
+            raise self._error(error) from error
+        open_shard(self._partial, self._records).close()
+        publish(self._partial, self._path)
+        return Shard(
+            name=self._path.name,
+            records=self._records,
+            tokens=self.tokens,
+            documents=self.documents,
+            bytes=self._path.stat().st_size,
+            longest_record=self._longest_record,
+        )
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._writer.is_open():
+            # Closing flushes; on the full disk that led here that fails again, and the file goes anyway.
+            with contextlib.suppress(RuntimeError):
+                self._writer.close()
+        self._partial.unlink(missing_ok=True)
+
+    def _error(self, error: RuntimeError) -> DataError:
+        free = shutil.disk_usage(self._path.parent).free
+        return DataError(
+            f"{self._partial}: cannot be written: {error} (the shard has {self._bytes} bytes so far, "
+            f"its disk {free} bytes free); finished shards are kept: make room "
+            "and run the same prepare_data again"
+        )

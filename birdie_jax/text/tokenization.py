@@ -1,0 +1,146 @@
+"""Documents to records, in other processes: the work of `prepare_data` that needs a processor."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.token_record import cut, encode_record
+from birdie_jax.text.tokenizer import Tokenizer
+
+_BLOCKS_IN_FLIGHT_PER_WORKER = 3
+
+
+class TokenizedRecord(NamedTuple):
+    """A record ready to be written: its bytes, its number of tokens, whether it ends its document."""
+
+    payload: bytes
+    tokens: int
+    ends_document: bool
+
+
+class TokenizedDocument(NamedTuple):
+    """A document's split and records; no records where the tokenizer finds nothing in the text."""
+
+    split: str
+    records: tuple[TokenizedRecord, ...]
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """What turns a text into records: picklable, and called with a block of texts.
+
+    Attributes:
+        tokenizer: the tokenizer.
+        dtype: stored type of a token id.
+        record_tokens: most tokens in a record.
+        validation_fraction: share of the documents for validation.
+    """
+
+    tokenizer: Tokenizer
+    dtype: str
+    record_tokens: int
+    validation_fraction: float
+
+    def __call__(self, texts: list[str]) -> list[TokenizedDocument]:
+        """Return each text's split and records, in order."""
+        documents = []
+        for text, tokens in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
+            parts = cut(tokens, self.record_tokens) if len(tokens) else []
+            records = [
+                TokenizedRecord(encode_record(part, last, self.dtype), len(part), last)
+                for number, part in enumerate(parts, 1)
+                for last in (number == len(parts),)
+            ]
+            documents.append(TokenizedDocument(split_of(text, self.validation_fraction), tuple(records)))
+        return documents
+
+
+def split_of(text: str, validation_fraction: float) -> str:
+    """Return `train` or `validation` for a document.
+
+    The text alone decides: a document stays on its side whatever the source's order or file names, and
+    copies of it are never on both sides.
+    """
+    return "validation" if split_hash(text) < validation_fraction else "train"
+
+
+def split_hash(text: str) -> float:
+    """Return the text's hash as a number in [0, 1); below the fraction, the document is for validation."""
+    # The top 53 bits: a float holds them exactly, so that no hash is rounded up to 1.
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 11) / 2**53
+
+
+class Block(NamedTuple):
+    """Consecutive documents that one worker tokenizes at once, and what the reader knows of each."""
+
+    texts: list[str]
+    places: list[Any]
+
+
+def tokenize_blocks(
+    blocks: Iterable[Block], tokenization: Tokenization, workers: int
+) -> Generator[tuple[Block, list[TokenizedDocument]], None, None]:
+    """Tokenize blocks in `workers` processes, or in this one if 0; give them in their order.
+
+    A bounded number of blocks is read ahead, whatever their number.
+
+    Raises:
+        DataError: a worker died, for instance because the machine ran out of memory.
+    """
+    if workers == 0:
+        for block in blocks:
+            yield block, tokenization(block.texts)
+        return
+    # Not forked: the caller may have threads, whose locks a fork would copy in whatever state they are.
+    executor = ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=_begin_worker, initargs=(tokenization,)
+    )
+    in_flight: deque[tuple[Block, Future]] = deque()
+    try:
+        for block in blocks:
+            in_flight.append((block, executor.submit(_tokenize, block.texts)))
+            if len(in_flight) >= workers * _BLOCKS_IN_FLIGHT_PER_WORKER:
+                first, future = in_flight.popleft()
+                yield first, future.result()
+        while in_flight:
+            first, future = in_flight.popleft()
+            yield first, future.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            f"a tokenizing process died ({error}), as happens when memory runs out; finished shards are "
+            "kept: run the same prepare_data again, with fewer workers"
+        ) from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+_work: Callable[[list[str]], list[TokenizedDocument]]
+
+
+def _begin_worker(tokenization: Tokenization) -> None:
+    global _work  # noqa: PLW0603  (a pool hands its workers nothing but through a global)
+    _work = tokenization
+    # The parent answers Ctrl-C; and a parent that is killed cannot end its workers, so they watch it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _tokenize(texts: list[str]) -> list[TokenizedDocument]:
+    return _work(texts)

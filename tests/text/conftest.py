@@ -1,0 +1,46 @@
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from birdie_jax.text import Tokenizer, train_tokenizer
+
+_WORDS = ("the", "a", "if", "return", "self", "for", "in", "river", "seven", "and", "of", "to", "def")
+
+
+def texts(count: int, words: int = 60, seed: int = 0) -> list[str]:
+    generator = random.Random(seed)
+    documents = []
+    for number in range(count):
+        body = [generator.choice(_WORDS) for _ in range(generator.randint(1, 2 * words))]
+        documents.append(f"# {number}\n    " + " ".join(body) + "\n")
+    return documents
+
+
+def write_json_lines(path: Path, documents: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text, "meta": {"n": 1}}) + "\n" for text in documents))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(texts(200), 400, tokenizer_type="bpe")
+
+
+@pytest.fixture(scope="session")
+def model_path(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.model"
+    tokenizer.save(path)
+    return path
+
+
+@pytest.fixture
+def make_texts() -> Callable[..., list[str]]:
+    return texts
+
+
+@pytest.fixture
+def make_json_lines() -> Callable[[Path, list[str]], Path]:
+    return write_json_lines

@@ -1,0 +1,267 @@
+import gzip
+import json
+import lzma
+import re
+import tracemalloc
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from birdie_jax.text import DataError, open_source
+from birdie_jax.text import documents as documents_module
+
+COMPRESS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
+}
+
+
+def texts_of(path, **keywords):
+    return [document.text for document in open_source(str(path), **keywords).documents()]
+
+
+def json_lines(*texts):
+    return "".join(json.dumps({"text": text, "meta": {"set": "x"}}) + "\n" for text in texts).encode()
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_json_lines_in_every_compression(tmp_path, suffix):
+    texts = ["one", "two\nlines é 漢 😀", "\u2028 three"]
+    path = tmp_path / f"corpus.jsonl{suffix}"
+    path.write_bytes(COMPRESS[suffix](json_lines(*texts)))
+    documents = list(open_source(str(path)).documents())
+    assert [document.text for document in documents] == texts
+    assert [document.number for document in documents] == [0, 1, 2]
+    assert {document.file for document in documents} == {path}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("kind", [".txt", ".md", ".py"])
+def test_text_files_are_one_document_each_kept_exactly(tmp_path, kind, suffix):
+    path = tmp_path / f"file{kind}{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"a\r\n\tb  \n\n"))
+    assert texts_of(path) == ["a\r\n\tb  \n\n"]
+
+
+def test_zstandard_of_several_frames(tmp_path):
+    path = tmp_path / "frames.jsonl.zst"
+    path.write_bytes(COMPRESS[".zst"](json_lines("one")) + COMPRESS[".zst"](json_lines("two")))
+    assert texts_of(path) == ["one", "two"]
+
+
+def test_parquet(tmp_path):
+    texts = [f"row {number}" for number in range(1000)]
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table({"body": texts, "id": list(range(1000))})
+    pyarrow.parquet.write_table(table, path, row_group_size=150)
+    assert texts_of(path, text_field="body") == texts
+
+
+@pytest.mark.parametrize("start", [0, 1, 149, 150, 151, 999, 1000])
+def test_parquet_from_any_row(tmp_path, start):
+    path = tmp_path / "rows.parquet"
+    texts = [f"row {number}" for number in range(1000)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=150)
+    assert [d.text for d in open_source(str(path)).documents(0, start)] == texts[start:]
+
+
+def make_mixed_folder(folder):
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "b.txt").write_text("text")
+    (folder / "a.jsonl").write_bytes(json_lines("one", "", "two", " \n", "three"))
+    (folder / "deep" / "er" / "c.md").write_text("mark")
+    (folder / "deep" / "empty.py").write_text("")
+    (folder / "deep" / "ignored.bin").write_bytes(b"\xff")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "d.txt").write_text("hidden")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["p0", "p1"]}), folder / "z.parquet")
+
+
+def test_folder_is_read_in_the_order_of_its_names(tmp_path):
+    make_mixed_folder(tmp_path)
+    stream = open_source(str(tmp_path)).documents()
+    assert [document.text for document in stream] == ["one", "two", "three", "text", "mark", "p0", "p1"]
+    assert stream.empty_documents == 3
+    assert stream.bytes_read == open_source(str(tmp_path)).total_bytes
+
+
+def test_every_document_is_a_place_to_start_again(tmp_path):
+    make_mixed_folder(tmp_path)
+    source = open_source(str(tmp_path))
+    stream = source.documents()
+    whole, places = [], []
+    for document in stream:
+        whole.append(document)
+        places.append((stream.file, stream.next_document))
+    for number, (file, document) in enumerate(places, 1):
+        assert list(source.documents(file, document)) == whole[number:]
+
+
+def test_glob(tmp_path):
+    make_mixed_folder(tmp_path)
+    assert texts_of(tmp_path / "**" / "*.md") == ["mark"]
+    assert texts_of(tmp_path / "[ab].*") == ["one", "two", "three", "text"]
+
+
+def test_large_text_file_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents_module, "TEXT_PART_BYTES", 64)
+    for text in ("line of text é\n" * 40, "é" * 500, "x" * 64, "y" * 63 + "\n", "\n" + "é漢😀" * 60):
+        path = tmp_path / "large.txt"
+        path.write_text(text)
+        documents = list(open_source(str(path)).documents())
+        assert "".join(document.text for document in documents) == text
+        assert all(len(document.text.encode()) <= 128 for document in documents)
+        assert len(documents) >= len(text.encode()) // 128
+        for number in range(len(documents)):
+            assert list(open_source(str(path)).documents(0, number)) == documents[number:]
+
+
+def test_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    (tmp_path / "b.jsonl").write_bytes(b"\xef\xbb\xbf" + json_lines("world"))
+    assert texts_of(tmp_path) == ["hello", "world"]
+
+
+def test_standard_library():
+    source = open_source("stdlib")
+    assert 5e6 < source.total_bytes < 30e6
+    assert not any("site-packages" in file.parts or "test" in file.parts for file in source.files)
+    assert list(source.files) == sorted(source.files, key=lambda file: file.as_posix())
+    first = next(iter(source.documents()))
+    assert first.text == first.file.read_bytes().decode()
+
+
+def test_hash_knows_names_and_sizes(tmp_path):
+    make_mixed_folder(tmp_path)
+    before = open_source(str(tmp_path))
+    (tmp_path / "z.txt").write_text("more")
+    after = open_source(str(tmp_path))
+    assert before.sha256 != after.sha256
+    assert before.sha256_of_first(4) == after.sha256_of_first(4)
+
+
+def refused(spec, message, **keywords):
+    with pytest.raises(DataError, match=message):
+        list(open_source(str(spec), **keywords).documents())
+
+
+def test_nothing_there(tmp_path):
+    refused(tmp_path / "none.txt", r"none\.txt'?: is no file, no folder, not 'stdlib', and matches no file")
+    refused(tmp_path / "*.jsonl", r"matches no file")
+    refused("", "the input is empty")
+    (tmp_path / "x.bin").write_text("x")
+    refused(tmp_path, r"holds no file of a supported suffix: \.txt, \.md, \.py, \.jsonl .*\.parquet")
+
+
+def test_unsupported_suffix(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("x")
+    refused(path, re.escape(f"{path}: has no supported suffix; supported: .txt"))
+    refused(tmp_path / "*", re.escape(f"{path}: has no supported suffix"))
+
+
+def test_non_utf8_text_names_file_and_byte(tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"abc caf\xe9 noir")
+    refused(path, re.escape(f"{path}: byte 7: is not UTF-8 (found 0xe9"))
+
+
+def test_non_utf8_json_names_file_line_and_byte(tmp_path):
+    path = tmp_path / "latin.jsonl"
+    first = json_lines("one")
+    path.write_bytes(first + b'{"text": "caf\xe9"}\n')
+    refused(path, re.escape(f"{path}: line 2, byte {len(first) + 13}: is not UTF-8 (found 0xe9"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"body": "x", "id": 1}', r"line 2: has no field 'text'; its fields are \['body', 'id'\]"),
+        (b'{"text": "cut', r"line 2: is not JSON: Invalid control character at \(character 13\)"),
+        (b'["text"]', r"line 2: is a JSON list; an object is expected"),
+        (b'{"text": 5}', r"line 2: field 'text' is a int; a string is expected"),
+        (b'{"text": null}', r"line 2: field 'text' is a NoneType; a string is expected"),
+        (b'{"text": "\\ud800"}', r"line 2: field 'text' holds the lone surrogate '\\ud800' at character 0"),
+        (b"[" * 100_000, r"line 2: is nested too deeply"),
+    ],
+)
+def test_bad_json_line_is_named(tmp_path, line, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(json_lines("one") + line + b"\n")
+    refused(path, re.escape(str(path)) + ": " + message)
+
+
+def test_endless_line_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents_module, "LONGEST_LINE_BYTES", 100)
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(json_lines("one", "x" * 200))
+    refused(path, r"line 2: is longer than 100 bytes; one JSON object a line")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_truncated_compressed_file_is_refused(tmp_path, suffix):
+    path = tmp_path / f"cut.jsonl{suffix}"
+    whole = COMPRESS[suffix](json_lines(*(f"document {number * 7919}" for number in range(3000))))
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(path, re.escape(f"{path}: is truncated"))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_corrupt_compressed_file_is_refused(tmp_path, suffix):
+    path = tmp_path / f"bad.jsonl{suffix}"
+    path.write_bytes(b"this is not compressed at all, whatever its name says")
+    refused(path, re.escape(f"{path}: is not valid {suffix} data"))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_flipped_bytes_in_compressed_file_are_refused(tmp_path, suffix):
+    whole = bytearray(
+        COMPRESS[suffix](json_lines(*(f"document {number * 7919}" for number in range(3000))))
+    )
+    whole[len(whole) // 2 : len(whole) // 2 + 8] = b"\xff" * 8
+    path = tmp_path / f"bad.jsonl{suffix}"
+    path.write_bytes(whole)
+    refused(path, re.escape(str(path)))
+
+
+def test_parquet_faults(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["x"], "n": [1]}), path)
+    refused(path, re.escape(f"{path}: has no column 'text'; its columns are ['body', 'n']"))
+    refused(path, r"row 0: field 'n' is a int; a string is expected", text_field="n")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(path, re.escape(f"{path}: row 0: is not readable Parquet"))
+    bad = pyarrow.array([b"fine", b"caf\xe9"]).cast(pyarrow.string(), safe=False)
+    pyarrow.parquet.write_table(pyarrow.table({"text": bad}), path)
+    refused(path, r"row 1: field 'text': byte 3: is not UTF-8")
+
+
+def test_unreadable_file_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+
+    def denied(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    source = open_source(str(path))
+    monkeypatch.setattr("pathlib.Path.open", denied)
+    with pytest.raises(DataError, match=re.escape(f"{path}: cannot be read: Permission denied")):
+        list(source.documents())
+
+
+def test_many_lines_are_streamed_not_held(tmp_path):
+    path = tmp_path / "corpus.jsonl.gz"
+    path.write_bytes(gzip.compress(json_lines(*(["x" * 1000] * 5_000))))
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in open_source(str(path)).documents())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 5_000
+    assert peak < 1 << 20  # of 5 MB

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.text.token_record import cut, decode_record, dtype_for, encode_record
+
+
+@given(tokens=st.lists(st.integers(0, 65_535), max_size=50), ends=st.booleans())
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_record_round_trip(dtype, tokens, ends):
+    record = decode_record(encode_record(np.array(tokens, np.int32), ends, dtype), dtype)
+    assert record.tokens.tolist() == tokens
+    assert record.tokens.dtype == np.int32
+    assert record.ends_document is ends
+
+
+def test_bytes_are_as_documented():
+    payload = encode_record(np.array([256, 515], np.int32), True, "uint16")
+    assert payload == bytes([2, 0, 0, 0, 1, 2, 0, 0, 0x00, 0x01, 0x03, 0x02])
+
+
+def test_narrowest_type():
+    assert dtype_for(65_536) == "uint16"
+    assert dtype_for(65_664) == "uint32"
+
+
+@pytest.mark.parametrize("payload", [b"", b"1234567"])
+def test_short_payload_is_refused(payload):
+    with pytest.raises(ValueError, match=f"{len(payload)} bytes, fewer than a header's 8"):
+        decode_record(payload, "uint16")
+
+
+def test_wrong_length_or_type_is_refused():
+    payload = encode_record(np.array([1, 2, 3], np.int32), True, "uint16")
+    with pytest.raises(ValueError, match="12 bytes with a header of 3 tokens of 2 bytes"):
+        decode_record(payload[:-2], "uint16")
+    with pytest.raises(ValueError, match="8 \\+ tokens x 4 are expected"):
+        decode_record(payload, "uint32")
+
+
+@given(length=st.integers(1, 500), record_tokens=st.integers(1, 100))
+def test_cut_gives_near_equal_parts(length, record_tokens):
+    tokens = np.arange(length, dtype=np.int32)
+    parts = cut(tokens, record_tokens)
+    sizes = [len(part) for part in parts]
+    assert len(parts) == -(-length // record_tokens)
+    assert max(sizes) <= record_tokens
+    assert max(sizes) - min(sizes) <= 1
+    assert np.concatenate(parts).tolist() == tokens.tolist()

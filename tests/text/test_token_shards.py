@@ -1,0 +1,226 @@
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from birdie_jax.text import DataError, TokenShards, load_manifest, load_tokenizer, prepare, token_shards
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, model_path):
+    folder = tmp_path_factory.mktemp("prepared")
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number in range(300):
+            file.write(json.dumps({"text": f"document {number} " + "the river " * (number % 40)}) + "\n")
+    return prepare(
+        str(folder / "corpus.jsonl"),
+        folder / "shards",
+        tokenizer_model=str(model_path),
+        validation_fraction=0.2,
+        record_tokens=32,
+        shard_tokens=3000,
+        workers=0,
+        progress=False,
+    )
+
+
+@pytest.fixture
+def copy(prepared, tmp_path):
+    return shutil.copytree(prepared, tmp_path / "copy")
+
+
+def read_all(shards):
+    return [(record.tokens.tolist(), record.ends_document) for record in shards]
+
+
+def test_sums_agree_with_the_records(prepared):
+    for split in ("train", "validation"):
+        shards = TokenShards(prepared, split)
+        records = read_all(shards)
+        assert len(records) == len(shards)
+        assert sum(len(tokens) for tokens, _ in records) == shards.num_tokens
+        assert sum(ends for _, ends in records) == shards.num_documents
+        assert max(len(tokens) for tokens, _ in records) == shards.longest_record <= 32
+        assert len(shards.manifest.shards(split)) > 1
+
+
+def test_random_access_agrees_with_order(prepared):
+    shards = TokenShards(prepared, "train")
+    records = read_all(shards)
+    for index in np.random.default_rng(0).permutation(len(shards)):
+        record = shards[index]
+        assert (record.tokens.tolist(), record.ends_document) == records[index]
+        assert record.tokens.dtype == np.int32
+    assert shards[-1].tokens.tolist() == records[-1][0]
+    shards[0].tokens[0] = 1  # a copy of one's own
+    assert shards[0].tokens.tolist() == records[0][0]
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_index_out_of_range(prepared, offset):
+    shards = TokenShards(prepared, "train")
+    for index in (len(shards) + offset, -len(shards) - 1 - offset):
+        with pytest.raises(IndexError, match=f"record {index} of {len(shards)}"):
+            shards[index]
+
+
+def test_pickle_and_threads(prepared, monkeypatch):
+    monkeypatch.setattr(token_shards, "_MOST_OPEN_FILES", 1)  # so that readers are dropped while in use
+    shards = TokenShards(prepared, "train")
+    records = read_all(shards)
+    copied = pickle.loads(pickle.dumps(shards))
+    order = np.random.default_rng(0).integers(0, len(shards), 3000).tolist()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(copied.__getitem__, order))
+    assert [record.tokens.tolist() for record in found] == [records[index][0] for index in order]
+
+
+def _send_record(shards, connection):
+    connection.send(shards[7].tokens.tolist())
+    connection.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_read_for_themselves(prepared, method):
+    shards = TokenShards(prepared, "train")
+    expected = shards[7].tokens.tolist()  # opens the reader before the other process begins
+    context = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_record, args=(shards, sender))
+    process.start()
+    assert receiver.poll(30)
+    assert receiver.recv() == expected
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def test_few_files_are_open_at_once(prepared, monkeypatch):
+    monkeypatch.setattr(token_shards, "_MOST_OPEN_FILES", 2)
+    shards = TokenShards(prepared, "train")
+    assert len(shards.manifest.train) > 3
+    before = len(os.listdir("/proc/self/fd"))
+    read_all(shards)
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_tokenizer_of_the_shards(prepared, tokenizer):
+    assert load_tokenizer(prepared).sha256 == tokenizer.sha256
+    assert len(TokenShards(prepared, "train", tokenizer_sha256=tokenizer.sha256)) > 0
+
+
+def refused(folder, message, split="train", **keywords):
+    with pytest.raises(DataError, match=message):
+        TokenShards(folder, split, **keywords)
+
+
+def test_another_tokenizer_is_refused_with_both_hashes(copy, tokenizer):
+    other = "0" * 64
+    message = f"manifest.json: .* SHA-256 {tokenizer.sha256} .*tokenizer.model.*in use has {other}"
+    refused(copy, message, tokenizer_sha256=other)
+    (copy / "tokenizer.model").write_bytes(tokenizer.model_bytes + b"\x00")
+    with pytest.raises(DataError, match=r"tokenizer\.model: (has SHA-256|is not a SentencePiece model)"):
+        load_tokenizer(copy)
+
+
+def test_missing_shard(copy):
+    (copy / "train-00001.arrayrecord").unlink()
+    refused(copy, re.escape(f"{copy}/train-00001.arrayrecord: the shard cannot be read: No such file"))
+
+
+def test_truncated_shard(copy):
+    path = copy / "validation-00000.arrayrecord"
+    size = path.stat().st_size
+    os.truncate(path, size - 1000)
+    refused(
+        copy,
+        re.escape(f"{path}: is truncated: {size - 1000} bytes; the manifest says {size}"),
+        "validation",
+    )
+    path.write_bytes(b"\0" * (size + 1))
+    refused(copy, re.escape(f"{path}: is changed: {size + 1} bytes"), "validation")
+
+
+def test_corrupt_record_is_named_and_its_neighbours_are_read(copy):
+    shards = TokenShards(copy, "train")
+    records = read_all(shards)
+    path = copy / "train-00001.arrayrecord"
+    first = shards.manifest.train[0].records
+    contents = bytearray(path.read_bytes())
+    payload = np.array(records[first + 5][0], np.uint16).tobytes()
+    contents[contents.index(payload) + 3] ^= 0x40
+    path.write_bytes(contents)
+    damaged = TokenShards(copy, "train")
+    with pytest.raises(DataError, match=re.escape(f"{path}: record 5 is corrupt: ") + ".*hash mismatch"):
+        damaged[first + 5]
+    assert damaged[first + 4].tokens.tolist() == records[first + 4][0]
+    assert damaged[first + 6].tokens.tolist() == records[first + 6][0]
+
+
+def test_shard_that_is_no_array_record(copy):
+    path = copy / "train-00000.arrayrecord"
+    path.write_bytes(os.urandom(path.stat().st_size))
+    with pytest.raises(DataError, match=re.escape(f"{path}: has 0 readable records")):
+        TokenShards(copy, "train")[0]
+
+
+def test_shard_with_other_records_than_the_manifest_says(copy):
+    path = copy / "manifest.json"
+    contents = json.loads(path.read_text())
+    contents["train"][0]["records"] += 1
+    path.write_text(json.dumps(contents))
+    with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has \d+ readable records; the"):
+        TokenShards(copy, "train")[0]
+
+
+def test_missing_folder_and_split(tmp_path, prepared):
+    refused(tmp_path, r"manifest\.json: not found; make it with python -m birdie_jax\.prepare_data")
+    with pytest.raises(ValueError, match="split 'test' is none of train, validation"):
+        TokenShards(prepared, "test")
+
+
+def edited(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_incomplete_preparation_is_refused(copy):
+    edited(copy, complete=False)
+    refused(copy, r"manifest\.json: the preparation was stopped before its end; run the same")
+
+
+def test_unknown_version_is_refused(copy):
+    edited(copy, format_version=99)
+    refused(copy, r"manifest\.json: format_version is 99; this program reads 1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"complete": "yes"}, r"complete is 'yes'; bool is expected"),
+        ({"empty_documents": 1.5}, r"empty_documents is 1\.5; int is expected"),
+        ({"train": {}}, r"train is \{\}; a list is expected"),
+        ({"train": [{"name": "x"}]}, r"train\[0\] has \['name'\]; the fields \['name', 'records'"),
+        ({"extra": 1}, r"has \[.*'extra'.*\]; the fields"),
+    ],
+)
+def test_unusable_manifest_names_the_field(copy, changes, message):
+    edited(copy, **changes)
+    refused(copy, message)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
+def test_manifest_that_is_no_manifest(copy, text):
+    (copy / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    refused(copy, r"manifest\.json: (is not JSON|format_version is None)")
+
+
+def test_manifest_round_trip(prepared, tmp_path):
+    manifest = load_manifest(prepared)
+    manifest.save(tmp_path)
+    assert load_manifest(tmp_path) == manifest

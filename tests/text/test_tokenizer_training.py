@@ -1,0 +1,71 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.text import DataError, train_tokenizer
+from birdie_jax.text.tokenizer_training import sample_passages
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_same_arguments_give_the_same_bytes(make_texts, kind):
+    documents = make_texts(300)
+    models = [
+        train_tokenizer(iter(documents), 320, 20_000, seed=seed, tokenizer_type=kind).sha256
+        for seed in (3, 3, 4)
+    ]
+    assert models[0] == models[1] != models[2]
+
+
+def test_number_of_pieces_is_as_asked(make_texts):
+    assert train_tokenizer(make_texts(300), 333, tokenizer_type="bpe").num_pieces == 333
+
+
+@given(
+    documents=st.lists(st.text(max_size=6000), max_size=20),
+    budget=st.integers(1, 20_000),
+    seed=st.integers(0, 5),
+)
+def test_sample_is_bounded_and_made_of_the_documents(documents, budget, seed):
+    sample = sample_passages(iter(documents), budget, seed)
+    size = sum(len(passage.encode()) for passage in sample)
+    assert size <= budget or len(sample) == 1
+    assert all(any(passage in text for text in documents) for passage in sample)
+    whole = sum(len(text.encode()) for text in documents)
+    if whole <= budget:
+        assert "".join(sample) == "".join(documents)
+    assert sample == sample_passages(iter(documents), budget, seed)
+
+
+def test_sample_is_spread_over_the_whole_corpus():
+    documents = [f"{number:05d}" * 400 for number in range(2000)]
+    sample = sample_passages(documents, 200 * 2000, 0)
+    numbers = [int(passage[:5]) for passage in sample]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == 200
+    # Each quarter of the corpus has 50 +- 4 standard deviations of the passages.
+    for quarter in range(4):
+        share = sum(quarter * 500 <= number < (quarter + 1) * 500 for number in numbers)
+        assert 26 <= share <= 74
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_too_little_text_names_both_numbers(kind):
+    with pytest.raises(
+        DataError, match=r"vocab_size=4096 cannot be trained on 60 bytes of text: at most \d+ pieces"
+    ):
+        train_tokenizer(["abcdefghi "] * 6, 4096, tokenizer_type=kind)
+
+
+def test_too_few_pieces_names_what_is_needed():
+    with pytest.raises(DataError, match=r"vocab_size=100 cannot .* need 28\d; raise it"):
+        train_tokenizer(["abcdefghi "] * 6, 100)
+
+
+def test_no_text_is_refused():
+    with pytest.raises(DataError, match="cannot be trained: the source holds no text"):
+        train_tokenizer([], 300)
+
+
+def test_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="tokenizer_type is 'word'; allowed: unigram, bpe"):
+        train_tokenizer(["text"], 300, tokenizer_type="word")
