@@ -1,0 +1,157 @@
+"""The critic: from the history of losses and actions to the reward that an action would earn.
+
+A critic is a linen module with three methods, so that a long history is read once however many
+candidates are then scored against it:
+
+- `critic(steps, used)` predicts the rewards at every step, to learn from;
+- `critic.remember(steps, used)` reads the first `used` steps and returns a cache;
+- `critic.predict_next(cache, step)` predicts the rewards of one more step after them.
+
+A step is [losses, action], each half divided by its root mean square. A prediction is one class-scaled
+reward per arm. Steps from `used` on are unused buffer, and no prediction depends on them.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from birdie_jax.array_types import ArmVector
+from birdie_jax.bandit.transformer_critic import TransformerCritic, reward_head
+from birdie_jax.config import BanditConfig, ModelConfig
+from birdie_jax.models.block import Block, make_mixer
+from birdie_jax.models.gated_ssm import GatedSSMCache
+from birdie_jax.models.layers import RMSNorm, projection
+from birdie_jax.models.layout import Layout, packed_layout
+
+
+class Memory(NamedTuple):
+    """What the Gated SSM critic keeps of a history.
+
+    Attributes:
+        used: int32, steps that were read.
+        layers: the state of each layer after the last of them; without meaning where `used` is 0.
+    """
+
+    used: Int[Array, ""]
+    layers: GatedSSMCache
+
+
+class GatedSSMCritic(nn.Module):
+    """A causal stack of Gated SSM blocks (Birdie, section 3.3: four layers), in float32.
+
+    Attributes:
+        arms: rewards that a prediction holds.
+        layers: blocks.
+        features: width.
+        state: recurrent channels of a block.
+    """
+
+    arms: int
+    layers: int
+    features: int
+    state: int
+
+    def setup(self) -> None:
+        """Create the entry, the scanned blocks, the final norm and the head."""
+        self.entry = projection(self.features, "entry", jnp.dtype("float32"))
+        self.blocks = nn.scan(
+            Block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast),
+            length=self.layers,
+        )(self._architecture())
+        self.final_norm = RMSNorm()
+        self.head = reward_head(self.arms)
+
+    def _architecture(self) -> ModelConfig:
+        return ModelConfig(
+            name="gated_ssm",
+            layers=self.layers,
+            features=self.features,
+            state=self.state,
+            bidirectional=False,
+            dtype="float32",
+            scan_dtype="float32",
+            remat="none",
+            # A few dozen steps are too short for a kernel, and one path is the same on every platform.
+            scan_implementation="xla",
+        )
+
+    def __call__(
+        self, steps: Float[Array, "length inputs"], used: Int[Array, ""]
+    ) -> Float[Array, "length arms"]:
+        """Predict the rewards of each of the first `used` steps from it and the steps before it."""
+        x, _ = self.blocks(self.entry(steps)[None], None, _layout(jnp.arange(steps.shape[0]) < used))
+        return self._rewards(x)[0]
+
+    def remember(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> Memory:
+        """Read the first `used` steps."""
+        length = steps.shape[0]
+        # The blocks hand back their state at the last position of a call. So the steps go to the end of
+        # the buffer, and its unused part, now in front, is cut off by the reset of the first step.
+        aligned = jnp.roll(steps, length - used, axis=0)
+        one = make_mixer(self._architecture(), parent=None).empty_cache(1)
+        empty = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.layers, *leaf.shape)), one)
+        layout = _layout(jnp.arange(length) >= length - used)
+        _, layers = self.blocks(self.entry(aligned)[None], empty, layout)
+        return Memory(used=used, layers=layers)
+
+    def predict_next(self, memory: Memory, step: Float[Array, " inputs"]) -> ArmVector:
+        """Predict the rewards of `step`, taken after the steps in `memory`."""
+        everywhere = jnp.ones((1, 1), bool)
+        layout = Layout(
+            segment_ids=everywhere.astype(jnp.int32),
+            forward_reset=everywhere & (memory.used == 0),
+            reverse_reset=everywhere,
+        )
+        x, _ = self.blocks(self.entry(step)[None, None], memory.layers, layout)
+        return self._rewards(x)[0, 0]
+
+    def _rewards(self, x: Float[Array, "rows length features"]) -> Float[Array, "rows length arms"]:
+        return self.head(self.final_norm(x))
+
+
+def make_critic(config: BanditConfig, arms: int) -> GatedSSMCritic | TransformerCritic:
+    """Return the critic that `config.critic` names, for `arms` rewards.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    if config.critic == "gated_ssm":
+        return GatedSSMCritic(arms, config.critic_layers, config.critic_features, config.critic_state)
+    if config.critic == "transformer":
+        return TransformerCritic(arms, config.critic_layers, config.critic_features)
+    raise ValueError(f"bandit.critic: found {config.critic!r}; allowed: gated_ssm, transformer")
+
+
+def critic_inputs(
+    losses: Float[Array, "*steps arms"], actions: Float[Array, "*steps arms"]
+) -> Float[Array, "*steps inputs"]:
+    """Return the critic's steps: losses and actions, each of unit root mean square over the arms.
+
+    A loss or action that is not finite counts as 0, so that the result is finite whatever was measured.
+    """
+    return jnp.concatenate([_unit_size(losses), _unit_size(actions)], axis=-1)
+
+
+def decayed_parameters(parameters: Any) -> Any:
+    """Return a tree of flags: weight decay is for matrices, not for norm scales and biases."""
+    # By name: the blocks' vectors are stacked over layers, and look like matrices.
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", parameters)
+
+
+def _unit_size(x: Float[Array, "*steps arms"]) -> Float[Array, "*steps arms"]:
+    x = jnp.where(jnp.isfinite(x), x, 0.0)
+    # Divided by the largest first: the square of a diverged loss need not fit float32. The small constants
+    # keep a row of zeros at zero.
+    x = x / (jnp.max(jnp.abs(x), axis=-1, keepdims=True) + 1e-30)
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-12)
+
+
+def _layout(is_used: jax.Array) -> Layout:
+    segment_ids = is_used.astype(jnp.int32)[None]
+    return packed_layout(segment_ids, jnp.zeros_like(segment_ids, bool))

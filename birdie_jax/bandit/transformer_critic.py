@@ -1,0 +1,152 @@
+"""A small causal Transformer as critic: the early draft's RL-MoD (section 4.1: two layers)."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from birdie_jax.array_types import ArmVector
+from birdie_jax.models.layers import GatedMLP, RMSNorm, projection
+
+HEAD_WIDTH = 64
+_FLOAT32 = jnp.dtype("float32")
+
+
+def reward_head(arms: int) -> nn.Dense:
+    """Linear map to one reward per arm, with bias.
+
+    Rewards lie within 1 and are mostly near 0, and a score sums a hundred of them: so the weights start
+    at a tenth of the usual size, lest the noise of an untaught head drown what the critic learns first.
+    They do not start at 0, where all candidates would score the same.
+    """
+    return nn.Dense(arms, kernel_init=nn.initializers.variance_scaling(0.01, "fan_in", "normal"))
+
+
+class KeysAndValues(NamedTuple):
+    """What one attention layer keeps of a history, heads split."""
+
+    keys: Float[Array, "length heads width"]
+    values: Float[Array, "length heads width"]
+
+
+class Memory(NamedTuple):
+    """What the Transformer critic keeps of a history.
+
+    Attributes:
+        used: int32, steps that were read; keys and values from `used` on are not to be attended to.
+        layers: one entry a layer.
+    """
+
+    used: Int[Array, ""]
+    layers: tuple[KeysAndValues, ...]
+
+
+class AttentionLayer(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); heads are 64 wide, or as wide as a narrower model.
+
+    Attributes:
+        features: width of the residual stream.
+        output_scale: multiplies the initial size of what is added to it.
+    """
+
+    features: int
+    output_scale: float
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "length features"],
+        before: KeysAndValues | None,
+        visible: Bool[Array, "length attended"],
+    ) -> tuple[Float[Array, "length features"], KeysAndValues]:
+        """Apply the layer; `visible` is over the keys of `before`, if there are any, then those of `x`."""
+        width = min(HEAD_WIDTH, self.features)
+        heads = max(1, self.features // HEAD_WIDTH)
+        normalised = RMSNorm(name="attention_norm")(x)
+        query, key, value = (
+            projection(heads * width, name, _FLOAT32)(normalised).reshape(-1, heads, width)
+            for name in ("query", "key", "value")
+        )
+        own = KeysAndValues(key, value)
+        attended = own
+        if before is not None:
+            attended = jax.tree.map(lambda *parts: jnp.concatenate(parts), before, own)
+        mixed = jax.nn.dot_product_attention(query, attended.keys, attended.values, mask=visible[None])
+        out = projection(self.features, "out", _FLOAT32, self.output_scale)
+        x = x + out(mixed.reshape(-1, heads * width))
+        normalised = RMSNorm(name="mlp_norm")(x)
+        mlp = GatedMLP(3 * self.features, _FLOAT32, self.output_scale, name="mlp")
+        return x + mlp(normalised[None])[0], own
+
+
+class TransformerCritic(nn.Module):
+    """Pre-norm causal Transformer with sinusoidal positions; its methods are those of `critic.py`.
+
+    Attributes:
+        arms: rewards that a prediction holds.
+        layers: attention layers.
+        features: width.
+    """
+
+    arms: int
+    layers: int
+    features: int
+
+    def setup(self) -> None:
+        """Create the entry, the layers, the final norm and the head."""
+        self.entry = projection(self.features, "entry", _FLOAT32)
+        scale = (2 * self.layers) ** -0.5
+        self.blocks = [AttentionLayer(self.features, scale) for _ in range(self.layers)]
+        self.final_norm = RMSNorm()
+        self.head = reward_head(self.arms)
+
+    def __call__(
+        self, steps: Float[Array, "length inputs"], used: Int[Array, ""]
+    ) -> Float[Array, "length arms"]:
+        """Predict the rewards of each of the first `used` steps from it and the steps before it."""
+        x, _ = self._read(steps, used)
+        return self.head(self.final_norm(x))
+
+    def remember(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> Memory:
+        """Read the first `used` steps."""
+        _, layers = self._read(steps, used)
+        return Memory(used, layers)
+
+    def predict_next(self, memory: Memory, step: Float[Array, " inputs"]) -> ArmVector:
+        """Predict the rewards of `step`, taken after the steps in `memory`."""
+        x = self._embed(step[None], memory.used[None])
+        length = memory.layers[0].keys.shape[0]
+        # The history's keys, then the step's own, which stands last.
+        index = jnp.arange(length + 1)
+        visible = (index < memory.used) | (index == length)
+        for block, before in zip(self.blocks, memory.layers, strict=True):
+            x, _ = block(x, before, visible[None])
+        return self.head(self.final_norm(x))[0]
+
+    def _read(
+        self, steps: Float[Array, "length inputs"], used: Int[Array, ""]
+    ) -> tuple[Float[Array, "length features"], tuple[KeysAndValues, ...]]:
+        index = jnp.arange(steps.shape[0])
+        x = self._embed(steps, index)
+        # A step sees itself even in the unused part, where a row without keys would be NaN.
+        visible = (index <= index[:, None]) & ((index < used) | (index == index[:, None]))
+        layers = []
+        for block in self.blocks:
+            x, own = block(x, None, visible)
+            layers.append(own)
+        return x, tuple(layers)
+
+    def _embed(
+        self, steps: Float[Array, "length inputs"], index: Int[Array, " length"]
+    ) -> Float[Array, "length features"]:
+        return self.entry(steps) + sinusoids(index, self.features)
+
+
+def sinusoids(index: Int[Array, " length"], features: int) -> Float[Array, "length features"]:
+    """Return sines, then cosines, of each position, of wavelengths from 2 pi on (Vaswani et al. 2017)."""
+    half = (features + 1) // 2
+    rate = 10_000.0 ** (-jnp.arange(half) / half)
+    angle = index[:, None].astype(jnp.float32) * rate
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)[:, :features]

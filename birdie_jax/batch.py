@@ -1,0 +1,29 @@
+"""Batch: what the host hands to the device, and all that a model may know about its tokens."""
+
+from typing import Any, NamedTuple
+
+
+class Batch(NamedTuple):
+    """Packed samples as arrays of shape [rows, length] (or [length] for a single unpadded row).
+
+    A sample of context c and target t covers len(c) + len(t) positions: the context, the start token,
+    then all of the target but its last token (Birdie paper, appendix E.1). A NamedTuple is a pytree, so
+    that a Batch of numpy arrays passes through `jax.jit` as it is.
+
+    Attributes:
+        tokens: int32, the model's inputs.
+        targets: int32, labels; read only where `loss_mask`.
+        loss_mask: bool, true on the positions whose next token is the target's.
+        segment_ids: int32, 0 on padding and on the spacing between samples, 1.. = sample within the row.
+        positions: int32, index within the sample, 0 on padding.
+        bidirectional: bool, true on the context (the paper's attn_mask = 1), false from the start token on.
+        arm_ids: int32, the objective arm of the sample, -1 on padding.
+    """
+
+    tokens: Any
+    targets: Any
+    loss_mask: Any
+    segment_ids: Any
+    positions: Any
+    bidirectional: Any
+    arm_ids: Any

@@ -1,0 +1,140 @@
+"""The Gated SSM: one sequence mixer, causal or bidirectional on the context."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from birdie_jax.array_types import Activations, Key, RowState
+from birdie_jax.models.layers import ShortConvolution, projection
+from birdie_jax.models.layout import Layout
+from pallas_kernels.linear_scan import linear_scan
+
+
+def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+    """Biases with which a gate remembers for 2 to 200 tokens, log-uniform over the channels.
+
+    Without them every f_t starts near 1/2, nothing is remembered beyond a few tokens, and no gradient
+    tells the gates to remember more (Gers et al. 2000; Tallec and Ollivier 2018 for the spread).
+    """
+    timescale = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(2.0), jnp.log(200.0)))
+    return jnp.log(timescale - 1)
+
+
+class GatedSSMCache(NamedTuple):
+    """What decoding carries from token to token, of constant size.
+
+    Attributes:
+        state: float32, the forward channels after the last token (all N of them in a causal model).
+        conv_tail: the last conv_width - 1 inputs; no time steps where there is no convolution.
+    """
+
+    state: RowState
+    conv_tail: Float[Array, "rows tail features"]
+
+
+class GatedSSM(nn.Module):
+    """Gated SSM of the Birdie paper (section 3.4, appendix E.2), x_t the normalised input:
+
+        i_t = sigmoid(W_i x_t)        z_t = W_z x_t
+        o_t = GeLU(W_o x_t)           f_t = sigmoid(W_f x_t + b_f)
+        h_t = f_t * h_{t-1} + i_t * z_t
+        y_t = W_out(o_t * h_t)
+
+    The bias b_f is in appendix E.2, whose gates are Dense layers with one, and not in section 3.4; without
+    it copying was not learned at all (BUILD_NOTES.md). The other maps have none, as the recipe has it.
+
+    With `conv_width` (Gated SSM+) i, z and f read a short convolution of x; o reads x itself (E.2).
+    Where `bidirectional`, the second half of the channels runs in reverse on the context (section 3.1):
+    h_t = f_t * h_{t+1} + i_t * z_t, with f_t taken as zero in the causal area. Parameters and
+    computation are those of the causal model.
+
+    Attributes:
+        features: width D of input and output.
+        state: recurrent channels N, even.
+        conv_width: taps of the convolution; 0 = none.
+        bidirectional: whether the second half runs in reverse.
+        dtype: type of the matrix products.
+        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
+        scan_implementation: for `linear_scan`; None = the best one for the platform.
+        output_scale: multiplies the initial size of W_out.
+    """  # noqa: D400, D415
+
+    features: int
+    state: int
+    conv_width: int
+    bidirectional: bool
+    dtype: jnp.dtype
+    scan_dtype: jnp.dtype
+    scan_implementation: str | None = None
+    output_scale: float = 1.0
+
+    @nn.compact
+    def __call__(
+        self, x: Activations, layout: Layout, cache: GatedSSMCache | None = None
+    ) -> tuple[Activations, GatedSSMCache | None]:
+        """Mix along the sequence.
+
+        Args:
+            x: normalised inputs.
+            layout: the resets that keep samples, padding and the target's future apart.
+            cache: state after an earlier part of the same samples, or `empty_cache` to start one.
+
+        Returns:
+            Outputs, and the cache that continues after the last token (None if none was given).
+        """
+        output_gate = jax.nn.gelu(projection(self.state, "output_gate", self.dtype)(x))
+        tail = None if cache is None else cache.conv_tail
+        if self.conv_width:
+            x, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(x, layout, tail)
+        forget_bias = self.param("forget_bias", slow_to_fast, (self.state,), jnp.float32)
+        forget = jax.nn.sigmoid(
+            projection(self.state, "forget_gate", self.dtype)(x).astype(self.scan_dtype)
+            + forget_bias.astype(self.scan_dtype)
+        )
+        entry = jax.nn.sigmoid(projection(self.state, "input_gate", self.dtype)(x)) * projection(
+            self.state, "input", self.dtype
+        )(x)
+        entry = entry.astype(self.scan_dtype)
+
+        half = self.state // 2
+        initial = None if cache is None else cache.state
+        first, second = (
+            (forget[..., part], entry[..., part]) for part in (slice(0, half), slice(half, None))
+        )
+        h_first = self._scan(*first, layout.forward_reset, None if initial is None else initial[:, :half])
+        if self.bidirectional:
+            h_second = self._scan(*second, layout.reverse_reset, reverse=True)
+        else:
+            h_second = self._scan(
+                *second, layout.forward_reset, None if initial is None else initial[:, half:]
+            )
+        h = jnp.concatenate([h_first, h_second], axis=-1)
+        y = projection(self.features, "out", self.dtype, self.output_scale)(
+            output_gate * h.astype(self.dtype)
+        )
+        if cache is None:
+            return y, None
+        kept = h_first if self.bidirectional else h
+        return y, GatedSSMCache(kept[:, -1].astype(jnp.float32), tail)
+
+    def _scan(self, forget, entry, reset, initial=None, reverse=False):
+        return linear_scan(
+            forget,
+            entry,
+            h0=initial,
+            reverse=reverse,
+            reset=reset,
+            implementation=self.scan_implementation,
+        )
+
+    def empty_cache(self, rows: int) -> GatedSSMCache:
+        """Return the cache from which `rows` new samples start."""
+        channels = self.state // 2 if self.bidirectional else self.state
+        return GatedSSMCache(
+            state=jnp.zeros((rows, channels), jnp.float32),
+            conv_tail=jnp.zeros((rows, max(self.conv_width - 1, 0), self.features), self.dtype),
+        )

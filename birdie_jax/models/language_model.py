@@ -1,0 +1,86 @@
+"""The language model: embedding, scanned blocks, final norm, head."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from birdie_jax.array_types import Activations, TokenIds
+from birdie_jax.batch import Batch
+from birdie_jax.config import ModelConfig
+from birdie_jax.models.block import Block, make_mixer
+from birdie_jax.models.gated_ssm import GatedSSMCache
+from birdie_jax.models.layers import RMSNorm
+from birdie_jax.models.layout import Layout, packed_layout
+
+_REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class LanguageModel(nn.Module):
+    """A stack of blocks between an embedding table and a head, layers stacked on a leading axis.
+
+    Attributes:
+        config: architecture.
+        vocab_size: rows of the embedding table.
+    """
+
+    config: ModelConfig
+    vocab_size: int
+
+    def setup(self) -> None:
+        """Create the table, the scanned blocks, the final norm and, if untied, the head."""
+        config = self.config
+        table_shape = (self.vocab_size, config.features)
+        self.embedding = self.param("embedding", nn.initializers.normal(0.02), table_shape, jnp.float32)
+        if not config.tie_embeddings:
+            self.head = self.param("head", nn.initializers.normal(0.02), table_shape, jnp.float32)
+        block = Block
+        if config.remat != "none":
+            block = nn.remat(Block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+        self.blocks = nn.scan(
+            block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast),
+            length=config.layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(config)
+        self.final_norm = RMSNorm(config.norm_epsilon)
+
+    def __call__(self, batch: Batch) -> Float[Array, "rows length vocab"]:
+        """Return float32 logits at every position of packed rows."""
+        hidden, _ = self.hidden(batch.tokens, packed_layout(batch.segment_ids, batch.bidirectional))
+        return self.logits(hidden)
+
+    def hidden(
+        self, tokens: TokenIds, layout: Layout, cache: GatedSSMCache | None = None
+    ) -> tuple[Activations, GatedSSMCache | None]:
+        """Return what the head reads, and the continued cache (leading axis: layers)."""
+        x = self.embedding[tokens].astype(jnp.dtype(self.config.dtype))
+        x, cache = self.blocks(x, cache, layout)
+        return self.final_norm(x), cache
+
+    def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
+        """Return float32 scores of every token for `hidden`."""
+        return token_scores(hidden, self.head_table())
+
+    def head_table(self) -> Float[Array, "vocab features"]:
+        """Return the head's weights: the embedding table itself where they are tied."""
+        return self.embedding if self.config.tie_embeddings else self.head
+
+    def empty_cache(self, rows: int) -> GatedSSMCache:
+        """Return the cache from which `rows` new samples start, one slice a layer."""
+        one = make_mixer(self.config, parent=None).empty_cache(rows)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.config.layers, *leaf.shape)), one)
+
+
+def token_scores(
+    hidden: Float[Array, "*positions features"], table: Float[Array, "vocab features"]
+) -> Float[Array, "*positions vocab"]:
+    """Return hidden . table in float32, multiplied in the type of `hidden`."""
+    return jnp.einsum(
+        "...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32
+    )

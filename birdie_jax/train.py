@@ -1,0 +1,105 @@
+"""Pre-train a language model: `python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny`.
+
+Started again with the same workdir, a run goes on from its newest checkpoint.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from birdie_jax.config import Config, ConfigError, parse_config
+from birdie_jax.reporting.page import write_report
+from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
+from birdie_jax.text.cache import cached_folder
+from birdie_jax.text.preparation import prepare
+from birdie_jax.text.statistics import unigram_entropy
+from birdie_jax.training.arm_samples import describe_arms
+from birdie_jax.training.checkpoint import CheckpointError
+from birdie_jax.training.loop import Outcome, TrainingText, row_settings, train
+from birdie_jax.training.metrics import TrainingDiverged
+from birdie_jax.training.mixture import configured_mixture
+from birdie_jax.training.workdir import claim_workdir, write_json
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "What to train: a file of configs/, with :variant if it has any."
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, report.")
+
+_EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
+
+
+def run(config: Config, workdir: Path) -> Outcome:
+    """Do all of a run: text, training, summary, report."""
+    mixture = configured_mixture(config)
+    claim_workdir(workdir, config)
+    folder = config.data.prepared or _prepare(config)
+    tokenizer = load_tokenizer(folder)
+    text = TrainingText(
+        train=TokenShards(folder, "train", tokenizer_sha256=_claimed(workdir, tokenizer)),
+        validation=TokenShards(folder, "validation", tokenizer_sha256=tokenizer.sha256),
+        vocab_size=tokenizer.vocab_size,
+    )
+    write_json(workdir / "arms.json", describe_arms(mixture, text.train, tokenizer, row_settings(config)))
+    outcome = train(config, workdir, text, mixture)
+    write_json(
+        workdir / "summary.json",
+        {
+            "parameters": outcome.parameters,
+            "vocab_size": text.vocab_size,
+            "completed": outcome.completed,
+            "unigram_entropy": unigram_entropy(text.validation),
+        },
+    )
+    return outcome
+
+
+def _prepare(config: Config) -> Path:
+    data = config.data
+    settings = {
+        "tokenizer_model": data.tokenizer,
+        "vocab_size": data.vocab_size,
+        "text_field": data.text_field,
+        "record_tokens": data.record_tokens,
+        "validation_fraction": data.validation_fraction,
+    }
+    root = Path(data.cache_dir) if data.cache_dir else _cache() / "data"
+    return prepare(data.source, cached_folder(root, data.source, **settings), **settings)
+
+
+def _claimed(workdir: Path, tokenizer: Tokenizer) -> str:
+    """Keep the run's tokenizer in the workdir; return the hash that its text must be made with."""
+    path = workdir / "tokenizer.model"
+    if not path.exists():
+        tokenizer.save(path)
+    return Tokenizer(path).sha256
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "birdie_jax"
+
+
+def main(arguments: list[str]) -> None:
+    """Parse flags, train, write the report; a fault of the user's is told in one line."""
+    if len(arguments) > 1:
+        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
+    logging.set_verbosity(logging.WARNING)
+    jax.config.update("jax_compilation_cache_dir", str(_cache() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    workdir = Path(_WORKDIR.value)
+    try:
+        outcome = run(parse_config(_CONFIG.value), workdir)
+    except (ConfigError, DataError, CheckpointError, TrainingDiverged, OSError) as error:
+        sys.exit(f"birdie_jax.train: {error}")
+    print(f"report: {write_report(workdir)}")
+    if outcome.stopped_by:
+        print(f"stopped by {outcome.stopped_by} at step {outcome.step}, saved; the same command goes on")
+        sys.exit(_EXIT_INTERRUPTED[outcome.stopped_by])
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["config", "workdir"])
+    app.run(main)

@@ -1,0 +1,1 @@
+"""Training: optimizer, step, checkpoint, metrics, and the loop that reads from top to bottom."""

@@ -1,0 +1,48 @@
+"""What each arm is, with an example of it in words, for the report."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax.batching import RowSettings, RowStream
+from birdie_jax.objectives import Mixture
+from birdie_jax.text import Tokenizer, TokenShards
+
+_SHOWN_TOKENS = 320
+
+
+def describe_arms(
+    mixture: Mixture, text: TokenShards, tokenizer: Tokenizer, settings: RowSettings
+) -> list[dict[str, Any]]:
+    """Return for each arm its name, group, objective, parameters, weight, and one example as text."""
+    described = []
+    for number, arm in enumerate(mixture.arms):
+        stream = RowStream(text, mixture.arms, settings, row=number % settings.rows)
+        stream.set_mixture(np.eye(len(mixture.arms))[number])
+        example = stream.next_row()[0]
+        described.append(
+            {
+                "name": arm.name,
+                "group": arm.group,
+                "objective": arm.objective.name,
+                "parameters": dataclasses.asdict(arm.objective),
+                "weight": float(mixture.weights[number]),
+                "examples": [
+                    {
+                        "context": _in_words(example.context, tokenizer),
+                        "target": _in_words(example.target, tokenizer),
+                    }
+                ],
+            }
+        )
+    return described
+
+
+def _in_words(tokens: Int32[np.ndarray, " tokens"], tokenizer: Tokenizer) -> str:
+    if len(tokens) <= _SHOWN_TOKENS:
+        return tokenizer.decode(tokens)
+    half = _SHOWN_TOKENS // 2
+    left_out = len(tokens) - 2 * half
+    return f"{tokenizer.decode(tokens[:half])} [… {left_out} tokens …] {tokenizer.decode(tokens[-half:])}"

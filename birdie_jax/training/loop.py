@@ -1,0 +1,234 @@
+"""The train loop, from a configuration and prepared text to a finished run."""
+
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from birdie_jax.bandit import init_bandit, observe, propose
+from birdie_jax.batch import Batch
+from birdie_jax.batching import (
+    MixtureBoard,
+    RowSettings,
+    RowStreams,
+    first_positions,
+    prefetched,
+    validation_batches,
+)
+from birdie_jax.config import Config
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Mixture
+from birdie_jax.text import TokenShards
+from birdie_jax.training.checkpoint import Checkpoints
+from birdie_jax.training.metrics import MetricsFile, StepLog, TrainingDiverged
+from birdie_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from birdie_jax.training.progress import Progress
+from birdie_jax.training.sharding import by_rows, make_mesh, replicated
+from birdie_jax.training.step import ArmSums, StepSettings, TrainState, arm_sums, train_step
+from birdie_jax.training.stop import StopRequest
+
+
+class TrainingText(NamedTuple):
+    """What the loop reads: both splits, and the rows of the embedding table for their tokenizer."""
+
+    train: TokenShards
+    validation: TokenShards
+    vocab_size: int
+
+
+class Outcome(NamedTuple):
+    """How training ended.
+
+    Attributes:
+        step: the last step that was done.
+        completed: whether that is the last step of the run.
+        stopped_by: name of the signal that asked for the end, or None.
+        parameters: of the model.
+    """
+
+    step: int
+    completed: bool
+    stopped_by: str | None
+    parameters: int
+
+
+def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -> Outcome:
+    """Train until `config.train.num_steps`, or until asked to stop, from the newest whole checkpoint on.
+
+    Raises:
+        ConfigError: the batch cannot be divided among the devices.
+        DataError: the text cannot make the examples that the mixture asks for.
+        TrainingDiverged: the loss became NaN or infinite.
+        CheckpointError: a checkpoint could not be written, or all are damaged.
+    """
+    every, num_steps = config.bandit.every_steps, config.train.num_steps
+    mesh = make_mesh(config.mesh, config.batching.rows, config.train.accumulation_steps)
+    rows = row_settings(config)
+    validation = validation_batches(
+        text.validation,
+        mixture.arms,
+        rows._replace(rows=config.eval.rows),
+        config.eval.batches_per_arm,
+    )
+
+    create_state, step_function, validation_function = _compiled(config, text, mixture, mesh)
+    checkpoints = Checkpoints(workdir, config.checkpoint)
+    positions = first_positions(rows.rows, rows.lookahead)
+    restored = checkpoints.restore(_abstract(create_state, mesh), positions)
+    state, positions = restored or (create_state(), positions)
+    first_step = int(state.step)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+    board = MixtureBoard(len(mixture.arms), num_steps // every + 1)
+    # Decisions before the first step are past: what stands in their place is never read.
+    past = num_steps // every + 1 if config.bandit.policy != "birdie" else -(-first_step // every)
+    for _ in range(past):
+        board.publish(np.asarray(state.bandit.mixture))
+    streams = RowStreams(
+        text.train,
+        mixture.arms,
+        rows,
+        board,
+        first_step=first_step,
+        every_steps=every,
+        positions=positions,
+    )
+    batches = iter(prefetched(streams, workers=config.batching.workers, prefetch=config.batching.prefetch))
+
+    learning_rate = learning_rate_schedule(config.optimizer, num_steps)
+    file = MetricsFile(workdir, first_step)
+    log = StepLog(
+        mixture.names,
+        config.train.log_every_steps,
+        rows.rows * rows.length,
+        int(file.kept.get("tokens_seen", 0)),
+    )
+    progress = Progress(num_steps, first_step, parameters)
+
+    def write(summary: dict[str, float] | None) -> None:
+        if summary is not None:
+            step = int(summary.pop("step"))
+            summary["learning_rate"] = float(learning_rate(step - 1))
+            file.write(step, summary)
+            progress.show(step, summary)
+
+    def validate(state: TrainState, step: int) -> TrainState:
+        """Measure every arm on its fixed batches, and let the bandit see it."""
+        begin = time.monotonic()
+        sums = [_validate_arm(validation_function, state.params, arm) for arm in validation]
+        losses = jnp.stack([one.loss[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
+        accuracies = jnp.stack([one.correct[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
+        state = state.replace(bandit=observe(state.bandit, losses))
+        file.write(step, _validation_scalars(mixture.names, state, losses, accuracies))
+        log.exclude(time.monotonic() - begin)
+        return state
+
+    def decide(state: TrainState, step: int) -> TrainState:
+        state = validate(state, step)
+        state = state.replace(bandit=propose(state.bandit))
+        if config.bandit.policy == "birdie":
+            board.publish(np.asarray(state.bandit.mixture))
+        return state
+
+    step = first_step
+    with StopRequest() as stop, progress:
+        try:
+            while step < num_steps and stop.signal is None:
+                if step % every == 0:
+                    write(log.flush())
+                    state = decide(state, step)
+                waiting = time.monotonic()
+                made = next(batches)
+                host_wait = time.monotonic() - waiting
+                state, metrics = step_function(state, jax.device_put(made.batch, by_rows(mesh)))
+                step += 1
+                # Reads the step before: the device already has this one to work on.
+                write(log.add(step, metrics, host_wait))
+                if step % config.checkpoint.every_steps == 0 or step == num_steps or stop.signal:
+                    # What is saved has been seen to be finite.
+                    write(log.flush())
+                    checkpoints.save(state, made.positions, step)
+                checkpoints.check()
+            if step == num_steps and first_step < num_steps:
+                validate(state, step)
+            checkpoints.wait()
+        except TrainingDiverged as diverged:
+            checkpoints.wait()
+            good = checkpoints.last_good
+            kept = "there is no checkpoint" if good is None else f"{checkpoints.directory} step {good}"
+            raise TrainingDiverged(f"{diverged}; last good checkpoint: {kept}") from None
+        finally:
+            # First the board: makers of batches may be waiting for a mixture that will not come.
+            board.close()
+            batches.close()
+            file.close()
+            checkpoints.close()
+    return Outcome(step, step == num_steps, stop.signal and stop.signal.name, parameters)
+
+
+def row_settings(config: Config) -> RowSettings:
+    """Return what the rows of training batches share."""
+    batching = config.batching
+    return RowSettings(config.seed, batching.rows, batching.length, batching.spacing, batching.lookahead)
+
+
+def _compiled(
+    config: Config, text: TrainingText, mixture: Mixture, mesh: jax.sharding.Mesh
+) -> tuple[Callable[[], TrainState], Callable[..., Any], Callable[..., ArmSums]]:
+    """Return the functions that make the first state, take a step, and validate a batch."""
+    model = build_model(config.model, text.vocab_size)
+    optimizer = make_optimizer(config.optimizer, config.train.num_steps)
+    settings = StepSettings(len(mixture.arms), config.train.accumulation_steps, config.train.loss_chunk)
+    classes = sorted(set(mixture.groups))
+    groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
+    num_decisions = -(-config.train.num_steps // config.bandit.every_steps)
+
+    def create_state() -> TrainState:
+        model_key, bandit_key = jax.random.split(jax.random.key(config.seed))
+        one = jnp.zeros((1, config.batching.length), jnp.int32)
+        batch = Batch(one, one, one > 0, one, one, one > 0, one)
+        params = model.init(model_key, batch)["params"]
+        bandit = init_bandit(config.bandit, mixture.weights, groups, num_decisions, bandit_key)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), bandit)
+
+    whole, split = replicated(mesh), by_rows(mesh)
+    return (
+        jax.jit(create_state, out_shardings=whole),
+        jax.jit(
+            functools.partial(train_step, model, optimizer, settings),
+            in_shardings=(whole, split),
+            out_shardings=whole,
+            donate_argnums=0,
+        ),
+        jax.jit(functools.partial(arm_sums, model, settings)),
+    )
+
+
+def _abstract(create_state: Callable[[], TrainState], mesh: jax.sharding.Mesh) -> TrainState:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh)),
+        jax.eval_shape(create_state),
+    )
+
+
+def _validate_arm(function: Callable[..., ArmSums], params: Any, batches: list[Batch]) -> ArmSums:
+    parts = [function(params, batch) for batch in batches]
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
+
+
+def _validation_scalars(names, state, losses, accuracies) -> dict[str, float]:
+    bandit = jax.device_get(state.bandit)
+    losses, accuracies = jax.device_get((losses, accuracies))
+    scalars = {}
+    for arm, name in enumerate(names):
+        scalars[f"arm/{name}/validation_loss"] = float(losses[arm])
+        scalars[f"arm/{name}/validation_accuracy"] = float(accuracies[arm])
+        scalars[f"arm/{name}/probability"] = float(bandit.mixture[arm])
+        if bandit.count > 1:
+            scalars[f"arm/{name}/reward"] = float(bandit.rewards[bandit.count - 2][arm])
+    return scalars

@@ -1,0 +1,44 @@
+"""A first run: a 2M-parameter Gated SSM+ learns the Python standard library under the Birdie procedure.
+
+    python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
+
+Variants: a model name, e.g. `--config=configs/tiny.py:gated_ssm`.
+"""
+
+import ml_collections
+
+from birdie_jax.config import default_config
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
+    config = default_config()
+    config.data.vocab_size = 4096
+    config.data.record_tokens = 4096
+    config.data.validation_fraction = 0.03
+
+    config.objectives.mixture = "tiny"
+    config.batching.rows = 16
+    config.batching.length = 256
+
+    config.model.name = variant or "gated_ssm_plus"
+    config.model.layers = 4
+    config.model.features = 128
+    config.model.state = 256
+    config.model.mlp_features = 256
+    config.model.dtype = "float32"
+    config.model.remat = "none"
+
+    config.bandit.every_steps = 50
+    config.bandit.critic_features = 32
+    config.bandit.critic_state = 64
+    config.bandit.candidates = 512
+
+    config.optimizer.learning_rate = 4e-3
+    config.optimizer.warmup_steps = 50
+    config.train.num_steps = 800
+    config.train.loss_chunk = 64
+    config.checkpoint.every_steps = 100
+    config.eval.batches_per_arm = 1
+    config.eval.rows = 4
+    return config

@@ -1,0 +1,1 @@
+"""Recurrence kernels with one public operation a package, usable without birdie_jax."""

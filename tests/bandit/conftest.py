@@ -1,0 +1,46 @@
+"""Small bandits, and a history for them."""
+
+import jax
+import numpy as np
+import pytest
+
+from birdie_jax.bandit import init_bandit, observe, propose
+from birdie_jax.config import BanditConfig
+
+GROUPS = [0, 0, 0, 1, 2, 2]
+
+
+@pytest.fixture(scope="session")
+def small():
+    """Return a function that gives a BanditConfig of a small critic, with the fields it is told."""
+
+    def make(**fields):
+        sizes = {
+            "critic_layers": 2,
+            "critic_features": 16,
+            "critic_state": 24,
+            "critic_updates": 40,
+            "critic_learning_rate": 2e-3,
+            "candidates": 64,
+            "average_best": 4,
+            "top_arms": 2,
+        }
+        return BanditConfig(**(sizes | fields))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def after():
+    """Return a function that takes a new bandit of 6 arms through some of its 8 decisions."""
+
+    def run(config, decisions):
+        generator = np.random.default_rng(0)
+        state = init_bandit(config, np.arange(1, 7), GROUPS, 8, jax.random.key(0))
+        losses = generator.uniform(2, 5, 6).astype(np.float32)
+        for _ in range(decisions):
+            state = propose(observe(state, losses))
+            losses = losses * generator.uniform(0.85, 1.0, 6).astype(np.float32)
+        return observe(state, losses)
+
+    return run

@@ -1,0 +1,154 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.bandit import candidate_scores, observe, propose
+from birdie_jax.bandit.critic import critic_inputs, decayed_parameters, make_critic
+from birdie_jax.bandit.learning import critic_loss
+from birdie_jax.bandit.proposals import random_candidates
+from birdie_jax.bandit.transformer_critic import sinusoids
+
+CRITICS = ("gated_ssm", "transformer")
+
+
+def some_candidates(state, count=3):
+    return random_candidates(jax.random.key(7), count, state.arms)
+
+
+def scores_by_reading_everything(state, candidates):
+    """Score each candidate by a full pass over a history that is exactly as long as what is known."""
+    now = int(state.count) - 1
+    critic = make_critic(state.config, state.arms)
+
+    @jax.jit
+    def score(candidate):
+        actions = jnp.concatenate([state.actions[:now], candidate[None]])
+        steps = critic_inputs(state.losses[: now + 1], actions)
+        return critic.apply({"params": state.critic}, steps, jnp.int32(now + 1))[now].sum()
+
+    return jnp.stack([score(candidate) for candidate in candidates])
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("decisions", [0, 5])
+def test_scores_from_the_cache_are_those_of_the_whole_sequence(small, after, critic, decisions):
+    state = after(small(critic=critic), decisions)
+    candidates = some_candidates(state)
+    scores = candidate_scores(state, candidates)
+    np.testing.assert_allclose(
+        scores, scores_by_reading_everything(state, candidates), rtol=1e-4, atol=1e-6
+    )
+    # The published critic gave every candidate the same score.
+    assert np.ptp(scores) > 1e-3
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_scores_depend_on_the_history(small, after, critic):
+    state = after(small(critic=critic), 3)
+    candidates = some_candidates(state)
+    other = state.replace(actions=state.actions.at[1].set(state.actions[1][::-1]))
+    difference = candidate_scores(state, candidates) - candidate_scores(other, candidates)
+    assert np.abs(difference).max() > 1e-4
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_nothing_depends_on_the_unused_part_of_the_buffer(small, after, critic):
+    state = after(small(critic=critic), 2)
+
+    def spoil(rows, first):
+        junk = jnp.where(jnp.arange(rows.shape[1]) % 2 == 0, jnp.nan, 1e6)
+        return jnp.where((jnp.arange(rows.shape[0]) >= first)[:, None], junk, rows)
+
+    # Two actions are complete, and the third observation's action is not chosen yet.
+    spoilt = state.replace(
+        losses=spoil(state.losses, 3), actions=spoil(state.actions, 3), rewards=spoil(state.rewards, 3)
+    )
+    candidates = some_candidates(state)
+    np.testing.assert_array_equal(candidate_scores(state, candidates), candidate_scores(spoilt, candidates))
+    losses = jnp.full(6, 1.5)
+    clean_next, spoilt_next = (observe(propose(s), losses) for s in (state, spoilt))
+    np.testing.assert_array_equal(clean_next.mixture, spoilt_next.mixture)
+    jax.tree.map(np.testing.assert_array_equal, clean_next.critic, spoilt_next.critic)
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_predictions_are_causal(small, after, critic):
+    state = after(small(critic=critic), 0)
+    steps = jax.random.normal(jax.random.key(0), (7, 12))
+    changed = steps.at[4].add(1.0)
+    apply = jax.jit(make_critic(state.config, 6).apply)
+    before, now = (np.asarray(apply({"params": state.critic}, s, jnp.int32(7))) for s in (steps, changed))
+    np.testing.assert_array_equal(before[:4], now[:4])
+    assert np.all(np.abs(before[4:] - now[4:]).max(axis=1) > 1e-6)
+
+
+def test_learning_lowers_the_error_on_the_history(small, after):
+    untrained, trained = after(small(), 0), after(small(), 6)
+
+    @jax.jit
+    def error(parameters):
+        steps = critic_inputs(trained.losses, trained.actions)
+        targets = trained.rewards * trained.class_scale
+        critic = make_critic(trained.config, trained.arms)
+        return critic_loss(critic, parameters, steps, targets, jnp.int32(6))
+
+    assert error(trained.critic) < 0.2 * error(untrained.critic)
+
+
+def test_the_critic_learns_rewards_scaled_by_class(small, after):
+    state = after(small(), 0)
+    for _ in range(6):
+        state = observe(state, state.losses[state.count - 1] * 0.5)
+    np.testing.assert_array_equal(state.rewards[:6], 1)
+    steps = critic_inputs(state.losses, state.actions)
+    apply = jax.jit(make_critic(state.config, 6).apply)
+    predicted = apply({"params": state.critic}, steps, jnp.int32(6))[:6]
+    np.testing.assert_allclose(predicted, [[1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]] * 6, atol=0.08)
+
+
+def test_error_is_that_of_the_used_steps(small, after):
+    state = after(small(), 0)
+    module = make_critic(state.config, 6)
+    steps = jax.random.normal(jax.random.key(0), (4, 12))
+    predictions = jax.jit(module.apply)({"params": state.critic}, steps, jnp.int32(2))
+    targets = jnp.full((4, 6), 0.5).at[2:].set(jnp.nan)
+    expected = np.square(np.asarray(predictions)[:2] - 0.5).sum(axis=1).mean()
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(parameters):
+        return critic_loss(module, parameters, steps, targets, jnp.int32(2))
+
+    value, gradient = loss(state.critic)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_inputs_have_unit_size_whatever_is_measured():
+    losses = jnp.array([[2.0, 4.0, 6.0], [jnp.nan, jnp.inf, 3.0], [jnp.nan] * 3, [1e30, 0.0, 1e30]])
+    actions = jnp.array([[0.5, 0.5, 0.0]] * 4)
+    steps = np.asarray(critic_inputs(losses, actions))
+    assert steps.shape == (4, 6) and np.isfinite(steps).all()
+    np.testing.assert_allclose(np.square(steps).mean(axis=1), [1, 1, 0.5, 1], rtol=1e-5)
+    np.testing.assert_allclose(steps[0, :3], np.array([2, 4, 6]) / np.sqrt(56 / 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_only_matrices_decay(small, after, critic):
+    flags = decayed_parameters(after(small(critic=critic), 0).critic)
+    flags = jax.tree_util.tree_leaves_with_path(flags)
+    decays = {path[-1].key: flag for path, flag in flags}
+    assert all(decays[name] == (name == "kernel") for name in decays)
+    assert {"kernel", "bias", "scale"} <= set(decays)
+
+
+def test_odd_width_has_positions():
+    positions = sinusoids(jnp.arange(50), 5)
+    assert positions.shape == (50, 5)
+    assert len(np.unique(np.asarray(positions).round(4), axis=0)) == 50
+
+
+def test_unknown_critic_is_refused(small):
+    with pytest.raises(ValueError, match=r"found 'oracle'; allowed: gated_ssm, transformer"):
+        make_critic(small(critic="oracle"), 3)

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Makes .venv with the test extra, checks the code's form, and runs the tests; arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. launch/environment.sh
+make_environment test
+export JAX_PLATFORMS=cpu
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/lint-imports --no-cache
+.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" "$@"

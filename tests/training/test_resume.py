@@ -1,0 +1,123 @@
+"""Killed at any moment and started again, a run ends bit for bit where it would have ended."""
+
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.whole_runs import (
+    checkpoint_arrays,
+    finish,
+    metrics,
+    start,
+    train_command,
+    write_corpus,
+)
+
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    corpus = write_corpus(folder)
+    status, output = finish(train_command(folder / "run", corpus))
+    assert status == 0, output
+    return folder / "run", corpus
+
+
+def assert_same_end(workdir, expected):
+    found, wanted = (checkpoint_arrays(folder, STEPS) for folder in (workdir, expected))
+    assert found.keys() == wanted.keys()
+    assert len(found) > 50
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_sigkill_at_random_moments(uninterrupted, tmp_path):
+    expected, corpus = uninterrupted
+    command = train_command(tmp_path / "run", corpus)
+    moments = random.Random(3)
+    kills = 0
+    for _ in range(4):
+        process = start(command)
+        # The first checkpoint shows that training is under way; then some moment of it.
+        seen = newest_line(tmp_path / "run")
+        deadline = time.monotonic() + 120
+        while process.poll() is None and newest_line(tmp_path / "run") <= seen:
+            assert time.monotonic() < deadline, "training did not get under way"
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0.0, 0.4))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.communicate()
+    assert kills >= 2
+    status, output = finish(command)
+    assert status == 0, output
+    assert_same_end(tmp_path / "run", expected)
+
+
+def newest_line(workdir):
+    path = workdir / "metrics.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_goes_on(uninterrupted, tmp_path):
+    expected, corpus = uninterrupted
+    command = train_command(tmp_path / "run", corpus, "--config.checkpoint.every_steps=1000")
+    process = start(command)
+    while newest_line(tmp_path / "run") < 3 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert "stopped by SIGTERM at step" in output
+    saved = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert len(saved) == 1
+    assert 0 < int(saved[0]) < STEPS
+    status, output = finish(command)
+    assert status == 0, output
+    assert f"goes on from step {int(saved[0])}" in output
+    assert_same_end(tmp_path / "run", expected)
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [
+        line["step"] for line in metrics(expected)
+    ]
+
+
+@pytest.mark.slow
+def test_workers_change_nothing(uninterrupted, tmp_path):
+    expected, corpus = uninterrupted
+    status, output = finish(train_command(tmp_path / "run", corpus, "--config.batching.workers=2"))
+    assert status == 0, output
+    assert_same_end(tmp_path / "run", expected)
+    assert metrics(tmp_path / "run") == metrics(expected)
+
+
+@pytest.mark.slow
+def test_damaged_newest_checkpoint_falls_back(uninterrupted, tmp_path):
+    expected, corpus = uninterrupted
+    command = train_command(tmp_path / "run", corpus)
+    process = start(command)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    while process.poll() is None and not {"00000008", "00000012"} <= {
+        path.name for path in (checkpoints.iterdir() if checkpoints.exists() else ())
+    }:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    newest = max(path for path in checkpoints.iterdir() if path.name.isdigit())
+    for file in (newest / "state").rglob("*"):
+        if file.is_file() and file.stat().st_size > 1000:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 0xFF
+            file.write_bytes(bytes(content))
+    status, output = finish(command)
+    assert status == 0, output
+    assert f"the checkpoint of step {int(newest.name)} is damaged" in output
+    assert (tmp_path / "run" / "damaged_checkpoints" / newest.name).is_dir()
+    assert_same_end(tmp_path / "run", expected)

@@ -1,0 +1,72 @@
+"""Whole runs of `python -m birdie_jax.train` in processes of their own, and what they leave behind."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONFIG = Path(__file__).with_name("micro_config.py")
+
+
+def write_corpus(folder: Path, documents: int = 24) -> Path:
+    """Write JSON lines of pseudo-words: each document is long enough for every arm."""
+    random_words = random.Random(0)
+    words = ["".join(random_words.choices("abcdefghij", k=5)) for _ in range(200)]
+    path = folder / "corpus.jsonl"
+    with path.open("w") as file:
+        for _ in range(documents):
+            file.write(json.dumps({"text": " ".join(random_words.choices(words, k=400))}) + "\n")
+    return path
+
+
+def train_command(workdir: Path, corpus: Path, *overrides: str, variant: str = "") -> list[str]:
+    config = f"{CONFIG}:{variant}" if variant else str(CONFIG)
+    return [
+        *(sys.executable, "-m", "birdie_jax.train", f"--config={config}", f"--workdir={workdir}"),
+        f"--config.data.source={corpus}",
+        f"--config.data.cache_dir={corpus.parent / 'prepared'}",
+        *overrides,
+    ]
+
+
+def start(command: list[str], **options) -> subprocess.Popen:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
+def finish(command: list[str], **options) -> tuple[int, str]:
+    """Run to the end; return the exit status and everything that was printed."""
+    process = start(command, **options)
+    output, _ = process.communicate(timeout=240)
+    return process.returncode, output
+
+
+def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
+    """Read every array of a checkpoint."""
+    folder = workdir / "checkpoints" / f"{step:08d}"
+    arrays = {}
+    for item in ("state", "pipeline"):
+        tree = ocp.StandardCheckpointer().restore(folder / item)
+        arrays |= {f"{item}/{name}": np.asarray(value) for name, value in tree.items()}
+    return arrays
+
+
+def metrics(workdir: Path) -> list[dict]:
+    """Read metrics.jsonl without what a clock has measured."""
+    timed = {"tokens_per_second", "host_wait_seconds", "step_seconds"}
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
