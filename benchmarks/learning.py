@@ -1,0 +1,229 @@
+"""Shows that the models learn: `python -m benchmarks.learning` (hours on 2 cores; start it again to go on).
+
+Three tasks, each for every model, bidirectional and causal:
+
+- overfit: one batch that holds examples of every arm of the `tiny` mixture; the loss must fall below 0.05;
+- copying: 16 random tokens out of 64, to be written again;
+- selective copying: one span of a random text of 28 tokens, named by the tokens on both its sides.
+
+A wrong reset or shift passes tests of shape, and fails here. Finished runs are kept in --output as one JSON
+file each and are not run again; the table, and curves.png beside the files, show all that are there.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from birdie_jax.batch import Batch
+from birdie_jax.batching import pack_rows, packed_length
+from birdie_jax.config import ModelConfig, OptimizerConfig
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Example, UnsuitableText, make_mixture, make_objective
+from birdie_jax.training.optimizer import make_optimizer
+from birdie_jax.training.step import StepSettings, TrainState, train_step
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+SYMBOLS = 64
+VOCABULARY = 384
+SPACING = 3
+MODELS = ("gated_ssm", "gated_ssm_mlp", "gated_ssm_plus")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task, how long to train on it, and when it counts as learned."""
+
+    name: str
+    steps: int
+    learning_rate: float
+    wanted: str
+
+    def learned(self, loss: float, accuracy: float) -> bool:
+        """Tell whether the last steps' mean loss (nats) and accuracy are good enough."""
+        return loss < 0.05 if self.name == "overfit" else accuracy > 0.95
+
+
+TASKS = (
+    Task("overfit", 400, 4e-3, "loss < 0.05"),
+    Task("copying", 2500, 4e-3, "accuracy > 95 %"),
+    Task("selective_copying", 2500, 4e-3, "accuracy > 95 %"),
+)
+
+
+def random_text(count, rng):
+    return rng.integers(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + SYMBOLS, count).astype(np.int32)
+
+
+def draw(objective, count, rng) -> Example:
+    while True:
+        try:
+            return objective(random_text(count, rng), rng)
+        except UnsuitableText:
+            continue
+
+
+def copying_batch(step, rows=16, samples=4) -> Batch:
+    rng = np.random.default_rng((1, step))
+    objective = make_objective("copying", min_length=16, max_length=16)
+    examples = [[draw(objective, 16, rng) for _ in range(samples)] for _ in range(rows)]
+    length = samples * (packed_length(examples[0][0]) + SPACING)
+    return pack_rows(examples, length, SPACING)
+
+
+def selective_copying_batch(step, rows=16, samples=3) -> Batch:
+    rng = np.random.default_rng((2, step))
+    objective = make_objective(
+        "selective_copying",
+        spans=1,
+        query_first=True,
+        span_length=(4, 8),
+        start_delimiter_length=(1, 2),
+        end_delimiter_length=(1, 2),
+        min_length=28,
+        max_length=28,
+    )
+    examples = [[draw(objective, 28, rng) for _ in range(samples)] for _ in range(rows)]
+    return pack_rows(examples, samples * 54, SPACING)
+
+
+@functools.lru_cache
+def overfit_batch() -> Batch:
+    rng = np.random.default_rng(3)
+    examples = []
+    for number, arm in enumerate(make_mixture("tiny", 128).arms):
+        made = arm.objective(random_text(128, rng), rng, length=128)
+        examples.append([Example(made.context, made.target, number)])
+    return pack_rows(examples, 128, SPACING)
+
+
+BATCHES = {
+    "overfit": lambda step: overfit_batch(),
+    "copying": copying_batch,
+    "selective_copying": selective_copying_batch,
+}
+
+
+def run(task: Task, name: str, bidirectional: bool) -> dict:
+    """Train until the task is learned twice in a row of measurements, or its steps are over."""
+    config = ModelConfig(
+        name=name,
+        bidirectional=bidirectional,
+        layers=2,
+        features=128,
+        state=256,
+        mlp_features=128,
+        dtype="float32",
+        remat="none",
+    )
+    model = build_model(config, VOCABULARY)
+    optimizer = make_optimizer(
+        OptimizerConfig(learning_rate=task.learning_rate, warmup_steps=50, weight_decay=0.0), task.steps
+    )
+    batch = BATCHES[task.name](0)
+    arms = int(batch.arm_ids.max()) + 1
+    params = model.init(jax.random.key(0), batch)["params"]
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), None)
+    settings = StepSettings(arms, 1, batch.tokens.shape[1])
+    step_function = jax.jit(functools.partial(train_step, model, optimizer, settings), donate_argnums=0)
+    curve, begin, learned_before = [], time.monotonic(), False
+    loss = correct = tokens = 0.0
+    for step in range(1, task.steps + 1):
+        state, metrics = step_function(state, BATCHES[task.name](step))
+        sums = jax.device_get(metrics.arms)
+        loss, correct, tokens = (
+            loss + sums.loss.sum(),
+            correct + sums.correct.sum(),
+            tokens + sums.tokens.sum(),
+        )
+        if step % 25 == 0:
+            point = (step, float(loss / tokens), float(correct / tokens), time.monotonic() - begin)
+            curve.append(point)
+            loss = correct = tokens = 0.0
+            learned = task.learned(point[1], point[2])
+            if learned and learned_before:
+                break
+            learned_before = learned
+    return {
+        "task": task.name,
+        "model": name,
+        "bidirectional": bidirectional,
+        "learned": learned_before,
+        "wanted": task.wanted,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "curve": curve,
+    }
+
+
+def draw_curves(results, path):
+    figure = Figure(figsize=(12, 3.6 * len(TASKS)), layout="constrained")
+    axes = figure.subplots(len(TASKS), 2, squeeze=False)
+    for row, task in zip(axes, TASKS, strict=True):
+        for axis, bidirectional in zip(row, (True, False), strict=True):
+            for result in results:
+                if result["task"] == task.name and result["bidirectional"] == bidirectional:
+                    steps, losses, accuracies, _ = zip(*result["curve"], strict=True)
+                    values = losses if task.name == "overfit" else accuracies
+                    axis.plot(steps, values, label=result["model"])
+            axis.set_title(
+                f"{task.name.replace('_', ' ')}, {'bidirectional' if bidirectional else 'causal'}"
+            )
+            axis.set_xlabel("step")
+            if task.name == "overfit":
+                axis.set_yscale("log")
+                axis.set_ylabel("loss, nats a token")
+                axis.axhline(0.05, color="grey", linestyle=":")
+            else:
+                axis.set_ylim(0, 1.02)
+                axis.set_ylabel("share of tokens right")
+                axis.axhline(0.95, color="grey", linestyle=":")
+            if axis.get_legend_handles_labels()[1]:
+                axis.legend()
+    figure.savefig(path, dpi=80)
+
+
+def show(output):
+    results = [json.loads(path.read_text()) for path in sorted(output.glob("*.json"))]
+    print("| task | model | reads the context | learned | steps | seconds | last loss | last accuracy |")
+    print("|---|---|---|---|---|---|---|---|")
+    for result in results:
+        step, loss, accuracy, seconds = result["curve"][-1]
+        direction = "both ways" if result["bidirectional"] else "causally"
+        learned = "yes" if result["learned"] else f"no ({result['wanted']})"
+        print(
+            f"| {result['task']} | {result['model']} | {direction} | {learned} | {step} | {seconds:.0f} "
+            f"| {loss:.4f} | {accuracy:.1%} |"
+        )
+    draw_curves(results, output / "curves.png")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = Path.home() / ".cache/birdie_jax/benchmarks/learning"
+    parser.add_argument("--output", type=Path, default=default)
+    parser.add_argument("--tasks", nargs="*", default=[task.name for task in TASKS])
+    parser.add_argument("--models", nargs="*", default=MODELS)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    for task in TASKS:
+        for name in MODELS:
+            for bidirectional in (True, False):
+                direction = "bidirectional" if bidirectional else "causal"
+                path = arguments.output / f"{task.name}-{name}-{direction}.json"
+                if task.name in arguments.tasks and name in arguments.models and not path.exists():
+                    path.write_text(json.dumps(run(task, name, bidirectional)))
+                    print(f"finished {path.stem}", flush=True)
+    show(arguments.output)
+
+
+if __name__ == "__main__":
+    main()

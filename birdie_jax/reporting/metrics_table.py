@@ -1,0 +1,152 @@
+"""metrics.jsonl as columns: one array a scalar, and one matrix of lines and arms an arm's quantity."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from birdie_jax.reporting.errors import RecordError
+
+ARM_PREFIX = "arm/"
+ARM_FIELDS = (
+    "loss",
+    "accuracy",
+    "probability",
+    "tokens",
+    "reward",
+    "validation_loss",
+    "validation_accuracy",
+)
+
+
+@dataclass(frozen=True)
+class MetricsTable:
+    """The lines of metrics.jsonl in the order of their steps; NaN where a line lacks a value.
+
+    Attributes:
+        steps: train step of each line, strictly increasing.
+        scalars: column of each scalar of the run as a whole, e.g. `loss`.
+        arm_values: for each of `ARM_FIELDS` and any other field that was logged, its value a line and arm.
+        notices: what a reader of the page should know about the file.
+    """
+
+    steps: Int[np.ndarray, " lines"]
+    scalars: dict[str, Float[np.ndarray, " lines"]]
+    arm_values: dict[str, Float[np.ndarray, "lines arms"]]
+    notices: tuple[str, ...]
+
+    def scalar(self, name: str) -> Float[np.ndarray, " lines"]:
+        """Return column `name`, all NaN if no line has it."""
+        return self.scalars.get(name, np.full(len(self.steps), np.nan))
+
+
+def read_metrics(path: Path, arm_names: Iterable[str]) -> MetricsTable:
+    """Read the metrics.jsonl at `path`.
+
+    A run that was killed and started again repeats steps: a line replaces what earlier lines said of its
+    step and of later ones. A last line that is not JSON, as a killed process leaves it, is left out with
+    a notice.
+
+    Raises:
+        RecordError: the file is missing or has no line, or a line is damaged or names an unknown arm.
+    """
+    arm_index = {name: index for index, name in enumerate(arm_names)}
+    if not path.is_file():
+        raise RecordError(f"{path}: missing; allowed: the file that train writes, one JSON object a line")
+    lines = path.read_bytes().splitlines()
+    records: list[dict[str, Any]] = []
+    notices: list[str] = []
+    superseded = 0
+    columns: dict[str, tuple[str, int]] = {}  # key -> (field, arm), or (key, -1) for a scalar of the run
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                notices.append(
+                    f"The last line of {path.name} (line {number}) is damaged, as an "
+                    "interrupted write leaves it, and was left out."
+                )
+                continue
+            raise RecordError(
+                f"{path}:{number}: found {_excerpt(line)} ({error}); allowed: one JSON object"
+            ) from error
+        _check_line(record, f"{path}:{number}", arm_index, columns)
+        while records and records[-1]["step"] > record["step"]:
+            records.pop()
+            superseded += 1
+        if records and records[-1]["step"] == record["step"]:
+            records[-1] = records[-1] | record
+        else:
+            records.append(record)
+    if not records:
+        raise RecordError(
+            f"{path}: found {len(lines)} lines, none readable; allowed: at least one JSON object"
+        )
+    if superseded:
+        notices.append(
+            f"{superseded} lines of {path.name} belong to an attempt that was resumed from before them."
+        )
+    return _as_columns(records, columns, len(arm_index), notices)
+
+
+def _check_line(
+    record: Any, where: str, arm_index: dict[str, int], columns: dict[str, tuple[str, int]]
+) -> None:
+    if not isinstance(record, dict):
+        raise RecordError(f"{where}: found {_excerpt(record)}; allowed: a JSON object")
+    step = record.get("step")
+    if type(step) is not int or step < 0:
+        raise RecordError(f"{where}: step: found {step!r}; allowed: an integer of at least 0")
+    for key, value in record.items():
+        if type(value) not in (int, float):
+            raise RecordError(f"{where}: {key}: found {_excerpt(value)}; allowed: a number")
+        if key in columns or key == "step":
+            continue
+        if not key.startswith(ARM_PREFIX):
+            columns[key] = (key, -1)
+            continue
+        name, slash, arm_field = key.removeprefix(ARM_PREFIX).rpartition("/")
+        if not slash or name not in arm_index:
+            raise RecordError(
+                f"{where}: {key}: found arm {name!r}; allowed: arm/<name>/<quantity> of an arm in arms.json"
+            )
+        columns[key] = (arm_field, arm_index[name])
+
+
+def _as_columns(
+    records: list[dict[str, Any]], columns: dict[str, tuple[str, int]], arms: int, notices: list[str]
+) -> MetricsTable:
+    shape = (len(records), arms)
+    scalars = {name: np.full(len(records), np.nan) for name, arm in columns.values() if arm < 0}
+    arm_values = {name: np.full(shape, np.nan) for name in ARM_FIELDS}
+    for name, arm in columns.values():
+        if arm >= 0 and name not in arm_values:
+            arm_values[name] = np.full(shape, np.nan)
+    non_finite = 0
+    for row, record in enumerate(records):
+        for key, value in record.items():
+            if key == "step":
+                continue
+            name, arm = columns[key]
+            if arm < 0:
+                scalars[name][row] = value
+            else:
+                arm_values[name][row, arm] = value
+        non_finite += "loss" in record and not np.isfinite(record["loss"])
+    if non_finite:
+        notices.append(f"The training loss is not finite on {non_finite} of {len(records)} lines.")
+    extra = sorted(set(arm_values) - set(ARM_FIELDS))
+    if extra:
+        notices.append(f"Quantities of arms that this page does not show: {', '.join(extra)}.")
+    steps = np.array([record["step"] for record in records])
+    return MetricsTable(steps, scalars, arm_values, tuple(notices))
+
+
+def _excerpt(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

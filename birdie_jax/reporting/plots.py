@@ -1,0 +1,297 @@
+"""Panels of lines and areas over train steps, each one small figure of a fixed layout."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from birdie_jax.reporting.inline_svg import TIP, inline_svg
+from birdie_jax.reporting.theme import ACCENT, AXIS, DASHES, GRID, QUIET, REFERENCE
+
+Points = Float[np.ndarray, " points"] | Int[np.ndarray, " points"]
+
+WIDE = 8.0  # a loss whose largest value is more than this many times its least is drawn on a log axis
+
+_POINTS_PER_INCH = 72
+_MARKED_POINTS = 24  # shorter curves show their points
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve.
+
+    Attributes:
+        steps: x.
+        values: y; the curve has a gap where it is not finite.
+        colour: a code colour of `theme`.
+        width: in points.
+        opacity: 1 = opaque.
+        dash: index of `theme.DASHES`.
+        tip: tooltip.
+        stairs: the value holds until the next point, as a mixture does.
+        end_dot: the last point is marked.
+    """
+
+    steps: Points
+    values: Float[np.ndarray, " points"]
+    colour: str = ACCENT
+    width: float = 1.6
+    opacity: float = 1.0
+    dash: int = 0
+    tip: str = ""
+    stairs: bool = False
+    end_dot: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What surrounds the curves.
+
+    Attributes:
+        label: what the panel shows, for readers who cannot see it.
+        last_step: right end of every x axis of a page.
+        limits: of y; None where the data decides.
+        log: y is logarithmic.
+        reference: y of a dashed line across the panel.
+        reference_label: its name, written on it.
+        percent: y is a share, written in percent from 0 up to 1 % at least.
+        zero: y reaches 0 at least, and 0 is marked.
+        size: width and height in points.
+    """
+
+    label: str
+    last_step: int
+    limits: tuple[float | None, float | None] = (None, None)
+    log: bool = False
+    reference: float | None = None
+    reference_label: str = ""
+    percent: bool = False
+    zero: bool = False
+    size: tuple[float, float] = (380.0, 200.0)
+
+
+def spans_widely(curves: Sequence[np.ndarray]) -> bool:
+    """Return whether positive curves differ so much that only a logarithmic axis tells them apart."""
+    known = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
+    return bool(len(known) and known.min() > 0 and known.max() / known.min() > WIDE)
+
+
+def line_panel(lines: Sequence[Line], frame: Frame) -> str:
+    """Return the SVG of `lines`; empty if none of them has a finite value to draw."""
+    lines = [line for line in lines if np.isfinite(line.values).any()]
+    if not lines:
+        return ""
+    figure, axes = _figure(frame)
+    tips: list[str] = []
+    for order, line in enumerate(lines):
+        finite = np.isfinite(line.values)
+        shown = np.where(finite, line.values, np.nan)
+        (artist,) = axes.plot(
+            line.steps,
+            shown,
+            color=line.colour,
+            linewidth=line.width,
+            alpha=line.opacity,
+            linestyle=DASHES[line.dash],
+            drawstyle="steps-post" if line.stairs else "default",
+            zorder=3 + order / len(lines),
+        )
+        few = finite.sum() <= _MARKED_POINTS and line.width > 1 and not line.stairs
+        # A lone point has no line to be seen by, and few points should be told from what lies between.
+        marked = np.flatnonzero(finite if few else finite & ~_has_neighbour(finite))
+        if len(marked):
+            size = 4.5 if len(marked) == finite.sum() == 1 else 2.2 + line.width
+            artist.set(
+                marker="o", markersize=size, markeredgewidth=0, markevery=marked.tolist(), clip_on=False
+            )
+        if line.tip:
+            artist.set_gid(f"{TIP}{len(tips)}")
+            tips.append(line.tip)
+        if line.end_dot:
+            last = np.flatnonzero(finite)[-1]
+            (dot,) = axes.plot(
+                line.steps[last], shown[last], "o", color=line.colour, markersize=4.5, zorder=5
+            )
+            dot.set(markeredgewidth=0, clip_on=False)
+    if frame.log:
+        axes.set_yscale("log")
+    _set_y_range(axes, lines, frame)
+    _finish_axes(axes, frame)
+    return inline_svg(figure, frame.label, tips)
+
+
+def area_panel(
+    steps: Points, shares: Float[np.ndarray, "points classes"], lines: Sequence[Line], frame: Frame
+) -> str:
+    """Return the SVG of stacked `shares` of a whole, coloured and dashed as `lines`; empty without a point.
+
+    A single point is drawn as a bar over the whole width.
+    """
+    known = np.isfinite(shares).all(axis=1) & (np.nansum(shares, axis=1) > 0)
+    steps, shares = steps[known].astype(float), shares[known]
+    if not len(steps):
+        return ""
+    if len(steps) == 1 or (steps[-1] == steps[0]):
+        steps, shares = np.array([0.0, max(1, frame.last_step)]), shares[[-1, -1]]
+    figure, axes = _figure(frame)
+    lower = np.zeros(len(steps))
+    tips = []
+    for index, line in enumerate(lines):
+        upper = lower + shares[:, index] / shares.sum(axis=1)
+        step = "post" if line.stairs else None
+        area = axes.fill_between(
+            steps,
+            lower,
+            upper,
+            color=line.colour,
+            alpha=0.85 - 0.25 * line.dash,
+            linewidth=0,
+            step=step,
+            zorder=2,
+        )
+        area.set_gid(f"{TIP}{index}")
+        tips.append(line.tip)
+        lower = upper
+    axes.set_ylim(0, 1)
+    _finish_axes(axes, frame)
+    axes.grid(False)
+    return inline_svg(figure, frame.label, tips)
+
+
+def _figure(frame: Frame) -> tuple[Figure, Axes]:
+    width, height = frame.size
+    figure = Figure((width / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
+    # Margins in points and the same in every panel, so that the panels of a column line up.
+    left, right, bottom, top = 42, 12, 22, 8
+    axes = figure.add_axes(
+        (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
+    )
+    return figure, axes
+
+
+def _set_y_range(axes: Axes, lines: Sequence[Line], frame: Frame) -> None:
+    values = np.concatenate([line.values[np.isfinite(line.values)] for line in lines])
+    if frame.log:
+        values = values[values > 0]
+    if frame.reference is not None:
+        values = np.append(values, frame.reference)
+    low, high = float(values.min()), float(values.max())
+    if frame.log:
+        low, high = low / 1.25, high * 1.25
+    else:
+        margin = 0.06 * (high - low) or 0.06 * abs(high) or 0.5
+        low, high = low - margin, high + margin
+    if frame.percent:
+        low, high = 0.0, max(high, 0.01)
+    bottom, top = frame.limits
+    axes.set_ylim(low if bottom is None else bottom, high if top is None else top)
+    if frame.zero:
+        axes.set_ylim(min(0.0, axes.get_ylim()[0]), max(0.0, axes.get_ylim()[1]))
+        axes.axhline(0, color=AXIS, linewidth=1.0, zorder=2)
+    if frame.reference is not None:
+        axes.axhline(frame.reference, color=REFERENCE, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2.5)
+        _name_reference(axes, lines, frame, frame.reference)
+
+
+def _has_neighbour(finite: Bool[np.ndarray, " points"]) -> Bool[np.ndarray, " points"]:
+    """Return which points have a finite point beside them, so that a line leads to them."""
+    padded = np.pad(finite, 1)
+    return padded[:-2] | padded[2:]
+
+
+def _name_reference(axes: Axes, lines: Sequence[Line], frame: Frame, reference: float) -> None:
+    """Write the reference's name above or below its line, left or right: wherever curves are farthest."""
+    low, high = axes.get_ylim()
+
+    def height(y: Any) -> Any:
+        """Return where y stands in the panel, 0 to 1."""
+        if frame.log:
+            return np.log(np.maximum(y, low) / low) / math.log(high / low)
+        return (y - low) / (high - low)
+
+    def clearance(right: bool, side: int) -> float:
+        middle = height(reference) + side * 0.07  # of the text
+        if not 0.06 < middle < 0.96:
+            return -1.0
+        x = np.linspace(0.6, 1.0, 24) if right else np.linspace(0.0, 0.4, 24)
+        nearest = 1.0
+        for line in lines:
+            known = np.isfinite(line.values)
+            curve = np.interp(x * max(1, frame.last_step), line.steps[known], line.values[known])
+            nearest = min(nearest, float(np.abs(height(curve) - middle).min()))
+        return nearest
+
+    places = [(True, 1), (True, -1), (False, 1), (False, -1)]
+    right, side = max(places, key=lambda place: clearance(*place))
+    axes.annotate(
+        frame.reference_label,
+        (1 if right else 0, reference),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2 if right else 2, 3 * side),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom" if side > 0 else "top",
+        fontsize=9.5,
+        color=REFERENCE,
+    )
+
+
+def _finish_axes(axes: Axes, frame: Frame) -> None:
+    axes.set_xlim(0, max(1, frame.last_step))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
+    low, high = axes.get_ylim()
+    if frame.log:
+        axes.yaxis.set_major_locator(FixedLocator(_log_ticks(low, high)))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    # One notation an axis: 7.5e−4 next to 0.001 would be hard to compare.
+    small = not frame.log and max(abs(low), abs(high)) < 0.002
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(_percent if frame.percent else _tiny if small else _short_number)
+    )
+    axes.tick_params(which="both", bottom=False, left=False, labelcolor=QUIET, labelsize=9.5, pad=4)
+    axes.grid(True, axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(AXIS)
+        spine.set_linewidth(0.9)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten, or finer round numbers where there are fewer than three of them."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        ticks = [digit * 10.0**decade for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= 3:
+            break
+    return ticks
+
+
+def _percent(value: float, position: Any) -> str:
+    return f"{100 * value:.4g}%"
+
+
+def _tiny(value: float, position: Any = None) -> str:
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}".replace("-", "−")
+
+
+def _short_number(value: float, position: Any) -> str:
+    size = abs(value)
+    for least, divisor, unit in ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if size >= least:
+            return f"{value / divisor:.4g}{unit}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−") if size == 0 or size >= 1e-4 else _tiny(value)

@@ -1,0 +1,86 @@
+"""The arithmetic between log lines and plots."""
+
+import re
+
+import numpy as np
+import pytest
+
+from birdie_jax.reporting import curves, examples, numbers, tables
+
+NAN = float("nan")
+
+
+def test_bins_weigh_by_tokens_and_skip_what_is_missing():
+    values = np.array([[1.0, NAN], [3.0, 5.0], [2.0, NAN], [NAN, NAN], [4.0, NAN]])
+    tokens = np.array([[1.0, 0.0], [3.0, 2.0], [1.0, 0.0], [NAN, NAN], [1.0, 0.0]])
+    binned = curves.bin_lines(np.array([10, 20, 30, 40, 50]), values, tokens, most=2)
+    assert binned.lines_per_bin == 2
+    np.testing.assert_allclose(binned.steps, [20, 50])
+    np.testing.assert_allclose(binned.values, [[2.5, 5.0], [3.0, NAN]])
+
+
+def test_group_mean_is_over_all_tokens_of_the_group():
+    binned = curves.bin_group(np.array([10]), np.array([[1.0, 4.0, NAN]]), np.array([[3.0, 1.0, 9.0]]))
+    np.testing.assert_allclose(binned.values, [[1.75]])
+
+
+def test_binning_nothing():
+    binned = curves.bin_lines(np.array([10]), np.array([[NAN]]), np.array([[1.0]]))
+    assert binned.steps.shape == (0,)
+    assert binned.values.shape == (0, 1)
+
+
+def test_smoothing_a_line_keeps_its_middle_and_a_constant_everywhere():
+    line = np.arange(20.0)
+    np.testing.assert_allclose(curves.smooth(line, 5)[2:-2], line[2:-2])
+    with_gap = np.where(line == 7, NAN, 3.0)
+    np.testing.assert_allclose(curves.smooth(with_gap, 4), 3.0)
+    np.testing.assert_allclose(curves.smooth(line, 1), line)
+
+
+def test_mixture_after_a_decision_is_that_of_the_next_line():
+    # The decision's own line (row 2) still shows the old mixture; the last line has none after it.
+    probability = np.array([[NAN, NAN], [0.5, 0.5], [0.5, 0.5], [0.9, 0.1], [0.9, 0.1]])
+    after = curves.mixture_after(probability, np.array([0, 2, 4]))
+    np.testing.assert_allclose(after, [[0.5, 0.5], [0.9, 0.1], [0.9, 0.1]])
+    assert curves.changed_rows(probability).tolist() == [1, 3, 4]
+
+
+def test_effective_arms():
+    mixture = np.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0], [0.5, 0.5, NAN, 0.0]])
+    np.testing.assert_allclose(curves.effective_arms(mixture), [4.0, 1.0, 2.0])
+
+
+def test_wall_time_adds_the_attempts_of_a_clock_that_starts_again():
+    assert tables.wall_seconds(np.array([NAN, 10.0, 20.0, 5.0, 15.0])) == pytest.approx(35.0)
+    assert tables.wall_seconds(np.array([10.0, 20.0, 40.0])) == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (numbers.count(1_403_000_000), "1.4 B"),
+        (numbers.count(9_999), "9,999"),
+        (numbers.count(NAN), "–"),
+        (numbers.duration(59.96), "60.0 s"),
+        (numbers.duration(7_325.0), "2 h 2 min"),
+        (numbers.duration(200_000.0), "2 d 7 h"),
+        (numbers.percent(0.00001), "<0.1 %"),
+        (numbers.percent(0.0), "0.0 %"),
+        (numbers.fixed(-0.5), "−0.500"),
+    ],
+)
+def test_numbers(written, expected):
+    assert written == expected
+
+
+def test_long_text_is_folded_and_cut_without_breaking_a_special_token():
+    head = "x" * (examples.VISIBLE - 3)
+    text = head + "[MASK_12]" + "y" * 5_000
+    page = str(examples.render_text(text))
+    assert page.startswith(head + '<b class="token">[MASK_12]</b><details>')
+    kept = sum(map(len, re.findall("y{50,}", page)))
+    assert kept <= examples.KEPT
+    cut = int(re.search(r"… ([0-9,]+) more characters are not", page)[1].replace(",", ""))
+    assert cut + kept == 5_000
+    assert "<details>" not in examples.render_text("z" * examples.VISIBLE)

@@ -1,0 +1,273 @@
+"""The page as a whole: what it names, what it must not refer to, and when it refuses to be written."""
+
+import html.parser
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from synthetic_workdir import paper_arms, tiny_arms, write_workdir
+
+from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.vocabulary import special_token_name
+
+VOID = {"meta", "br", "wbr", "link", "img", "input", "hr", "base", "source", "embed"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks nesting while it parses, and keeps tags, attributes and the text outside of tags."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], Counter(), [], []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        if tag in {"dt", "dd", "td", "th", "li"}:
+            self.text.append(" ")
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def words(self):
+        return " ".join("".join(self.text).split())
+
+
+def few_arms():
+    """Copying, deshuffling and causal LM: enough for what does not depend on their number."""
+    return [tiny_arms()[index] for index in (3, 4, 7)]
+
+
+def read(workdir):
+    path = write_report(workdir)
+    assert path == workdir / "report.html"
+    return Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_workdir(
+        tmp_path_factory.mktemp("runs") / "tiny",
+        tiny_arms(),
+        steps=200,
+        log_every=5,
+        decide_every=50,
+        summary={"parameters": 812_345, "completed": True, "unigram_entropy": 6.2},
+    )
+
+
+@pytest.fixture
+def short(tmp_path):
+    return write_workdir(
+        tmp_path / "short", few_arms(), steps=20, planned=40, log_every=10, decide_every=10
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny_page(tiny):
+    return read(tiny)
+
+
+def test_tells_the_figures_of_the_run(tiny, tiny_page):
+    words = tiny_page.words()
+    last = [json.loads(line) for line in (tiny / "metrics.jsonl").read_text().splitlines()][-1]
+    assert "Complete: 200 steps" in words
+    assert f"Final train loss {last['loss']:.3f}" in words
+    assert f"Causal validation loss {last['arm/causal_lm/validation_loss']:.3f}" in words
+    assert "Tokens seen 3.28 M" in words
+    assert "Parameters 812 k" in words
+    assert "Wall time 1 min 20 s" in words
+    assert "4 rewarded decisions, the last at step 200" in words
+
+
+def test_names_every_arm_class_and_setting(tiny, tiny_page):
+    words = tiny_page.words()
+    for arm in tiny_arms():
+        assert arm["name"] in words
+        assert arm["group"].replace("_", " ") in words
+        for key, value in arm["parameters"].items():
+            assert f"{key}={value}" in words
+    for section in json.loads((tiny / "config.json").read_text()).values():
+        for field in section if isinstance(section, dict) else ():
+            assert field in words
+
+
+def test_refers_to_nothing_outside_itself(tiny_page, tiny):
+    for tag, name, value in tiny_page.attributes:
+        assert not name.startswith("on"), (tag, name)
+        if name in ("src", "href", "xlink:href", "action", "data", "srcset"):
+            assert value.startswith(("#", "data:image/png;base64,")), (tag, name, value[:80])
+        assert not re.search(r"url\((?!#)", value), (tag, name, value[:80])
+    assert not {"script", "link", "iframe", "img", "base"} & set(tiny_page.tags)
+    source = (tiny / "report.html").read_text()
+    assert "@import" not in source
+    assert "http://" not in source
+    assert "https://" not in source
+    assert "default-src 'none'" in source
+
+
+def test_ids_are_unique_and_every_reference_has_one(tiny_page):
+    ids = Counter(value for _, name, value in tiny_page.attributes if name == "id")
+    assert max(ids.values()) == 1
+    targets = {value[1:] for _, name, value in tiny_page.attributes if name == "href" and value[0] == "#"}
+    targets |= {t for _, _, value in tiny_page.attributes for t in re.findall(r"url\(#([^)]*)\)", value)}
+    assert targets <= set(ids)
+    assert any(target.startswith("s") for target in targets)  # plots do use clip paths
+
+
+def test_colours_are_roles_that_the_style_sheet_defines(tiny):
+    source = (tiny / "report.html").read_text()
+    assert not re.search(r"#a0000[0-9]|#a1[0-9a-f]{4}", source)
+    defined = set(re.findall(r"(--[a-z0-9-]+):", source))
+    assert set(re.findall(r"var\((--[a-z0-9-]+)\)", source)) <= defined
+
+
+def test_draws_the_unigram_entropy_only_where_it_is_known(tiny, short):
+    assert (tiny / "report.html").read_text().count(
+        ">unigram entropy<"
+    ) == 2  # headline panel and its class
+    write_report(short)
+    assert ">unigram entropy<" not in (short / "report.html").read_text()
+
+
+def test_examples_are_escaped_and_special_tokens_marked(short):
+    arms = json.loads((short / "arms.json").read_text())
+    arms[0]["examples"] = [
+        {"context": "[COPY]<script>alert(1)</script> & [MASK_3]", "target": "a [NOT_ONE] </div>"}
+    ]
+    arms[1]["name"] = '<i>"arm"'
+    renamed = (short / "metrics.jsonl").read_text().replace("deshuffling_rate0.5", '<i>\\"arm\\"')
+    (short / "metrics.jsonl").write_text(renamed)
+    (short / "arms.json").write_text(json.dumps(arms))
+    page = read(short)
+    source = (short / "report.html").read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; " in source
+    assert '<b class="token">[COPY]</b>' in source
+    assert f'<b class="token">{special_token_name(67)}</b>' in source
+    assert "a [NOT_ONE] &lt;/div&gt;" in source
+    assert '<i>"arm"' in page.words()
+    assert "i" not in page.tags
+
+
+def test_run_of_one_line(tmp_path):
+    workdir = write_workdir(tmp_path, few_arms(), steps=1, planned=200, log_every=1, decide_every=512)
+    line = (workdir / "metrics.jsonl").read_text().splitlines()[-1]
+    (workdir / "metrics.jsonl").write_text(line + "\n")
+    words = read(workdir).words()
+    assert "Not complete: step 1 of 200 (0.5 %)" in words
+    assert "not measured yet" in words
+    assert "No rewarded decision so far" in words
+
+
+def test_first_line_of_a_run_has_validation_only(tmp_path):
+    workdir = write_workdir(tmp_path, few_arms(), steps=10, log_every=10, decide_every=10)
+    line = (workdir / "metrics.jsonl").read_text().splitlines()[0]
+    (workdir / "metrics.jsonl").write_text(line + "\n")
+    words = read(workdir).words()
+    assert "Latest train loss –" in words
+    assert "Best causal validation loss" in words
+
+
+def test_fixed_mixture_without_causal_arm(tmp_path):
+    workdir = write_workdir(
+        tmp_path, tiny_arms()[:3], steps=20, log_every=10, decide_every=10, policy="fixed"
+    )
+    words = read(workdir).words()
+    assert "No rewarded decision so far. Policy fixed" in words
+    assert "No arm of this run is causal language modelling." in words
+
+
+def test_values_that_are_not_finite_are_left_out_of_plots_and_mentioned(short):
+    lines = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
+    lines[-1] |= {"loss": float("nan"), "grad_norm": float("inf"), "arm/causal_lm/loss": float("nan")}
+    (short / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    words = read(short).words()
+    assert "The training loss is not finite on 1 of 3 lines." in words
+    assert "inf" not in re.findall(r"[a-z]+", re.sub(r"infilling", "", words))
+
+
+def test_more_classes_than_colours(tmp_path):
+    arms = tiny_arms() + few_arms()
+    for number, arm in enumerate(arms):
+        arm |= {"name": f"arm{number}"}
+    workdir = write_workdir(tmp_path, arms, steps=20, log_every=5, decide_every=10)
+    saved = json.loads((workdir / "arms.json").read_text())
+    for number, arm in enumerate(saved):
+        arm["group"] = f"class {number}"
+    (workdir / "arms.json").write_text(json.dumps(saved))
+    words = read(workdir).words()
+    assert "11 arms in 11 classes" in words
+
+
+@pytest.mark.slow
+def test_paper_sized_run_is_written_soon_and_small(tmp_path):
+    workdir = write_workdir(
+        tmp_path, paper_arms(), steps=32_000, log_every=40, decide_every=512, summary={"completed": True}
+    )
+    start = time.process_time()
+    words = read(workdir).words()
+    assert time.process_time() - start < 15
+    assert (workdir / "report.html").stat().st_size < 5e6
+    for arm in paper_arms():
+        assert arm["name"] in words
+    assert "104 arms in 7 classes" in words
+    assert "62 rewarded decisions" in words
+
+
+def test_report_verb_prints_the_path_and_needs_no_jax(short):
+    code = (
+        "import runpy, sys; sys.argv = ['report', sys.argv[1]]\n"
+        "try: runpy.run_module('birdie_jax.report', run_name='__main__')\n"
+        "finally: assert 'jax' not in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, f"--workdir={short}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": ""},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(short / "report.html")
+    missing = short / "nowhere"
+    done = subprocess.run(
+        [sys.executable, "-m", "birdie_jax.report", f"--workdir={missing}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{missing}: found no such directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_workdir_that_cannot_be_read_leaves_the_old_page(short):
+    write_report(short)
+    before = (short / "report.html").read_bytes()
+    (short / "config.json").write_text("{")
+    with pytest.raises(RecordError, match=r"config\.json: found no JSON"):
+        write_report(short)
+    assert (short / "report.html").read_bytes() == before
+    assert sorted(path.name for path in short.iterdir()) == [
+        "arms.json",
+        "config.json",
+        "metrics.jsonl",
+        "report.html",
+    ]

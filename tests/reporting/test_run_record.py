@@ -1,0 +1,155 @@
+"""Reading a workdir: errors name the file and the place, and what is allowed."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from synthetic_workdir import tiny_arms, write_workdir
+
+from birdie_jax.reporting.errors import RecordError
+from birdie_jax.reporting.run_record import read_run
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    return write_workdir(tmp_path / "run", tiny_arms(), steps=40, log_every=10, decide_every=20)
+
+
+def replace_line(workdir, number, line):
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[number - 1] = line
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_columns_and_missing_values(workdir):
+    run = read_run(workdir)
+    assert run.metrics.steps.tolist() == [0, 10, 20, 30, 40]
+    assert np.isnan(run.metrics.scalar("loss")[0])
+    assert np.isfinite(run.metrics.scalar("loss")[1:]).all()
+    assert np.isnan(run.metrics.scalar("never_logged")).all()
+    measured = np.isfinite(run.metrics.arm_values["validation_loss"])
+    assert measured.all(axis=1).tolist() == [True, False, True, False, True]
+    assert run.groups["autoencoding"] == [1, 2]
+    assert run.setting("train.num_steps") == 40
+    assert run.summary == {}
+    assert run.metrics.notices == ()
+
+
+def test_arm_names_may_hold_slashes(workdir):
+    for name in ("arms.json", "metrics.jsonl"):
+        path = workdir / name
+        path.write_text(path.read_text().replace("prefix_lm", "mine/prefix"))
+    run = read_run(workdir)
+    assert np.isfinite(run.metrics.arm_values["validation_loss"][0]).all()
+
+
+def test_damaged_last_line_is_left_out_with_a_notice(workdir):
+    with open(workdir / "metrics.jsonl", "ab") as file:
+        file.write(b'{"step": 50, "loss": 3.\x00\xff')
+    run = read_run(workdir)
+    assert run.metrics.steps[-1] == 40
+    assert run.metrics.notices == (
+        "The last line of metrics.jsonl (line 6) is damaged, as an interrupted write leaves it, "
+        "and was left out.",
+    )
+
+
+def test_resumed_run_replaces_what_it_repeats(workdir):
+    with open(workdir / "metrics.jsonl", "a") as file:
+        file.write('{"step": 30, "loss": 1.5}\n{"step": 40, "loss": 1.25}\n')
+    run = read_run(workdir)
+    assert run.metrics.steps.tolist() == [0, 10, 20, 30, 40]
+    assert run.metrics.scalar("loss")[-2:].tolist() == [1.5, 1.25]
+    assert run.metrics.notices == (
+        "1 lines of metrics.jsonl belong to an attempt that was resumed from before them.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"step": 10, "lo', 'found b\'{"step": 10, "lo\' (Unterminated string'),
+        ("", "found b'' ("),
+        ("[1]", "found [1]; allowed: a JSON object"),
+        ('{"loss": 1.0}', "step: found None; allowed: an integer of at least 0"),
+        ('{"step": -1}', "step: found -1; allowed: an integer of at least 0"),
+        ('{"step": 1.5}', "step: found 1.5; allowed: an integer of at least 0"),
+        ('{"step": true}', "step: found True; allowed: an integer of at least 0"),
+        ('{"step": 10, "loss": "low"}', "loss: found 'low'; allowed: a number"),
+        ('{"step": 10, "loss": null}', "loss: found None; allowed: a number"),
+        (
+            '{"step": 10, "arm/nobody/loss": 1}',
+            "arm/nobody/loss: found arm 'nobody'; allowed: arm/<name>/<quantity> of an arm in arms.json",
+        ),
+    ],
+)
+def test_damaged_line_is_named(workdir, line, message):
+    replace_line(workdir, 2, line)
+    with pytest.raises(RecordError, match=re.escape(f"{workdir / 'metrics.jsonl'}:2: {message}")):
+        read_run(workdir)
+
+
+@pytest.mark.parametrize("content", ["", '{"step": 0, "lo'])
+def test_metrics_without_a_readable_line(workdir, content):
+    (workdir / "metrics.jsonl").write_text(content)
+    with pytest.raises(
+        RecordError, match=r"metrics\.jsonl: found [01] lines, none readable; allowed: at least one"
+    ):
+        read_run(workdir)
+
+
+@pytest.mark.parametrize("name", ["config.json", "arms.json", "metrics.jsonl"])
+def test_missing_file_is_named(workdir, name):
+    (workdir / name).unlink()
+    with pytest.raises(
+        RecordError, match=re.escape(f"{workdir / name}: missing; allowed: the file that train writes")
+    ):
+        read_run(workdir)
+
+
+def test_missing_workdir(tmp_path):
+    with pytest.raises(RecordError, match="nowhere: found no such directory; allowed: the --workdir of"):
+        read_run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arms: arms[1].pop("weight"), "record 2: weight: missing"),
+        (
+            lambda arms: arms[1].update(weight=-1),
+            "record 2: weight: found -1; allowed: a finite number of at least 0",
+        ),
+        (lambda arms: arms[1].update(weight=True), "record 2: weight: found True; allowed: a number"),
+        (lambda arms: arms[1].update(group=3), "record 2: group: found 3; allowed: str"),
+        (
+            lambda arms: arms[1].update(name="prefix_lm"),
+            "record 7: name: found 'prefix_lm' a second time; allowed",
+        ),
+        (
+            lambda arms: arms[0].update(examples=[{"context": "a"}]),
+            "record 1: examples[0]: target: missing",
+        ),
+        (lambda arms: arms.__setitem__(2, "arm"), "record 3: name: missing"),
+        (lambda arms: arms.clear(), "found list; allowed: a list of at least one arm"),
+        (
+            lambda arms: [arm.update(weight=0) for arm in arms],
+            "weight: found 0 for every arm; allowed: at least one",
+        ),
+    ],
+)
+def test_damaged_arm_is_named(workdir, change, message):
+    path = workdir / "arms.json"
+    arms = json.loads(path.read_text())
+    change(arms)
+    path.write_text(json.dumps(arms))
+    with pytest.raises(RecordError, match=re.escape(f"{path}: {message}")):
+        read_run(workdir)
+
+
+def test_setting_that_the_configuration_lacks(workdir):
+    (workdir / "config.json").write_text('{"train": {}}')
+    with pytest.raises(RecordError, match=r"config\.json: train\.num_steps: missing"):
+        read_run(workdir).setting("train.num_steps")
