@@ -14,6 +14,8 @@ from typing import Any
 
 import ml_collections
 
+MODELS = ("gated_ssm_plus", "gated_ssm", "gated_ssm_mlp")
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message names the field, the value and what is allowed."""
@@ -346,7 +348,7 @@ def _check(config: Config) -> None:
 
     require(config.seed >= 0, "seed", "at least 0")
     require(0 < config.data.validation_fraction < 1, "data.validation_fraction", "between 0 and 1")
-    one_of("model.name", "gated_ssm", "gated_ssm_mlp", "gated_ssm_plus")
+    one_of("model.name", *MODELS)
     one_of("model.dtype", "float32", "bfloat16")
     one_of("model.scan_dtype", "float32", "bfloat16")
     one_of("model.remat", "none", "dots", "full")

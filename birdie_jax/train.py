@@ -9,8 +9,9 @@ from pathlib import Path
 
 import jax
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
+from birdie_jax.command_line import start
 from birdie_jax.config import Config, ConfigError, parse_config
 from birdie_jax.reporting.page import write_report
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
@@ -90,8 +91,11 @@ def main(arguments: list[str]) -> None:
     jax.config.update("jax_compilation_cache_dir", str(_cache() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     workdir = Path(_WORKDIR.value)
+    config = _CONFIG.value
+    if not isinstance(config, ConfigDict):
+        sys.exit(f"birdie_jax.train: --config={flags.FLAGS['config'].config_filename}: no such file")
     try:
-        outcome = run(parse_config(_CONFIG.value), workdir)
+        outcome = run(parse_config(config), workdir)
     except (ConfigError, DataError, CheckpointError, TrainingDiverged, OSError) as error:
         sys.exit(f"birdie_jax.train: {error}")
     print(f"report: {write_report(workdir)}")
@@ -102,4 +106,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "workdir"])
-    app.run(main)
+    start("train", main)

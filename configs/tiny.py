@@ -8,6 +8,7 @@ Variants: a model name, e.g. `--config=configs/tiny.py:gated_ssm`.
 import ml_collections
 
 from birdie_jax.config import default_config
+from birdie_jax.presets import choose_model
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
@@ -21,7 +22,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.batching.rows = 16
     config.batching.length = 256
 
-    config.model.name = variant or "gated_ssm_plus"
+    config.model.name = choose_model(variant)
     config.model.layers = 4
     config.model.features = 128
     config.model.state = 256

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, Bool, UInt32
 
 from birdie_jax.batching.pipeline import Positions
 from birdie_jax.config import CheckpointConfig
@@ -21,6 +21,10 @@ _UNREADABLE = (ValueError, OSError, KeyError, TypeError, RuntimeError)
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written or read; the message names the folder and what to do."""
+
+
+class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
+    """The state holds NaN or infinity, and is not worth a checkpoint."""
 
 
 class Restored(NamedTuple):
@@ -56,8 +60,11 @@ class Checkpoints:
 
         Raises:
             CheckpointError: an earlier checkpoint, or this one, could not be written.
+            NotFinite: a parameter or the optimizer's state holds NaN or infinity; nothing was saved.
         """
         self.check()
+        if not all_finite(state):
+            raise NotFinite
         prints = [int(p) for p in np.asarray(fingerprints(state))]
         prints.append(_host_fingerprint(positions))
         try:
@@ -193,6 +200,13 @@ def fingerprints(tree: Any) -> UInt32[Array, " leaves"]:
         return jnp.sum(bits * weights, dtype=jnp.uint32)
 
     return jnp.stack([one(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+@jax.jit
+def all_finite(state: TrainState) -> Bool[Array, ""]:
+    """Tell whether parameters and optimizer are free of NaN and infinity."""
+    leaves = jax.tree.leaves((state.params, state.optimizer))
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
 
 
 def _host_fingerprint(positions: Positions) -> int:

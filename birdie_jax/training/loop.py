@@ -24,7 +24,7 @@ from birdie_jax.config import Config
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Mixture
 from birdie_jax.text import TokenShards
-from birdie_jax.training.checkpoint import Checkpoints
+from birdie_jax.training.checkpoint import Checkpoints, NotFinite
 from birdie_jax.training.metrics import MetricsFile, StepLog, TrainingDiverged
 from birdie_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.training.progress import Progress
@@ -157,7 +157,9 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
             if step == num_steps and first_step < num_steps:
                 validate(state, step)
             checkpoints.wait()
-        except TrainingDiverged as diverged:
+        except (TrainingDiverged, NotFinite) as diverged:
+            if isinstance(diverged, NotFinite):
+                diverged = f"step {step}: the update made a parameter NaN or infinite"
             checkpoints.wait()
             good = checkpoints.last_good
             kept = "there is no checkpoint" if good is None else f"{checkpoints.directory} step {good}"

@@ -1,0 +1,51 @@
+"""How the verbs start: flags are parsed, and what is wrong with them is told in one line."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import ml_collections
+from absl import app, flags
+
+from birdie_jax.config import ConfigError, default_config
+
+_OVERRIDE = "--config."
+
+
+def start(verb: str, main: Callable[[list[str]], None]) -> None:
+    """Parse the command line, and call `main` with what is left of it."""
+
+    def parse(arguments: Sequence[str]) -> list[str]:
+        try:
+            check_overrides(arguments)
+            return flags.FLAGS(list(arguments))
+        except (flags.Error, ConfigError, AttributeError, TypeError, ValueError) as error:
+            # A config file runs while flags are parsed; a fault in it arrives as text with a traceback.
+            message = str(error)
+            if "Traceback" in message:
+                message = message.strip().splitlines()[-1]
+            sys.exit(f"birdie_jax.{verb}: {message} (--help lists the flags)")
+
+    app.run(main, flags_parser=parse)
+
+
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Check that every `--config.section.field=value` names a field.
+
+    Raises:
+        ConfigError: one does not; the message names it and the fields that are there.
+    """
+    for argument in arguments:
+        if not argument.startswith(_OVERRIDE):
+            continue
+        path = argument.removeprefix("--").split("=", 1)[0]
+        section = default_config()
+        parts = path.split(".")[1:]
+        for depth, part in enumerate(parts, start=1):
+            if parts[: depth - 1] == ["objectives", "arms"]:
+                break
+            if not isinstance(section, ml_collections.ConfigDict) or part not in section:
+                known = (
+                    ", ".join(section) if isinstance(section, ml_collections.ConfigDict) else "no fields"
+                )
+                raise ConfigError(f"{path}: unknown field {part!r}; allowed: {known}")
+            section = section[part]

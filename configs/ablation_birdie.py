@@ -1,0 +1,20 @@
+"""Ablation: the Gated SSM under the whole Birdie procedure, which the other ablations take parts from.
+
+    python -m birdie_jax.train --config=configs/ablation_birdie.py --workdir=runs/ablation_birdie
+
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Everything else is as in the configuration of that
+size, whose file tells the data it needs and how long it takes.
+Half of the recurrent state reads the context in reverse, and the bandit chooses the mixture.
+"""
+
+import ml_collections
+
+from birdie_jax.presets import gated_ssm_of_size
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a size, or empty for 1_4b."""
+    config = gated_ssm_of_size(__file__, variant)
+    config.objectives.mixture = "birdie"
+    config.bandit.policy = "birdie"
+    return config

@@ -1,0 +1,21 @@
+"""Ablation: the Gated SSM under the Birdie procedure, but reading the context causally.
+
+    python -m birdie_jax.train --config=configs/ablation_birdie_causal.py --workdir=runs/birdie_causal
+
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Everything else is as in the configuration of that
+size, whose file tells the data it needs and how long it takes.
+All the recurrent state runs forward; parameters and computation are those of ablation_birdie.py.
+"""
+
+import ml_collections
+
+from birdie_jax.presets import gated_ssm_of_size
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a size, or empty for 1_4b."""
+    config = gated_ssm_of_size(__file__, variant)
+    config.objectives.mixture = "birdie"
+    config.bandit.policy = "birdie"
+    config.model.bidirectional = False
+    return config

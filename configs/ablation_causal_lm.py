@@ -1,0 +1,20 @@
+"""Ablation: the Gated SSM under causal language modelling alone, the paper's CLM baseline.
+
+    python -m birdie_jax.train --config=configs/ablation_causal_lm.py --workdir=runs/ablation_causal_lm
+
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Everything else is as in the configuration of that
+size, whose file tells the data it needs and how long it takes.
+There is no context to read in both directions, so that model.bidirectional changes no output in training.
+"""
+
+import ml_collections
+
+from birdie_jax.presets import gated_ssm_of_size
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a size, or empty for 1_4b."""
+    config = gated_ssm_of_size(__file__, variant)
+    config.objectives.mixture = "causal_lm"
+    config.bandit.policy = "fixed"
+    return config

@@ -1,0 +1,20 @@
+"""Ablation: the Gated SSM under every objective of Birdie in fixed ratios (the paper's BFR).
+
+    python -m birdie_jax.train --config=configs/ablation_fixed_ratio.py --workdir=runs/ablation_fixed_ratio
+
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Everything else is as in the configuration of that
+size, whose file tells the data it needs and how long it takes.
+The paper does not print its hand-tuned ratios: here the eight objectives are equally likely.
+"""
+
+import ml_collections
+
+from birdie_jax.presets import gated_ssm_of_size
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a size, or empty for 1_4b."""
+    config = gated_ssm_of_size(__file__, variant)
+    config.objectives.mixture = "bfr"
+    config.bandit.policy = "fixed"
+    return config

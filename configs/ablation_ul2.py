@@ -1,0 +1,20 @@
+"""Ablation: the Gated SSM under UL2's seven denoisers (Tay et al. 2023) in equal parts.
+
+    python -m birdie_jax.train --config=configs/ablation_ul2.py --workdir=runs/ablation_ul2
+
+Variants: a size, 1_4b (the default), 400m, 110m or tiny. Everything else is as in the configuration of that
+size, whose file tells the data it needs and how long it takes.
+The model reads the context in both directions, as in the Birdie run that it is compared with.
+"""
+
+import ml_collections
+
+from birdie_jax.presets import gated_ssm_of_size
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a size, or empty for 1_4b."""
+    config = gated_ssm_of_size(__file__, variant)
+    config.objectives.mixture = "ul2"
+    config.bandit.policy = "fixed"
+    return config

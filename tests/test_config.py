@@ -1,0 +1,109 @@
+"""Every unusable configuration is refused with the field, what was found, and what is allowed."""
+
+import dataclasses
+
+import pytest
+
+from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
+
+
+def refusal(change):
+    config = default_config().unlock()
+    change(config)
+    with pytest.raises(ConfigError) as error:
+        parse_config(config)
+    return str(error.value)
+
+
+def set_field(path, value):
+    def change(config):
+        *sections, leaf = path.split(".")
+        for section in sections:
+            config = config[section]
+        with config.ignore_type():
+            config[leaf] = value
+
+    return change
+
+
+def test_default_is_usable_and_round_trips():
+    config = parse_config(default_config())
+    assert config == Config()
+    assert to_dict(config)["optimizer"]["learning_rate"] == 1e-3
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            "optimizer.learning_rates",
+            1.0,
+            "config.optimizer.learning_rates: unknown field; allowed: learning_rate, final_learning_rate, "
+            "warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm",
+        ),
+        ("batching.rows", "eight", "config.batching.rows: found 'eight' (str); allowed: int"),
+        ("batching.rows", True, "config.batching.rows: found True (bool); allowed: int"),
+        ("batching.rows", 0, "config.batching.rows: found 0; allowed: at least 1"),
+        (
+            "optimizer.learning_rate",
+            float("nan"),
+            "config.optimizer.learning_rate: found nan; allowed: a finite number",
+        ),
+        ("optimizer.learning_rate", -1, "config.optimizer.learning_rate: found -1.0; allowed: more than 0"),
+        (
+            "train.accumulation_steps",
+            7,
+            "config.batching.rows: found 520; allowed: a multiple of train.accumulation_steps = 7",
+        ),
+        (
+            "batching.spacing",
+            2,
+            "config.batching.spacing: found 2; allowed: at least model.conv_width - 1 = 3",
+        ),
+        (
+            "model.name",
+            "mamba2",
+            "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, gated_ssm, gated_ssm_mlp",
+        ),
+        (
+            "model.state",
+            33,
+            "config.model.state: found 33; allowed: an even number: half of it runs in reverse",
+        ),
+        (
+            "data.validation_fraction",
+            1.5,
+            "config.data.validation_fraction: found 1.5; allowed: between 0 and 1",
+        ),
+        (
+            "bandit.policy",
+            "greedy",
+            "config.bandit.policy: found 'greedy'; allowed: birdie, fixed, uniform",
+        ),
+        ("bandit.explore_from", 1.5, "config.bandit.explore_from: found 1.5; allowed: between 0 and 1"),
+        ("checkpoint.keep", 1, "config.checkpoint.keep: found 1; allowed: at least 2"),
+        (
+            "train.loss_chunk",
+            300,
+            "config.train.loss_chunk: found 300; "
+            "allowed: a divisor of batching.length = 2048, or more than it",
+        ),
+        (
+            "data.record_tokens",
+            100,
+            "config.data.record_tokens: found 100; allowed: at least batching.length = 2048",
+        ),
+        ("model", 3, "config.model: found 3; allowed: a section with fields"),
+    ],
+)
+def test_refusals(path, value, message):
+    assert refusal(set_field(path, value)) == message
+
+
+def test_missing_field():
+    def drop(config):
+        del config.train["num_steps"]
+
+    assert refusal(drop) == "config.train.num_steps: missing"
