@@ -67,6 +67,6 @@ def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
 
 def metrics(workdir: Path) -> list[dict]:
     """Read metrics.jsonl without what a clock has measured."""
-    timed = {"tokens_per_second", "host_wait_seconds", "step_seconds"}
+    timed = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]

@@ -88,6 +88,7 @@ class StepLog:
         self._every = log_every_steps
         self._row_tokens = row_tokens
         self.tokens_seen = tokens_seen
+        self._began = time.monotonic()
         self._pending: tuple[int, StepMetrics, float] | None = None
         self._clear()
 
@@ -152,6 +153,7 @@ class StepLog:
             "padding_share": 1.0 - self._sample_tokens / (self._steps * self._row_tokens),
             "host_wait_seconds": self._waited / self._steps,
             "step_seconds": elapsed / self._steps,
+            "elapsed_seconds": time.monotonic() - self._began,
         }
         for number, name in enumerate(self._names):
             summary[f"arm/{name}/tokens"] = tokens[number]

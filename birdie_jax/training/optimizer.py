@@ -22,10 +22,15 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
 
 
 def make_optimizer(config: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
-    """Return clipping by global norm followed by AdamW; norm scales have no weight decay."""
+    """Return clipping by global norm followed by AdamW; vectors have no weight decay.
+
+    Vectors are told by their names, since those of scanned layers are stacked to matrices.
+    """
 
     def decayed(params):
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key != "scale", params)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: not path[-1].key.endswith(("scale", "bias")), params
+        )
 
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),

@@ -6,7 +6,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
 
 from birdie_jax.array_types import Scalar
 from birdie_jax.batch import Batch
@@ -26,7 +25,7 @@ class TrainState:
         bandit: history, critic, its optimizer, random key and the mixture in force.
     """
 
-    step: Int[Array, ""]
+    step: Any
     params: Any
     optimizer: Any
     bandit: Any
@@ -101,7 +100,7 @@ def train_step(
         optimizer=optimizer_state,
     )
     sample_tokens = jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
-    return new_state, StepMetrics(loss, optax.global_norm(grads), sums, sample_tokens)
+    return new_state, StepMetrics(loss, optax.tree.norm(grads), sums, sample_tokens)
 
 
 def arm_sums(model: LanguageModel, settings: StepSettings, params: Any, batch: Batch) -> ArmSums:
