@@ -53,8 +53,8 @@ class Task:
 
 TASKS = (
     Task("overfit", 400, 4e-3, "loss < 0.05"),
-    Task("copying", 2500, 4e-3, "accuracy > 95 %"),
-    Task("selective_copying", 2500, 4e-3, "accuracy > 95 %"),
+    Task("copying", 2000, 4e-3, "accuracy > 95 %"),
+    Task("selective_copying", 2000, 4e-3, "accuracy > 95 %"),
 )
 
 
@@ -70,7 +70,7 @@ def draw(objective, count, rng) -> Example:
             continue
 
 
-def copying_batch(step, rows=16, samples=4) -> Batch:
+def copying_batch(step, rows=8, samples=4) -> Batch:
     rng = np.random.default_rng((1, step))
     objective = make_objective("copying", min_length=16, max_length=16)
     examples = [[draw(objective, 16, rng) for _ in range(samples)] for _ in range(rows)]
@@ -78,7 +78,7 @@ def copying_batch(step, rows=16, samples=4) -> Batch:
     return pack_rows(examples, length, SPACING)
 
 
-def selective_copying_batch(step, rows=16, samples=3) -> Batch:
+def selective_copying_batch(step, rows=8, samples=3) -> Batch:
     rng = np.random.default_rng((2, step))
     objective = make_objective(
         "selective_copying",
@@ -117,9 +117,9 @@ def run(task: Task, name: str, bidirectional: bool) -> dict:
         name=name,
         bidirectional=bidirectional,
         layers=2,
-        features=128,
+        features=256,
         state=256,
-        mlp_features=128,
+        mlp_features=256,
         dtype="float32",
         remat="none",
     )

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from birdie_jax.bandit import init_bandit, observe, propose
+from birdie_jax.array_types import ArmVector
+from birdie_jax.bandit import BanditState, init_bandit, observe, propose
 from birdie_jax.batch import Batch
 from birdie_jax.batching import (
+    MadeBatch,
     MixtureBoard,
     RowSettings,
     RowStreams,
@@ -101,7 +103,8 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
     batches = iter(prefetched(streams, workers=config.batching.workers, prefetch=config.batching.prefetch))
 
     learning_rate = learning_rate_schedule(config.optimizer, num_steps)
-    file = MetricsFile(workdir, first_step)
+    validates_again = first_step % every == 0 and first_step < num_steps
+    file = MetricsFile(workdir, first_step, validates_again)
     log = StepLog(
         mixture.names,
         config.train.log_every_steps,
@@ -118,30 +121,32 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
             progress.show(step, summary)
 
     def validate(state: TrainState, step: int) -> TrainState:
-        """Measure every arm on its fixed batches, and let the bandit see it."""
+        """Measure every arm on its fixed batches; let the bandit see it and, if steps follow, decide."""
         begin = time.monotonic()
-        sums = [_validate_arm(validation_function, state.params, arm) for arm in validation]
+        sums = [_validate_arm(validation_function, state.params, batches) for batches in validation]
         losses = jnp.stack([one.loss[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
         accuracies = jnp.stack([one.correct[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
         state = state.replace(bandit=observe(state.bandit, losses))
-        file.write(step, _validation_scalars(mixture.names, state, losses, accuracies))
+        if step < num_steps:
+            state = state.replace(bandit=propose(state.bandit))
+            if config.bandit.policy == "birdie":
+                board.publish(np.asarray(state.bandit.mixture))
+        file.write(step, _validation_scalars(mixture.names, state.bandit, losses, accuracies))
         log.exclude(time.monotonic() - begin)
         return state
 
-    def decide(state: TrainState, step: int) -> TrainState:
-        state = validate(state, step)
-        state = state.replace(bandit=propose(state.bandit))
-        if config.bandit.policy == "birdie":
-            board.publish(np.asarray(state.bandit.mixture))
-        return state
+    def save(state: TrainState, made: MadeBatch, step: int) -> None:
+        # What is saved has been seen to be finite.
+        write(log.flush())
+        checkpoints.save(state, made.positions, step)
 
-    step = first_step
+    step = saved = first_step
     with StopRequest() as stop, progress:
         try:
             while step < num_steps and stop.signal is None:
                 if step % every == 0:
                     write(log.flush())
-                    state = decide(state, step)
+                    state = validate(state, step)
                 waiting = time.monotonic()
                 made = next(batches)
                 host_wait = time.monotonic() - waiting
@@ -149,13 +154,15 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
                 step += 1
                 # Reads the step before: the device already has this one to work on.
                 write(log.add(step, metrics, host_wait))
-                if step % config.checkpoint.every_steps == 0 or step == num_steps or stop.signal:
-                    # What is saved has been seen to be finite.
+                if step == num_steps:
                     write(log.flush())
-                    checkpoints.save(state, made.positions, step)
+                    state = validate(state, step)
+                if step % config.checkpoint.every_steps == 0 or step == num_steps:
+                    save(state, made, step)
+                    saved = step
                 checkpoints.check()
-            if step == num_steps and first_step < num_steps:
-                validate(state, step)
+            if step > saved:
+                save(state, made, step)
             checkpoints.wait()
         except (TrainingDiverged, NotFinite) as diverged:
             if isinstance(diverged, NotFinite):
@@ -223,9 +230,11 @@ def _validate_arm(function: Callable[..., ArmSums], params: Any, batches: list[B
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
 
 
-def _validation_scalars(names, state, losses, accuracies) -> dict[str, float]:
-    bandit = jax.device_get(state.bandit)
-    losses, accuracies = jax.device_get((losses, accuracies))
+def _validation_scalars(
+    names: Sequence[str], bandit: BanditState, losses: ArmVector, accuracies: ArmVector
+) -> dict[str, float]:
+    """Return what was measured, the mixture in force from now on, and what the one before it earned."""
+    bandit, losses, accuracies = jax.device_get((bandit, losses, accuracies))
     scalars = {}
     for arm, name in enumerate(names):
         scalars[f"arm/{name}/validation_loss"] = float(losses[arm])

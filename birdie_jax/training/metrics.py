@@ -28,10 +28,16 @@ class MetricsFile:
         kept: newest value of every scalar up to the step that the file was continued from.
     """
 
-    def __init__(self, workdir: Path, first_step: int):
-        """Open both for appending after step `first_step`; at step 0 they begin anew."""
+    def __init__(self, workdir: Path, first_step: int, validates_again: bool = False):
+        """Open both for appending after step `first_step`; at step 0 they begin anew.
+
+        Args:
+            workdir: folder of the run.
+            first_step: the step that the run continues from.
+            validates_again: whether validation at `first_step` comes after its checkpoint and so once more.
+        """
         self.path = workdir / "metrics.jsonl"
-        kept = _lines_up_to(self.path, first_step) if first_step else []
+        kept = _lines_up_to(self.path, first_step, validates_again) if first_step else []
         self.kept: dict[str, float] = {}
         for line in kept:
             self.kept.update(json.loads(line))
@@ -55,7 +61,7 @@ class MetricsFile:
         self._events.close()
 
 
-def _lines_up_to(path: Path, step: int) -> list[bytes]:
+def _lines_up_to(path: Path, step: int, validates_again: bool) -> list[bytes]:
     if not path.exists():
         return []
     kept = []
@@ -66,7 +72,8 @@ def _lines_up_to(path: Path, step: int) -> list[bytes]:
             except ValueError:
                 # A killed process leaves half a line at the end.
                 break
-            if record["step"] > step:
+            is_validation = any(name.endswith("/validation_loss") for name in record)
+            if record["step"] > step or (record["step"] == step and is_validation and validates_again):
                 break
             kept.append(line)
     return kept

@@ -59,6 +59,16 @@ def test_file_takes_back_what_is_run_again(tmp_path):
     assert list((tmp_path / "tensorboard").iterdir())
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_validation_that_comes_once_more_is_taken_back(tmp_path, again):
+    file = MetricsFile(tmp_path, 0)
+    file.write(4, {"loss": 1.0})
+    file.write(4, {"arm/a/validation_loss": 2.0})
+    file.close()
+    MetricsFile(tmp_path, 4, validates_again=again).close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == (1 if again else 2)
+
+
 def test_a_run_from_the_start_begins_anew(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
     MetricsFile(tmp_path, 0).close()

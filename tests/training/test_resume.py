@@ -59,6 +59,7 @@ def test_sigkill_at_random_moments(uninterrupted, tmp_path):
     status, output = finish(command)
     assert status == 0, output
     assert_same_end(tmp_path / "run", expected)
+    assert metrics(tmp_path / "run") == metrics(expected)
 
 
 def newest_line(workdir):

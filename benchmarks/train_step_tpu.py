@@ -1,0 +1,92 @@
+"""Compiles the real train step for TPUs that are not there: `python -m benchmarks.train_step_tpu`.
+
+Needs `pip install libtpu` and no TPU. For each topology it prints whether the step of the 1.4B config (rows
+cut so that each chip has --rows_per_chip of them, data parallel) compiles, how long that takes, the bytes a
+chip needs, and the compiled FLOPs. A scanned loop's body counts once in `cost_analysis`, so FLOPs are those
+of one layer, one loss chunk and one part of the batch.
+"""
+
+import argparse
+import functools
+import os
+import runpy
+import time
+
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from birdie_jax.batch import Batch
+from birdie_jax.config import parse_config
+from birdie_jax.models import build_model
+from birdie_jax.training.optimizer import make_optimizer
+from birdie_jax.training.step import StepSettings, TrainState, train_step
+from birdie_jax.vocabulary import padded_vocab_size
+
+
+def abstract_batch(rows, length, sharding):
+    def array(dtype):
+        return jax.ShapeDtypeStruct((rows, length), dtype, sharding=sharding)
+
+    whole, flag = array(jnp.int32), array(jnp.bool_)
+    return Batch(whole, whole, flag, whole, whole, flag, whole)
+
+
+def compile_for(topology, config, rows_per_chip):
+    devices = topologies.get_topology_desc(topology, platform="tpu").devices
+    mesh = Mesh(np.array(devices), ("data",))
+    replicated = NamedSharding(mesh, PartitionSpec())
+    batch = abstract_batch(
+        rows_per_chip * len(devices), config.batching.length, NamedSharding(mesh, PartitionSpec("data"))
+    )
+    model = build_model(config.model, padded_vocab_size(config.data.vocab_size))
+    optimizer = make_optimizer(config.optimizer, config.train.num_steps)
+
+    def create_state():
+        one = jnp.zeros((1, 8), jnp.int32)
+        params = model.init(jax.random.key(0), Batch(one, one, one > 0, one, one, one > 0, one))["params"]
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), None)
+
+    state = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
+        jax.eval_shape(create_state),
+    )
+    step = functools.partial(train_step, model, optimizer, StepSettings(104, 1, config.train.loss_chunk))
+    begin = time.monotonic()
+    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    seconds = time.monotonic() - begin
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    gibibyte = 2**30
+    print(
+        f"| {topology} | {len(devices)} | {config.model.name} | {config.batching.length} | {rows_per_chip} "
+        f"| {seconds:.0f} | {memory.argument_size_in_bytes / gibibyte:.1f} "
+        f"| {memory.temp_size_in_bytes / gibibyte:.1f} | {cost['flops'] / 1e12:.2f} |",
+        flush=True,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topologies", nargs="*", default=["v5p:2x2x1", "v5e:2x2", "v4:2x2x1"])
+    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus", "gated_ssm"])
+    parser.add_argument("--config", default="configs/birdie_1_4b.py")
+    parser.add_argument("--rows_per_chip", type=int, default=2)
+    arguments = parser.parse_args()
+    get_config = runpy.run_path(arguments.config)["get_config"]
+    print("| topology | chips | model | length | rows a chip | compile s | state GiB | temp GiB | TFLOP |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for topology in arguments.topologies:
+        for model in arguments.models:
+            compile_for(topology, parse_config(get_config(model)), arguments.rows_per_chip)
+
+
+if __name__ == "__main__":
+    main()
