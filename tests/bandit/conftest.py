@@ -10,6 +10,15 @@ from birdie_jax.config import BanditConfig
 GROUPS = [0, 0, 0, 1, 2, 2]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Compile what the package jits itself as `tests/quick_jit.py` does: it takes most of the time here."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="session")
 def small():
     """Return a function that gives a BanditConfig of a small critic, with the fields it is told."""

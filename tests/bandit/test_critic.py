@@ -6,14 +6,14 @@ import pytest
 from birdie_jax.bandit import candidate_scores, observe, propose
 from birdie_jax.bandit.critic import critic_inputs, decayed_parameters, make_critic
 from birdie_jax.bandit.learning import critic_loss
-from birdie_jax.bandit.proposals import random_candidates
 from birdie_jax.bandit.transformer_critic import sinusoids
 
 CRITICS = ("gated_ssm", "transformer")
 
 
 def some_candidates(state, count=3):
-    return random_candidates(jax.random.key(7), count, state.arms)
+    uniform = np.random.default_rng(7).uniform(size=(2 * count, state.arms))
+    return jnp.asarray(uniform / uniform.sum(axis=1, keepdims=True), jnp.float32)
 
 
 def scores_by_reading_everything(state, candidates):

@@ -83,17 +83,47 @@ def test_exploring_works_with_few_classes(groups):
     assert float(actions.min()) > 0
 
 
-def test_candidates_are_uniform_and_sharpened():
-    candidates = np.asarray(random_candidates(jax.random.key(0), 200, 6))
-    assert candidates.shape == (400, 6) and candidates.min() > 0
+PAPER_CLASSES = np.array([26, 54, 2, 4, 16, 1, 1])
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Return, by prior, candidates over 104 arms in the classes of the birdie mixture, and class masses."""
+    groups = jnp.repeat(jnp.arange(7), PAPER_CLASSES)
+    found = {}
+    for prior in ("classes", "arms"):
+        config = BanditConfig(candidates=300, candidate_prior=prior)
+        candidates = jax.jit(random_candidates, static_argnums=(1, 3))(jax.random.key(0), config, groups, 7)
+        found[prior] = np.asarray(candidates), np.asarray(class_masses(candidates, groups, 7))
+    return found
+
+
+@pytest.mark.parametrize("prior", ["classes", "arms"])
+def test_candidates_are_mixtures_uniform_and_sharpened(drawn, prior):
+    candidates, masses = drawn[prior]
+    assert candidates.shape == (600, 104) and candidates.min() > 0
     np.testing.assert_allclose(candidates.sum(axis=1), 1, rtol=1e-5)
-    assert candidates[200:].max(axis=1).mean() > candidates[:200].max(axis=1).mean() + 0.15
+    np.testing.assert_allclose(masses.sum(axis=1), 1, rtol=1e-5)
+    # The largest arm's share of a class of 54: of uniform numbers about 1 / 27, of fourth powers 1 / 11.
+    largest = candidates[:, 26:80].max(axis=1) / masses[:, 1]
+    np.testing.assert_allclose(largest[:300].mean(), 1 / 27, rtol=0.1)
+    np.testing.assert_allclose(largest[300:].mean(), 1 / 11, rtol=0.1)
+
+
+def test_masses_of_classes_spread_only_where_they_are_drawn(drawn):
+    (_, by_class), (_, by_arm) = drawn["classes"], drawn["arms"]
+    np.testing.assert_allclose(by_arm.mean(axis=0), PAPER_CLASSES / 104, atol=0.01)
+    np.testing.assert_allclose(by_class.mean(axis=0), 1 / 7, atol=0.025)
+    assert np.all(by_class.std(axis=0) > 3 * by_arm.std(axis=0))
+    # Every class, even of one arm, gets most of the mass of some candidate, and next to none of another.
+    assert np.all(by_class.max(axis=0) > 0.6) and np.all(by_class.min(axis=0) < 0.01)
+    assert np.all(by_arm.max(axis=0)[[2, 3, 5, 6]] < 0.15)
 
 
 def test_proposal_is_the_mean_of_the_best_candidates(small, after):
     state = after(small(), 4)
     key = jax.random.key(3)
-    candidates = random_candidates(key, state.config.candidates, state.arms)
+    candidates = random_candidates(key, state.config, state.groups, state.classes)
     order = np.argsort(np.asarray(candidate_scores(state, candidates)))
     expected = np.asarray(candidates)[order[-4:]].mean(axis=0)
     np.testing.assert_allclose(jax.jit(best_action)(state, key), expected / expected.sum(), rtol=1e-5)
@@ -111,7 +141,7 @@ def test_top_arms_have_equal_shares(small, after):
 
 def test_chunks_do_not_change_scores(small, after, monkeypatch):
     state = after(small(), 3)
-    candidates = random_candidates(jax.random.key(0), 10, 6)
+    candidates = random_candidates(jax.random.key(0), small(candidates=10), state.groups, state.classes)
     whole = candidate_scores(state, candidates)
     monkeypatch.setattr("birdie_jax.bandit.proposals.CHUNK", 7)
     np.testing.assert_allclose(

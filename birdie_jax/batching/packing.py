@@ -1,0 +1,80 @@
+"""Examples to rows: where each token of a sample stands, and what the model may know about it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from birdie_jax.batch import Batch
+from birdie_jax.objectives import Example
+from birdie_jax.vocabulary import PADDING, START
+
+NO_ARM = -1
+
+
+def packed_length(example: Example) -> int:
+    """Positions that `example` covers in a row: its context, the start token, all of the target but one."""
+    return len(example.context) + len(example.target)
+
+
+def layout_example(example: Example, start_id: int = START) -> Batch:
+    """Lay one example out as an unpadded row (Birdie paper, appendix E.1).
+
+    Context [4, 5, 6] and target [7, 8, 9] give tokens [4, 5, 6, 1, 7, 8], and labels 7, 8, 9 on the last
+    three positions.
+
+    Returns:
+        A Batch of arrays of shape [length], length = len(context) + len(target).
+
+    Raises:
+        ValueError: the target is empty.
+    """
+    return Batch(*(field[0] for field in pack_rows([[example]], packed_length(example), 0, start_id)))
+
+
+def empty_rows(rows: int, length: int) -> Batch:
+    """Return a Batch of `rows` rows of padding."""
+    shape = (rows, length)
+    return Batch(
+        tokens=np.full(shape, PADDING, np.int32),
+        targets=np.full(shape, PADDING, np.int32),
+        loss_mask=np.zeros(shape, bool),
+        segment_ids=np.zeros(shape, np.int32),
+        positions=np.zeros(shape, np.int32),
+        bidirectional=np.zeros(shape, bool),
+        arm_ids=np.full(shape, NO_ARM, np.int32),
+    )
+
+
+def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, start_id: int = START) -> Batch:
+    """Lay the examples of each row out side by side, with `spacing` padding tokens between two.
+
+    Returns:
+        A Batch of arrays of shape [len(rows), length].
+
+    Raises:
+        ValueError: a target is empty, or a row's examples do not fit.
+    """
+    batch = empty_rows(len(rows), length)
+    count = np.arange(length, dtype=np.int32)
+    for row, examples in enumerate(rows):
+        begin = 0
+        for segment, example in enumerate(examples, start=1):
+            context, target = len(example.context), len(example.target)
+            if target == 0:
+                raise ValueError(f"row {row}, example {segment}: the target is empty; it needs a token")
+            split, end = begin + context, begin + context + target
+            if end > length:
+                raise ValueError(
+                    f"row {row}, example {segment}: ends at position {end}; a row has {length}"
+                )
+            batch.tokens[row, begin:split] = example.context
+            batch.tokens[row, split] = start_id
+            batch.tokens[row, split + 1 : end] = example.target[:-1]
+            batch.targets[row, split:end] = example.target
+            batch.loss_mask[row, split:end] = True
+            batch.segment_ids[row, begin:end] = segment
+            batch.positions[row, begin:end] = count[: context + target]
+            batch.bidirectional[row, begin:split] = True
+            batch.arm_ids[row, begin:end] = example.arm
+            begin = end + spacing
+    return batch

@@ -1,0 +1,156 @@
+"""The same rules with worker processes: equal batches, waiting, errors, and an end without leftovers."""
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from birdie_jax.batching import prefetched
+from birdie_jax.text import DataError, TokenShards
+
+_STEPS = 8
+
+
+def _close(board, iterator) -> None:
+    """Close as the train loop does; it must be quick and leave no process."""
+    begin = time.monotonic()
+    board.close()
+    iterator.close()
+    assert time.monotonic() - begin < 15
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture
+def batches(run):
+    board = run.board()
+    made = list(itertools.islice(iter(run.streams(board)), _STEPS))
+    board.close()
+    return made
+
+
+@pytest.mark.parametrize("setting", [(1, 1, 0), (2, 4, 0), (2, 1, 3), (4, 1, 5)])
+def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setting):
+    workers, prefetch, first_step = setting
+    board = run.board()
+    positions = batches[first_step - 1].positions if first_step else None
+    streams = run.streams(board, first_step, positions)
+    iterator = iter(prefetched(streams, workers=workers, prefetch=prefetch))
+    assert_same_batches(list(itertools.islice(iterator, _STEPS - first_step)), batches[first_step:])
+    _close(board, iterator)
+
+
+def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, batches, assert_same_batches):
+    board = run.board(published=1)
+    iterator = iter(prefetched(run.streams(board), workers=2, prefetch=3))
+    made = [next(iterator) for _ in range(run.every_steps)]
+    waiter = threading.Thread(target=lambda: made.append(next(iterator)))
+    waiter.start()
+    waiter.join(0.3)
+    assert waiter.is_alive()
+    # Decided only now: what was made ahead cannot have guessed it.
+    board.publish(run.mixtures[1])
+    waiter.join(30)
+    made += [next(iterator) for _ in range(run.every_steps - 1)]
+    assert_same_batches(made, batches[: 2 * run.every_steps])
+    for step, batch in enumerate(made):
+        arms = batch.batch.arm_ids[batch.batch.segment_ids > 0]
+        assert set(arms.tolist()) <= run.allowed_arms(step)
+    # The workers now wait for a mixture that does not come.
+    board.close()
+    with pytest.raises(StopIteration):
+        next(iterator)
+    _close(board, iterator)
+
+
+def _corrupt(folder: Path, copy: Path) -> tuple[TokenShards, str]:
+    """Copy a prepared folder with a few bytes changed in the middle of its training shard."""
+    shutil.copytree(folder, copy)
+    shard = next(copy.glob("train-*.arrayrecord"))
+    contents = bytearray(shard.read_bytes())
+    middle = len(contents) // 2
+    contents[middle : middle + 64] = bytes(64)
+    shard.write_bytes(contents)
+    return TokenShards(copy, "train"), rf"{shard}: record \d+ is corrupt: "
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_corrupt_record_is_named(run, long_folder, tmp_path, workers):
+    run.text, message = _corrupt(long_folder, tmp_path / "corrupt")
+    run.mixtures[:] = np.eye(len(run.arms))[0]
+    board = run.board()
+    run.every_steps = 1 << 20
+    iterator = iter(prefetched(run.streams(board), workers=workers, prefetch=2))
+    with pytest.raises(DataError, match=message):
+        for _ in range(1000):
+            next(iterator)
+    _close(board, iterator)
+
+
+_TRAINER = """
+    import sys, time
+    from birdie_jax.batching import MixtureBoard, RowSettings, RowStreams, first_positions, prefetched
+    from birdie_jax.objectives import make_mixture
+    from birdie_jax.text import TokenShards
+
+    if __name__ == "__main__":
+        mixture = make_mixture("tiny", 256)
+        board = MixtureBoard(len(mixture.arms), 2)
+        board.publish(mixture.weights)
+        streams = RowStreams(
+            TokenShards(sys.argv[1], "train"), mixture.arms, RowSettings(0, 2, 256, 3, 4), board,
+            first_step=0, every_steps=3, positions=first_positions(2, 4),
+        )
+        batches = iter(prefetched(streams, workers=2, prefetch=1))
+        next(batches)
+        print("ready", flush=True)
+        time.sleep(120)
+"""
+
+
+def _session_processes(session: int) -> list[int]:
+    """Return the processes of a session that are not zombies; only an init process can reap those."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lists processes by /proc")
+def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(textwrap.dedent(_TRAINER))
+    with subprocess.Popen(
+        [sys.executable, script, long_folder], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as trainer:
+        try:
+            assert trainer.stdout.readline() == "ready\n"
+            processes = _session_processes(trainer.pid)
+            assert len(processes) >= 3
+            for process in processes:
+                # As a terminal's control-C and Slurm do to all; Python's resource tracker ignores them too.
+                if process != trainer.pid:
+                    os.kill(process, signal.SIGINT)
+                    os.kill(process, signal.SIGTERM)
+            time.sleep(0.3)
+            assert _session_processes(trainer.pid) == processes
+        finally:
+            trainer.kill()
+    deadline = time.monotonic() + 20
+    while _session_processes(trainer.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _session_processes(trainer.pid) == []

@@ -1,0 +1,88 @@
+"""Small models of every kind, and packed rows whose positions can be told apart."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.batch import Batch
+from birdie_jax.batching.packing import pack_rows
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Example
+from tests.quick_jit import quick_jit
+
+VOCAB = 384
+LENGTH = 24
+# Context and target of the samples in a row; the second has no context. One spacing is the least allowed.
+SAMPLES = ((5, 3), (0, 4), (2, 2))
+SPACING = 3
+KINDS = [
+    pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
+    for name in ("gated_ssm", "gated_ssm_mlp", "gated_ssm_plus")
+    for bidirectional in (True, False)
+]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """Model name and direction: the table that every property holds for."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def make():
+    """Return a function that gives a model and its variables, of the fields it is told."""
+
+    @cache
+    def variables_of(model):
+        variables = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))
+        # At their small initial size the tables would hide differences below rounding.
+        params = {
+            key: x * 30 if key in ("embedding", "head") else x for key, x in variables["params"].items()
+        }
+        return {"params": params}
+
+    def build(**fields):
+        sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4}
+        exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
+        config = ModelConfig(**(sizes | exact | fields))
+        # Neither direction nor types nor remat change the parameters (test_compute.py).
+        plain = replace(config, dtype="float32", remat="none", bidirectional=True, scan_dtype="float32")
+        return build_model(config, VOCAB), variables_of(build_model(plain, VOCAB))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def packed() -> Batch:
+    """One row of `SAMPLES`, ending in padding; every position, also of padding, has a token of its own."""
+    batch = pack([SAMPLES])
+    return batch._replace(tokens=300 + jnp.arange(LENGTH, dtype=jnp.int32)[None])
+
+
+def pack(rows, length=LENGTH, spacing=SPACING) -> Batch:
+    """Pack samples of random tokens, given by their context and target lengths."""
+    random = np.random.default_rng(0)
+
+    def sample(context, target):
+        draw = lambda count: random.integers(256, VOCAB, count).astype(np.int32)  # noqa: E731
+        return Example(draw(context), draw(target), 0)
+
+    examples = [[sample(*lengths) for lengths in row] for row in rows]
+    return jax.tree.map(jnp.asarray, pack_rows(examples, length, spacing))
+
+
+@pytest.fixture(name="pack", scope="session")
+def pack_fixture():
+    """Return `pack`."""
+    return pack
+
+
+@pytest.fixture(scope="session")
+def samples() -> tuple[tuple[int, int], ...]:
+    """Return context and target lengths of the samples of `packed`."""
+    return SAMPLES

@@ -1,0 +1,130 @@
+"""What a model costs and how exactly it computes: parameters, FLOPs, remat, types, heads."""
+
+from functools import partial
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.models.layout import packed_layout
+from tests.quick_jit import quick_jit
+
+MODELS = pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_mlp", "gated_ssm_plus"])
+
+
+def loss_of(model, batch):
+    def loss(variables):
+        scores = jax.nn.log_softmax(model.apply(variables, batch))
+        labels = jnp.take_along_axis(scores, batch.targets[..., None], axis=-1)[..., 0]
+        return -jnp.sum(labels * batch.loss_mask)
+
+    return loss
+
+
+def count(variables):
+    return sum(prod(leaf.shape) for leaf in jax.tree.leaves(variables))
+
+
+def flops(function, *arguments):
+    return quick_jit(function).lower(*arguments).compile().cost_analysis()["flops"]
+
+
+@MODELS
+def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make, packed):
+    def shapes(**fields):
+        model, _ = make(name=name, **fields)
+        return jax.tree.map(
+            lambda x: (x.shape, x.dtype), jax.eval_shape(model.init, jax.random.key(0), packed)
+        )
+
+    expected = shapes()
+    types = {dtype for _, dtype in jax.tree.leaves(expected, is_leaf=lambda x: isinstance(x, tuple))}
+    assert types == {jnp.dtype("float32")}
+    assert shapes(bidirectional=False) == expected
+    assert shapes(dtype="bfloat16", scan_dtype="bfloat16") == expected
+    assert shapes(remat="full") == expected
+
+
+@MODELS
+def test_reading_both_ways_costs_no_flop(name, make, packed):
+    """The CPU's loop in reverse counts its index down: 2 integer operations. No other one may differ."""
+    layout = packed_layout(packed.segment_ids, packed.bidirectional)
+    totals = []
+    for bidirectional in (True, False):
+        model, variables = make(name=name, bidirectional=bidirectional)
+
+        def total(variables, tokens, layout, model=model):
+            return jnp.sum(model.apply(variables, tokens, layout, method="hidden")[0])
+
+        arguments = (variables, packed.tokens, layout)
+        totals.append([flops(total, *arguments), flops(jax.grad(total), *arguments)])
+    assert np.abs(np.subtract(*totals)).max() <= 2
+
+
+def test_reverse_resets_cost_five_logical_operations_a_token(make, packed):
+    """They are made once for all layers, and only for a model that reads them."""
+    both, causal = (
+        flops(model.apply, variables, packed)
+        for model, variables in (make(name="gated_ssm", bidirectional=value) for value in (True, False))
+    )
+    assert 0 <= both - causal <= 5 * packed.tokens.size + 2
+
+
+def gradient_of(remat, make, packed):
+    model, variables = make(name="gated_ssm_plus", remat=remat)
+    program = quick_jit(jax.value_and_grad(loss_of(model, packed))).lower(variables).compile()
+    return program(variables), program.cost_analysis()["flops"]
+
+
+def test_remat_computes_the_same_again(make, packed):
+    (loss, gradient), kept = gradient_of("none", make, packed)
+    costs = [kept]
+    for remat in ("dots", "full"):
+        (same_loss, same_gradient), cost = gradient_of(remat, make, packed)
+        np.testing.assert_allclose(same_loss, loss, rtol=1e-6)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), same_gradient, gradient)
+        costs.append(cost)
+    assert costs[0] < costs[1] < costs[2], "each must compute more again than the one before"
+
+
+@pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_plus"])
+def test_bfloat16_is_close_to_float32(name, make, packed):
+    exact, variables = make(name=name)
+    rounded, _ = make(name=name, dtype="bfloat16")
+    expected = quick_jit(exact.apply)(variables, packed)
+    result = quick_jit(rounded.apply)(variables, packed)
+    assert result.dtype == expected.dtype == jnp.float32
+    error = jnp.abs(result - expected).max() / jnp.abs(expected).max()
+    assert 2**-12 < error < 2**-5
+
+
+def test_the_scan_reads_the_type_it_is_told(make, packed):
+    """In bfloat16 a decay above 0.996 is 1, and the result is another one."""
+    results = []
+    for scan_dtype in ("float32", "bfloat16"):
+        model, variables = make(name="gated_ssm", scan_dtype=scan_dtype)
+        results.append(quick_jit(model.apply)(variables, packed))
+    assert not np.array_equal(*results)
+    np.testing.assert_allclose(*results, atol=0.02 * float(jnp.abs(results[0]).max()))
+
+
+def test_a_tied_head_is_the_embedding_table(make, packed):
+    model, variables = make(name="gated_ssm", tie_embeddings=True)
+    params = variables["params"]
+    assert "head" not in params
+    untied, untied_variables = make(name="gated_ssm")
+    assert count(untied_variables) - count(variables) == params["embedding"].size
+    copied = {"params": {**params, "head": params["embedding"]}}
+    np.testing.assert_allclose(
+        quick_jit(model.apply)(variables, packed), quick_jit(untied.apply)(copied, packed), rtol=1e-5
+    )
+
+
+def test_layers_have_parameters_of_their_own(make):
+    _, variables = make(name="gated_ssm_plus")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(variables["params"]["blocks"]):
+        assert leaf.shape[0] == 2
+        if path[-1].key != "scale":
+            assert not np.array_equal(leaf[0], leaf[1]), path

@@ -1,0 +1,90 @@
+"""Which token a position's logits depend on: shown by gradients for every pair of positions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.quick_jit import quick_jit
+
+
+@pytest.fixture
+def dependence(kind, make, packed):
+    """[position, source]: size of the gradient of the position's logits in the source's embedding."""
+    name, bidirectional = kind
+    model, variables = make(name=name, bidirectional=bidirectional)
+    params = variables["params"]
+    weights = jax.random.normal(jax.random.key(1), params["head"].shape[:1])
+
+    def scores(rows):
+        table = params["embedding"].at[packed.tokens[0]].set(rows)
+        return model.apply({"params": {**params, "embedding": table}}, packed)[0] @ weights
+
+    jacobian = quick_jit(jax.jacrev(scores))(params["embedding"][packed.tokens[0]])
+    return np.asarray(jnp.linalg.norm(jacobian, axis=-1))
+
+
+def allowed(segments, in_context, position, source, bidirectional):
+    """Whether `source` may be known at `position`, by the paper's rules for whole samples."""
+    if position == source:
+        return True
+    if segments[position] != segments[source] or segments[position] == 0:
+        return False
+    if source < position:
+        return True
+    # The context reads itself, and the start token, which follows it and tells nothing of the target.
+    is_start = (
+        not in_context[source] and in_context[source - 1] and segments[source - 1] == segments[source]
+    )
+    return bidirectional and in_context[position] and (in_context[source] or is_start)
+
+
+def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, packed):
+    segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
+    positions = range(len(segments))
+    expected = np.array(
+        [[allowed(segments, in_context, i, j, kind[1]) for j in positions] for i in positions]
+    )
+    np.testing.assert_array_equal(dependence != 0, expected)
+    assert dependence[expected].min() > 1e-6
+
+
+def test_the_expectation_itself(packed):
+    """The table above, spelled out for the first sample: 5 tokens of context, 3 of target."""
+    segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
+
+    def known(position, bidirectional):
+        return [j for j in range(24) if allowed(segments, in_context, position, j, bidirectional)]
+
+    assert known(0, True) == known(4, True) == [0, 1, 2, 3, 4, 5]
+    assert known(0, False) == [0]
+    assert known(5, True) == known(5, False) == [0, 1, 2, 3, 4, 5]
+    assert known(7, True) == known(7, False) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert known(11, True) == [11]
+    assert known(13, True) == [11, 12, 13]
+    assert known(8, True) == [8]
+
+
+@pytest.mark.parametrize("spacing", [3, 0])
+def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, samples, spacing):
+    name, bidirectional = kind
+    model, variables = make(name=name, bidirectional=bidirectional)
+    together = pack([samples, [], []], spacing=spacing)
+    alone = pack([[lengths] for lengths in samples])
+    logits = quick_jit(model.apply)
+    packed_logits, lone_logits = logits(variables, together)[0], logits(variables, alone)
+    for number, lengths in enumerate(samples):
+        count = sum(lengths)
+        where = together.segment_ids[0] == number + 1
+        np.testing.assert_array_equal(together.tokens[0][where], alone.tokens[number, :count])
+        np.testing.assert_allclose(packed_logits[where], lone_logits[number, :count], rtol=1e-5, atol=1e-5)
+
+
+def test_padding_changes_no_logit(make, pack, samples):
+    model, variables = make(name="gated_ssm_plus", bidirectional=True)
+    lengths = samples[0]
+    padded, unpadded = pack([[lengths]]), pack([[lengths]], length=sum(lengths))
+    apply = quick_jit(model.apply)
+    np.testing.assert_allclose(
+        apply(variables, padded)[0, : sum(lengths)], apply(variables, unpadded)[0], rtol=1e-5, atol=1e-5
+    )

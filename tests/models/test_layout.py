@@ -1,0 +1,61 @@
+"""The two resets of packed rows, against a rule spelled out for one pair of neighbours at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax.models.layout import causal_layout, packed_layout
+
+LENGTH = 20
+resets = jax.jit(packed_layout)
+
+# A row as parts: (context, target, padding behind it).
+parts = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 3)), max_size=2)
+
+
+def row_of(parts, context_at_end):
+    """Lay parts out; the last sample ends where the row ends unless `context_at_end` is None."""
+    segments, bidirectional = [], []
+    for segment, (context, target, padding) in enumerate(parts, start=1):
+        segments += [segment] * (context + target) + [0] * padding
+        bidirectional += [True] * context + [False] * (target + padding)
+    rest = LENGTH - len(segments)
+    if context_at_end is None:
+        return segments + [0] * rest, bidirectional + [False] * rest
+    at_end = [True] * context_at_end + [False] * (rest - context_at_end)
+    return segments + [len(parts) + 1] * rest, bidirectional + at_end
+
+
+def may_pass(segments, bidirectional, source, destination):
+    """Whether `destination` may receive from its neighbour `source`."""
+    if not (0 <= source < len(segments)) or segments[destination] == 0:
+        return False
+    same_sample = segments[source] == segments[destination]
+    return same_sample and (source < destination or bidirectional[destination])
+
+
+@settings(deadline=None)
+@given(parts, st.none() | st.integers(0, 2))
+def test_resets_equal_the_rule_for_each_token(parts, context_at_end):
+    segments, bidirectional = row_of(parts, context_at_end)
+    layout = jax.device_get(resets(jnp.asarray([segments], jnp.int32), jnp.asarray([bidirectional])))
+    for t in range(LENGTH):
+        assert layout.forward_reset[0, t] != may_pass(segments, bidirectional, t - 1, t)
+        assert layout.reverse_reset[0, t] != may_pass(segments, bidirectional, t + 1, t)
+    np.testing.assert_array_equal(layout.segment_ids[0], segments)
+
+
+def test_rows_do_not_meet():
+    segments, bidirectional = row_of([(2, 2, 0)], 1)
+    layout = resets(jnp.asarray([segments] * 3, jnp.int32), jnp.asarray([bidirectional] * 3))
+    assert layout.forward_reset[:, 0].all()
+    assert layout.reverse_reset[:, -1].all()
+
+
+def test_decoding_goes_on_forward_and_never_in_reverse():
+    layout = causal_layout(2, 3)
+    assert not layout.forward_reset.any()
+    assert layout.reverse_reset.all()
+    assert (layout.segment_ids == 1).all()

@@ -1,0 +1,303 @@
+"""linear_scan against loops in float64: values, derivatives, extremes, types, platforms, errors."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+from pallas_kernels.linear_scan import linear_scan, xla
+from tests.quick_jit import quick_jit
+
+DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+scan = quick_jit(linear_scan, static_argnames=("reverse", "implementation"))
+forward = {
+    path: quick_jit(getattr(xla, f"_forward_{path}"), static_argnums=3) for path in ("loop", "prefix")
+}
+backward = {
+    path: quick_jit(getattr(xla, f"_backward_{path}"), static_argnums=4) for path in ("loop", "prefix")
+}
+
+
+def oracle(a, x, h0=None, *, reverse=False, reset=None):
+    """Return h by the definition, one step at a time in float64."""
+    a, x = np.array(a, np.float64), np.asarray(x, np.float64)
+    if reset is not None:
+        a[np.asarray(reset)] = 0
+    h = np.zeros_like(x)
+    carried = np.zeros_like(x[:, 0]) if h0 is None else np.asarray(h0, np.float64)
+    steps = range(x.shape[1])
+    for t in reversed(steps) if reverse else steps:
+        carried = h[:, t] = a[:, t] * carried + x[:, t]
+    return h
+
+
+def oracle_gradients(a, x, h0, dh, *, reverse=False, reset=None):
+    """Return (da, dx, dh0) by the chain rule, one step at a time in float64."""
+    h = oracle(a, x, h0, reverse=reverse, reset=reset)
+    kept = np.ones_like(h) if reset is None else np.where(np.asarray(reset)[..., None], 0.0, 1.0)
+    a = np.asarray(a, np.float64) * kept
+    da, dx, carried = np.zeros_like(h), np.zeros_like(h), np.zeros_like(h[:, 0])
+    steps = range(h.shape[1])[:: -1 if reverse else 1]
+    for order, t in reversed(list(enumerate(steps))):
+        dx[:, t] = np.asarray(dh, np.float64)[:, t] + carried
+        before = np.asarray(h0, np.float64) if order == 0 else h[:, steps[order - 1]]
+        da[:, t] = dx[:, t] * before * kept[:, t]
+        carried = dx[:, t] * a[:, t]
+    return da, dx, carried
+
+
+def inputs(shape=(2, 7, 3), dtype=np.float32, seed=0):
+    """Return a in (0, 1), x, h0, a cotangent, and a reset that is true for a third of the tokens."""
+    random = np.random.default_rng(seed)
+    batch, length, channels = shape
+    a = random.uniform(0, 1, shape)
+    x, dh = random.normal(size=(2, *shape))
+    h0 = random.normal(size=(batch, channels))
+    reset = random.uniform(size=(batch, length)) < 1 / 3
+    return (*(jnp.asarray(value, dtype) for value in (a, x, h0, dh)), jnp.asarray(reset))
+
+
+@quick_jit
+def vjp(a, x, h0, dh, reset):
+    def both(reverse):
+        _, pullback = jax.vjp(
+            lambda a, x, h0: linear_scan(a, x, h0=h0, reverse=reverse, reset=reset), a, x, h0
+        )
+        return pullback(dh)
+
+    return both(False), both(True)
+
+
+def assert_close(result, expected, tolerance=1e-5):
+    """Compare relative to the largest magnitude: sums of terms of both signs have no other scale."""
+    scale = max(np.abs(expected).max(initial=0), 1e-30)
+    np.testing.assert_allclose(
+        np.asarray(result, np.float64) / scale, expected / scale, atol=tolerance, rtol=0
+    )
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 4)),
+    seed=st.integers(0, 99),
+    reverse=st.booleans(),
+    with_state=st.booleans(),
+    with_reset=st.booleans(),
+)
+def test_values_of_any_shape(shape, seed, reverse, with_state, with_reset):
+    a, x, h0, _, reset = inputs(shape, seed=seed)
+    h0, reset = h0 if with_state else None, reset if with_reset else None
+    result = linear_scan(a, x, h0=h0, reverse=reverse, reset=reset)
+    assert result.shape == shape
+    assert_close(result, oracle(a, x, h0, reverse=reverse, reset=reset))
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 3), (1, 1, 2), (3, 2, 1)], ids=str)
+def test_gradients_equal_the_chain_rule(shape):
+    a, x, h0, dh, reset = inputs(shape)
+    for reverse, results in zip((False, True), vjp(a, x, h0, dh, reset), strict=True):
+        expected = oracle_gradients(a, x, h0, dh, reverse=reverse, reset=reset)
+        for result, wanted in zip(results, expected, strict=True):
+            assert_close(result, wanted)
+
+
+@DIRECTIONS
+def test_gradients_equal_differentiation_through_a_plain_loop(reverse):
+    a, x, h0, dh, _ = inputs((2, 6, 3))
+
+    def loop(a, x, h0):
+        states = []
+        for t in range(6)[:: -1 if reverse else 1]:
+            h0 = a[:, t] * h0 + x[:, t]
+            states.append(h0)
+        return jnp.sum(dh * jnp.stack(states[:: -1 if reverse else 1], axis=1))
+
+    def ours(a, x, h0):
+        return jnp.sum(dh * linear_scan(a, x, h0=h0, reverse=reverse))
+
+    expected = quick_jit(jax.grad(loop, (0, 1, 2)))(a, x, h0)
+    for result, wanted in zip(quick_jit(jax.grad(ours, (0, 1, 2)))(a, x, h0), expected, strict=True):
+        assert_close(result, np.asarray(wanted))
+
+
+@DIRECTIONS
+def test_gradients_equal_finite_differences(reverse):
+    a, x, h0, _, reset = inputs((1, 4, 2))
+
+    def function(a, x, h0):
+        return linear_scan(a, x, h0=h0, reset=reset, reverse=reverse)
+
+    check_grads(jax.jit(function), (a, x, h0), order=1, modes=["rev"])
+
+
+def test_nothing_passes_a_reset():
+    a, x, _, _, _ = inputs((1, 6, 1))
+    reset = jnp.arange(6)[None] == 3
+    blocked = {False: (slice(3, None), slice(0, 3)), True: (slice(0, 4), slice(4, None))}
+    for reverse, (destinations, sources) in blocked.items():
+
+        def function(x, reverse=reverse):
+            return linear_scan(a, x, reset=reset, reverse=reverse)
+
+        jacobian = quick_jit(jax.jacrev(function))(x)[0, :, 0, 0, :, 0]
+        assert (jacobian[destinations, sources] == 0).all()
+        assert (jnp.diagonal(jacobian) == 1).all()
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30, -0.9])
+def test_extreme_decays(decay, reverse):
+    _, x, h0, dh, reset = inputs((2, 12, 3))
+    a = jnp.full_like(x, decay)
+    assert_close(scan(a, x, h0=h0, reverse=reverse), oracle(a, x, h0, reverse=reverse))
+    for result, wanted in zip(
+        vjp(a, x, h0, dh, reset)[reverse],
+        oracle_gradients(a, x, h0, dh, reverse=reverse, reset=reset),
+        strict=True,
+    ):
+        assert np.isfinite(result).all()
+        assert_close(result, wanted)
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("path", ["loop", "prefix"])
+def test_products_that_underflow_harm_nothing(path, reverse):
+    """Products of all decays leave float32's range, so that dividing by them would give NaN."""
+    a, x, h0, dh, _ = inputs((1, 64, 2))
+    a = a * 1e-3
+    assert np.prod(np.asarray(a), axis=1, dtype=np.float32).max() == 0
+    h = forward[path](a, x, h0, reverse)
+    assert_close(h, oracle(a, x, h0, reverse=reverse))
+    gradients = backward[path](a, h, h0, dh, reverse)
+    for result, wanted in zip(gradients, oracle_gradients(a, x, h0, dh, reverse=reverse), strict=True):
+        assert_close(result, wanted)
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("shape", [(2, 37, 3), (1, 1, 2)], ids=str)
+def test_both_ways_to_compute_agree(shape, reverse):
+    a, x, h0, dh, _ = inputs(shape)
+    expected = oracle(a, x, h0, reverse=reverse)
+    loop, prefix = (forward[path](a, x, h0, reverse) for path in ("loop", "prefix"))
+    assert_close(loop, expected)
+    assert_close(prefix, expected)
+    gradients = oracle_gradients(a, x, h0, dh, reverse=reverse)
+    for path in ("loop", "prefix"):
+        for result, wanted in zip(backward[path](a, loop, h0, dh, reverse), gradients, strict=True):
+            assert_close(result, wanted)
+
+
+@pytest.mark.parametrize("path", ["loop", "prefix"])
+def test_the_carry_is_float32_for_bfloat16_inputs(path):
+    """A carry in bfloat16 would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
+    ones = jnp.ones((1, 1000, 2), jnp.bfloat16)
+    h = forward[path](ones, ones, jnp.zeros((1, 2)), False)
+    assert h.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(h[0, :, 0], jnp.arange(1, 1001, dtype=jnp.float32).astype(jnp.bfloat16))
+    _, dx, _ = backward[path](ones, h, jnp.zeros((1, 2)), ones, False)
+    np.testing.assert_array_equal(dx[0, ::-1, 0], h[0, :, 0])
+
+
+@DIRECTIONS
+def test_bfloat16_is_right_to_its_rounding(reverse):
+    a, x, h0, dh, reset = inputs((2, 40, 3), dtype=jnp.bfloat16)
+    assert scan(a, x, h0=h0, reverse=reverse).dtype == jnp.bfloat16
+    expected = oracle(a, x, h0, reverse=reverse)
+    result = np.asarray(scan(a, x, h0=h0, reverse=reverse), np.float64)
+    np.testing.assert_allclose(result, expected, rtol=2**-8, atol=1e-6)
+    gradients = vjp(a, x, h0, dh, reset)[reverse]
+    # da also reads h, which has been rounded once.
+    for result, wanted in zip(
+        gradients, oracle_gradients(a, x, h0, dh, reverse=reverse, reset=reset), strict=True
+    ):
+        assert result.dtype == jnp.bfloat16
+        assert_close(result, wanted, 2**-7)
+
+
+def test_the_result_has_the_type_of_x_and_the_gradients_those_of_their_inputs():
+    a, x, h0, dh, _ = inputs()
+    a = a.astype(jnp.bfloat16)
+    result, pullback = jax.vjp(lambda a, x, h0: linear_scan(a, x, h0=h0), a, x, h0)
+    assert result.dtype == jnp.float32
+    assert [gradient.dtype for gradient in pullback(dh)] == [jnp.bfloat16, jnp.float32, jnp.float32]
+    assert_close(result, oracle(a, x, h0))
+
+
+def test_no_state_is_a_state_of_zeros():
+    a, x, h0, _, _ = inputs()
+    np.testing.assert_array_equal(scan(a, x), scan(a, x, h0=jnp.zeros_like(h0)))
+
+
+def test_a_sequence_can_be_continued():
+    a, x, h0, _, _ = inputs((2, 12, 3))
+    first = scan(a[:, :5], x[:, :5], h0=h0)
+    second = scan(a[:, 5:], x[:, 5:], h0=first[:, -1])
+    assert_close(jnp.concatenate([first, second], axis=1), oracle(a, x, h0))
+
+
+@pytest.mark.parametrize(("platform", "loops"), [("cpu", 1), ("cuda", 0), ("tpu", 0)])
+def test_the_platform_compiled_for_chooses_the_way(platform, loops):
+    a, x, _, dh, _ = inputs()
+
+    def while_loops(function, *arguments):
+        lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,))
+        return lowered.as_text().count("stablehlo.while")
+
+    def gradient(a, x, dh):
+        return jax.grad(lambda a: jnp.sum(dh * linear_scan(a, x)))(a)
+
+    assert while_loops(linear_scan, a, x) == loops
+    assert while_loops(gradient, a, x, dh) == 2 * loops
+
+
+def test_xla_can_be_asked_for_by_name():
+    a, x, *_ = inputs()
+    np.testing.assert_array_equal(scan(a, x, implementation="xla"), scan(a, x))
+
+
+@pytest.mark.parametrize(
+    ("a", "x", "options", "message"),
+    [
+        (
+            (2, 5, 3),
+            (2, 5, 3),
+            {"implementation": "cuda"},
+            "linear_scan: implementation 'cuda' is unknown; allowed: None, 'xla'",
+        ),
+        (
+            (2, 5, 3),
+            (2, 4, 3),
+            {},
+            "linear_scan: a and x must both be [batch, length, channels]; "
+            "found a (2, 5, 3) and x (2, 4, 3)",
+        ),
+        (
+            (5, 3),
+            (5, 3),
+            {},
+            "linear_scan: a and x must both be [batch, length, channels]; found a (5, 3) and x (5, 3)",
+        ),
+        (
+            (2, 5, 3),
+            (2, 5, 3),
+            {"h0": jnp.zeros((2, 5))},
+            "linear_scan: h0 must be [batch, channels] = (2, 3); found (2, 5)",
+        ),
+        (
+            (2, 5, 3),
+            (2, 5, 3),
+            {"reset": jnp.zeros((2, 3), bool)},
+            "linear_scan: reset must be [batch, length] = (2, 5); found (2, 3)",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(a, x, options, message):
+    """The checks are the function's own: here without the annotations that tests check first."""
+    unchecked = linear_scan.__wrapped__
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        unchecked(jnp.zeros(a), jnp.zeros(x), **options)
