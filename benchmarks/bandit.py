@@ -1,11 +1,17 @@
 """The bandit on a synthetic problem, and what a decision costs at the paper's size.
 
     python benchmarks/bandit.py [--plot=bandit.png]
+    python benchmarks/bandit.py --priors
 
 First, policies birdie and uniform on six arms whose losses all fall in proportion to the probability of
 one of them; the fall is large (15 % a decision at probability 1), for the reward is cubic. Then the time of
 `observe` (200 updates of the critic on the whole history) and of `propose` (8192 candidates) with 104 arms
 in 7 classes over 64 decisions. Both critics; under two minutes on two CPU cores.
+
+With --priors, instead: both settings of `bandit.candidate_prior` at 104 arms in the classes of the birdie
+mixture, with a smaller critic. Every arm's loss falls in proportion to the probability of what rewards: a
+class of 16 arms, a class of one arm, or one arm of the class of 54. Printed is the probability that the
+last third of all proposals (those made where the bandit does not explore) gives to it. Four minutes.
 """
 
 import time
@@ -16,13 +22,31 @@ import numpy as np
 from absl import app, flags
 
 from birdie_jax.bandit import candidate_scores, init_bandit, observe, propose
-from birdie_jax.bandit.proposals import random_candidates
+from birdie_jax.bandit.proposals import best_action, random_candidates
 from birdie_jax.config import BanditConfig
 
 _PLOT = flags.DEFINE_string("plot", "", "Write the probability of the rewarding arm to this picture.")
 
+_PRIORS = flags.DEFINE_bool("priors", False, "Compare the candidate priors at 104 arms, and nothing else.")
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of each case of --priors.")
+
 ARMS, DECISIONS, REWARDING = 6, 40, 4
+# Arms of each class of the birdie mixture, from span corruption to causal LM; each class has weight 1/7.
 PAPER_CLASSES = (26, 54, 2, 4, 16, 1, 1)
+PAPER_GROUPS = np.repeat(np.arange(len(PAPER_CLASSES)), PAPER_CLASSES)
+PAPER_WEIGHTS = 1 / np.array(PAPER_CLASSES)[PAPER_GROUPS]
+
+# What rewards -> its arms, and the share of the loss that falls at probability 1. A single arm of 54 seldom
+# gets more than a twentieth: its effect must be stronger to stand out at all in a cubic reward.
+PRIOR_CASES = {
+    "the class of 16 arms": (PAPER_GROUPS == 4, 0.15),
+    "a class of one arm": (PAPER_GROUPS == 5, 0.15),
+    "one arm of the class of 54": (np.arange(PAPER_GROUPS.size) == 40, 0.6),
+}
+PRIOR_DECISIONS, PRIOR_LAST = 48, 16
+
+
+jitted_best_action = jax.jit(best_action)
 
 
 def synthetic_run(policy: str, critic: str, seed: int) -> np.ndarray:
@@ -67,15 +91,49 @@ def synthetic_problem(seeds: range = range(5)) -> dict[str, np.ndarray]:
     return curves
 
 
+def prior_run(prior: str, case: str, seed: int) -> np.ndarray:
+    """Return the probability of what rewards at each of the last decisions' proposals."""
+    rewards, fall = PRIOR_CASES[case]
+    config = BanditConfig(
+        critic_layers=2,
+        critic_features=64,
+        critic_state=128,
+        critic_updates=100,
+        critic_learning_rate=1e-3,
+        candidates=1024,
+        candidate_prior=prior,
+    )
+    state = init_bandit(config, PAPER_WEIGHTS, PAPER_GROUPS, PRIOR_DECISIONS, jax.random.key(seed))
+    losses = np.full(PAPER_GROUPS.size, 4.0, np.float32)
+    proposed = []
+    for decision in range(PRIOR_DECISIONS):
+        state = propose(observe(state, losses))
+        if decision >= PRIOR_DECISIONS - PRIOR_LAST:
+            best = jitted_best_action(state, jax.random.fold_in(jax.random.key(seed), decision))
+            proposed.append(float(best[rewards].sum()))
+        losses = (losses * (1 - fall * float(state.mixture[rewards].sum()))).astype(np.float32)
+    return np.array(proposed)
+
+
+def compare_priors(seeds: range) -> None:
+    print(f"probability of what rewards: mean of {len(seeds)} seeds (worst seed)")
+    print(f"  {'':27} {'uniform':>9} {'weights':>9} {'arms':>13} {'classes':>13}")
+    for case, (rewards, _) in PRIOR_CASES.items():
+        uniform, weights = rewards.mean(), (PAPER_WEIGHTS / PAPER_WEIGHTS.sum())[rewards].sum()
+        row = f"  {case:27} {uniform:9.3f} {weights:9.3f}"
+        for prior in ("arms", "classes"):
+            means = [prior_run(prior, case, seed).mean() for seed in seeds]
+            row += f" {np.mean(means):5.3f} ({min(means):5.3f})"
+        print(row, flush=True)
+
+
 def time_paper_size(critic: str, layers: int) -> None:
     config = BanditConfig(
         critic=critic, critic_layers=layers, explore_first=0.0, explore_from=0.0, explore_to=0.0
     )
-    groups = np.repeat(np.arange(len(PAPER_CLASSES)), PAPER_CLASSES)
-    weights = 1 / np.array(PAPER_CLASSES)[groups]
-    state = init_bandit(config, weights, groups, 64, jax.random.key(0))
+    state = init_bandit(config, PAPER_WEIGHTS, PAPER_GROUPS, 64, jax.random.key(0))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.critic))
-    losses = jnp.asarray(np.random.default_rng(0).uniform(2, 4, groups.size), jnp.float32)
+    losses = jnp.asarray(np.random.default_rng(0).uniform(2, 4, PAPER_GROUPS.size), jnp.float32)
     state = observe(state, losses)
 
     def seconds(function, *arguments, repeats):
@@ -94,7 +152,8 @@ def time_paper_size(critic: str, layers: int) -> None:
     first, again = seconds(propose, state, repeats=2)
     memory = propose.lower(state).compile().memory_analysis().temp_size_in_bytes
     print(f"    propose {again:.2f} s (first call {first:.1f} s), {memory / 2**20:.0f} MiB of buffers")
-    scores = candidate_scores(state, random_candidates(jax.random.key(1), config.candidates, groups.size))
+    candidates = random_candidates(jax.random.key(1), config, state.groups, state.classes)
+    scores = candidate_scores(state, candidates)
     print(f"    scores of the untaught critic: {float(scores.min()):.3f} to {float(scores.max()):.3f}")
 
 
@@ -115,6 +174,9 @@ def plot(curves: dict[str, np.ndarray], path: str) -> None:
 
 def main(_: list[str]) -> None:
     print(f"device: {jax.devices()[0].device_kind}")
+    if _PRIORS.value:
+        compare_priors(range(_SEEDS.value))
+        return
     curves = synthetic_problem()
     print("one decision with 104 arms, 64 decisions, the defaults of BanditConfig")
     time_paper_size("gated_ssm", 4)

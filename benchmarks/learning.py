@@ -52,9 +52,9 @@ class Task:
 
 
 TASKS = (
-    Task("overfit", 400, 4e-3, "loss < 0.05"),
-    Task("copying", 2000, 4e-3, "accuracy > 95 %"),
-    Task("selective_copying", 2000, 4e-3, "accuracy > 95 %"),
+    Task("overfit", 400, 3e-3, "loss < 0.05"),
+    Task("copying", 2500, 3e-3, "accuracy > 95 %"),
+    Task("selective_copying", 2500, 3e-3, "accuracy > 95 %"),
 )
 
 
@@ -118,7 +118,7 @@ def run(task: Task, name: str, bidirectional: bool) -> dict:
         bidirectional=bidirectional,
         layers=2,
         features=256,
-        state=256,
+        state=512,
         mlp_features=256,
         dtype="float32",
         remat="none",

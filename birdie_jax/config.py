@@ -135,6 +135,8 @@ class BanditConfig:
         critic_noise: relative uniform noise on the critic's inputs while it learns.
         selection: candidates (mean of the best random mixtures) or top_arms (RL-MoD: the M best arms).
         candidates: uniform random mixtures; as many again are sharpened by the fourth power.
+        candidate_prior: classes (random masses of classes, each split at random within its class) or arms
+            (random over all arms, as published: the mass of a class stays near its share of the arms).
         average_best: the proposal is the mean of this many best candidates (1 = the best one).
         top_arms: M of `selection` top_arms.
         explore_first: share of all decisions that always explore.
@@ -156,6 +158,7 @@ class BanditConfig:
     critic_noise: float = 0.02
     selection: str = "candidates"
     candidates: int = 4096
+    candidate_prior: str = "classes"
     average_best: int = 8
     top_arms: int = 4
     explore_first: float = 0.05
@@ -385,6 +388,7 @@ def _check(config: Config) -> None:
     one_of("bandit.policy", "birdie", "fixed", "uniform")
     one_of("bandit.critic", "gated_ssm", "transformer")
     one_of("bandit.selection", "candidates", "top_arms")
+    one_of("bandit.candidate_prior", "classes", "arms")
     require(config.bandit.critic_state % 2 == 0, "bandit.critic_state", "an even number")
     require(
         config.bandit.average_best <= 2 * config.bandit.candidates,

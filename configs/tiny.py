@@ -14,16 +14,16 @@ from birdie_jax.presets import choose_model
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
     config = default_config()
-    config.data.vocab_size = 4096
+    config.data.vocab_size = 2048
     config.data.record_tokens = 4096
     config.data.validation_fraction = 0.03
 
     config.objectives.mixture = "tiny"
-    config.batching.rows = 16
+    config.batching.rows = 8
     config.batching.length = 256
 
     config.model.name = choose_model(variant)
-    config.model.layers = 4
+    config.model.layers = 3
     config.model.features = 128
     config.model.state = 256
     config.model.mlp_features = 256

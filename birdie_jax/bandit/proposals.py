@@ -74,15 +74,15 @@ def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> Arm
     # The floor keeps the fourth power of every arm, and of every class that got a small share, positive.
     split = jax.random.uniform(within_key, groups.shape, minval=0.1) ** 4
     split = jnp.where(jax.random.bernoulli(even_key), jnp.ones_like(split), split)
-    total = jax.ops.segment_sum(split, groups, num_segments=classes)
+    total = class_masses(split, groups, classes)
     return _normalised(jnp.maximum(mass, 1e-4)[groups] * split / total[groups])
 
 
 def best_action(state: BanditState, key: Key) -> ArmVector:
     """Return the mixture that `config.selection` finds best by the critic's predicted rewards.
 
-    - candidates: the mean of the `average_best` best of 2 * `candidates` random mixtures (Birdie, section
-      3.3, takes the single best; the published code the mean of 8).
+    - candidates: the mean of the `average_best` best of 2 * `candidates` random mixtures, drawn as
+      `candidate_prior` says (Birdie, section 3.3, takes the single best; the published code the mean of 8).
     - top_arms: the `top_arms` best arms with equal probability (RL-MoD, early draft section 4.1). The draft
       speaks of the estimated reward of objective i under the present parameters, and of synergies between
       objectives; it is read here as: ask the critic for the action that trains on arm i alone, and rank
@@ -92,17 +92,39 @@ def best_action(state: BanditState, key: Key) -> ArmVector:
         scores = candidate_scores(state, jnp.eye(state.arms))
         _, best = jax.lax.top_k(scores, state.config.top_arms)
         return jnp.zeros(state.arms).at[best].set(1.0 / state.config.top_arms)
-    candidates = random_candidates(key, state.config.candidates, state.arms)
+    candidates = random_candidates(key, state.config, state.groups, state.classes)
     _, best = jax.lax.top_k(candidate_scores(state, candidates), state.config.average_best)
     return _normalised(candidates[best].mean(axis=0))
 
 
-def random_candidates(key: Key, count: int, arms: int) -> Float[Array, "candidates arms"]:
-    """Return `count` uniform random vectors and the fourth powers of as many others, each normalised."""
-    # Drawn over arms, not classes, as published: among 104 arms the mass of a class stays near its share
-    # of the arms. The floor keeps a vector's sum, and after averaging every arm's probability, positive.
-    uniform = jax.random.uniform(key, (2 * count, arms), minval=1e-3)
-    return _normalised(jnp.concatenate([uniform[:count], uniform[count:] ** 4]))
+def random_candidates(
+    key: Key, config: BanditConfig, groups: Int[Array, " arms"], classes: int
+) -> Float[Array, "candidates arms"]:
+    """Return `config.candidates` random mixtures, then as many sharpened ones.
+
+    - `candidate_prior` arms: uniform numbers over arms, or their fourth powers, normalised (the published
+      code). A sum of many draws hardly varies: a class of n among 104 arms always gets about n / 104.
+    - `candidate_prior` classes: the same numbers over classes, and over the arms of each class to split
+      what it got. Where each arm is a class of its own the two are the same distribution.
+
+    Args:
+        key: typed random key.
+        config: number of candidates and their prior.
+        groups: class of each arm, 0 to `classes` - 1.
+        classes: number of classes, each with at least one arm.
+    """
+    arms_key, classes_key = jax.random.split(key)
+    within = _some_sharpened(arms_key, config.candidates, groups.size)
+    if config.candidate_prior == "arms":
+        return _normalised(within)
+    mass = _normalised(_some_sharpened(classes_key, config.candidates, classes))
+    return _normalised((mass / class_masses(within, groups, classes))[:, groups] * within)
+
+
+def _some_sharpened(key: Key, count: int, size: int) -> Float[Array, "candidates size"]:
+    # The floor keeps a vector's sum, and after averaging every arm's probability, positive.
+    uniform = jax.random.uniform(key, (2 * count, size), minval=1e-3)
+    return jnp.concatenate([uniform[:count], uniform[count:] ** 4])
 
 
 @jax.jit
@@ -140,9 +162,13 @@ def candidate_scores(
     return jax.lax.map(score, candidates, batch_size=min(CHUNK, candidates.shape[0]))
 
 
-def class_masses(mixture: ArmVector, groups: Int[Array, " arms"], classes: int) -> Float[Array, " classes"]:
-    """Return the probability of each class."""
-    return jax.ops.segment_sum(mixture, groups, num_segments=classes)
+def class_masses(
+    mixtures: Float[Array, "*candidates arms"], groups: Int[Array, " arms"], classes: int
+) -> Float[Array, "*candidates classes"]:
+    """Return the sum over the arms of each class."""
+    # A reduction, not a scatter: on a GPU the order in which a scatter adds is not the same every time.
+    is_member = groups == jnp.arange(classes)[:, None]
+    return jnp.sum(jnp.where(is_member, mixtures[..., None, :], 0.0), axis=-1)
 
 
 def _normalised(vectors: Float[Array, "*candidates arms"]) -> Float[Array, "*candidates arms"]:

@@ -97,6 +97,10 @@ def init_bandit(
         raise ValueError(f"bandit.policy: found {config.policy!r}; allowed: birdie, fixed, uniform")
     if config.selection not in ("candidates", "top_arms"):
         raise ValueError(f"bandit.selection: found {config.selection!r}; allowed: candidates, top_arms")
+    if config.candidate_prior not in ("classes", "arms"):
+        raise ValueError(
+            f"bandit.candidate_prior: found {config.candidate_prior!r}; allowed: classes, arms"
+        )
     if config.selection == "top_arms" and config.top_arms > arms:
         raise ValueError(f"bandit.top_arms: found {config.top_arms}; allowed: at most the {arms} arms")
 

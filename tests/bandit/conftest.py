@@ -30,7 +30,7 @@ def small():
             "critic_state": 24,
             "critic_updates": 40,
             "critic_learning_rate": 2e-3,
-            "candidates": 64,
+            "candidates": 66,
             "average_best": 4,
             "top_arms": 2,
         }

@@ -1,3 +1,5 @@
+from functools import cache, partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,19 @@ from birdie_jax.bandit.learning import critic_loss
 from birdie_jax.bandit.transformer_critic import sinusoids
 
 CRITICS = ("gated_ssm", "transformer")
+
+
+@cache
+def compiled_prediction(config):
+    """Return predict(parameters, steps, used) of the critic for 6 arms, compiled once for all tests."""
+    critic = make_critic(config, 6)
+    return jax.jit(lambda parameters, steps, used: critic.apply({"params": parameters}, steps, used))
+
+
+@cache
+def compiled_loss(config):
+    """Return a function that gives the error, and its gradient, of the critic for 6 arms."""
+    return jax.jit(jax.value_and_grad(partial(critic_loss, make_critic(config, 6))))
 
 
 def some_candidates(state, count=3):
@@ -75,10 +90,10 @@ def test_nothing_depends_on_the_unused_part_of_the_buffer(small, after, critic):
 @pytest.mark.parametrize("critic", CRITICS)
 def test_predictions_are_causal(small, after, critic):
     state = after(small(critic=critic), 0)
-    steps = jax.random.normal(jax.random.key(0), (7, 12))
+    steps = jax.random.normal(jax.random.key(0), (9, 12))
     changed = steps.at[4].add(1.0)
-    apply = jax.jit(make_critic(state.config, 6).apply)
-    before, now = (np.asarray(apply({"params": state.critic}, s, jnp.int32(7))) for s in (steps, changed))
+    predict = compiled_prediction(state.config)
+    before, now = (np.asarray(predict(state.critic, s, jnp.int32(9))) for s in (steps, changed))
     np.testing.assert_array_equal(before[:4], now[:4])
     assert np.all(np.abs(before[4:] - now[4:]).max(axis=1) > 1e-6)
 
@@ -86,12 +101,11 @@ def test_predictions_are_causal(small, after, critic):
 def test_learning_lowers_the_error_on_the_history(small, after):
     untrained, trained = after(small(), 0), after(small(), 6)
 
-    @jax.jit
+    steps = critic_inputs(trained.losses, trained.actions)
+    targets = trained.rewards * trained.class_scale
+
     def error(parameters):
-        steps = critic_inputs(trained.losses, trained.actions)
-        targets = trained.rewards * trained.class_scale
-        critic = make_critic(trained.config, trained.arms)
-        return critic_loss(critic, parameters, steps, targets, jnp.int32(6))
+        return compiled_loss(trained.config)(parameters, steps, targets, jnp.int32(6))[0]
 
     assert error(trained.critic) < 0.2 * error(untrained.critic)
 
@@ -102,25 +116,17 @@ def test_the_critic_learns_rewards_scaled_by_class(small, after):
         state = observe(state, state.losses[state.count - 1] * 0.5)
     np.testing.assert_array_equal(state.rewards[:6], 1)
     steps = critic_inputs(state.losses, state.actions)
-    apply = jax.jit(make_critic(state.config, 6).apply)
-    predicted = apply({"params": state.critic}, steps, jnp.int32(6))[:6]
+    predicted = compiled_prediction(state.config)(state.critic, steps, jnp.int32(6))[:6]
     np.testing.assert_allclose(predicted, [[1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]] * 6, atol=0.08)
 
 
 def test_error_is_that_of_the_used_steps(small, after):
     state = after(small(), 0)
-    module = make_critic(state.config, 6)
-    steps = jax.random.normal(jax.random.key(0), (4, 12))
-    predictions = jax.jit(module.apply)({"params": state.critic}, steps, jnp.int32(2))
-    targets = jnp.full((4, 6), 0.5).at[2:].set(jnp.nan)
+    steps = jax.random.normal(jax.random.key(0), (9, 12))
+    predictions = compiled_prediction(state.config)(state.critic, steps, jnp.int32(2))
+    targets = jnp.full((9, 6), 0.5).at[2:].set(jnp.nan)
     expected = np.square(np.asarray(predictions)[:2] - 0.5).sum(axis=1).mean()
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(parameters):
-        return critic_loss(module, parameters, steps, targets, jnp.int32(2))
-
-    value, gradient = loss(state.critic)
+    value, gradient = compiled_loss(state.config)(state.critic, steps, targets, jnp.int32(2))
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
