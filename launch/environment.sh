@@ -17,7 +17,7 @@ make_environment() {
     wanted=$(cat setup.cfg pyproject.toml constraints.txt | cksum)
     if [ ! -f "$marker" ] || [ "$(cat "$marker")" != "$wanted" ]; then
         echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        .venv/bin/python -m pip install -qq --disable-pip-version-check \
             --constraint constraints.txt --editable ".${extras:+[$extras]}"
         echo "$wanted" >"$marker"
     fi
