@@ -59,13 +59,22 @@ def compile_for(topology, config, rows_per_chip):
     )
     step = functools.partial(train_step, model, optimizer, StepSettings(104, 1, config.train.loss_chunk))
     begin = time.monotonic()
-    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    row = (
+        f"| {topology} | {len(devices)} | {config.model.name} | {config.batching.length} | {rows_per_chip} "
+    )
+    try:
+        compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+    except jax.errors.JaxRuntimeError as error:
+        # The TPU compiler refuses what does not fit; how much it would need stands in its message.
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"{row}| does not fit: {str(error).splitlines()[0]}", flush=True)
+        return
     seconds = time.monotonic() - begin
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     gibibyte = 2**30
     print(
-        f"| {topology} | {len(devices)} | {config.model.name} | {config.batching.length} | {rows_per_chip} "
-        f"| {seconds:.0f} | {memory.argument_size_in_bytes / gibibyte:.1f} "
+        f"{row}| {seconds:.0f} | {memory.argument_size_in_bytes / gibibyte:.1f} "
         f"| {memory.temp_size_in_bytes / gibibyte:.1f} | {cost['flops'] / 1e12:.2f} |",
         flush=True,
     )

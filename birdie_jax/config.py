@@ -1,265 +1,56 @@
 """The one place where a ConfigDict becomes frozen dataclasses; every error names the field.
 
-Defaults live in the dataclasses below. A file in configs/ starts from `default_config()`, changes what
-it wants, and returns the ConfigDict; `parse_config` checks it and gives the rest of the program plain,
-immutable Python.
+The fields and their defaults are in config_sections.py. A file in configs/ starts from `default_config()`,
+changes what it wants, and returns the ConfigDict; `parse_config` checks it and gives the rest of the
+program plain, immutable Python.
 """
 
 import dataclasses
 import math
 import types
 import typing
-from dataclasses import dataclass, field
 from typing import Any
 
 import ml_collections
+
+from birdie_jax.config_sections import (
+    BanditConfig,
+    BatchingConfig,
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvalConfig,
+    MeshConfig,
+    ModelConfig,
+    ObjectivesConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "MODELS",
+    "BanditConfig",
+    "BatchingConfig",
+    "CheckpointConfig",
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "EvalConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "ObjectivesConfig",
+    "OptimizerConfig",
+    "TrainConfig",
+    "default_config",
+    "parse_config",
+    "to_dict",
+]
 
 MODELS = ("gated_ssm_plus", "gated_ssm", "gated_ssm_mlp")
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message names the field, the value and what is allowed."""
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """Where text comes from, and how it becomes token shards.
-
-    Attributes:
-        source: "stdlib" (the Python standard library), a file, a folder or a glob of documents.
-        prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
-        cache_dir: where sources are prepared; empty = ~/.cache/birdie_jax/data.
-        tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
-        vocab_size: pieces of a tokenizer that is trained.
-        text_field: field of .jsonl and .parquet records that holds the text.
-        record_tokens: longer documents are cut into records of at most this many tokens.
-        validation_fraction: share of documents held out.
-    """
-
-    source: str = "stdlib"
-    prepared: str = ""
-    cache_dir: str = ""
-    tokenizer: str = ""
-    vocab_size: int = 32_000
-    text_field: str = "text"
-    record_tokens: int = 32_768
-    validation_fraction: float = 0.01
-
-
-@dataclass(frozen=True)
-class ObjectivesConfig:
-    """The arms that training draws from.
-
-    Attributes:
-        mixture: a preset of `birdie_jax.objectives.MIXTURES`; read only if `arms` is empty.
-        arms: a user's own arms, name -> {objective, group, weight, **parameters}.
-    """
-
-    mixture: str = "birdie"
-    arms: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BatchingConfig:
-    """Shape and making of the global batch.
-
-    Attributes:
-        rows: packed rows of the global batch.
-        length: tokens of a row.
-        spacing: padding tokens between two samples of a row.
-        lookahead: examples a row stream may hold back to fill rows better.
-        workers: processes that make batches; 0 = a thread of this process.
-        prefetch: batches made ahead of the train step.
-    """
-
-    rows: int = 520
-    length: int = 2048
-    spacing: int = 3
-    lookahead: int = 12
-    workers: int = 0
-    prefetch: int = 4
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Architecture.
-
-    Attributes:
-        name: gated_ssm (fused mixer and MLP), gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and
-            short convolution).
-        layers: number of blocks.
-        features: width D of the residual stream.
-        state: recurrent channels N of a block; half of them run in reverse where `bidirectional`.
-        mlp_features: inner width of the gated MLP.
-        conv_width: taps of the short convolution.
-        bidirectional: read the context in both directions.
-        tie_embeddings: the output head is the embedding table.
-        dtype: type of activations and matrix products; parameters are always float32.
-        scan_dtype: type of the recurrence's inputs. bfloat16 has no value between 0.996 and 1, so that
-            slow decays need float32.
-        remat: none, dots (keep matrix products) or full (keep the input of each block only).
-        scan_implementation: of `pallas_kernels.linear_scan`; empty = the best one for the platform.
-        norm_epsilon: added to the mean square in RMSNorm.
-    """
-
-    name: str = "gated_ssm_plus"
-    layers: int = 24
-    features: int = 2048
-    state: int = 2560
-    mlp_features: int = 4864
-    conv_width: int = 4
-    bidirectional: bool = True
-    tie_embeddings: bool = True
-    dtype: str = "bfloat16"
-    scan_dtype: str = "float32"
-    remat: str = "full"
-    scan_implementation: str = ""
-    norm_epsilon: float = 1e-6
-
-
-@dataclass(frozen=True)
-class BanditConfig:
-    """How the mixture is chosen while training runs.
-
-    Attributes:
-        policy: birdie (critic over random candidates), fixed (the mixture's own weights) or uniform.
-        every_steps: train steps between two decisions; each measures every arm's validation loss.
-        critic: gated_ssm (Birdie) or transformer (the early draft's RL-MoD).
-        critic_layers: depth of the critic.
-        critic_features: width of the critic.
-        critic_state: recurrent channels of a Gated SSM critic.
-        critic_updates: optimizer steps a decision, each on the whole history.
-        critic_learning_rate: AdamW's.
-        critic_weight_decay: AdamW's.
-        critic_clip: largest global gradient norm.
-        critic_noise: relative uniform noise on the critic's inputs while it learns.
-        selection: candidates (mean of the best random mixtures) or top_arms (RL-MoD: the M best arms).
-        candidates: uniform random mixtures; as many again are sharpened by the fourth power.
-        candidate_prior: classes (random masses of classes, each split at random within its class) or arms
-            (random over all arms, as published: the mass of a class stays near its share of the arms).
-        average_best: the proposal is the mean of this many best candidates (1 = the best one).
-        top_arms: M of `selection` top_arms.
-        explore_first: share of all decisions that always explore.
-        explore_decay: share over which the probability of exploring then falls along a cosine.
-        explore_from: that probability where the fall begins.
-        explore_to: that probability where the fall ends, and from then on.
-    """
-
-    policy: str = "birdie"
-    every_steps: int = 512
-    critic: str = "gated_ssm"
-    critic_layers: int = 4
-    critic_features: int = 256
-    critic_state: int = 512
-    critic_updates: int = 200
-    critic_learning_rate: float = 5e-4
-    critic_weight_decay: float = 0.1
-    critic_clip: float = 1.0
-    critic_noise: float = 0.02
-    selection: str = "candidates"
-    candidates: int = 4096
-    candidate_prior: str = "classes"
-    average_best: int = 8
-    top_arms: int = 4
-    explore_first: float = 0.05
-    explore_decay: float = 0.45
-    explore_from: float = 0.5
-    explore_to: float = 0.25
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW as Mamba trains (linear warm-up, then cosine).
-
-    Attributes:
-        learning_rate: peak.
-        final_learning_rate: at the last step.
-        warmup_steps: steps from 0 to the peak.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        epsilon: added to the root of the second moment.
-        weight_decay: on matrices; norms and other vectors have none.
-        clip_norm: largest global gradient norm.
-    """
-
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-5
-    warmup_steps: int = 640
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
-
-
-@dataclass(frozen=True)
-class MeshConfig:
-    """Devices along each axis; -1 = all that are left. Only `data` may differ from 1 so far."""
-
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
-    sequence: int = 1
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """The loop.
-
-    Attributes:
-        num_steps: train steps of the whole run.
-        log_every_steps: steps between two lines of metrics.jsonl.
-        accumulation_steps: parts into which a batch is cut to save memory; the result is the same.
-        loss_chunk: sequence positions whose logits are held at a time.
-    """
-
-    num_steps: int = 32_000
-    log_every_steps: int = 10
-    accumulation_steps: int = 1
-    loss_chunk: int = 256
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """Saving.
-
-    Attributes:
-        every_steps: steps between two checkpoints.
-        keep: newest checkpoints that are kept; at least 2, so that a damaged one leaves another.
-    """
-
-    every_steps: int = 500
-    keep: int = 3
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """Validation, at every decision of the bandit and at the end.
-
-    Attributes:
-        batches_per_arm: fixed validation batches of each arm.
-        rows: rows of a validation batch.
-    """
-
-    batches_per_arm: int = 2
-    rows: int = 16
-
-
-@dataclass(frozen=True)
-class Config:
-    """A whole run."""
-
-    seed: int = 0
-    data: DataConfig = field(default_factory=DataConfig)
-    objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
-    batching: BatchingConfig = field(default_factory=BatchingConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    bandit: BanditConfig = field(default_factory=BanditConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    mesh: MeshConfig = field(default_factory=MeshConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
 
 
 def default_config() -> ml_collections.ConfigDict:
