@@ -34,9 +34,10 @@ class LanguageModel(nn.Module):
         """Create the table, the scanned blocks, the final norm and, if untied, the head."""
         config = self.config
         table_shape = (self.vocab_size, config.features)
-        self.embedding = self.param("embedding", nn.initializers.normal(0.02), table_shape, jnp.float32)
+        table_init = nn.initializers.normal(config.features**-0.5)
+        self.embedding = self.param("embedding", table_init, table_shape, jnp.float32)
         if not config.tie_embeddings:
-            self.head = self.param("head", nn.initializers.normal(0.02), table_shape, jnp.float32)
+            self.head = self.param("head", table_init, table_shape, jnp.float32)
         block = Block
         if config.remat != "none":
             block = nn.remat(Block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
@@ -59,7 +60,8 @@ class LanguageModel(nn.Module):
         self, tokens: TokenIds, layout: Layout, cache: GatedSSMCache | None = None
     ) -> tuple[Activations, GatedSSMCache | None]:
         """Return what the head reads, and the continued cache (leading axis: layers)."""
-        x = self.embedding[tokens].astype(jnp.dtype(self.config.dtype))
+        # Of unit variance, like what the blocks add: else the token itself is lost in the residual stream.
+        x = (self.embedding[tokens] * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
         x, cache = self.blocks(x, cache, layout)
         return self.final_norm(x), cache
 
