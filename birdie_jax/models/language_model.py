@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
         self, tokens: TokenIds, layout: Layout, cache: GatedSSMCache | None = None
     ) -> tuple[Activations, GatedSSMCache | None]:
         """Return what the head reads, and the continued cache (leading axis: layers)."""
-        # Of unit variance, like what the blocks add: else the token itself is lost in the residual stream.
+        # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
         x = (self.embedding[tokens] * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
         x, cache = self.blocks(x, cache, layout)
         return self.final_norm(x), cache

@@ -147,5 +147,6 @@ def test_learning_repeats_of_one_batch(params, batch):
     for _ in range(60):
         state, metrics = step(state, batch)
         losses.append(float(metrics.loss))
-    assert losses[0] == pytest.approx(np.log(VOCAB), rel=0.05)
+    # A tied head begins with scores of unit variance, and with a leaning to the token just read.
+    assert np.log(VOCAB) < losses[0] < np.log(VOCAB) + 2
     assert losses[-1] < 0.2
