@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Activations
+from birdie_jax.models import matmul
 from birdie_jax.models.layout import Layout
 
 
@@ -31,6 +32,7 @@ def projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -
         dtype=dtype,
         param_dtype=jnp.float32,
         kernel_init=nn.initializers.variance_scaling(scale**2, "fan_in", "normal"),
+        dot_general=matmul.dot_general,
         name=name,
     )
 
