@@ -8,13 +8,14 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config import ModelConfig
+from birdie_jax.models import matmul
 from birdie_jax.models.block import Block, make_mixer
 from birdie_jax.models.gated_ssm import GatedSSMCache
 from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, packed_layout
 
 _REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
