@@ -7,10 +7,13 @@ of one layer, one loss chunk and one part of the batch.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import functools
 import os
 import runpy
 import time
+from unittest import mock
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -24,10 +27,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import parse_config
-from birdie_jax.models import build_model
+from birdie_jax.models import build_model, gated_ssm
 from birdie_jax.training.optimizer import make_optimizer
 from birdie_jax.training.step import StepSettings, TrainState, train_step
 from birdie_jax.vocabulary import padded_vocab_size
+
+SCANS = {"kernel": "", "prefix": "xla", "product": ""}
 
 
 def abstract_batch(rows, length, sharding):
@@ -38,12 +43,20 @@ def abstract_batch(rows, length, sharding):
     return Batch(whole, whole, flag, whole, whole, flag, whole)
 
 
-def compile_for(topology, config, rows_per_chip):
+def product(a, x, **options):
+    """Stand where a scan stands: the same arrays in and out, and no recurrence."""
+    return a * x
+
+
+def compile_for(topology, config, rows_per_chip, scan):
     devices = topologies.get_topology_desc(topology, platform="tpu").devices
     mesh = Mesh(np.array(devices), ("data",))
     replicated = NamedSharding(mesh, PartitionSpec())
     batch = abstract_batch(
         rows_per_chip * len(devices), config.batching.length, NamedSharding(mesh, PartitionSpec("data"))
+    )
+    config = dataclasses.replace(
+        config, model=dataclasses.replace(config.model, scan_implementation=SCANS[scan])
     )
     model = build_model(config.model, padded_vocab_size(config.data.vocab_size))
     optimizer = make_optimizer(config.optimizer, config.train.num_steps)
@@ -60,10 +73,12 @@ def compile_for(topology, config, rows_per_chip):
     step = functools.partial(train_step, model, optimizer, StepSettings(104, 1, config.train.loss_chunk))
     begin = time.monotonic()
     row = (
-        f"| {topology} | {len(devices)} | {config.model.name} | {config.batching.length} | {rows_per_chip} "
+        f"| {topology} | {len(devices)} | {config.model.name} | {scan} "
+        f"| {config.batching.length} | {rows_per_chip} "
     )
     try:
-        compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+        with jax.set_mesh(mesh):
+            compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
     except jax.errors.JaxRuntimeError as error:
         # The TPU compiler refuses what does not fit; how much it would need stands in its message.
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -75,7 +90,8 @@ def compile_for(topology, config, rows_per_chip):
     gibibyte = 2**30
     print(
         f"{row}| {seconds:.0f} | {memory.argument_size_in_bytes / gibibyte:.1f} "
-        f"| {memory.temp_size_in_bytes / gibibyte:.1f} | {cost['flops'] / 1e12:.2f} |",
+        f"| {memory.temp_size_in_bytes / gibibyte:.1f} | {cost['flops'] / 1e12:.2f} "
+        f"| {cost['bytes accessed'] / 1e9:.2f} |",
         flush=True,
     )
 
@@ -86,15 +102,24 @@ def main():
     )
     parser.add_argument("--topologies", nargs="*", default=["v5p:2x2x1", "v5e:2x2", "v4:2x2x1"])
     parser.add_argument("--models", nargs="*", default=["gated_ssm_plus", "gated_ssm"])
+    parser.add_argument("--scans", nargs="*", default=["kernel"], choices=SCANS)
     parser.add_argument("--config", default="configs/birdie_1_4b.py")
     parser.add_argument("--rows_per_chip", type=int, default=2)
     arguments = parser.parse_args()
     get_config = runpy.run_path(arguments.config)["get_config"]
-    print("| topology | chips | model | length | rows a chip | compile s | state GiB | temp GiB | TFLOP |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| topology | chips | model | scan | length | rows a chip "
+        "| compile s | state GiB | temp GiB | TFLOP | HBM GB |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for topology in arguments.topologies:
         for model in arguments.models:
-            compile_for(topology, parse_config(get_config(model)), arguments.rows_per_chip)
+            for scan in arguments.scans:
+                with contextlib.ExitStack() as replaced:
+                    if scan == "product":
+                        for name in ("linear_scan", "bidirectional_scan"):
+                            replaced.enter_context(mock.patch.object(gated_ssm, name, product))
+                    compile_for(topology, parse_config(get_config(model)), arguments.rows_per_chip, scan)
 
 
 if __name__ == "__main__":

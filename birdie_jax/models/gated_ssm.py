@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, Key, RowState
 from birdie_jax.models.layers import ShortConvolution, projection
 from birdie_jax.models.layout import Layout
-from pallas_kernels.linear_scan import linear_scan
+from birdie_jax.models.over_devices import over_devices
+from pallas_kernels.linear_scan import bidirectional_scan, linear_scan
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -100,35 +101,42 @@ class GatedSSM(nn.Module):
         )(x)
         entry = entry.astype(self.scan_dtype)
 
-        half = self.state // 2
-        initial = None if cache is None else cache.state
-        first, second = (
-            (forget[..., part], entry[..., part]) for part in (slice(0, half), slice(half, None))
-        )
-        h_first = self._scan(*first, layout.forward_reset, None if initial is None else initial[:, :half])
-        if self.bidirectional:
-            h_second = self._scan(*second, layout.reverse_reset, reverse=True)
-        else:
-            h_second = self._scan(
-                *second, layout.forward_reset, None if initial is None else initial[:, half:]
-            )
-        h = jnp.concatenate([h_first, h_second], axis=-1)
+        h = self._scan(forget, entry, layout, None if cache is None else cache.state)
         y = projection(self.features, "out", self.dtype, self.output_scale)(
             output_gate * h.astype(self.dtype)
         )
         if cache is None:
             return y, None
-        kept = h_first if self.bidirectional else h
-        return y, GatedSSMCache(kept[:, -1].astype(jnp.float32), tail)
+        kept = h[:, -1, : cache.state.shape[-1]]
+        return y, GatedSSMCache(kept.astype(jnp.float32), tail)
 
-    def _scan(self, forget, entry, reset, initial=None, reverse=False):
-        return linear_scan(
-            forget,
-            entry,
-            h0=initial,
-            reverse=reverse,
-            reset=reset,
-            implementation=self.scan_implementation,
+    def _scan(self, forget, entry, layout, initial):
+        """Return h; `initial` is the state of the forward channels before the first token, or None."""
+        if not self.bidirectional:
+
+            def scan(forget, entry, initial, reset):
+                return linear_scan(
+                    forget, entry, h0=initial, reset=reset, implementation=self.scan_implementation
+                )
+
+            return over_devices(scan, forget, entry, initial, layout.forward_reset)
+
+        if initial is not None:
+            # What comes after the last token is not there yet: the channels in reverse start from nothing.
+            initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
+
+        def scan_both_ways(forget, entry, initial, forward_reset, reverse_reset):
+            return bidirectional_scan(
+                forget,
+                entry,
+                h0=initial,
+                forward_reset=forward_reset,
+                reverse_reset=reverse_reset,
+                implementation=self.scan_implementation,
+            )
+
+        return over_devices(
+            scan_both_ways, forget, entry, initial, layout.forward_reset, layout.reverse_reset
         )
 
     def empty_cache(self, rows: int) -> GatedSSMCache:

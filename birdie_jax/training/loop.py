@@ -68,8 +68,15 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
         TrainingDiverged: the loss became NaN or infinite.
         CheckpointError: a checkpoint could not be written, or all are damaged.
     """
-    every, num_steps = config.bandit.every_steps, config.train.num_steps
     mesh = make_mesh(config.mesh, config.batching.rows, config.train.accumulation_steps)
+    with jax.set_mesh(mesh):
+        return _train_on(mesh, config, workdir, text, mixture)
+
+
+def _train_on(
+    mesh: jax.sharding.Mesh, config: Config, workdir: Path, text: TrainingText, mixture: Mixture
+) -> Outcome:
+    every, num_steps = config.bandit.every_steps, config.train.num_steps
     rows = row_settings(config)
     validation = validation_batches(
         text.validation,

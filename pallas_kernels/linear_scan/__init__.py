@@ -1,5 +1,5 @@
-"""h[t] = a[t] * h[t-1] + x[t] along a sequence, differentiable, in either direction."""
+"""h[t] = a[t] * h[t-1] + x[t] along a sequence, differentiable, in either direction or in both."""
 
-from pallas_kernels.linear_scan.linear_scan import IMPLEMENTATIONS, linear_scan
+from pallas_kernels.linear_scan.linear_scan import IMPLEMENTATIONS, bidirectional_scan, linear_scan
 
-__all__ = ["IMPLEMENTATIONS", "linear_scan"]
+__all__ = ["IMPLEMENTATIONS", "bidirectional_scan", "linear_scan"]

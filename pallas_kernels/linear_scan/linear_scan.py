@@ -1,14 +1,22 @@
-"""The public operation: argument checks, the choice of an implementation, and the derivative."""
+"""The public operations: argument checks, the choice of an implementation, and the derivative."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.linear_scan import xla
+from pallas_kernels.linear_scan import tpu, xla
 
-IMPLEMENTATIONS = ("xla",)
+IMPLEMENTATIONS = ("xla", "pallas_tpu", "pallas_interpret")
+
+
+class _Settings(NamedTuple):
+    """What is static: direction "forward", "reverse" or "both" (half of the channels each); backend."""
+
+    direction: str
+    implementation: str | None
 
 
 def linear_scan(
@@ -39,46 +47,104 @@ def linear_scan(
     Raises:
         ValueError: shapes differ, or the implementation is unknown.
     """
+    settings = _Settings("reverse" if reverse else "forward", implementation)
+    return _checked("linear_scan", settings, a, x, h0=h0, resets={"reset": reset})
+
+
+def bidirectional_scan(
+    a: Float[Array, "batch length channels"],
+    x: Float[Array, "batch length channels"],
+    *,
+    h0: Float[Array, "batch channels"] | None = None,
+    forward_reset: Bool[Array, "batch length"] | None = None,
+    reverse_reset: Bool[Array, "batch length"] | None = None,
+    implementation: str | None = None,
+) -> Float[Array, "batch length channels"]:
+    """`linear_scan` of the first half of the channels, and with `reverse` of the second half, in one pass.
+
+    Args:
+        a: decay of the state at each step.
+        x: what is added to the state at each step.
+        h0: state before the first step (first half), and before the last one (second half); zero if None.
+        forward_reset: resets of the first half. Both resets are given, or neither.
+        reverse_reset: resets of the second half.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
+
+    Raises:
+        ValueError: shapes differ, the number of channels is odd, only one reset is given, or the
+            implementation is unknown.
+    """
+    if a.shape[-1] % 2:
+        raise ValueError(f"bidirectional_scan: the number of channels must be even; found {a.shape[-1]}")
+    resets = {"forward_reset": forward_reset, "reverse_reset": reverse_reset}
+    if (forward_reset is None) != (reverse_reset is None):
+        raise ValueError("bidirectional_scan: give both resets or neither")
+    return _checked("bidirectional_scan", _Settings("both", implementation), a, x, h0=h0, resets=resets)
+
+
+def _checked(name, settings, a, x, *, h0, resets):
+    implementation = settings.implementation
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ValueError(
-            f"linear_scan: implementation {implementation!r} is unknown; allowed: None, "
+            f"{name}: implementation {implementation!r} is unknown; allowed: None, "
             + ", ".join(map(repr, IMPLEMENTATIONS))
         )
     if a.shape != x.shape or a.ndim != 3:
         raise ValueError(
-            "linear_scan: a and x must both be [batch, length, channels]; "
+            f"{name}: a and x must both be [batch, length, channels]; "
             f"found a {tuple(a.shape)} and x {tuple(x.shape)}"
         )
     if h0 is not None and h0.shape != (a.shape[0], a.shape[2]):
         raise ValueError(
-            f"linear_scan: h0 must be [batch, channels] = {(a.shape[0], a.shape[2])}; "
-            f"found {tuple(h0.shape)}"
+            f"{name}: h0 must be [batch, channels] = {(a.shape[0], a.shape[2])}; found {tuple(h0.shape)}"
         )
-    if reset is not None:
-        if reset.shape != a.shape[:2]:
+    for field, reset in resets.items():
+        if reset is not None and reset.shape != a.shape[:2]:
             raise ValueError(
-                f"linear_scan: reset must be [batch, length] = {a.shape[:2]}; found {tuple(reset.shape)}"
+                f"{name}: {field} must be [batch, length] = {a.shape[:2]}; found {tuple(reset.shape)}"
             )
-        a = jnp.where(reset[..., None], jnp.zeros_like(a), a)
     if h0 is None:
         h0 = jnp.zeros((a.shape[0], a.shape[2]), jnp.float32)
-    return _scan(reverse, a, x, h0)
+    given = tuple(reset for reset in resets.values() if reset is not None) or None
+    return _scan(settings, a, x, h0, given)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan(reverse, a, x, h0):
-    return xla.forward(a, x, h0, reverse=reverse)
+def _scan(settings, a, x, h0, resets):
+    return _run("forward", settings, a, x, h0, resets=resets)
 
 
-def _scan_forward(reverse, a, x, h0):
-    h = xla.forward(a, x, h0, reverse=reverse)
-    return h, (a, h, h0)
+def _scan_forward(settings, a, x, h0, resets):
+    h = _run("forward", settings, a, x, h0, resets=resets)
+    return h, (a, h, h0, resets)
 
 
-def _scan_backward(reverse, residuals, dh):
-    a, h, h0 = residuals
-    da, dx, dh0 = xla.backward(a, h, h0, dh, reverse=reverse)
-    return da, dx.astype(h.dtype), dh0.astype(h0.dtype)
+def _scan_backward(settings, residuals, dh):
+    a, h, h0, resets = residuals
+    da, dx, dh0 = _run("backward", settings, a, h, h0, dh, resets=resets)
+    return da, dx, dh0.astype(h0.dtype), None
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _run(pass_name, settings, a, *arrays, resets):
+    """Call the pass of the implementation asked for, or of the best one where the program will run."""
+    direction = settings.direction
+
+    def with_xla(a, *arrays):
+        return getattr(xla, pass_name)(a, *arrays, resets=resets, direction=direction)
+
+    def with_tpu(a, *arrays, interpret=False):
+        return getattr(tpu, pass_name)(a, *arrays, resets=resets, direction=direction, interpret=interpret)
+
+    match settings.implementation:
+        case "xla":
+            return with_xla(a, *arrays)
+        case "pallas_tpu":
+            return with_tpu(a, *arrays)
+        case "pallas_interpret":
+            return with_tpu(a, *arrays, interpret=True)
+    if not tpu.suits(a.shape, direction):
+        return with_xla(a, *arrays)
+    return jax.lax.platform_dependent(a, *arrays, tpu=with_tpu, default=with_xla)

@@ -1,46 +1,175 @@
 """linear_scan in plain XLA: a loop over time on CPU, a parallel prefix elsewhere.
 
-On CPU a time-major loop reads every element once and was measured several times faster than the parallel
-prefix; on accelerators a loop of thousands of tiny steps leaves the device idle, and the parallel prefix
-(Blelloch 1990) wins although it moves more bytes. The choice is made when a program is lowered, so that a
-program compiled ahead of time gets what its own platform needs.
+On CPU the loop reads and writes the [batch, length, channels] arrays where they are, a time step at a time:
+it takes about as long as an elementwise product of the same arrays (`python -m benchmarks.scan`). A
+`lax.scan` over time moves the time axis to the front and back, which costs more than the recurrence. On
+accelerators a loop of thousands of tiny steps leaves the device idle, and the parallel prefix (Blelloch
+1990) wins although it moves more bytes. The choice is made when a program is lowered, so that a program
+compiled ahead of time gets what its own platform needs.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+UNROLLED = 4
 
 Sequence = Float[Array, "batch length channels"]
 State = Float[Array, "batch channels"]
+Resets = tuple[Bool[Array, "batch length"], ...] | None
 
 
-def forward(a: Sequence, x: Sequence, h0: State, *, reverse: bool) -> Sequence:
-    """Return h of shape [batch, length, channels] in the type of `x`; carry in float32."""
+def forward(a: Sequence, x: Sequence, h0: State, *, resets: Resets, direction: str) -> Sequence:
+    """Return h of shape [batch, length, channels] in the type of `x`; carry in float32.
+
+    Args:
+        a: decays.
+        x: what is added.
+        h0: state before the first step read.
+        resets: for each direction, where the decay counts as zero; or None.
+        direction: "forward", "reverse", or "both": the second half of the channels in reverse.
+    """
+    parts = _parts(a.shape[-1], resets, direction)
     return jax.lax.platform_dependent(
         a,
         x,
         h0,
-        cpu=lambda a, x, h0: _forward_loop(a, x, h0, reverse),
-        default=lambda a, x, h0: _forward_prefix(a, x, h0, reverse),
+        cpu=lambda *arrays: _forward_loop(parts, *arrays),
+        default=lambda *arrays: _forward_prefix(parts, *arrays),
     )
 
 
 def backward(
-    a: Sequence, h: Sequence, h0: State, dh: Sequence, *, reverse: bool
+    a: Sequence, h: Sequence, h0: State, dh: Sequence, *, resets: Resets, direction: str
 ) -> tuple[Sequence, Sequence, Float[Array, "batch channels"]]:
-    """Return (da, dx, dh0) for the cotangent `dh` of h."""
+    """Return (da, dx, dh0) for the cotangent `dh` of h; dx has the type of h."""
+    parts = _parts(a.shape[-1], resets, direction)
     return jax.lax.platform_dependent(
         a,
         h,
         h0,
         dh,
-        cpu=lambda a, h, h0, dh: _backward_loop(a, h, h0, dh, reverse),
-        default=lambda a, h, h0, dh: _backward_prefix(a, h, h0, dh, reverse),
+        cpu=lambda *arrays: _backward_loop(parts, *arrays),
+        default=lambda *arrays: _backward_prefix(parts, *arrays),
     )
 
 
-def _time_major(y):
-    return jnp.swapaxes(y, 0, 1)
+class _Part(NamedTuple):
+    """Channels that are read in one direction."""
+
+    channels: slice
+    reset: Bool[Array, "batch length"] | None
+    reverse: bool
+
+
+def _parts(channels, resets, direction):
+    resets = (None, None) if resets is None else resets
+    if direction != "both":
+        return [_Part(slice(0, channels), resets[0], direction == "reverse")]
+    half = channels // 2
+    return [_Part(slice(0, half), resets[0], False), _Part(slice(half, channels), resets[1], True)]
+
+
+def _step_of(values, t, part):
+    """Return [batch, 1, channels of the part] at time t in float32."""
+    width = part.channels.stop - part.channels.start
+    start, size = (0, t, part.channels.start), (values.shape[0], 1, width)
+    return jax.lax.dynamic_slice(values, start, size).astype(jnp.float32)
+
+
+def _put_step(values, new, t, part):
+    return jax.lax.dynamic_update_slice(values, new.astype(values.dtype), (0, t, part.channels.start))
+
+
+def _not_reset(values, part, t):
+    if part.reset is None:
+        return values
+    return jnp.where(jax.lax.dynamic_slice_in_dim(part.reset, t, 1, axis=1)[..., None], 0.0, values)
+
+
+def _forward_loop(parts, a, x, h0):
+    length = a.shape[1]
+
+    def step(count, carried):
+        states, h = carried
+        after = []
+        for part, state in zip(parts, states, strict=True):
+            t = length - 1 - count if part.reverse else count
+            after.append(_not_reset(_step_of(a, t, part), part, t) * state + _step_of(x, t, part))
+            h = _put_step(h, after[-1], t, part)
+        return after, h
+
+    states = [h0[:, None, part.channels].astype(jnp.float32) for part in parts]
+    _, h = jax.lax.fori_loop(0, length, step, (states, jnp.zeros_like(x)), unroll=_unrolled(length))
+    return h
+
+
+def _backward_loop(parts, a, h, h0, dh):
+    length = a.shape[1]
+
+    def step(count, carried):
+        states, da, dx = carried
+        after = []
+        for part, state in zip(parts, states, strict=True):
+            t = count if part.reverse else length - 1 - count
+            gradient = _step_of(dh, t, part) + state
+            # At the first step read this is h[0] for h0; it is put right below, outside of the loop.
+            before = jnp.clip(t + 1 if part.reverse else t - 1, 0, length - 1)
+            da = _put_step(da, _not_reset(gradient * _step_of(h, before, part), part, t), t, part)
+            dx = _put_step(dx, gradient, t, part)
+            after.append(_not_reset(_step_of(a, t, part), part, t) * gradient)
+        return after, da, dx
+
+    states = [jnp.zeros((h0.shape[0], 1, part.channels.stop - part.channels.start)) for part in parts]
+    states, da, dx = jax.lax.fori_loop(
+        0, length, step, (states, jnp.zeros_like(a), jnp.zeros_like(h)), unroll=_unrolled(length)
+    )
+    for part in parts:
+        t = length - 1 if part.reverse else 0
+        first = _step_of(dx, t, part) * h0[:, None, part.channels]
+        da = _put_step(da, _not_reset(first, part, t), t, part)
+    return da, dx, jnp.concatenate(states, axis=-1)[:, 0]
+
+
+def _unrolled(length):
+    return min(UNROLLED, length)
+
+
+def _forward_prefix(parts, a, x, h0):
+    results = []
+    for part in parts:
+        a_part, x_part = (values[..., part.channels].astype(jnp.float32) for values in (a, x))
+        results.append(_prefix(_without_resets(a_part, part), x_part, h0[:, part.channels], part.reverse))
+    return jnp.concatenate(results, axis=-1).astype(x.dtype)
+
+
+def _backward_prefix(parts, a, h, h0, dh):
+    results = []
+    for part in parts:
+        a_part, h_part, dh_part = (values[..., part.channels].astype(jnp.float32) for values in (a, h, dh))
+        a_part = _without_resets(a_part, part)
+        state = h0[:, part.channels].astype(jnp.float32)
+        nothing = jnp.zeros_like(state)
+        dx = _prefix(_previous(a_part, nothing, not part.reverse), dh_part, nothing, not part.reverse)
+        da = _without_resets(dx * _previous(h_part, state, part.reverse), part)
+        first = -1 if part.reverse else 0
+        results.append((da, dx, a_part[:, first] * dx[:, first]))
+    da, dx, dh0 = (jnp.concatenate(values, axis=-1) for values in zip(*results, strict=True))
+    return da.astype(a.dtype), dx.astype(h.dtype), dh0
+
+
+def _without_resets(values, part):
+    return values if part.reset is None else jnp.where(part.reset[..., None], 0.0, values)
+
+
+def _prefix(a, x, h0, reverse):
+    """Return h in float32 by a parallel prefix over (a, x) pairs."""
+    first = -1 if reverse else 0
+    x = x.at[:, first].add(a[:, first] * h0.astype(jnp.float32))
+    _, h = jax.lax.associative_scan(_combine, (a, x), axis=1, reverse=reverse)
+    return h
 
 
 def _previous(y, first, reverse):
@@ -51,53 +180,7 @@ def _previous(y, first, reverse):
     return jnp.concatenate([first, y[:, :-1]], axis=1)
 
 
-def _forward_loop(a, x, h0, reverse):
-    def step(h, ax):
-        a_t, x_t = ax
-        h = a_t.astype(jnp.float32) * h + x_t.astype(jnp.float32)
-        return h, h.astype(x.dtype)
-
-    _, h = jax.lax.scan(step, h0.astype(jnp.float32), (_time_major(a), _time_major(x)), reverse=reverse)
-    return _time_major(h)
-
-
-def _backward_loop(a, h, h0, dh, reverse):
-    def step(carried, inputs):
-        a_t, h_before, dh_t = inputs
-        g = dh_t.astype(jnp.float32) + carried
-        da = g * h_before.astype(jnp.float32)
-        return a_t.astype(jnp.float32) * g, (da.astype(a.dtype), g.astype(dh.dtype))
-
-    before = _previous(h, h0, reverse)
-    dh0, (da, dx) = jax.lax.scan(
-        step,
-        jnp.zeros(h0.shape, jnp.float32),
-        (_time_major(a), _time_major(before), _time_major(dh)),
-        reverse=not reverse,
-    )
-    return _time_major(da), _time_major(dx), dh0
-
-
 def _combine(left, right):
     a_left, x_left = left
     a_right, x_right = right
     return a_left * a_right, a_right * x_left + x_right
-
-
-def _forward_prefix(a, x, h0, reverse):
-    a32, x32 = a.astype(jnp.float32), x.astype(jnp.float32)
-    first = -1 if reverse else 0
-    x32 = x32.at[:, first].add(a32[:, first] * h0.astype(jnp.float32))
-    _, h = jax.lax.associative_scan(_combine, (a32, x32), axis=1, reverse=reverse)
-    return h.astype(x.dtype)
-
-
-def _backward_prefix(a, h, h0, dh, reverse):
-    a_after = _previous(a, jnp.zeros_like(h0), not reverse)
-    g = _forward_prefix(
-        a_after.astype(jnp.float32), dh.astype(jnp.float32), jnp.zeros_like(h0), not reverse
-    )
-    da = g * _previous(h, h0, reverse).astype(jnp.float32)
-    first = -1 if reverse else 0
-    dh0 = a[:, first].astype(jnp.float32) * g[:, first]
-    return da.astype(a.dtype), g.astype(dh.dtype), dh0

@@ -1,6 +1,7 @@
 """linear_scan against loops in float64: values, derivatives, extremes, types, platforms, errors."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,55 +12,23 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from pallas_kernels.linear_scan import linear_scan, xla
+from tests.pallas_kernels.linear_scan.oracle import assert_close, inputs, oracle, oracle_gradients
 from tests.quick_jit import quick_jit
 
 DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 scan = quick_jit(linear_scan, static_argnames=("reverse", "implementation"))
-forward = {
-    path: quick_jit(getattr(xla, f"_forward_{path}"), static_argnums=3) for path in ("loop", "prefix")
-}
-backward = {
-    path: quick_jit(getattr(xla, f"_backward_{path}"), static_argnums=4) for path in ("loop", "prefix")
-}
 
 
-def oracle(a, x, h0=None, *, reverse=False, reset=None):
-    """Return h by the definition, one step at a time in float64."""
-    a, x = np.array(a, np.float64), np.asarray(x, np.float64)
-    if reset is not None:
-        a[np.asarray(reset)] = 0
-    h = np.zeros_like(x)
-    carried = np.zeros_like(x[:, 0]) if h0 is None else np.asarray(h0, np.float64)
-    steps = range(x.shape[1])
-    for t in reversed(steps) if reverse else steps:
-        carried = h[:, t] = a[:, t] * carried + x[:, t]
-    return h
+@partial(quick_jit, static_argnums=(0, 4))
+def forward(path, a, x, h0, reverse):
+    parts = xla._parts(a.shape[-1], None, "reverse" if reverse else "forward")
+    return getattr(xla, f"_forward_{path}")(parts, a, x, h0)
 
 
-def oracle_gradients(a, x, h0, dh, *, reverse=False, reset=None):
-    """Return (da, dx, dh0) by the chain rule, one step at a time in float64."""
-    h = oracle(a, x, h0, reverse=reverse, reset=reset)
-    kept = np.ones_like(h) if reset is None else np.where(np.asarray(reset)[..., None], 0.0, 1.0)
-    a = np.asarray(a, np.float64) * kept
-    da, dx, carried = np.zeros_like(h), np.zeros_like(h), np.zeros_like(h[:, 0])
-    steps = range(h.shape[1])[:: -1 if reverse else 1]
-    for order, t in reversed(list(enumerate(steps))):
-        dx[:, t] = np.asarray(dh, np.float64)[:, t] + carried
-        before = np.asarray(h0, np.float64) if order == 0 else h[:, steps[order - 1]]
-        da[:, t] = dx[:, t] * before * kept[:, t]
-        carried = dx[:, t] * a[:, t]
-    return da, dx, carried
-
-
-def inputs(shape=(2, 7, 3), dtype=np.float32, seed=0):
-    """Return a in (0, 1), x, h0, a cotangent, and a reset that is true for a third of the tokens."""
-    random = np.random.default_rng(seed)
-    batch, length, channels = shape
-    a = random.uniform(0, 1, shape)
-    x, dh = random.normal(size=(2, *shape))
-    h0 = random.normal(size=(batch, channels))
-    reset = random.uniform(size=(batch, length)) < 1 / 3
-    return (*(jnp.asarray(value, dtype) for value in (a, x, h0, dh)), jnp.asarray(reset))
+@partial(quick_jit, static_argnums=(0, 5))
+def backward(path, a, h, h0, dh, reverse):  # noqa: PLR0917
+    parts = xla._parts(a.shape[-1], None, "reverse" if reverse else "forward")
+    return getattr(xla, f"_backward_{path}")(parts, a, h, h0, dh)
 
 
 @quick_jit
@@ -71,14 +40,6 @@ def vjp(a, x, h0, dh, reset):
         return pullback(dh)
 
     return both(False), both(True)
-
-
-def assert_close(result, expected, tolerance=1e-5):
-    """Compare relative to the largest magnitude: sums of terms of both signs have no other scale."""
-    scale = max(np.abs(expected).max(initial=0), 1e-30)
-    np.testing.assert_allclose(
-        np.asarray(result, np.float64) / scale, expected / scale, atol=tolerance, rtol=0
-    )
 
 
 @settings(deadline=None, max_examples=15)
@@ -171,9 +132,9 @@ def test_products_that_underflow_harm_nothing(path, reverse):
     a, x, h0, dh, _ = inputs((1, 64, 2))
     a = a * 1e-3
     assert np.prod(np.asarray(a), axis=1, dtype=np.float32).max() == 0
-    h = forward[path](a, x, h0, reverse)
+    h = forward(path, a, x, h0, reverse)
     assert_close(h, oracle(a, x, h0, reverse=reverse))
-    gradients = backward[path](a, h, h0, dh, reverse)
+    gradients = backward(path, a, h, h0, dh, reverse)
     for result, wanted in zip(gradients, oracle_gradients(a, x, h0, dh, reverse=reverse), strict=True):
         assert_close(result, wanted)
 
@@ -183,12 +144,12 @@ def test_products_that_underflow_harm_nothing(path, reverse):
 def test_both_ways_to_compute_agree(shape, reverse):
     a, x, h0, dh, _ = inputs(shape)
     expected = oracle(a, x, h0, reverse=reverse)
-    loop, prefix = (forward[path](a, x, h0, reverse) for path in ("loop", "prefix"))
+    loop, prefix = (forward(path, a, x, h0, reverse) for path in ("loop", "prefix"))
     assert_close(loop, expected)
     assert_close(prefix, expected)
     gradients = oracle_gradients(a, x, h0, dh, reverse=reverse)
     for path in ("loop", "prefix"):
-        for result, wanted in zip(backward[path](a, loop, h0, dh, reverse), gradients, strict=True):
+        for result, wanted in zip(backward(path, a, loop, h0, dh, reverse), gradients, strict=True):
             assert_close(result, wanted)
 
 
@@ -196,10 +157,10 @@ def test_both_ways_to_compute_agree(shape, reverse):
 def test_the_carry_is_float32_for_bfloat16_inputs(path):
     """A carry in bfloat16 would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
     ones = jnp.ones((1, 1000, 2), jnp.bfloat16)
-    h = forward[path](ones, ones, jnp.zeros((1, 2)), False)
+    h = forward(path, ones, ones, jnp.zeros((1, 2)), False)
     assert h.dtype == jnp.bfloat16
     np.testing.assert_array_equal(h[0, :, 0], jnp.arange(1, 1001, dtype=jnp.float32).astype(jnp.bfloat16))
-    _, dx, _ = backward[path](ones, h, jnp.zeros((1, 2)), ones, False)
+    _, dx, _ = backward(path, ones, h, jnp.zeros((1, 2)), ones, False)
     np.testing.assert_array_equal(dx[0, ::-1, 0], h[0, :, 0])
 
 
@@ -267,7 +228,8 @@ def test_xla_can_be_asked_for_by_name():
             (2, 5, 3),
             (2, 5, 3),
             {"implementation": "cuda"},
-            "linear_scan: implementation 'cuda' is unknown; allowed: None, 'xla'",
+            "linear_scan: implementation 'cuda' is unknown; "
+            "allowed: None, 'xla', 'pallas_tpu', 'pallas_interpret'",
         ),
         (
             (2, 5, 3),

@@ -1,0 +1,221 @@
+"""linear_scan for TPUs, in Mosaic: time chunks on the sublanes, three and five memory accesses an element.
+
+The arrays stay [batch, length, channels]; a grid step holds a block of rows in time of some channels. On a
+TPU 8 neighbouring rows of 128 channels share a register, and a recurrence along them uses an eighth of it.
+So each block is cut into 8 chunks of time that run side by side: a load with a stride of one chunk brings
+row t of every chunk into one register. A first pass finds what each chunk does to the state that enters
+it, h -> P h + H (Blelloch 1990, section 1.4); three shifted steps over the 8 sublanes and the state carried
+from the block before give the state that enters each chunk; a second pass computes every h from it.
+
+A stride that is a multiple of 8 rows would ask one memory bank for several rows at once. Therefore the
+block is first copied, as float32, to scratch memory in which each chunk has one row more: an odd stride
+costs one load. The reset flags of 16 rows are the bits of one scalar and take no vector memory.
+
+The gradient is the same recurrence read the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] =
+g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. What it carries is a[t] g[t], so that a is
+not shifted; of h it reads 16 rows of the neighbouring block besides.
+"""
+
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
+from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_plan, pack_resets
+from pallas_kernels.linear_scan.tpu_chunks import (
+    CHUNKS,
+    LANES,
+    TILE,
+    at_step,
+    enter_chunks,
+    for_each_step,
+    for_each_tile,
+    keep_mask,
+)
+
+
+def suits(shape: tuple[int, int, int], direction: str) -> bool:
+    """Tell whether a call needs no padding: length and each direction's channels are multiples of 128."""
+    _, length, channels = shape
+    return length % LENGTH_UNIT == 0 and channels % _channels_unit(direction) == 0
+
+
+def forward(a, x, h0, *, resets, direction, interpret=False):
+    """Return h in the type of `x`.
+
+    Args:
+        a: [batch, length, channels], float32 or bfloat16; sizes that do not suit are padded, at the cost of
+            a copy of every operand.
+        x: like `a`.
+        h0: [batch, channels].
+        resets: bool [batch, length] for each direction, or None.
+        direction: "forward", "reverse" or "both".
+        interpret: run on any platform, slowly, in the TPU interpreter.
+    """
+    _, length, channels = a.shape
+    halves = 2 if direction == "both" else 1
+    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may come first.
+    a, x, h0 = _padded(a, halves, 1.0), _padded(x, halves, 0.0), pad_channels(h0, halves, LANES)
+    plan = make_plan(a.shape, jnp.promote_types(a.dtype, x.dtype), direction, interpret)
+    (h,) = call_kernel(
+        plan,
+        _forward_kernel,
+        pack_resets(plan, resets),
+        (("block", a), ("block", x), ("row", h0.astype(jnp.float32))),
+        (("block", x.dtype),),
+        scratch_arrays=2,
+        against=False,
+    )
+    return crop_channels(h[:, :length], halves, channels)
+
+
+def backward(a, h, h0, dh, *, resets, direction, interpret=False):
+    """Return (da, dx, dh0) for the cotangent `dh` of h; see `forward` for the rest."""
+    _, length, channels = a.shape
+    halves = 2 if direction == "both" else 1
+    a, dh, h0 = _padded(a, halves, 1.0), _padded(dh, halves, 0.0), pad_channels(h0, halves, LANES)
+    h = _padded(h, halves, h0[:, None])
+    plan = make_plan(a.shape, jnp.promote_types(a.dtype, h.dtype), direction, interpret)
+    da, dx, dh0 = call_kernel(
+        plan,
+        _backward_kernel,
+        pack_resets(plan, resets),
+        (("block", a), ("block", h), ("edge", h), ("block", dh), ("row", h0.astype(jnp.float32))),
+        (("block", a.dtype), ("block", h.dtype), ("row", jnp.dtype(jnp.float32))),
+        scratch_arrays=3,
+        against=True,
+    )
+    return *(crop_channels(d[:, :length], halves, channels) for d in (da, dx)), crop_channels(
+        dh0, halves, channels
+    )
+
+
+def _channels_unit(direction):
+    return 2 * LANES if direction == "both" else LANES
+
+
+def _padded(values, halves, fill):
+    return pad_length(pad_channels(values, halves, LANES), LENGTH_UNIT, fill)
+
+
+def _groups(plan):
+    """Yield (first group of channels, slices of its channels) for the groups that run side by side."""
+    for first in range(0, plan.columns, plan.together):
+        yield first, [pl.ds((first + k) * LANES, LANES) for k in range(plan.together)]
+
+
+def _copy_in(plan, ref, lanes, scratch, *, bits_ref=None, offset=0):
+    """Copy channels of a block to scratch memory as float32, zero where the row's bit is set."""
+
+    def tile(number, row, scratch_row):
+        keep = None if bits_ref is None else keep_mask(bits_ref, number)
+        for k, lane in enumerate(lanes):
+            value = ref[0, pl.ds(row, TILE), lane].astype(jnp.float32)
+            scratch[k, pl.ds(scratch_row + offset, TILE)] = (
+                value if keep is None else jnp.where(keep, value, 0.0)
+            )
+
+    for_each_tile(plan.rows, tile)
+
+
+def _copy_out(plan, scratch, lanes, ref, *, bits_ref=None):
+    """Copy scratch memory to channels of a block, zero where the row's bit is set."""
+
+    def tile(number, row, scratch_row):
+        keep = None if bits_ref is None else keep_mask(bits_ref, number)
+        for k, lane in enumerate(lanes):
+            value = scratch[k, pl.ds(scratch_row, TILE)]
+            value = value if keep is None else jnp.where(keep, value, 0.0)
+            ref[0, pl.ds(row, TILE), lane] = value.astype(ref.dtype)
+
+    for_each_tile(plan.rows, tile)
+
+
+def _enter(plan, step, initial, carry_ref, *, first, reverse):
+    """Run `step` over the chunks; return what enters each of them, and leave what leaves the block."""
+    nothing = (jnp.zeros((CHUNKS, LANES), jnp.float32), jnp.ones((CHUNKS, LANES), jnp.float32))
+    ends = for_each_step(plan.chunk, reverse, step, [nothing] * plan.together)
+    entering = []
+    for k, end in enumerate(ends):
+        carry = jnp.where(pl.program_id(2) == 0, initial[k], carry_ref[first + k])
+        into_chunks, carry_ref[first + k] = enter_chunks(end, carry, reverse)
+        entering.append(into_chunks)
+    return entering
+
+
+def _forward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+    a_ref, x_ref, h0_ref = inputs
+    (h_ref,) = outputs
+    carry_ref, a_rows, x_rows = scratch
+    together = range(plan.together)
+    for first, lanes in _groups(plan):
+        _copy_in(plan, a_ref, lanes, a_rows, bits_ref=bits_ref)
+        _copy_in(plan, x_ref, lanes, x_rows)
+
+        def effect(t, carried):
+            rows = at_step(t, plan.stride)
+            decays = [a_rows[k, rows] for k in together]
+            return [
+                (decay * state + x_rows[k, rows], decay * product)
+                for k, decay, (state, product) in zip(together, decays, carried, strict=True)
+            ]
+
+        def update(t, states):
+            rows = at_step(t, plan.stride)
+            states = [a_rows[k, rows] * states[k] + x_rows[k, rows] for k in together]
+            for k in together:
+                x_rows[k, rows] = states[k]
+            return states
+
+        initial = [h0_ref[0, :, lane] for lane in lanes]
+        states = _enter(plan, effect, initial, carry_ref, first=first, reverse=reverse)
+        for_each_step(plan.chunk, reverse, update, states)
+        _copy_out(plan, x_rows, lanes, h_ref)
+
+
+def _backward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+    a_ref, h_ref, edge_ref, dh_ref, h0_ref = inputs
+    da_ref, dx_ref, dh0_ref = outputs
+    carry_ref, a_rows, g_rows, before_rows = scratch
+    together = range(plan.together)
+    # Where the sequence is read forward, h[t-1] of step t lies in row t of its chunk, below h[-1]; where it
+    # is read in reverse, h[t+1] lies in row t + 1, and the row after the chunk holds the next one's first.
+    shift = 0 if reverse else 1
+    last_step = pl.program_id(2) == plan.row_blocks - 1
+    for first, lanes in _groups(plan):
+        _copy_in(plan, a_ref, lanes, a_rows, bits_ref=bits_ref)
+        _copy_in(plan, dh_ref, lanes, g_rows)
+        _copy_in(plan, h_ref, lanes, before_rows, offset=shift)
+        for k, lane in enumerate(lanes):
+            edge = edge_ref[0, :, lane].astype(jnp.float32)
+            edge = jnp.where(last_step, h0_ref[0, :, lane], edge[:1] if reverse else edge[-1:])
+            for chunk in range(CHUNKS):
+                begin = chunk * plan.stride
+                here = begin + plan.chunk if reverse else begin
+                there = begin + plan.stride if reverse else begin - 1
+                inside = 0 <= there < CHUNKS * plan.stride
+                before_rows[k, here : here + 1] = before_rows[k, there : there + 1] if inside else edge
+
+        def effect(t, carried):
+            rows = at_step(t, plan.stride)
+            decays = [a_rows[k, rows] for k in together]
+            return [
+                (decay * (state + g_rows[k, rows]), decay * product)
+                for k, decay, (state, product) in zip(together, decays, carried, strict=True)
+            ]
+
+        def update(t, carried):
+            rows, rows_before = at_step(t, plan.stride), at_step(t + 1 - shift, plan.stride)
+            decays = [a_rows[k, rows] for k in together]
+            gradients = [carried[k] + g_rows[k, rows] for k in together]
+            for k in together:
+                g_rows[k, rows] = gradients[k]
+                a_rows[k, rows] = gradients[k] * before_rows[k, rows_before]
+            return [decays[k] * gradients[k] for k in together]
+
+        initial = [jnp.zeros((1, LANES), jnp.float32)] * plan.together
+        carried = _enter(plan, effect, initial, carry_ref, first=first, reverse=not reverse)
+        for_each_step(plan.chunk, not reverse, update, carried)
+        _copy_out(plan, g_rows, lanes, dx_ref)
+        _copy_out(plan, a_rows, lanes, da_ref, bits_ref=bits_ref)
+        for k, lane in enumerate(lanes):
+            dh0_ref[0, :, lane] = carry_ref[first + k][:1]
