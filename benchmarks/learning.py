@@ -67,14 +67,13 @@ class Task:
 
 TASKS = (
     Task("overfit", "loss < 0.05", steps=400, layers=2),
-    Task("copying", "accuracy > 95 %", steps=6000, layers=4, state=512, text_lengths=(4, 8, 12, 16)),
+    Task("copying", "accuracy > 95 %", steps=6000, layers=4, text_lengths=(4, 8, 12, 16)),
     Task(
         "selective_copying",
         "accuracy > 95 %",
         steps=6000,
         layers=4,
-        state=512,
-        text_lengths=(6, 8, 10, 12, 16),
+        text_lengths=(6, 7, 8, 9, 10, 12, 16),
     ),
 )
 

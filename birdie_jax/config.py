@@ -146,7 +146,7 @@ def _check(config: Config) -> None:
     one_of("model.dtype", "float32", "bfloat16")
     one_of("model.scan_dtype", "float32", "bfloat16")
     one_of("model.remat", "none", "dots", "full")
-    one_of("model.scan_implementation", "", "xla", "pallas_tpu", "pallas_interpret")
+    one_of("model.scan_implementation", "", "xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
     require(config.model.norm_epsilon > 0, "model.norm_epsilon", "more than 0")
     require(

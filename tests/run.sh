@@ -3,7 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . launch/environment.sh
+. launch/compilers.sh
 make_environment test
+make_compilers
 export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.linear_scan import tpu, xla
+from pallas_kernels.linear_scan import gpu, tpu, xla
 
-IMPLEMENTATIONS = ("xla", "pallas_tpu", "pallas_interpret")
+IMPLEMENTATIONS = ("xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
 
 
 class _Settings(NamedTuple):
@@ -143,8 +143,11 @@ def _run(pass_name, settings, a, *arrays, resets):
             return with_xla(a, *arrays)
         case "pallas_tpu":
             return with_tpu(a, *arrays)
+        case "pallas_gpu":
+            return getattr(gpu, pass_name)(a, *arrays, resets=resets, direction=direction)
         case "pallas_interpret":
             return with_tpu(a, *arrays, interpret=True)
+    # The GPU kernel has not run on a GPU yet: there it is used where it is asked for, and not by itself.
     if not tpu.suits(a.shape, direction):
         return with_xla(a, *arrays)
     return jax.lax.platform_dependent(a, *arrays, tpu=with_tpu, default=with_xla)

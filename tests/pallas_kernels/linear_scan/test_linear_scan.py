@@ -229,7 +229,7 @@ def test_xla_can_be_asked_for_by_name():
             (2, 5, 3),
             {"implementation": "cuda"},
             "linear_scan: implementation 'cuda' is unknown; "
-            "allowed: None, 'xla', 'pallas_tpu', 'pallas_interpret'",
+            "allowed: None, 'xla', 'pallas_tpu', 'pallas_gpu', 'pallas_interpret'",
         ),
         (
             (2, 5, 3),

@@ -1,0 +1,170 @@
+"""linear_scan beside other ways, timed on this machine: `python -m benchmarks.scan`.
+
+On CPU float32 [8, 2048, 1024], on a GPU or TPU bfloat16 and float32 [8, 2048, 2048] and [1, 16384, 2048]:
+milliseconds forward, and forward with backward, the bytes of 3 and 8 accesses an element that this comes to
+a second, and how many times as long as an elementwise product of the same arrays it takes. All run in
+turns, in one process; medians. `recurrentgemma`'s native scan is left out where it is not installed.
+
+Then, where libtpu is installed, the table of `benchmarks.scan_tpu`. What cannot be measured here is named.
+"""
+
+import argparse
+import functools
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
+from pallas_kernels.linear_scan import bidirectional_scan, linear_scan
+
+
+def product(a, x):
+    return a * x
+
+
+def lax_scan(a, x):
+    """Scan with `lax.scan` over the time axis moved to the front."""
+
+    def step(h, ax):
+        h = ax[0].astype(jnp.float32) * h + ax[1].astype(jnp.float32)
+        return h, h.astype(x.dtype)
+
+    start = jnp.zeros((a.shape[0], a.shape[2]), jnp.float32)
+    _, h = jax.lax.scan(step, start, (jnp.swapaxes(a, 0, 1), jnp.swapaxes(x, 0, 1)))
+    return jnp.swapaxes(h, 0, 1)
+
+
+def associative_scan(a, x):
+    """Scan as a parallel prefix in float32."""
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    pairs = (a.astype(jnp.float32), x.astype(jnp.float32))
+    return jax.lax.associative_scan(combine, pairs, axis=1)[1].astype(x.dtype)
+
+
+def implementations():
+    """Return name -> scan; the product first."""
+    found = {
+        "elementwise product": product,
+        "linear_scan": linear_scan,
+        "bidirectional_scan": bidirectional_scan,
+        "lax.scan": lax_scan,
+        "associative_scan": associative_scan,
+    }
+    if importlib.util.find_spec("recurrentgemma"):
+        from recurrentgemma import common
+        from recurrentgemma.jax.scan import linear_scan as theirs
+
+        native = functools.partial(theirs, scan_type=common.ScanType.LINEAR_NATIVE)
+        found["recurrentgemma native"] = lambda a, x: native(x=x, a=a)[0]
+    return found
+
+
+def medians(functions, arguments, repeats):
+    """Return the median seconds of each function, all run in turns after one compilation each."""
+    seconds = {name: [] for name in functions}
+    for function in functions.values():
+        jax.block_until_ready(function(*arguments))
+    for _ in range(repeats):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(function(*arguments))
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def measure(shape, dtype, repeats):
+    """Print the table of one shape and type; return name -> (forward, with backward) in milliseconds."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    a = jax.nn.sigmoid(2 + jax.random.normal(keys[0], shape)).astype(dtype)
+    x, dh = (jax.random.normal(key, shape).astype(dtype) for key in keys[1:])
+
+    def with_backward(scan):
+        def run(a, x, dh):
+            h, pull = jax.vjp(scan, a, x)
+            return h, pull(dh)
+
+        return jax.jit(run)
+
+    scans = implementations()
+    forward = medians({name: jax.jit(scan) for name, scan in scans.items()}, (a, x), repeats)
+    both = medians({name: with_backward(scan) for name, scan in scans.items()}, (a, x, dh), repeats)
+    first = next(iter(scans))
+    print(f"\n{jax.devices()[0].device_kind}, {jnp.dtype(dtype).name} {list(shape)}\n")
+    print(
+        "| implementation | forward ms | GB/s | times product | with backward ms | GB/s | times product |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for name in scans:
+        cells = []
+        for seconds, accesses in ((forward, 3), (both, 8)):
+            rate = accesses * a.nbytes / seconds[name] / 1e9
+            cells += [
+                f"{seconds[name] * 1e3:.1f}",
+                f"{rate:.1f}",
+                f"{seconds[name] / seconds[first]:.2f}",
+            ]
+        print(f"| {name} | {' | '.join(cells)} |")
+    return {name: (forward[name] * 1e3, both[name] * 1e3) for name in scans}
+
+
+def draw(results, path):
+    """Draw one pair of bars an implementation, one panel a shape."""
+    figure = Figure(figsize=(9, 3.2 * len(results)), layout="constrained")
+    panels = figure.subplots(len(results), squeeze=False)[:, 0]
+    for panel, (title, rows) in zip(panels, results.items(), strict=True):
+        places = range(len(rows))
+        panel.barh([p - 0.2 for p in places], [v[0] for v in rows.values()], 0.4, label="forward")
+        panel.barh([p + 0.2 for p in places], [v[1] for v in rows.values()], 0.4, label="with backward")
+        panel.set_yticks(list(places), list(rows))
+        panel.invert_yaxis()
+        panel.set_xlabel("milliseconds")
+        panel.set_title(title)
+        panel.legend()
+    figure.savefig(path, dpi=80)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--plot", type=Path, default=Path("scan.png"))
+    parser.add_argument("--no_tpu", action="store_true", help="do not compile for TPUs")
+    arguments = parser.parse_args()
+    platform = jax.default_backend()
+    shapes = (
+        [((8, 2048, 1024), "float32")]
+        if platform == "cpu"
+        else [
+            (shape, dtype)
+            for shape in ((8, 2048, 2048), (1, 16384, 2048))
+            for dtype in ("bfloat16", "float32")
+        ]
+    )
+    results = {
+        f"{platform}, {dtype} {list(shape)}": measure(shape, dtype, arguments.repeats)
+        for shape, dtype in shapes
+    }
+    draw(results, arguments.plot)
+    print(f"\nPlot: {arguments.plot}")
+    for name in {"gpu", "tpu"} - {platform}:
+        print(f"{name}: times not measured, there is none here")
+    if not arguments.no_tpu:
+        if importlib.util.find_spec("libtpu") is None:
+            print("tpu: not compiled either, libtpu is not installed")
+        else:
+            print(flush=True)
+            subprocess.run([sys.executable, "-m", "benchmarks.scan_tpu"], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""linear_scan compiled for TPUs that are not there: `python -m benchmarks.scan_tpu` (`pip install libtpu`).
+
+For each chip, type, shape and pass: the bytes that the program moves, as a multiple of what three (forward)
+or five (backward) accesses an element come to; whole operands copied around the kernel; elements a cycle
+that its loops process, and how many the memory can deliver. `recurrentgemma` and `associative_scan` are
+compiled beside it; the first is left out where it is not installed. Bytes are counted from the compiled
+text; bundles and loops are those of the final program.
+"""
+
+from benchmarks import tpu_programs  # isort: skip
+
+import argparse
+import functools
+import importlib.util
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.linear_scan import tpu, tpu_call, tpu_chunks
+
+# Bytes a second of a chip's memory, cycles a second of a core, cores (Google Cloud's TPU pages; the clock
+# follows from the peak matrix rate).
+CHIPS = {
+    "v4:2x2x1": (1.228e12, 1.05e9, 2),
+    "v5e:2x2": (0.819e12, 1.5e9, 1),
+    "v5p:2x2x1": (2.765e12, 1.75e9, 2),
+    "v6e:2x2": (1.64e12, 1.75e9, 1),
+}
+SHAPES = ((8, 2048, 2048), (1, 16384, 4096))
+ACCESSES = {"forward": 3, "backward": 5}
+
+
+def elements_per_cycle(bundles: str, plan: tpu_call.Plan, pass_name: str) -> float:
+    """Return how many elements the loops of our kernel process in a cycle, the worse of its directions.
+
+    A group of channels takes five loops forward and seven backward: copies in (of one chunk a turn), two
+    loops over steps, copies out.
+    """
+    copies_in, copies_out = {"forward": (2, 1), "backward": (3, 2)}[pass_name]
+    loops = tpu_programs.innermost_loops(bundles)
+    each = copies_in + 2 + copies_out
+    groups = [loops[start : start + each] for start in range(0, len(loops), each)]
+    in_copy = plan.chunk * plan.together * tpu_call.LANES
+    in_steps = tpu_chunks.CHUNKS * tpu_chunks.STEPS_UNROLLED * plan.together * tpu_call.LANES
+    rates = []
+    for group in groups:
+        steps = group[copies_in : copies_in + 2]
+        if len(group) != each or not all(products for _, products in steps):
+            raise ValueError(f"the loops of the {pass_name} kernel are not the ones expected: {loops}")
+        copying = sum(cycles for cycles, _ in group) - sum(cycles for cycles, _ in steps)
+        rates.append(1 / (copying / in_copy + sum(cycles for cycles, _ in steps) / in_steps))
+    return min(rates)
+
+
+def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_resets=True):
+    """Return moved bytes and copies, and elements a cycle, of our kernel."""
+    array = tpu_programs.abstract(topology)
+    batch, length, channels = shape
+    block, state = array(shape, dtype), array((batch, channels), jnp.float32)
+    count = 2 if direction == "both" else 1
+    resets = [array((batch, length), jnp.bool_)] * count if with_resets else None
+
+    def forward(a, x, h0, resets):
+        return tpu.forward(a, x, h0, resets=resets, direction=direction)
+
+    def backward(a, h, h0, dh, resets):
+        return tpu.backward(a, h, h0, dh, resets=resets, direction=direction)
+
+    function, arguments = {
+        "forward": (forward, (block, block, state, resets)),
+        "backward": (backward, (block, block, state, block, resets)),
+    }[pass_name]
+    text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
+    plan = tpu_call.make_plan(shape, dtype, direction, False)
+    return {**measures(text, shape, dtype, pass_name), "rate": elements_per_cycle(bundles, plan, pass_name)}
+
+
+def compile_other(scan, topology, shape, dtype, pass_name):
+    """Return moved bytes and copies of another implementation; "backward" is what its gradient adds."""
+    block = tpu_programs.abstract(topology)(shape, dtype)
+
+    def gradient(a, x, dh):
+        h, pull = jax.vjp(scan, a, x)
+        return h, pull(dh)
+
+    forward = jax.jit(scan).lower(block, block).compile().as_text()
+    if pass_name == "forward":
+        return measures(forward, shape, dtype, pass_name)
+    both = measures(
+        jax.jit(gradient).lower(block, block, block).compile().as_text(), shape, dtype, pass_name
+    )
+    alone = measures(forward, shape, dtype, pass_name)
+    return {name: both[name] - alone[name] for name in both}
+
+
+def measures(text, shape, dtype, pass_name):
+    """Return bytes as a multiple of the least possible, and the number of whole operands copied."""
+    array_bytes = shape[0] * shape[1] * shape[2] * jnp.dtype(dtype).itemsize
+    return {
+        "bytes": tpu_programs.moved_bytes(text) / (ACCESSES[pass_name] * array_bytes),
+        "copies": tpu_programs.full_copies(text, array_bytes),
+    }
+
+
+def associative_scan(a, x):
+    """Scan as a parallel prefix in float32."""
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    pairs = (a.astype(jnp.float32), x.astype(jnp.float32))
+    return jax.lax.associative_scan(combine, pairs, axis=1)[1].astype(x.dtype)
+
+
+def others():
+    """Yield (name, scan) of the implementations beside ours."""
+    if importlib.util.find_spec("recurrentgemma"):
+        from recurrentgemma import common
+        from recurrentgemma.jax.scan import linear_scan as theirs
+
+        kernel = functools.partial(theirs, scan_type=common.ScanType.LINEAR_PALLAS)
+        yield "recurrentgemma", lambda a, x: kernel(x=x, a=a)[0]
+    yield "associative_scan", associative_scan
+
+
+def rows(topologies, beside):
+    """Yield a row of the table as a dict for every chip, type, shape, pass and implementation."""
+    for topology in topologies:
+        bandwidth, clock, cores = CHIPS[topology]
+        for dtype in ("bfloat16", "float32"):
+            for shape, (pass_name, accesses) in itertools.product(SHAPES, ACCESSES.items()):
+                head = {
+                    "chip": topology.split(":")[0],
+                    "type": dtype,
+                    "shape": list(shape),
+                    "pass": pass_name,
+                }
+                needed = bandwidth / (accesses * jnp.dtype(dtype).itemsize * clock * cores)
+                ours = compile_ours(topology, shape, dtype, pass_name)
+                yield {**head, "implementation": "ours, both ways, resets", **ours, "needed": needed}
+                if topology not in beside or shape != SHAPES[0]:
+                    continue
+                for name, scan in others():
+                    try:
+                        other = compile_other(scan, topology, shape, dtype, pass_name)
+                    except Exception as error:
+                        other = {"failure": str(error).splitlines()[0][:80]}
+                    yield {**head, "implementation": name, **other}
+
+
+def cells(row):
+    """Return the row as the table shows it."""
+    shown = [row[name] for name in ("chip", "type", "shape", "pass", "implementation")]
+    if "failure" in row:
+        return [*shown, f"does not compile: {row['failure']}", "", "", ""]
+    rate = [f"{row[name]:.0f}" if name in row else "" for name in ("rate", "needed")]
+    return [*shown, f"{row['bytes']:.3f}", row["copies"], *rate]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topologies", nargs="*", default=CHIPS)
+    parser.add_argument(
+        "--beside", nargs="*", default=["v5p:2x2x1"], help="chips to compile the others for"
+    )
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    arguments = parser.parse_args()
+    print(
+        "| chip | type | shape | pass | implementation | bytes / least | copies | elements/cycle | needed |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    found = []
+    for row in rows(arguments.topologies, arguments.beside):
+        found.append(row)
+        print(f"| {' | '.join(map(str, cells(row)))} |", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The kernels compiled for TPUs and GPUs that are not there: what they move, and how fast their loops are.
+
+`launch/compilers.sh` fetches the compilers; `tests/run.sh` calls it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMPILERS = os.environ.get("BIRDIE_COMPILERS", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not COMPILERS, reason="BIRDIE_COMPILERS is not set; tests/run.sh fetches the compilers"
+    ),
+]
+
+
+def run(module, *arguments):
+    """Run a benchmark in a process of its own, which the compilers' settings are for."""
+    root = str(Path(__file__).parents[3])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([COMPILERS, root])}
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    output = tmp_path_factory.mktemp("compiled") / "rows.json"
+    run("benchmarks.scan_tpu", "--beside", "--json", output)
+    return json.loads(output.read_text())
+
+
+def test_every_tpu_gets_a_kernel_that_moves_no_more_than_it_must(rows):
+    assert {row["chip"] for row in rows} == {"v4", "v5e", "v5p", "v6e"}
+    assert len(rows) == 4 * 2 * 2 * 2
+    for row in rows:
+        assert row["copies"] == 0, row
+        assert 1 <= row["bytes"] <= 1.05, row
+
+
+def test_the_loops_keep_up_with_the_memory(rows):
+    for row in rows:
+        assert row["rate"] >= row["needed"], row
+    rates = {(row["chip"], row["type"], row["pass"]): row["rate"] for row in rows}
+    assert rates["v5p", "bfloat16", "forward"] >= 131
+    assert rates["v5p", "bfloat16", "backward"] >= 79
+
+
+def test_the_gpu_kernels_compile_for_an_h200():
+    assert run("benchmarks.scan_gpu").count("\n") == 2 + 8
