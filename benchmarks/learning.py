@@ -7,8 +7,8 @@ Three tasks, each for every model, bidirectional and causal:
 - selective copying: 4 tokens of a random text of 16, named by the token on either side of them.
 
 The last two are trained beside shorter texts of the same task and judged on texts of 16. On those alone
-selective copying stays near chance for thousands of steps; a text of 6 tokens leaves nothing to search, one
-of 8 three places, and what is learned there carries over.
+selective copying was at 31 % after a thousand steps; a text of 6 tokens leaves nothing to search, one of 8
+three places, and what is learned there carries over.
 
 A wrong reset or shift passes tests of shape, and fails here. Finished runs are kept in --output as one JSON
 file each and are not run again; the table, and curves.png beside the files, show all that are there.

@@ -1,0 +1,103 @@
+"""HBM bytes of one layer compiled for a TPU, the scan beside a product: `python -m benchmarks.layer_tpu`.
+
+Needs `pip install libtpu` and no TPU. One layer of the 1.4B config with its gradient, rematerialised, two
+rows of 2048 tokens on one chip. In the whole train step XLA's count takes a scanned layer once, so that the
+optimizer hides what the layers move; here nothing does. "product" has a * x in place of the scan, "prefix"
+is `associative_scan`.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import runpy
+from unittest import mock
+
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import SingleDeviceSharding
+
+from birdie_jax.config import parse_config
+from birdie_jax.models import gated_ssm
+from birdie_jax.models.block import Block
+from birdie_jax.models.layout import packed_layout
+
+SCANS = {"product": "", "kernel": "", "prefix": "xla"}
+
+
+def product(a, x, **options):
+    """Stand where a scan stands: the same arrays in and out, and no recurrence."""
+    return a * x
+
+
+def layer_cost(config, topology, rows):
+    """Return what XLA counts for a layer's gradient."""
+    sharding = SingleDeviceSharding(topologies.get_topology_desc(topology, platform="tpu").devices[0])
+
+    def array(shape, dtype):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    length, width = config.batching.length, config.model.features
+    block = nn.remat(Block, prevent_cse=True, policy=jax.checkpoint_policies.nothing_saveable)(config.model)
+
+    def output(params, x, segments, bidirectional):
+        layout = packed_layout(segments, bidirectional)
+        return block.apply({"params": params}, x, None, layout)[0]
+
+    def gradient(params, x, segments, bidirectional, dy):
+        y, pull = jax.vjp(lambda params, x: output(params, x, segments, bidirectional), params, x)
+        return y, pull(dy)
+
+    shapes = jax.eval_shape(
+        lambda: block.init(
+            jax.random.key(0),
+            jnp.zeros((1, 8, width), jnp.bfloat16),
+            None,
+            packed_layout(jnp.ones((1, 8), jnp.int32), jnp.ones((1, 8), bool)),
+        )
+    )["params"]
+    params = jax.tree.map(lambda leaf: array(leaf.shape, leaf.dtype), shapes)
+    x = array((rows, length, width), jnp.bfloat16)
+    marks = array((rows, length), jnp.int32), array((rows, length), jnp.bool_)
+    return jax.jit(gradient).lower(params, x, *marks, x).compile().cost_analysis()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topology", default="v5p:2x2x1")
+    parser.add_argument("--models", nargs="*", default=["gated_ssm", "gated_ssm_plus"])
+    parser.add_argument("--rows", type=int, default=2)
+    arguments = parser.parse_args()
+    get_config = runpy.run_path("configs/birdie_1_4b.py")["get_config"]
+    print("| model | recurrence in | scan | GB a layer | times product |")
+    print("|---|---|---|---|---|")
+    for name in arguments.models:
+        for scan_dtype in ("float32", "bfloat16"):
+            config = parse_config(get_config(name))
+            least = None
+            for scan, implementation in SCANS.items():
+                model = dataclasses.replace(
+                    config.model, scan_implementation=implementation, scan_dtype=scan_dtype
+                )
+                with contextlib.ExitStack() as replaced:
+                    if scan == "product":
+                        for operation in ("linear_scan", "bidirectional_scan"):
+                            replaced.enter_context(mock.patch.object(gated_ssm, operation, product))
+                    cost = layer_cost(
+                        dataclasses.replace(config, model=model), arguments.topology, arguments.rows
+                    )
+                moved = cost["bytes accessed"] / 1e9
+                least = least or moved
+                print(f"| {name} | {scan_dtype} | {scan} | {moved:.2f} | {moved / least:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
