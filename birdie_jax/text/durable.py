@@ -5,6 +5,9 @@ from pathlib import Path
 
 from birdie_jax.text.errors import DataError
 
+# What a file is called until it is whole.
+PARTIAL_SUFFIX = ".partial"
+
 
 def sync(path: Path) -> None:
     """Force a file's contents, or a folder's entries, to the disk.
@@ -39,7 +42,7 @@ def write_whole(path: Path, contents: bytes) -> None:
     Raises:
         DataError: the file cannot be written, for instance on a full disk; the old contents remain.
     """
-    temporary = path.with_name(path.name + ".partial")
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
         temporary.write_bytes(contents)
     except OSError as error:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from birdie_jax.text.durable import publish
+from birdie_jax.text.durable import PARTIAL_SUFFIX, publish
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import Shard
 from birdie_jax.text.token_shards import open_shard
-
-PARTIAL_SUFFIX = ".partial"
 
 # One record a group: a record is read without its neighbours. Stored as they are, token ids are read a
 # third faster than compressed ones. One writing thread: a full disk is reported at the record that met it.

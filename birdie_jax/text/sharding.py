@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from birdie_jax.text.durable import PARTIAL_SUFFIX
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, Position
 from birdie_jax.text.progress import PreparationProgress
@@ -163,7 +164,12 @@ class _Output:
         return self._manifest
 
     def discard(self) -> None:
-        """Remove the shards that are not finished."""
+        """Remove the shards and the manifest that are not finished."""
         for writer in self._writers.values():
             writer.discard()
         self._writers.clear()
+        # An interrupt can fall between the making of a file and the line that takes note of it.
+        for split in SPLITS:
+            name = shard_name(split, len(self._manifest.shards(split)))
+            (self._directory / (name + PARTIAL_SUFFIX)).unlink(missing_ok=True)
+        (self._directory / (MANIFEST_NAME + PARTIAL_SUFFIX)).unlink(missing_ok=True)
