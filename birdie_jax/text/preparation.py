@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from birdie_jax.text.durable import PARTIAL_SUFFIX
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -29,7 +30,6 @@ from birdie_jax.text.manifest import (
     load_manifest,
 )
 from birdie_jax.text.progress import PreparationProgress
-from birdie_jax.text.shard_writer import PARTIAL_SUFFIX
 from birdie_jax.text.sharding import write_shards
 from birdie_jax.text.sources import Source, open_source
 from birdie_jax.text.token_record import dtype_for
