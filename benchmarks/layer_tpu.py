@@ -2,16 +2,13 @@
 
 Needs `pip install libtpu` and no TPU. One layer of the 1.4B config with its gradient, rematerialised, two
 rows of 2048 tokens on one chip. In the whole train step XLA's count takes a scanned layer once, so that the
-optimizer hides what the layers move; here nothing does. "product" has a * x in place of the scan, "prefix"
-is `associative_scan`.
+optimizer hides what the layers move; here nothing does. The scans are those of `scans_in_models.SCANS`.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import runpy
-from unittest import mock
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -23,17 +20,10 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
+from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.config import parse_config
-from birdie_jax.models import gated_ssm
 from birdie_jax.models.block import Block
 from birdie_jax.models.layout import packed_layout
-
-SCANS = {"product": "", "kernel": "", "prefix": "xla"}
-
-
-def product(a, x, **options):
-    """Stand where a scan stands: the same arrays in and out, and no recurrence."""
-    return a * x
 
 
 def layer_cost(config, topology, rows):
@@ -83,14 +73,11 @@ def main():
         for scan_dtype in ("float32", "bfloat16"):
             config = parse_config(get_config(name))
             least = None
-            for scan, implementation in SCANS.items():
-                model = dataclasses.replace(
-                    config.model, scan_implementation=implementation, scan_dtype=scan_dtype
-                )
-                with contextlib.ExitStack() as replaced:
-                    if scan == "product":
-                        for operation in ("linear_scan", "bidirectional_scan"):
-                            replaced.enter_context(mock.patch.object(gated_ssm, operation, product))
+            for scan in SCANS:
+                with scan_replaced(scan) as implementation:
+                    model = dataclasses.replace(
+                        config.model, scan_implementation=implementation, scan_dtype=scan_dtype
+                    )
                     cost = layer_cost(
                         dataclasses.replace(config, model=model), arguments.topology, arguments.rows
                     )

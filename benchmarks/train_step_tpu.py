@@ -7,13 +7,11 @@ of one layer, one loss chunk and one part of the batch.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import os
 import runpy
 import time
-from unittest import mock
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -25,14 +23,13 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
 from birdie_jax.config import parse_config
-from birdie_jax.models import build_model, gated_ssm
+from birdie_jax.models import build_model
 from birdie_jax.training.optimizer import make_optimizer
 from birdie_jax.training.step import StepSettings, TrainState, train_step
 from birdie_jax.vocabulary import padded_vocab_size
-
-SCANS = {"kernel": "", "prefix": "xla", "product": ""}
 
 
 def abstract_batch(rows, length, sharding):
@@ -43,12 +40,7 @@ def abstract_batch(rows, length, sharding):
     return Batch(whole, whole, flag, whole, whole, flag, whole)
 
 
-def product(a, x, **options):
-    """Stand where a scan stands: the same arrays in and out, and no recurrence."""
-    return a * x
-
-
-def compile_for(topology, config, rows_per_chip, scan):
+def compile_for(topology, config, rows_per_chip, scan, implementation):
     devices = topologies.get_topology_desc(topology, platform="tpu").devices
     mesh = Mesh(np.array(devices), ("data",))
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -56,7 +48,7 @@ def compile_for(topology, config, rows_per_chip, scan):
         rows_per_chip * len(devices), config.batching.length, NamedSharding(mesh, PartitionSpec("data"))
     )
     config = dataclasses.replace(
-        config, model=dataclasses.replace(config.model, scan_implementation=SCANS[scan])
+        config, model=dataclasses.replace(config.model, scan_implementation=implementation)
     )
     model = build_model(config.model, padded_vocab_size(config.data.vocab_size))
     optimizer = make_optimizer(config.optimizer, config.train.num_steps)
@@ -102,7 +94,7 @@ def main():
     )
     parser.add_argument("--topologies", nargs="*", default=["v5p:2x2x1", "v5e:2x2", "v4:2x2x1"])
     parser.add_argument("--models", nargs="*", default=["gated_ssm_plus", "gated_ssm"])
-    parser.add_argument("--scans", nargs="*", default=["kernel"], choices=SCANS)
+    parser.add_argument("--scans", nargs="*", default=["gated_scan"], choices=SCANS)
     parser.add_argument("--config", default="configs/birdie_1_4b.py")
     parser.add_argument("--rows_per_chip", type=int, default=2)
     arguments = parser.parse_args()
@@ -115,11 +107,9 @@ def main():
     for topology in arguments.topologies:
         for model in arguments.models:
             for scan in arguments.scans:
-                with contextlib.ExitStack() as replaced:
-                    if scan == "product":
-                        for name in ("linear_scan", "bidirectional_scan"):
-                            replaced.enter_context(mock.patch.object(gated_ssm, name, product))
-                    compile_for(topology, parse_config(get_config(model)), arguments.rows_per_chip, scan)
+                config = parse_config(get_config(model))
+                with scan_replaced(scan) as implementation:
+                    compile_for(topology, config, arguments.rows_per_chip, scan, implementation)
 
 
 if __name__ == "__main__":

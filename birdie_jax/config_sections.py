@@ -78,10 +78,10 @@ class ModelConfig:
         bidirectional: read the context in both directions.
         tie_embeddings: the output head is the embedding table.
         dtype: type of activations and matrix products; parameters are always float32.
-        scan_dtype: type of the recurrence's inputs. bfloat16 has no value between 0.996 and 1, so that
-            slow decays need float32.
+        scan_dtype: type of the recurrence where it goes through memory. bfloat16 has no value between
+            0.996 and 1, so that slow decays need float32.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
-        scan_implementation: of `pallas_kernels.linear_scan`; empty = the best one for the platform.
+        scan_implementation: of `pallas_kernels.gated_scan`; empty = the best one for the platform.
         norm_epsilon: added to the mean square in RMSNorm.
     """
 

@@ -12,7 +12,7 @@ from birdie_jax.array_types import Activations, Key, RowState
 from birdie_jax.models.layers import ShortConvolution, projection
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.over_devices import over_devices
-from pallas_kernels.linear_scan import bidirectional_scan, linear_scan
+from pallas_kernels.gated_scan import GATED_SSM, gated_scan
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -59,8 +59,8 @@ class GatedSSM(nn.Module):
         conv_width: taps of the convolution; 0 = none.
         bidirectional: whether the second half runs in reverse.
         dtype: type of the matrix products.
-        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
-        scan_implementation: for `linear_scan`; None = the best one for the platform.
+        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
+        scan_implementation: for `gated_scan`; None = the best one for the platform.
         output_scale: multiplies the initial size of W_out.
     """  # noqa: D400, D415
 
@@ -87,57 +87,44 @@ class GatedSSM(nn.Module):
         Returns:
             Outputs, and the cache that continues after the last token (None if none was given).
         """
-        output_gate = jax.nn.gelu(projection(self.state, "output_gate", self.dtype)(x))
+        output_gate = projection(self.state, "output_gate", self.dtype)(x)
         tail = None if cache is None else cache.conv_tail
         if self.conv_width:
             x, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(x, layout, tail)
         forget_bias = self.param("forget_bias", slow_to_fast, (self.state,), jnp.float32)
-        forget = jax.nn.sigmoid(
-            projection(self.state, "forget_gate", self.dtype)(x).astype(self.scan_dtype)
-            + forget_bias.astype(self.scan_dtype)
+        operands = tuple(
+            projection(self.state, name, self.dtype)(x) for name in ("input_gate", "input", "forget_gate")
         )
-        entry = jax.nn.sigmoid(projection(self.state, "input_gate", self.dtype)(x)) * projection(
-            self.state, "input", self.dtype
-        )(x)
-        entry = entry.astype(self.scan_dtype)
-
-        h = self._scan(forget, entry, layout, None if cache is None else cache.state)
-        y = projection(self.features, "out", self.dtype, self.output_scale)(
-            output_gate * h.astype(self.dtype)
-        )
+        initial = None if cache is None else cache.state
+        y, last = self._scan(operands, output_gate, initial, layout, (forget_bias,))
+        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
         if cache is None:
             return y, None
-        kept = h[:, -1, : cache.state.shape[-1]]
-        return y, GatedSSMCache(kept.astype(jnp.float32), tail)
+        return y, GatedSSMCache(last[:, : cache.state.shape[-1]], tail)
 
-    def _scan(self, forget, entry, layout, initial):
-        """Return h; `initial` is the state of the forward channels before the first token, or None."""
-        if not self.bidirectional:
+    def _scan(self, operands, output_gate, initial, layout, parameters):
+        """Return o_t * h_t and the last state; `initial` is that of the forward channels, or None."""
+        resets = (layout.forward_reset,)
+        if self.bidirectional:
+            resets = (layout.forward_reset, layout.reverse_reset)
+            if initial is not None:
+                # What comes after the last token is not there yet: in reverse it starts from nothing.
+                initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
 
-            def scan(forget, entry, initial, reset):
-                return linear_scan(
-                    forget, entry, h0=initial, reset=reset, implementation=self.scan_implementation
-                )
-
-            return over_devices(scan, forget, entry, initial, layout.forward_reset)
-
-        if initial is not None:
-            # What comes after the last token is not there yet: the channels in reverse start from nothing.
-            initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
-
-        def scan_both_ways(forget, entry, initial, forward_reset, reverse_reset):
-            return bidirectional_scan(
-                forget,
-                entry,
+        def scan(operands, output_gate, initial, resets, parameters):
+            return gated_scan(
+                GATED_SSM,
+                operands,
+                output_gate,
+                parameters,
+                direction="both" if self.bidirectional else "forward",
                 h0=initial,
-                forward_reset=forward_reset,
-                reverse_reset=reverse_reset,
+                resets=resets,
+                scan_dtype=self.scan_dtype,
                 implementation=self.scan_implementation,
             )
 
-        return over_devices(
-            scan_both_ways, forget, entry, initial, layout.forward_reset, layout.reverse_reset
-        )
+        return over_devices(scan, operands, output_gate, initial, resets, shared=(parameters,))
 
     def empty_cache(self, rows: int) -> GatedSSMCache:
         """Return the cache from which `rows` new samples start."""

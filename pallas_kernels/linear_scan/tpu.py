@@ -25,11 +25,13 @@ from pallas_kernels.linear_scan.tpu_chunks import (
     CHUNKS,
     LANES,
     TILE,
-    at_step,
-    enter_chunks,
-    for_each_step,
+    channel_groups,
     for_each_tile,
+    gradient_rows,
+    keep,
     keep_mask,
+    rows_of,
+    scan_rows,
 )
 
 
@@ -97,78 +99,50 @@ def _padded(values, halves, fill):
     return pad_length(pad_channels(values, halves, LANES), LENGTH_UNIT, fill)
 
 
-def _groups(plan):
-    """Yield (first group of channels, slices of its channels) for the groups that run side by side."""
-    for first in range(0, plan.columns, plan.together):
-        yield first, [pl.ds((first + k) * LANES, LANES) for k in range(plan.together)]
-
-
 def _copy_in(plan, ref, lanes, scratch, *, bits_ref=None, offset=0):
     """Copy channels of a block to scratch memory as float32, zero where the row's bit is set."""
 
-    def tile(number, row, scratch_row):
-        keep = None if bits_ref is None else keep_mask(bits_ref, number)
+    def copy(tile, scratch_row, carried):
+        mask = keep_mask(bits_ref, tile)
         for k, lane in enumerate(lanes):
-            value = ref[0, pl.ds(row, TILE), lane].astype(jnp.float32)
-            scratch[k, pl.ds(scratch_row + offset, TILE)] = (
-                value if keep is None else jnp.where(keep, value, 0.0)
-            )
+            value = ref[0, rows_of(tile), lane].astype(jnp.float32)
+            scratch[k, pl.ds(scratch_row + offset, TILE)] = keep(mask, value)
+        return carried
 
-    for_each_tile(plan.rows, tile)
+    for_each_tile(plan.rows, copy)
 
 
 def _copy_out(plan, scratch, lanes, ref, *, bits_ref=None):
     """Copy scratch memory to channels of a block, zero where the row's bit is set."""
 
-    def tile(number, row, scratch_row):
-        keep = None if bits_ref is None else keep_mask(bits_ref, number)
+    def copy(tile, scratch_row, carried):
+        mask = keep_mask(bits_ref, tile)
         for k, lane in enumerate(lanes):
             value = scratch[k, pl.ds(scratch_row, TILE)]
-            value = value if keep is None else jnp.where(keep, value, 0.0)
-            ref[0, pl.ds(row, TILE), lane] = value.astype(ref.dtype)
+            ref[0, rows_of(tile), lane] = keep(mask, value).astype(ref.dtype)
+        return carried
 
-    for_each_tile(plan.rows, tile)
+    for_each_tile(plan.rows, copy)
 
 
-def _enter(plan, step, initial, carry_ref, *, first, reverse):
-    """Run `step` over the chunks; return what enters each of them, and leave what leaves the block."""
-    nothing = (jnp.zeros((CHUNKS, LANES), jnp.float32), jnp.ones((CHUNKS, LANES), jnp.float32))
-    ends = for_each_step(plan.chunk, reverse, step, [nothing] * plan.together)
-    entering = []
-    for k, end in enumerate(ends):
-        carry = jnp.where(pl.program_id(2) == 0, initial[k], carry_ref[first + k])
-        into_chunks, carry_ref[first + k] = enter_chunks(end, carry, reverse)
-        entering.append(into_chunks)
-    return entering
+def _entering(plan, initial, carry_ref, first):
+    """Return what enters the block: `initial`, or what left the block before it."""
+    return [
+        jnp.where(pl.program_id(2) == 0, initial[k], carry_ref[first + k]) for k in range(plan.together)
+    ]
 
 
 def _forward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
     a_ref, x_ref, h0_ref = inputs
     (h_ref,) = outputs
     carry_ref, a_rows, x_rows = scratch
-    together = range(plan.together)
-    for first, lanes in _groups(plan):
+    for first, lanes in channel_groups(plan):
         _copy_in(plan, a_ref, lanes, a_rows, bits_ref=bits_ref)
         _copy_in(plan, x_ref, lanes, x_rows)
-
-        def effect(t, carried):
-            rows = at_step(t, plan.stride)
-            decays = [a_rows[k, rows] for k in together]
-            return [
-                (decay * state + x_rows[k, rows], decay * product)
-                for k, decay, (state, product) in zip(together, decays, carried, strict=True)
-            ]
-
-        def update(t, states):
-            rows = at_step(t, plan.stride)
-            states = [a_rows[k, rows] * states[k] + x_rows[k, rows] for k in together]
-            for k in together:
-                x_rows[k, rows] = states[k]
-            return states
-
-        initial = [h0_ref[0, :, lane] for lane in lanes]
-        states = _enter(plan, effect, initial, carry_ref, first=first, reverse=reverse)
-        for_each_step(plan.chunk, reverse, update, states)
+        entering = _entering(plan, [h0_ref[0, :, lane] for lane in lanes], carry_ref, first)
+        _, leaving = scan_rows(plan, a_rows, x_rows, entering, reverse=reverse)
+        for k in range(plan.together):
+            carry_ref[first + k] = leaving[k]
         _copy_out(plan, x_rows, lanes, h_ref)
 
 
@@ -176,12 +150,11 @@ def _backward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
     a_ref, h_ref, edge_ref, dh_ref, h0_ref = inputs
     da_ref, dx_ref, dh0_ref = outputs
     carry_ref, a_rows, g_rows, before_rows = scratch
-    together = range(plan.together)
     # Where the sequence is read forward, h[t-1] of step t lies in row t of its chunk, below h[-1]; where it
     # is read in reverse, h[t+1] lies in row t + 1, and the row after the chunk holds the next one's first.
     shift = 0 if reverse else 1
     last_step = pl.program_id(2) == plan.row_blocks - 1
-    for first, lanes in _groups(plan):
+    for first, lanes in channel_groups(plan):
         _copy_in(plan, a_ref, lanes, a_rows, bits_ref=bits_ref)
         _copy_in(plan, dh_ref, lanes, g_rows)
         _copy_in(plan, h_ref, lanes, before_rows, offset=shift)
@@ -194,28 +167,10 @@ def _backward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
                 there = begin + plan.stride if reverse else begin - 1
                 inside = 0 <= there < CHUNKS * plan.stride
                 before_rows[k, here : here + 1] = before_rows[k, there : there + 1] if inside else edge
-
-        def effect(t, carried):
-            rows = at_step(t, plan.stride)
-            decays = [a_rows[k, rows] for k in together]
-            return [
-                (decay * (state + g_rows[k, rows]), decay * product)
-                for k, decay, (state, product) in zip(together, decays, carried, strict=True)
-            ]
-
-        def update(t, carried):
-            rows, rows_before = at_step(t, plan.stride), at_step(t + 1 - shift, plan.stride)
-            decays = [a_rows[k, rows] for k in together]
-            gradients = [carried[k] + g_rows[k, rows] for k in together]
-            for k in together:
-                g_rows[k, rows] = gradients[k]
-                a_rows[k, rows] = gradients[k] * before_rows[k, rows_before]
-            return [decays[k] * gradients[k] for k in together]
-
-        initial = [jnp.zeros((1, LANES), jnp.float32)] * plan.together
-        carried = _enter(plan, effect, initial, carry_ref, first=first, reverse=not reverse)
-        for_each_step(plan.chunk, not reverse, update, carried)
+        entering = _entering(plan, [jnp.zeros((1, LANES), jnp.float32)] * plan.together, carry_ref, first)
+        leaving = gradient_rows(plan, a_rows, g_rows, before_rows, entering, reverse=reverse, shift=shift)
         _copy_out(plan, g_rows, lanes, dx_ref)
         _copy_out(plan, a_rows, lanes, da_ref, bits_ref=bits_ref)
         for k, lane in enumerate(lanes):
-            dh0_ref[0, :, lane] = carry_ref[first + k][:1]
+            carry_ref[first + k] = leaving[k]
+            dh0_ref[0, :, lane] = leaving[k][:1]

@@ -1,6 +1,7 @@
 """How linear_scan is cut into the grid steps of a TPU kernel, and the call itself. See `tpu`."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ class Plan(NamedTuple):
         columns: groups of 128 channels of a block.
         row_blocks: blocks along time.
         column_blocks: blocks along the channels.
-        interpret: whether to run in the TPU interpreter, on any platform.
+        interpret: whether to run in the TPU interpreter, on any platform; or the interpreter's parameters.
     """
 
     direction: str
@@ -34,7 +35,7 @@ class Plan(NamedTuple):
     columns: int
     row_blocks: int
     column_blocks: int
-    interpret: bool = False
+    interpret: bool | pltpu.InterpretParams = False
 
     @property
     def chunk(self) -> int:
@@ -52,12 +53,12 @@ class Plan(NamedTuple):
         return max(n for n in range(1, MOST_TOGETHER + 1) if self.columns % n == 0)
 
 
-def make_plan(shape, dtype, direction, interpret):
-    """Choose blocks of at most a mebibyte."""
+def make_plan(shape, dtype, direction, interpret, block_bytes=BLOCK_BYTES):
+    """Choose blocks of at most `block_bytes`."""
     _, length, channels = shape
     rows = max(n for n in range(LENGTH_UNIT, LONGEST_BLOCK + 1, LENGTH_UNIT) if length % n == 0)
     groups = channels // LANES
-    most = max(1, BLOCK_BYTES // (rows * LANES * jnp.dtype(dtype).itemsize))
+    most = max(1, block_bytes // (rows * LANES * jnp.dtype(dtype).itemsize))
     in_direction = groups // 2 if direction == "both" else groups
     columns = max(n for n in range(1, most + 1) if in_direction % n == 0)
     return Plan(direction, rows, columns, length // rows, groups // columns, interpret)
@@ -78,18 +79,22 @@ def pack_resets(plan, resets):
     return jnp.sum(flags.astype(jnp.int32) << jnp.arange(TILE, dtype=jnp.int32), axis=-1)
 
 
-def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, against):
+def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, against, transcendentals=0):
     """Run kernel(plan, bits_ref, inputs, outputs, scratch, reverse=...) over the grid; return its results.
+
+    Operands and results are of these kinds: "block" [batch, length, channels]; "edge", of such an array
+    the 16 rows beside the block, on the side from which the recurrence comes; "row" [batch, channels];
+    "boundary" [batch, row blocks, 8, channels], a row for each chunk; "channel" [channels].
 
     Args:
         plan: how the call is cut.
         kernel: the body of a grid step; its first scratch array is what it carries from block to block.
         bits: from `pack_resets`.
-        operands: (kind, array): "block" [batch, length, channels]; "edge", of such an array the 16 rows
-            beside the block, on the side from which the recurrence comes; "row" [batch, channels].
+        operands: (kind, array).
         results: (kind, type).
         scratch_arrays: copies of a block that the kernel needs room for.
         against: whether time blocks are visited against the recurrence, as for gradients.
+        transcendentals: how many functions such as tanh are computed for an element.
     """
     batch, length, channels = operands[0][1].shape
 
@@ -113,10 +118,20 @@ def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, agains
         "block": pl.BlockSpec((1, plan.rows, width), lambda b, c, t: (b, row_block(c, t), c)),
         "edge": pl.BlockSpec((1, TILE, width), edge_block),
         "row": pl.BlockSpec((1, 1, width), lambda b, c, t: (b, 0, c)),
+        "boundary": pl.BlockSpec((1, 1, CHUNKS, width), lambda b, c, t: (b, row_block(c, t), 0, c)),
+        "channel": pl.BlockSpec((1, 1, width), lambda b, c, t: (0, 0, c)),
     }
-    shapes = {"block": (batch, length, channels), "row": (batch, 1, channels)}
+    shapes = {
+        "block": (batch, length, channels),
+        "edge": (batch, plan.row_blocks * TILE, channels),
+        "row": (batch, 1, channels),
+        "boundary": (batch, plan.row_blocks, CHUNKS, channels),
+        "channel": (1, 1, channels),
+    }
     in_specs = [specs[kind] for kind, _ in operands]
-    arrays = [array[:, None] if kind == "row" else array for kind, array in operands]
+    arrays = [
+        array if kind in ("block", "edge") else array.reshape(shapes[kind]) for kind, array in operands
+    ]
     if bits is not None:
 
         def words_of(b, c, t):
@@ -138,7 +153,7 @@ def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, agains
         else:
             run(reverse=plan.direction == "reverse")
 
-    elements = batch * length * channels
+    moved = [(kind, array.dtype) for kind, array in operands] + list(results)
     scratch = pltpu.VMEM((plan.together, CHUNKS * plan.stride, LANES), jnp.float32)
     outputs = pl.pallas_call(
         body,
@@ -152,13 +167,11 @@ def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, agains
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         cost_estimate=pl.CostEstimate(
-            flops=(4 if against else 2) * elements,
-            bytes_accessed=sum(
-                elements * array.dtype.itemsize for kind, array in operands if kind == "block"
-            )
-            + sum(elements * dtype.itemsize for kind, dtype in results if kind == "block"),
-            transcendentals=0,
+            flops=(4 if against else 2) * batch * length * channels,
+            bytes_accessed=sum(math.prod(shapes[kind]) * jnp.dtype(dtype).itemsize for kind, dtype in moved)
+            + (0 if bits is None else bits.nbytes),
+            transcendentals=transcendentals * batch * length * channels,
         ),
-        interpret=pltpu.InterpretParams() if plan.interpret else False,
+        interpret=pltpu.InterpretParams() if plan.interpret is True else plan.interpret,
     )(*arrays)
     return [out[:, 0] if kind == "row" else out for out, (kind, _) in zip(outputs, results, strict=True)]

@@ -1,0 +1,256 @@
+"""gated_scan for TPUs, in Mosaic: gates, recurrence and output gate of a block while it is on the chip.
+
+The blocks, the time chunks on the sublanes and the passes over them are those of `linear_scan.tpu`. What
+is copied to scratch memory is not read but computed from the projections, so that decays, entries and
+states never leave the chip. Of the states only those that enter the chunks are written, a row in 64.
+
+The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
+for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
+the projections. Those of the cell's functions come from their own vector-Jacobian products, on a tile.
+
+With n projections besides the output gate's: n + 2 memory accesses an element forward, 2 n + 3 backward.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.gated_scan.cells import Inputs
+from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
+from pallas_kernels.linear_scan.tpu import suits
+from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_plan, pack_resets
+from pallas_kernels.linear_scan.tpu_chunks import (
+    LANES,
+    TILE,
+    at_step,
+    channel_groups,
+    for_each_tile,
+    gradient_rows,
+    keep,
+    keep_mask,
+    rows_of,
+    scan_rows,
+    states_from,
+)
+
+__all__ = ["backward", "forward", "suits"]
+
+# Of all blocks of a grid step; twice this, for those under way, leaves room for the scratch memory.
+BLOCKS_BYTES = 9 << 19
+
+
+def forward(cell, inputs, *, direction, interpret=False):
+    """Return (y, last state, states that enter the chunks).
+
+    Args:
+        cell: the functions between the projections.
+        inputs: `cells.Inputs`, blocks in float32 or bfloat16; sizes that do not suit are padded, at the
+            cost of a copy of every operand.
+        direction: "forward", "reverse" or "both".
+        interpret: run on any platform, slowly, in the TPU interpreter.
+
+    Returns:
+        y in the type of the gate; the state after the last step read [batch, channels] and those before
+        each chunk of time [batch, row blocks, 8, padded channels], float32.
+    """
+    _, length, channels = inputs.gate.shape
+    pad = _Padding(cell, direction)
+    blocks = [*pad.operands(inputs.operands), pad.gate(inputs.gate)]
+    plan = _plan(blocks, len(blocks) + 1, direction, interpret)
+    y, into_chunks, last = call_kernel(
+        plan,
+        _forward_kernel(cell),
+        pack_resets(plan, inputs.resets),
+        [*(("block", array) for array in blocks), *pad.vectors(inputs.parameters), pad.row(inputs.h0)],
+        (("block", inputs.gate.dtype), ("boundary", jnp.float32), ("row", jnp.float32)),
+        scratch_arrays=2,
+        against=False,
+        transcendentals=cell.transcendentals,
+    )
+    return pad.crop(y[:, :length], channels), pad.crop(last, channels), into_chunks
+
+
+def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False):
+    """Return the cotangents of the inputs as `cells.Inputs`, those of parameters and h0 in float32.
+
+    Args:
+        cell: as for `forward`, like all that is not named here.
+        inputs: as for `forward`; h0 is not looked at.
+        into_chunks: states before each chunk, from `forward`.
+        dy: cotangent of y.
+        dlast: cotangent of the last state.
+        direction: as for `forward`.
+        interpret: as for `forward`.
+    """
+    _, length, channels = inputs.gate.shape
+    pad = _Padding(cell, direction)
+    blocks = [*pad.operands(inputs.operands), pad.gate(inputs.gate), pad.gate(dy)]
+    results = [("block", array.dtype) for array in blocks[:-1]]
+    plan = _plan(blocks, len(blocks) + len(results), direction, interpret)
+    found = call_kernel(
+        plan,
+        _backward_kernel(cell),
+        pack_resets(plan, inputs.resets),
+        [
+            *(("block", array) for array in blocks),
+            *pad.vectors(inputs.parameters),
+            ("boundary", into_chunks),
+            pad.row(dlast),
+        ],
+        [*results, *[("row", jnp.float32)] * (len(inputs.parameters) + 1)],
+        scratch_arrays=3,
+        against=True,
+        transcendentals=3 * cell.transcendentals,
+    )
+    *operands, gate = (pad.crop(value[:, :length], channels) for value in found[: len(results)])
+    *parameters, h0 = (pad.crop(value, channels) for value in found[len(results) :])
+    parameters = tuple(value.sum(axis=0) for value in parameters)
+    return Inputs(tuple(operands), gate, parameters, h0, None)
+
+
+class _Padding:
+    """Padding through which the state passes unchanged, so that it may come first."""
+
+    def __init__(self, cell, direction):
+        self.cell, self.halves = cell, 2 if direction == "both" else 1
+
+    def operands(self, arrays):
+        pairs = zip(arrays, self.cell.open_gate, strict=True)
+        return [pad_length(self._channels(array), LENGTH_UNIT, fill) for array, fill in pairs]
+
+    def gate(self, array):
+        return pad_length(self._channels(array), LENGTH_UNIT, 0.0)
+
+    def vectors(self, arrays):
+        return [("channel", self._channels(array.astype(jnp.float32))) for array in arrays]
+
+    def row(self, array):
+        return "row", self._channels(array.astype(jnp.float32))
+
+    def crop(self, array, channels):
+        return crop_channels(array, self.halves, channels)
+
+    def _channels(self, array):
+        return pad_channels(array, self.halves, LANES)
+
+
+def _plan(inputs, blocks, direction, interpret):
+    dtype = jnp.result_type(*inputs)
+    return make_plan(inputs[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)
+
+
+def _loaded(refs, tile, lane):
+    return tuple(ref[0, rows_of(tile), lane].astype(jnp.float32) for ref in refs)
+
+
+def _on_tile(parameter_refs, lane):
+    """Return the parameters of a group of channels, the same on every row of a tile."""
+    return tuple(jnp.broadcast_to(ref[0, :, lane], (TILE, LANES)) for ref in parameter_refs)
+
+
+def _forward_kernel(cell):
+    count = len(cell.operands)
+
+    def kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+        operand_refs, gate_ref, *parameter_refs, h0_ref = inputs[:count], *inputs[count:]
+        y_ref, into_chunks_ref, last_ref = outputs
+        carry_ref, a_rows, x_rows = scratch
+
+        def run_group(first, lanes):
+            parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
+
+            def enter(tile, scratch_row, carried):
+                rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
+                for k, lane in enumerate(lanes):
+                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane))
+                    a_rows[k, rows], x_rows[k, rows] = keep(mask, decay), entry
+                return carried
+
+            for_each_tile(plan.rows, enter)
+            entering = []
+            for k, lane in enumerate(lanes):
+                entering.append(jnp.where(pl.program_id(2) == 0, h0_ref[0, :, lane], carry_ref[first + k]))
+            into_chunks, leaving = scan_rows(plan, a_rows, x_rows, entering, reverse=reverse)
+            for k, lane in enumerate(lanes):
+                carry_ref[first + k] = leaving[k]
+                into_chunks_ref[0, 0, :, lane] = into_chunks[k]
+                last_ref[0, :, lane] = leaving[k][:1]
+
+            def leave(tile, scratch_row, carried):
+                for k, lane in enumerate(lanes):
+                    (gate,) = _loaded([gate_ref], tile, lane)
+                    y = cell.readout(gate) * x_rows[k, pl.ds(scratch_row, TILE)]
+                    y_ref[0, rows_of(tile), lane] = y.astype(y_ref.dtype)
+                return carried
+
+            for_each_tile(plan.rows, leave)
+
+        for first, lanes in channel_groups(plan):
+            run_group(first, lanes)
+
+    return kernel
+
+
+def _backward_kernel(cell):
+    count = len(cell.operands)
+
+    def kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+        operand_refs, gate_ref, dy_ref = inputs[:count], inputs[count], inputs[count + 1]
+        *parameter_refs, into_chunks_ref, dlast_ref = inputs[count + 2 :]
+        *dparameter_refs, dh0_ref = outputs[count + 1 :]
+        carry_ref, a_rows, g_rows, h_rows = scratch
+        # Where the sequence is read forward, step t of a chunk lies in row t + 1, below the state before
+        # it; where it is read in reverse, in row t, above the state before it.
+        shift = 0 if reverse else 1
+        is_first = pl.program_id(2) == 0
+
+        def run_group(first, lanes):
+            parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
+
+            def enter(tile, scratch_row, carried):
+                rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
+                for k, lane in enumerate(lanes):
+                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane))
+                    gate, dy = _loaded([gate_ref, dy_ref], tile, lane)
+                    a_rows[k, rows] = keep(mask, decay)
+                    h_rows[k, pl.ds(scratch_row + shift, TILE)] = entry
+                    g_rows[k, rows] = cell.readout(gate) * dy
+                return carried
+
+            for_each_tile(plan.rows, enter)
+            into_chunks = [into_chunks_ref[0, 0, :, lane] for lane in lanes]
+            states_from(plan, a_rows, h_rows, into_chunks, reverse=reverse, offset=shift)
+            cotangents = []
+            for k, lane in enumerate(lanes):
+                h_rows[k, at_step(plan.chunk if reverse else 0, plan.stride)] = into_chunks[k]
+                # The last state's cotangent enters as a g of a step after the last would.
+                cotangents.append(jnp.where(is_first, dlast_ref[0, :, lane], carry_ref[first + k]))
+            leaving = gradient_rows(plan, a_rows, g_rows, h_rows, cotangents, reverse=reverse, shift=shift)
+
+            def leave(tile, scratch_row, sums):
+                rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
+                added = []
+                for k, lane in enumerate(lanes):
+                    gate, dy, *operands = _loaded([gate_ref, dy_ref, *operand_refs], tile, lane)
+                    _, pull = jax.vjp(cell.enter, parameters[k], tuple(operands))
+                    dparameters, doperands = pull((keep(mask, a_rows[k, rows]), g_rows[k, rows]))
+                    _, pull = jax.vjp(cell.readout, gate)
+                    dgate = pull(dy * h_rows[k, pl.ds(scratch_row + shift, TILE)])
+                    for ref, value in zip(outputs, (*doperands, *dgate), strict=False):
+                        ref[0, rows_of(tile), lane] = value.astype(ref.dtype)
+                    added.append([old + new for old, new in zip(sums[k], dparameters, strict=True)])
+                return added
+
+            nothing = [[jnp.zeros((TILE, LANES), jnp.float32)] * len(dparameter_refs) for _ in lanes]
+            sums = for_each_tile(plan.rows, leave, nothing)
+            for k, lane in enumerate(lanes):
+                carry_ref[first + k] = leaving[k]
+                dh0_ref[0, :, lane] = leaving[k][:1]
+                for ref, value in zip(dparameter_refs, sums[k], strict=True):
+                    before = jnp.where(is_first, 0.0, ref[0, :, lane])
+                    ref[0, :, lane] = before + value.sum(axis=0, keepdims=True)
+
+        for first, lanes in channel_groups(plan):
+            run_group(first, lanes)
+
+    return kernel

@@ -1,0 +1,58 @@
+"""The TPU kernels in the interpreter with its race detector, grid points on two cores in any order."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.gated_scan import GATED_SSM
+from pallas_kernels.gated_scan import tpu as gated
+from pallas_kernels.linear_scan import tpu as linear
+from pallas_kernels.linear_scan import tpu_call
+from tests.pallas_kernels.gated_scan.oracle import layer_inputs
+from tests.pallas_kernels.linear_scan.oracle import inputs
+
+SHAPE = (1, 256, 256)
+
+
+@pytest.fixture
+def detector(monkeypatch):
+    """Two blocks in time for each direction, so that states pass from one to the next."""
+    monkeypatch.setattr(tpu_call, "LONGEST_BLOCK", 128)
+    return pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
+
+
+def test_the_detector_sees_a_race(detector, capsys):
+    """Two grid points that may run at once write the same block."""
+
+    def kernel(x_ref, y_ref):
+        y_ref[...] = x_ref[...]
+
+    call = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+        grid=(4,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+        interpret=detector,
+    )
+    jax.block_until_ready(call(jnp.ones((32, 128))))
+    assert "RACE DETECTED" in capsys.readouterr().out
+
+
+def test_linear_scan_has_none(detector, capsys):
+    a, x, h0, dh, reset = inputs(SHAPE)
+    options = {"resets": (reset, reset), "direction": "both", "interpret": detector}
+    h = linear.forward(a, x, h0, **options)
+    jax.block_until_ready(linear.backward(a, h, h0, dh, **options))
+    assert "RACE" not in capsys.readouterr().out
+
+
+def test_gated_scan_has_none(detector, capsys):
+    arrays, dy, dlast = layer_inputs(SHAPE)
+    options = {"direction": "both", "interpret": detector}
+    _, _, into_chunks = gated.forward(GATED_SSM, arrays, **options)
+    jax.block_until_ready(gated.backward(GATED_SSM, arrays, into_chunks, dy, dlast, **options))
+    assert "RACE" not in capsys.readouterr().out
