@@ -1,40 +1,174 @@
 """The GPU kernel in the interpreter of Mosaic GPU, which also detects races, against the definitions."""
 
+import itertools
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.linear_scan import gpu
+from pallas_kernels.linear_scan.gpu_plan import choose_chunks, count_blocks, make_plan
 from tests.pallas_kernels.linear_scan.oracle import assert_close, inputs
+from tests.pallas_kernels.linear_scan.shared_memory import hazards
 from tests.pallas_kernels.linear_scan.test_backends import DIRECTIONS, expected_of
+from tests.quick_jit import quick_jit
+
+INTERPRETED = InterpretGPUParams(detect_races=True)
 
 
-def check(shape, direction, dtype=jnp.float32, with_resets=True, tolerance=1e-5):
-    a, x, h0, dh, reset = inputs(shape, dtype)
-    resets = (reset, jnp.roll(reset, 1, axis=1)) if with_resets else None
-    options = {
-        "resets": None if resets is None else resets[: 2 if direction == "both" else 1],
-        "direction": direction,
-        "interpret": InterpretGPUParams(),
-    }
+def without_races(function, *arguments, **options):
+    run = quick_jit(partial(function, interpret=INTERPRETED, **options))
+    results = jax.block_until_ready(run(*arguments))
+    assert not interpreter.get_races().races_found
+    return results
+
+
+def check(shape, direction, *, chunks=None, dtype=jnp.float32, reset=None, decay=None, tolerance=1e-5):
+    """Compare both passes with the definitions; `reset` is flags, or False for none."""
+    a, x, h0, dh, random_reset = inputs(shape, dtype)
+    a = a if decay is None else jnp.full_like(a, decay)
+    reset = random_reset if reset is None else reset
+    resets = None if reset is False else (reset, jnp.roll(reset, 1, axis=1))
+    given = None if resets is None else resets[: 2 if direction == "both" else 1]
+    options = {"resets": given, "direction": direction, "chunks": chunks}
     h, da, dx, dh0 = expected_of(direction, (a, x, h0), resets, dh)
-    assert_close(gpu.forward(a, x, h0, **options), h, tolerance)
-    found = gpu.backward(a, jnp.asarray(h, dtype), h0, dh, **options)
-    for value, wanted in zip(found, (da, dx, dh0), strict=True):
+    found_h = without_races(gpu.forward, a, x, h0, **options)
+    found = without_races(gpu.backward, a, jnp.asarray(h, dtype), h0, dh, **options)
+    for value, wanted in zip((found_h, *found), (h, da, dx, dh0), strict=True):
+        assert value.shape == wanted.shape
         assert np.isfinite(np.asarray(value, np.float32)).all()
         assert_close(value, wanted, tolerance)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("shape", [(2, 160, 256), (1, 45, 70)], ids=str)
-def test_values_and_gradients(shape, direction):
-    check(shape, direction)
+def test_the_plain_walk(direction):
+    check((1, 45, 70), direction, chunks=1)
+
+
+def test_slots_are_filled_again():
+    shape = (1, 224, 128)
+    a = jnp.zeros(shape)
+    plan = make_plan(a, a, "forward", streams=2, chunks=1, interpret=None)
+    assert plan.tiles > plan.slots
+    check(shape, "forward", chunks=1)
+
+
+# Two tiles each, so that a state also passes from one tile to the next.
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_chunks_side_by_side(direction):
+    check((1, 512, 32), direction, chunks=8)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_resets_at_the_borders_of_chunks_and_tiles(direction):
+    reset = np.zeros((1, 256), bool)
+    reset[0, [0, 31, 32, 65, 95, 127, 128, 255]] = True
+    check((1, 256, 32), direction, chunks=4, reset=jnp.asarray(reset))
+
+
+def test_sizes_that_do_not_fit_and_the_rule():
+    assert choose_chunks((1, 270, 20), "both") == 8
+    check((1, 270, 20), "both")
 
 
 def test_without_resets():
-    check((1, 64, 256), "both", with_resets=False)
+    check((2, 64, 64), "reverse", chunks=2, reset=False)
 
 
-def test_bfloat16_is_right_to_its_rounding():
-    check((1, 128, 256), "both", dtype=jnp.bfloat16, tolerance=2**-7)
+@pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30])
+def test_extreme_decays_and_products_that_underflow(decay):
+    check((1, 64, 64), "forward", chunks=2, reset=False, decay=decay)
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_bfloat16_is_right_to_its_rounding(chunks):
+    check(
+        (1, 128, 128),
+        "both" if chunks > 1 else "forward",
+        chunks=chunks,
+        dtype=jnp.bfloat16,
+        tolerance=2**-7,
+    )
+
+
+def test_the_state_of_the_chunks_is_float32():
+    """In bfloat16 it would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
+    ones = jnp.ones((1, 512, 16), jnp.bfloat16)
+    h = without_races(
+        gpu.forward, ones, ones, jnp.zeros((1, 16)), resets=None, direction="forward", chunks=8
+    )
+    np.testing.assert_array_equal(h[0, :, 0], jnp.arange(1, 513, dtype=jnp.float32).astype(jnp.bfloat16))
+
+
+def test_a_missing_wait_is_a_race(monkeypatch):
+    monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
+    with pytest.raises(AssertionError, match="races_found"):
+        check((1, 64, 128), "forward", chunks=1)
+
+
+def passes(shape, chunks, direction):
+    """Return both passes with their arguments, to be followed."""
+    block, state = jnp.zeros(shape), jnp.zeros((shape[0], shape[2]))
+    reset = jnp.zeros(shape[:2], bool)
+    options = {"resets": (reset,) * (2 if direction == "both" else 1), "direction": direction}
+    yield partial(gpu.forward, chunks=chunks, **options), (block, block, state)
+    yield partial(gpu.backward, chunks=chunks, **options), (block, block, state, block)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("chunks", [1, 8])
+def test_threads_and_copies_wait_for_each_other(chunks, direction):
+    for function, arguments in passes((1, 2048, 256), chunks, direction):
+        assert hazards(function, *arguments) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "found"),
+    [
+        ("commit_smem", 0, {"get"}),
+        ("commit_smem", 1, {"swap", "copy_smem_to_gmem", "copy_gmem_to_smem"}),
+        ("wait_smem_to_gmem", 0, {"swap"}),
+        ("wait_smem_to_gmem", 1, {"end"}),
+    ],
+)
+def test_a_missing_wait_between_threads_is_found(monkeypatch, name, call, found):
+    for function, arguments in passes((1, 2048, 256), 8, "forward"):
+        calls = itertools.count()
+        real = getattr(plgpu, name)
+
+        def all_but_one(*arguments, calls=calls, real=real, **options):
+            if next(calls) != call:
+                real(*arguments, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(plgpu, name, all_but_one)
+            assert {line.split()[0] for line in hazards(function, *arguments)} == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "direction", "chunks", "blocks"),
+    [
+        ((8, 2048, 2048), "both", 1, 128),
+        ((16, 2048, 2048), "forward", 1, 256),
+        ((4, 4096, 2048), "both", 2, 128),
+        ((2, 8192, 2048), "forward", 4, 128),
+        ((1, 16384, 2048), "both", 8, 128),
+        ((1, 65536, 512), "forward", 8, 32),
+        ((1, 64, 128), "forward", 2, 2),
+        ((1, 32, 128), "forward", 1, 1),
+    ],
+)
+def test_chunks_are_added_until_the_blocks_fill_the_chip(shape, direction, chunks, blocks):
+    assert choose_chunks(shape, direction) == chunks
+    assert count_blocks(shape, direction, chunks) == blocks
+    assert gpu.suits(shape, direction)
+
+
+@pytest.mark.parametrize("shape", [(1, 270, 2048), (1, 512, 24)], ids=str)
+def test_sizes_that_need_padding_do_not_suit(shape):
+    assert not gpu.suits(shape, "forward")

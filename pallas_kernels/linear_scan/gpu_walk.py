@@ -1,0 +1,257 @@
+"""A block of the GPU kernel walks along time: tiles in, states through the steps, tiles out.
+
+No other block and no other warpgroup takes part in what a block does. Its 128 threads and the asynchronous
+copies are kept in step by: a barrier a slot, for tiles on their way in; `wait_smem_to_gmem`, for results on
+their way out; and `commit_smem` (a fence and a barrier of the warpgroup) before anything is read or copied
+that threads wrote, and before anything that they read is written or filled again. Every value has one
+element a thread, [chunks, channels]; a step loads one row of every chunk.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.linear_scan.gpu_plan import RESULT_SLOTS, WORD, Plan
+
+UNROLLED = 8
+
+
+class Recurrence(NamedTuple):
+    """What a pass computes; all values are float32.
+
+    Attributes:
+        against: the walk goes against the reading order, and needs h of the step read before.
+        advance: (state, decay, new) -> state after the step, affine in the state with slope `decay`.
+        results: (state before the step, state after it, new, h of the step read before, clear) -> what is
+            written, `clear` being the function that puts zero where the step is a reset.
+    """
+
+    against: bool
+    advance: Callable
+    results: Callable
+
+
+class Block(NamedTuple):
+    """Whose work it is: a batch row, its row of flags, its channels, and how they are read."""
+
+    row: Any
+    flags_row: Any
+    lanes: Any
+    reverse: bool
+
+
+class Refs(NamedTuple):
+    """Memory, global and shared: [batch, chunks, rows, channels], and [slots, chunks, rows, channels].
+
+    Attributes:
+        streams: a, what is added, and with `against` h.
+        flags: words of reset flags in place of rows, or None.
+        start: the state before the first step, [batch, chunks, channels]; the same for every chunk.
+        results: what is written.
+        end: with `against`, the state after the last step, like `start`.
+        slots: tiles of `streams`.
+        result_slots: tiles of `results`.
+        barriers: one a slot, for the copies that fill it.
+        flag_slots: tiles of `flags`.
+        exchange: (P, H) of the chunks between identities, [2, 3 * chunks, channels].
+        edges: h at the borders of the chunks, [2 * chunks, channels].
+    """
+
+    streams: list
+    flags: Any
+    start: Any
+    results: list
+    end: Any
+    slots: list
+    result_slots: list
+    barriers: Any
+    flag_slots: Any = None
+    exchange: Any = None
+    edges: Any = None
+
+
+def walk(plan: Plan, recurrence: Recurrence, refs: Refs, block: Block) -> None:
+    """Take a block's channels through all tiles."""
+    row, _, lanes, reverse = block
+    descending = reverse != recurrence.against
+
+    def tile_at(number):
+        return plan.tiles - 1 - number if descending else number
+
+    def fetch(number):
+        slot, chunks = jax.lax.rem(number, plan.slots), pl.ds(tile_at(number) * plan.chunks, plan.chunks)
+        copy = partial(plgpu.copy_gmem_to_smem, barrier=refs.barriers.at[slot])
+        for ref, shared in zip(refs.streams, refs.slots, strict=True):
+            copy(ref.at[row, chunks, :, lanes], shared.at[slot])
+        if refs.flags is not None:
+            copy(refs.flags.at[block.flags_row, chunks], refs.flag_slots.at[slot])
+
+    def run_tile(number, carry):
+        slot, result_slot = jax.lax.rem(number, plan.slots), jax.lax.rem(number, RESULT_SLOTS)
+        tile = tile_at(number)
+        edge = _load_outside(plan, refs, block, tile) if recurrence.against else None
+        plgpu.barrier_wait(refs.barriers.at[slot])
+        steps = partial(_steps, refs, slot, descending)
+        entering = carry
+        if plan.chunks > 1:
+            _leave_effects(plan, recurrence, refs, steps, descending)
+            if recurrence.against:
+                _leave_edges(plan, refs, slot, edge, reverse)
+            plgpu.commit_smem()
+            entering, carry = _enter_chunks(plan, refs, carry, descending)
+            if recurrence.against:
+                edge = refs.edges[pl.ds(1 if reverse else plan.chunks - 1, plan.chunks)]
+        plgpu.wait_smem_to_gmem((RESULT_SLOTS - 1) * len(refs.results), wait_read_only=True)
+
+        def update(first, is_last, state):
+            befores = [None] * UNROLLED
+            if recurrence.against:
+                *befores, last, inside = _befores(refs.slots[2], slot, first, is_last, reverse)
+                befores.append(jnp.where(inside, last, edge))
+            for (t, decay, new, clear), before in zip(steps(first), befores, strict=True):
+                after = recurrence.advance(state, decay, new)
+                written = recurrence.results(state, after, new, before, clear)
+                for shared, value in zip(refs.result_slots, written, strict=True):
+                    shared[result_slot, :, t] = value.astype(shared.dtype)
+                state = after
+            return state
+
+        state = _for_each_group(plan, descending, update, entering)
+        plgpu.commit_smem()
+        chunks = pl.ds(tile * plan.chunks, plan.chunks)
+        for shared, ref in zip(refs.result_slots, refs.results, strict=True):
+            plgpu.copy_smem_to_gmem(shared.at[result_slot], ref.at[row, chunks, :, lanes])
+        pl.when(number + plan.slots < plan.tiles)(lambda: fetch(number + plan.slots))
+        return state if plan.chunks == 1 else carry
+
+    for number in range(plan.slots):
+        fetch(jnp.int32(number))
+    if plan.chunks > 1:
+        for rows in (pl.ds(0, plan.chunks), pl.ds(2 * plan.chunks, plan.chunks)):
+            for which, value in enumerate(_nothing(plan)):
+                refs.exchange[which, rows] = value
+    start = jnp.zeros(plan.lanes, jnp.float32) if recurrence.against else refs.start[row, :, lanes]
+    state = jax.lax.fori_loop(0, plan.tiles, run_tile, _laid_out(plan, start))
+    plgpu.wait_smem_to_gmem(0)
+    if recurrence.against:
+        refs.end[row, :, lanes] = state
+
+
+def _laid_out(plan, value):
+    """Tell the compiler the layout of what a loop carries; the interpreter knows no layouts."""
+    if plan.interpret is not None:
+        return value
+    return plgpu.layout_cast(value, plgpu.Layout.WG_STRIDED(plan.lanes, 1))
+
+
+def _nothing(plan):
+    """Return what a chunk that changes nothing does to a state h: 1 h + 0."""
+    one, zero = jnp.ones(plan.lanes, jnp.float32), jnp.zeros(plan.lanes, jnp.float32)
+    return _laid_out(plan, one), _laid_out(plan, zero)
+
+
+def _for_each_group(plan, descending, function, carry):
+    """Run `function(first row, whether it is the last group, carry)` over groups of a chunk's rows."""
+    groups = plan.rows // UNROLLED
+
+    def group(index, carry):
+        first = UNROLLED * (groups - 1 - index if descending else index)
+        return function(first, index == groups - 1, carry)
+
+    return jax.lax.fori_loop(0, groups, group, carry)
+
+
+def _steps(refs, slot, descending, first):
+    """Return (row, decay, new, clear) of each step of a group, in the order of the walk."""
+    word = None if refs.flags is None else refs.flag_slots[slot, :, jax.lax.div(first, WORD)]
+
+    def step(t):
+        def clear(value):
+            if word is None:
+                return value
+            bit = jax.lax.shift_left(jnp.int32(1), jax.lax.rem(t, WORD))
+            return jnp.where((word & bit) == 0, value, 0.0)
+
+        decay, new = (shared[slot, :, t].astype(jnp.float32) for shared in refs.slots[:2])
+        return t, clear(decay), new, clear
+
+    return [step(first + k) for k in range(UNROLLED)[:: -1 if descending else 1]]
+
+
+def _befores(h, slot, first, is_last, reverse):
+    """Return h of the step read before each step of a group, in the order of a walk against it.
+
+    The one of the last step lies in the next group. In a chunk's last group it lies outside of the chunk,
+    and what is returned means nothing; whether it is inside is returned last.
+    """
+    if reverse:
+        rows, beyond = [first + k + 1 for k in range(UNROLLED - 1)], first + UNROLLED
+    else:
+        rows, beyond = [first + k - 1 for k in range(UNROLLED - 1, 0, -1)], first - 1
+    rows.append(jnp.where(is_last, first, beyond))
+    return [*(h[slot, :, t].astype(jnp.float32) for t in rows), jnp.logical_not(is_last)]
+
+
+def _border(plan, reverse):
+    """Return the row of a chunk that the next chunk, in reading order, reads before its first."""
+    return 0 if reverse else plan.rows - 1
+
+
+def _load_outside(plan, refs, block, tile):
+    """Return h at the borders of the chunks of the tile that is read before `tile`; h0 if there is none.
+
+    Only that of the one chunk which touches `tile` is of use; all threads do the same.
+    """
+    is_first = tile == (plan.tiles - 1 if block.reverse else 0)
+    other = jnp.where(is_first, tile, tile + 1 if block.reverse else tile - 1)
+    chunks = pl.ds(other * plan.chunks, plan.chunks)
+    h = refs.streams[2][block.row, chunks, _border(plan, block.reverse), block.lanes]
+    return jnp.where(is_first, refs.start[block.row, :, block.lanes], h.astype(jnp.float32))
+
+
+def _leave_edges(plan, refs, slot, outside, reverse):
+    """Leave h at the chunks' borders so that each chunk finds that of the chunk before one row further."""
+    own = refs.slots[2][slot, :, _border(plan, reverse)].astype(jnp.float32)
+    refs.edges[pl.ds(0 if reverse else plan.chunks, plan.chunks)] = own
+    refs.edges[pl.ds(plan.chunks if reverse else 0, plan.chunks)] = outside
+
+
+def _leave_effects(plan, recurrence, refs, steps, descending):
+    """Find what each chunk does to the state that enters it, h -> P h + H, and leave it for the others."""
+
+    def effect(first, is_last, carried):
+        product, state = carried
+        for _, decay, new, _ in steps(first):
+            product, state = decay * product, recurrence.advance(state, decay, new)
+        return product, state
+
+    effects = _for_each_group(plan, descending, effect, _nothing(plan))
+    for which, value in enumerate(effects):
+        refs.exchange[which, pl.ds(plan.chunks, plan.chunks)] = value
+
+
+def _enter_chunks(plan, refs, carry, descending):
+    """Return the state that enters each chunk, and the state that leaves the tile, known to all.
+
+    On either side of the effects lie as many identities. So the thread of chunk k finds in the rows from
+    k + 1 on first identities and then the chunks before its own, and in those from k + chunks on its own,
+    those after it, and identities again: all threads read as many rows, each from its own view.
+    """
+    chunks = plan.chunks
+
+    def through(state, offsets):
+        for offset in offsets:
+            rows = pl.ds(offset, chunks)
+            state = refs.exchange[0, rows] * state + refs.exchange[1, rows]
+        return state
+
+    if descending:
+        entering = through(carry, range(2 * chunks - 1, chunks, -1))
+        return entering, through(entering, range(chunks, 0, -1))
+    entering = through(carry, range(1, chunks))
+    return entering, through(entering, range(chunks, 2 * chunks))
