@@ -53,5 +53,18 @@ def test_the_loops_keep_up_with_the_memory(rows):
     assert rates["v5p", "bfloat16", "backward"] >= 79
 
 
-def test_the_gpu_kernels_compile_for_an_h200():
-    assert run("benchmarks.scan_gpu").count("\n") == 2 + 8
+def test_the_gpu_kernels_compile_for_an_h200_and_move_no_more_than_they_must(tmp_path):
+    output = tmp_path / "rows.json"
+    run("benchmarks.scan_gpu", "--compile", "--json", output)
+    rows = json.loads(output.read_text())
+    assert len(rows) == 2 * 2 * 2
+    for row in rows:
+        assert row["chunks"] == {8: 1, 1: 8}[row["shape"][0]], row
+        assert 120 <= row["blocks"] <= 132, row
+        assert row["spilled"] == 0, row
+        # 227 KiB are all that a block may have; 35 on the way keep the memory of a multiprocessor busy.
+        assert row["shared_kib"] <= 227, row
+        assert row["way_kib"] >= 2 * 35, row
+        # No copy of an operand, which would be a whole access: nothing but the flags and the states.
+        assert row["temporary"] <= 0.01, row
+        assert row["accesses"] <= {"forward": 3.01, "backward": 5.04}[row["pass"]], row
