@@ -1,10 +1,10 @@
-"""linear_scan compiled for TPUs that are not there: `python -m benchmarks.scan_tpu` (`pip install libtpu`).
+"""The scans compiled for TPUs that are not there: `python -m benchmarks.scan_tpu` (`pip install libtpu`).
 
 For each chip, type, shape and pass: the bytes that the program moves, as a multiple of what three (forward)
-or five (backward) accesses an element come to; whole operands copied around the kernel; elements a cycle
-that its loops process, and how many the memory can deliver. `recurrentgemma` and `associative_scan` are
-compiled beside it; the first is left out where it is not installed. Bytes are counted from the compiled
-text; bundles and loops are those of the final program.
+or five (backward) accesses an element come to, for gated_scan five and nine; whole operands copied around
+the kernel; elements a cycle that its loops process, and how many the memory can deliver. `recurrentgemma`
+and `associative_scan` are compiled beside them; the first is left out where it is not installed. Bytes are
+counted from the compiled text; bundles and loops are those of the final program.
 """
 
 from benchmarks import tpu_programs  # isort: skip
@@ -19,6 +19,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.gated_scan import GATED_SSM
+from pallas_kernels.gated_scan import tpu as gated_tpu
+from pallas_kernels.gated_scan.cells import Inputs
 from pallas_kernels.linear_scan import tpu, tpu_call, tpu_chunks
 
 # Bytes a second of a chip's memory, cycles a second of a core, cores (Google Cloud's TPU pages; the clock
@@ -31,25 +34,29 @@ CHIPS = {
 }
 SHAPES = ((8, 2048, 2048), (1, 16384, 4096))
 ACCESSES = {"forward": 3, "backward": 5}
+GATED_ACCESSES = {"forward": 5, "backward": 9}
 
 
-def elements_per_cycle(bundles: str, plan: tpu_call.Plan, pass_name: str) -> float:
+def elements_per_cycle(bundles: str, plan: tpu_call.Plan, loops: tuple[int, int, int]) -> float:
     """Return how many elements the loops of our kernel process in a cycle, the worse of its directions.
 
-    A group of channels takes five loops forward and seven backward: copies in (of one chunk a turn), two
-    loops over steps, copies out.
+    Args:
+        bundles: the compiled kernel.
+        plan: how the call is cut.
+        loops: of a group of channels: over tiles before the recurrence (one chunk a turn), over steps, over
+            tiles after it.
     """
-    copies_in, copies_out = {"forward": (2, 1), "backward": (3, 2)}[pass_name]
-    loops = tpu_programs.innermost_loops(bundles)
-    each = copies_in + 2 + copies_out
-    groups = [loops[start : start + each] for start in range(0, len(loops), each)]
+    before, over_steps, after = loops
+    found = tpu_programs.innermost_loops(bundles)
+    each = before + over_steps + after
+    groups = [found[start : start + each] for start in range(0, len(found), each)]
     in_copy = plan.chunk * plan.together * tpu_call.LANES
     in_steps = tpu_chunks.CHUNKS * tpu_chunks.STEPS_UNROLLED * plan.together * tpu_call.LANES
     rates = []
     for group in groups:
-        steps = group[copies_in : copies_in + 2]
+        steps = group[before : before + over_steps]
         if len(group) != each or not all(products for _, products in steps):
-            raise ValueError(f"the loops of the {pass_name} kernel are not the ones expected: {loops}")
+            raise ValueError(f"the loops of the kernel are not the ones expected: {found}")
         copying = sum(cycles for cycles, _ in group) - sum(cycles for cycles, _ in steps)
         rates.append(1 / (copying / in_copy + sum(cycles for cycles, _ in steps) / in_steps))
     return min(rates)
@@ -69,13 +76,41 @@ def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_re
     def backward(a, h, h0, dh, resets):
         return tpu.backward(a, h, h0, dh, resets=resets, direction=direction)
 
-    function, arguments = {
-        "forward": (forward, (block, block, state, resets)),
-        "backward": (backward, (block, block, state, block, resets)),
+    function, arguments, loops = {
+        "forward": (forward, (block, block, state, resets), (2, 2, 1)),
+        "backward": (backward, (block, block, state, block, resets), (3, 2, 2)),
     }[pass_name]
     text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
     plan = tpu_call.make_plan(shape, dtype, direction, False)
-    return {**measures(text, shape, dtype, pass_name), "rate": elements_per_cycle(bundles, plan, pass_name)}
+    return {
+        **measures(text, shape, dtype, ACCESSES[pass_name]),
+        "rate": elements_per_cycle(bundles, plan, loops),
+    }
+
+
+def compile_gated(topology, shape, dtype, pass_name):
+    """Return moved bytes and copies, and elements a cycle, of the Gated SSM's kernel."""
+    array = tpu_programs.abstract(topology)
+    batch, length, channels = shape
+    block, state = array(shape, dtype), array((batch, channels), jnp.float32)
+    resets = (array((batch, length), jnp.bool_),) * 2
+    inputs = Inputs((block,) * 3, block, (array((channels,), jnp.float32),), state, resets)
+
+    def forward(inputs):
+        return gated_tpu.forward(GATED_SSM, inputs, direction="both")
+
+    def backward(inputs, into_chunks, dy, dlast):
+        return gated_tpu.backward(GATED_SSM, inputs, into_chunks, dy, dlast, direction="both")
+
+    into_chunks = jax.eval_shape(forward, inputs)[2]
+    function, arguments, loops = {
+        "forward": (forward, (inputs,), (1, 2, 1)),
+        "backward": (backward, (inputs, array(into_chunks.shape, jnp.float32), block, state), (1, 3, 1)),
+    }[pass_name]
+    text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
+    accesses = GATED_ACCESSES[pass_name]
+    plan = gated_tpu.plan_for([inputs.gate], accesses, "both", False)
+    return {**measures(text, shape, dtype, accesses), "rate": elements_per_cycle(bundles, plan, loops)}
 
 
 def compile_other(scan, topology, shape, dtype, pass_name):
@@ -88,19 +123,18 @@ def compile_other(scan, topology, shape, dtype, pass_name):
 
     forward = jax.jit(scan).lower(block, block).compile().as_text()
     if pass_name == "forward":
-        return measures(forward, shape, dtype, pass_name)
-    both = measures(
-        jax.jit(gradient).lower(block, block, block).compile().as_text(), shape, dtype, pass_name
-    )
-    alone = measures(forward, shape, dtype, pass_name)
+        return measures(forward, shape, dtype, ACCESSES[pass_name])
+    text = jax.jit(gradient).lower(block, block, block).compile().as_text()
+    both = measures(text, shape, dtype, ACCESSES[pass_name])
+    alone = measures(forward, shape, dtype, ACCESSES[pass_name])
     return {name: both[name] - alone[name] for name in both}
 
 
-def measures(text, shape, dtype, pass_name):
+def measures(text, shape, dtype, accesses):
     """Return bytes as a multiple of the least possible, and the number of whole operands copied."""
     array_bytes = shape[0] * shape[1] * shape[2] * jnp.dtype(dtype).itemsize
     return {
-        "bytes": tpu_programs.moved_bytes(text) / (ACCESSES[pass_name] * array_bytes),
+        "bytes": tpu_programs.moved_bytes(text) / (accesses * array_bytes),
         "copies": tpu_programs.full_copies(text, array_bytes),
     }
 
@@ -138,9 +172,22 @@ def rows(topologies, beside):
                     "shape": list(shape),
                     "pass": pass_name,
                 }
-                needed = bandwidth / (accesses * jnp.dtype(dtype).itemsize * clock * cores)
+                least = jnp.dtype(dtype).itemsize * clock * cores / bandwidth
                 ours = compile_ours(topology, shape, dtype, pass_name)
-                yield {**head, "implementation": "ours, both ways, resets", **ours, "needed": needed}
+                yield {
+                    **head,
+                    "implementation": "linear_scan, both ways, resets",
+                    **ours,
+                    "needed": 1 / (accesses * least),
+                }
+                if shape == SHAPES[0]:
+                    gated = compile_gated(topology, shape, dtype, pass_name)
+                    yield {
+                        **head,
+                        "implementation": "gated_scan, both ways, resets",
+                        **gated,
+                        "needed": 1 / (GATED_ACCESSES[pass_name] * least),
+                    }
                 if topology not in beside or shape != SHAPES[0]:
                     continue
                 for name, scan in others():

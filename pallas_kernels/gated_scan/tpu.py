@@ -56,7 +56,7 @@ def forward(cell, inputs, *, direction, interpret=False):
     _, length, channels = inputs.gate.shape
     pad = _Padding(cell, direction)
     blocks = [*pad.operands(inputs.operands), pad.gate(inputs.gate)]
-    plan = _plan(blocks, len(blocks) + 1, direction, interpret)
+    plan = plan_for(blocks, len(blocks) + 1, direction, interpret)
     y, into_chunks, last = call_kernel(
         plan,
         _forward_kernel(cell),
@@ -86,7 +86,7 @@ def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False
     pad = _Padding(cell, direction)
     blocks = [*pad.operands(inputs.operands), pad.gate(inputs.gate), pad.gate(dy)]
     results = [("block", array.dtype) for array in blocks[:-1]]
-    plan = _plan(blocks, len(blocks) + len(results), direction, interpret)
+    plan = plan_for(blocks, len(blocks) + len(results), direction, interpret)
     found = call_kernel(
         plan,
         _backward_kernel(cell),
@@ -106,6 +106,12 @@ def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False
     *parameters, h0 = (pad.crop(value, channels) for value in found[len(results) :])
     parameters = tuple(value.sum(axis=0) for value in parameters)
     return Inputs(tuple(operands), gate, parameters, h0, None)
+
+
+def plan_for(arrays, blocks, direction, interpret):
+    """Return how a call with such arrays is cut whose grid steps read and write that many blocks."""
+    dtype = jnp.result_type(*arrays)
+    return make_plan(arrays[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)
 
 
 class _Padding:
@@ -132,11 +138,6 @@ class _Padding:
 
     def _channels(self, array):
         return pad_channels(array, self.halves, LANES)
-
-
-def _plan(inputs, blocks, direction, interpret):
-    dtype = jnp.result_type(*inputs)
-    return make_plan(inputs[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)
 
 
 def _loaded(refs, tile, lane):
