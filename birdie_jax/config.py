@@ -9,6 +9,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import ml_collections
@@ -46,7 +47,17 @@ __all__ = [
     "to_dict",
 ]
 
-MODELS = ("gated_ssm_plus", "gated_ssm", "gated_ssm_mlp")
+MODELS = (
+    "gated_ssm_plus",
+    "gated_ssm",
+    "gated_ssm_mlp",
+    "hawk",
+    "hawk_mlp",
+    "birdie_ssm",
+    "transformer",
+)
+WITH_HAWK = ("hawk", "hawk_mlp")
+WITH_ATTENTION = ("transformer",)
 
 
 class ConfigError(ValueError):
@@ -123,7 +134,8 @@ def _check(config: Config) -> None:
         require(getattr(getattr(config, section), leaf) in choices, name, ", ".join(choices))
 
     positive = """data.vocab_size data.record_tokens batching.rows batching.length batching.prefetch
-        model.layers model.features model.state model.mlp_features model.conv_width bandit.every_steps
+        model.layers model.features model.state model.mlp_features model.conv_width model.heads
+        bandit.every_steps
         bandit.critic_layers bandit.critic_features bandit.critic_state bandit.candidates
         bandit.average_best bandit.top_arms train.num_steps train.log_every_steps
         train.accumulation_steps train.loss_chunk checkpoint.every_steps eval.batches_per_arm
@@ -133,6 +145,7 @@ def _check(config: Config) -> None:
         require(getattr(getattr(config, section), leaf) >= 1, name, "at least 1")
     for name in (
         "batching.workers",
+        "model.kv_heads",
         "bandit.critic_updates",
         "optimizer.warmup_steps",
         "batching.lookahead",
@@ -148,7 +161,11 @@ def _check(config: Config) -> None:
     one_of("model.remat", "none", "dots", "full")
     one_of("model.scan_implementation", "", "xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
+    one_of("model.input_activation", "tanh", "sigmoid", "gelu", "identity")
+    one_of("model.attention_implementation", "", "xla", "cudnn")
     require(config.model.norm_epsilon > 0, "model.norm_epsilon", "more than 0")
+    require(config.model.rope_base > 1, "model.rope_base", "more than 1")
+    _check_heads(config.model, require)
     require(
         config.batching.spacing >= config.model.conv_width - 1,
         "batching.spacing",
@@ -202,3 +219,15 @@ def _check(config: Config) -> None:
     require(config.mesh.data == -1 or config.mesh.data >= 1, "mesh.data", "-1 or at least 1")
     for name in ("fsdp", "tensor", "sequence"):
         require(getattr(config.mesh, name) == 1, f"mesh.{name}", "1 (this release shards over data only)")
+
+
+def _check_heads(model: ModelConfig, require: Callable[[bool, str, str], None]) -> None:
+    """Check what divides what, where the model has heads: other models do not read these fields."""
+    if model.name in WITH_HAWK:
+        allowed = f"a divisor of model.state = {model.state}"
+        require(model.state % model.heads == 0, "model.heads", allowed)
+    if model.name in WITH_ATTENTION:
+        allowed = f"a divisor of model.features = {model.features} into heads of an even width"
+        require(model.features % (2 * model.heads) == 0, "model.heads", allowed)
+        allowed = f"a divisor of model.heads = {model.heads}, or 0 for as many"
+        require(model.kv_heads == 0 or model.heads % model.kv_heads == 0, "model.kv_heads", allowed)

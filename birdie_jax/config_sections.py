@@ -69,12 +69,16 @@ class ModelConfig:
 
     Attributes:
         name: gated_ssm (fused mixer and MLP), gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and
-            short convolution).
+            short convolution), hawk, hawk_mlp (separate MLP), birdie_ssm (the early draft's), transformer.
         layers: number of blocks.
         features: width D of the residual stream.
         state: recurrent channels N of a block; half of them run in reverse where `bidirectional`.
         mlp_features: inner width of the gated MLP.
         conv_width: taps of the short convolution.
+        heads: query heads of attention; groups of Hawk's block-diagonal gates.
+        kv_heads: heads of keys and values; 0 = as many as `heads`.
+        rope_base: base of attention's rotary frequencies.
+        input_activation: tau of the Birdie SSM: tanh, sigmoid, gelu or identity.
         bidirectional: read the context in both directions.
         tie_embeddings: the output head is the embedding table.
         dtype: type of activations and matrix products; parameters are always float32.
@@ -82,6 +86,7 @@ class ModelConfig:
             0.996 and 1, so that slow decays need float32.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         scan_implementation: of `pallas_kernels.gated_scan`; empty = the best one for the platform.
+        attention_implementation: of `jax.nn.dot_product_attention`; empty = the best one for the platform.
         norm_epsilon: added to the mean square in RMSNorm.
     """
 
@@ -91,12 +96,17 @@ class ModelConfig:
     state: int = 2560
     mlp_features: int = 4864
     conv_width: int = 4
+    heads: int = 16
+    kv_heads: int = 0
+    rope_base: float = 500_000.0
+    input_activation: str = "tanh"
     bidirectional: bool = True
     tie_embeddings: bool = True
     dtype: str = "bfloat16"
     scan_dtype: str = "float32"
     remat: str = "full"
     scan_implementation: str = ""
+    attention_implementation: str = ""
     norm_epsilon: float = 1e-6
 
 

@@ -65,12 +65,26 @@ def test_default_is_usable_and_round_trips():
         (
             "model.name",
             "mamba2",
-            "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, gated_ssm, gated_ssm_mlp",
+            "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, gated_ssm, gated_ssm_mlp, hawk, "
+            "hawk_mlp, birdie_ssm, transformer",
         ),
         (
             "model.state",
             33,
             "config.model.state: found 33; allowed: an even number: half of it runs in reverse",
+        ),
+        ("model.heads", 0, "config.model.heads: found 0; allowed: at least 1"),
+        ("model.kv_heads", -1, "config.model.kv_heads: found -1; allowed: at least 0"),
+        ("model.rope_base", 1, "config.model.rope_base: found 1.0; allowed: more than 1"),
+        (
+            "model.input_activation",
+            "relu",
+            "config.model.input_activation: found 'relu'; allowed: tanh, sigmoid, gelu, identity",
+        ),
+        (
+            "model.attention_implementation",
+            "flash",
+            "config.model.attention_implementation: found 'flash'; allowed: , xla, cudnn",
         ),
         (
             "data.validation_fraction",
@@ -107,3 +121,36 @@ def test_missing_field():
         del config.train["num_steps"]
 
     assert refusal(drop) == "config.train.num_steps: missing"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"name": "hawk", "state": 64, "heads": 12},
+            "config.model.heads: found 12; allowed: a divisor of model.state = 64",
+        ),
+        (
+            {"name": "transformer", "features": 60, "heads": 8},
+            "config.model.heads: found 8; allowed: a divisor of model.features = 60 into heads of an even "
+            "width",
+        ),
+        (
+            {"name": "transformer", "features": 60, "heads": 20},
+            "config.model.heads: found 20; allowed: a divisor of model.features = 60 into heads of an even "
+            "width",
+        ),
+        (
+            {"name": "transformer", "features": 64, "heads": 8, "kv_heads": 3},
+            "config.model.kv_heads: found 3; allowed: a divisor of model.heads = 8, or 0 for as many",
+        ),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused_where_they_are_read(fields, message):
+    def change(config, **more):
+        config.model.update(fields | more)
+
+    assert refusal(change) == message
+    harmless = default_config()
+    change(harmless, name="gated_ssm")
+    assert parse_config(harmless).model.heads == fields["heads"]

@@ -22,9 +22,9 @@ from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.transformer_critic import TransformerCritic, reward_head
 from birdie_jax.config import BanditConfig, ModelConfig
 from birdie_jax.models.block import Block, make_mixer
-from birdie_jax.models.gated_ssm import GatedSSMCache
 from birdie_jax.models.layers import RMSNorm, projection
 from birdie_jax.models.layout import Layout, packed_layout
+from birdie_jax.models.recurrence import RecurrentCache
 
 
 class Memory(NamedTuple):
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
     """
 
     used: Int[Array, ""]
-    layers: GatedSSMCache
+    layers: RecurrentCache
 
 
 class GatedSSMCritic(nn.Module):
@@ -107,6 +107,7 @@ class GatedSSMCritic(nn.Module):
             segment_ids=everywhere.astype(jnp.int32),
             forward_reset=everywhere & (memory.used == 0),
             reverse_reset=everywhere,
+            bidirectional=~everywhere,
         )
         x, _ = self.blocks(self.entry(step)[None, None], memory.layers, layout)
         return self._rewards(x)[0, 0]

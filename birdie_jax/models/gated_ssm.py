@@ -1,18 +1,15 @@
 """The Gated SSM: one sequence mixer, causal or bidirectional on the context."""
 
-from typing import NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from birdie_jax.array_types import Activations, Key, RowState
+from birdie_jax.array_types import Activations, Key
 from birdie_jax.models.layers import ShortConvolution, projection
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.over_devices import over_devices
-from pallas_kernels.gated_scan import GATED_SSM, gated_scan
+from birdie_jax.models.recurrence import RecurrentCache, empty_recurrent_cache, scan_states
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -23,18 +20,6 @@ def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float3
     """
     timescale = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(2.0), jnp.log(200.0)))
     return jnp.log(timescale - 1)
-
-
-class GatedSSMCache(NamedTuple):
-    """What decoding carries from token to token, of constant size.
-
-    Attributes:
-        state: float32, the forward channels after the last token (all N of them in a causal model).
-        conv_tail: the last conv_width - 1 inputs; no time steps where there is no convolution.
-    """
-
-    state: RowState
-    conv_tail: Float[Array, "rows tail features"]
 
 
 class GatedSSM(nn.Module):
@@ -59,8 +44,8 @@ class GatedSSM(nn.Module):
         conv_width: taps of the convolution; 0 = none.
         bidirectional: whether the second half runs in reverse.
         dtype: type of the matrix products.
-        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
-        scan_implementation: for `gated_scan`; None = the best one for the platform.
+        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
+        scan_implementation: for `linear_scan`; None = the best one for the platform.
         output_scale: multiplies the initial size of W_out.
     """  # noqa: D400, D415
 
@@ -75,8 +60,8 @@ class GatedSSM(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Activations, layout: Layout, cache: GatedSSMCache | None = None
-    ) -> tuple[Activations, GatedSSMCache | None]:
+        self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
+    ) -> tuple[Activations, RecurrentCache | None]:
         """Mix along the sequence.
 
         Args:
@@ -87,49 +72,40 @@ class GatedSSM(nn.Module):
         Returns:
             Outputs, and the cache that continues after the last token (None if none was given).
         """
-        output_gate = projection(self.state, "output_gate", self.dtype)(x)
+        output_gate = jax.nn.gelu(projection(self.state, "output_gate", self.dtype)(x))
         tail = None if cache is None else cache.conv_tail
         if self.conv_width:
             x, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(x, layout, tail)
         forget_bias = self.param("forget_bias", slow_to_fast, (self.state,), jnp.float32)
-        operands = tuple(
-            projection(self.state, name, self.dtype)(x) for name in ("input_gate", "input", "forget_gate")
+        forget = jax.nn.sigmoid(
+            projection(self.state, "forget_gate", self.dtype)(x).astype(self.scan_dtype)
+            + forget_bias.astype(self.scan_dtype)
         )
-        initial = None if cache is None else cache.state
-        y, last = self._scan(operands, output_gate, initial, layout, (forget_bias,))
-        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
-        if cache is None:
-            return y, None
-        return y, GatedSSMCache(last[:, : cache.state.shape[-1]], tail)
+        entry = jax.nn.sigmoid(projection(self.state, "input_gate", self.dtype)(x)) * projection(
+            self.state, "input", self.dtype
+        )(x)
+        entry = entry.astype(self.scan_dtype)
 
-    def _scan(self, operands, output_gate, initial, layout, parameters):
-        """Return o_t * h_t and the last state; `initial` is that of the forward channels, or None."""
-        resets = (layout.forward_reset,)
-        if self.bidirectional:
-            resets = (layout.forward_reset, layout.reverse_reset)
-            if initial is not None:
-                # What comes after the last token is not there yet: in reverse it starts from nothing.
-                initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
+        h = self._scan(forget, entry, layout, None if cache is None else cache.state)
+        y = projection(self.features, "out", self.dtype, self.output_scale)(
+            output_gate * h.astype(self.dtype)
+        )
+        return y, None if cache is None else cache.after(h, tail)
 
-        def scan(operands, output_gate, initial, resets, parameters):
-            return gated_scan(
-                GATED_SSM,
-                operands,
-                output_gate,
-                parameters,
-                direction="both" if self.bidirectional else "forward",
-                h0=initial,
-                resets=resets,
-                scan_dtype=self.scan_dtype,
-                implementation=self.scan_implementation,
-            )
+    def _scan(self, forget, entry, layout, initial):
+        """Return h; `initial` is the state of the forward channels before the first token, or None."""
+        return scan_states(
+            forget,
+            entry,
+            layout,
+            initial,
+            bidirectional=self.bidirectional,
+            implementation=self.scan_implementation,
+        )
 
-        return over_devices(scan, operands, output_gate, initial, resets, shared=(parameters,))
-
-    def empty_cache(self, rows: int) -> GatedSSMCache:
-        """Return the cache from which `rows` new samples start."""
+    def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
+        """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
+        del length
         channels = self.state // 2 if self.bidirectional else self.state
-        return GatedSSMCache(
-            state=jnp.zeros((rows, channels), jnp.float32),
-            conv_tail=jnp.zeros((rows, max(self.conv_width - 1, 0), self.features), self.dtype),
-        )
+        tail = (max(self.conv_width - 1, 0), self.features)
+        return empty_recurrent_cache(rows, channels, tail, self.dtype)

@@ -9,8 +9,7 @@ from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import matmul
-from birdie_jax.models.block import Block, make_mixer
-from birdie_jax.models.gated_ssm import GatedSSMCache
+from birdie_jax.models.block import Block, Cache, make_mixer
 from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, packed_layout
 
@@ -58,8 +57,8 @@ class LanguageModel(nn.Module):
         return self.logits(hidden)
 
     def hidden(
-        self, tokens: TokenIds, layout: Layout, cache: GatedSSMCache | None = None
-    ) -> tuple[Activations, GatedSSMCache | None]:
+        self, tokens: TokenIds, layout: Layout, cache: Cache | None = None
+    ) -> tuple[Activations, Cache | None]:
         """Return what the head reads, and the continued cache (leading axis: layers)."""
         # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
         x = (self.embedding[tokens] * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
@@ -74,9 +73,17 @@ class LanguageModel(nn.Module):
         """Return the head's weights: the embedding table itself where they are tied."""
         return self.embedding if self.config.tie_embeddings else self.head
 
-    def empty_cache(self, rows: int) -> GatedSSMCache:
-        """Return the cache from which `rows` new samples start, one slice a layer."""
-        one = make_mixer(self.config, parent=None).empty_cache(rows)
+    def empty_cache(self, rows: int, length: int | None = None) -> Cache:
+        """Return the cache from which `rows` new samples start, one slice a layer.
+
+        Args:
+            rows: samples, one a row.
+            length: most tokens that a row will have; a model without attention does not read it.
+
+        Raises:
+            ValueError: the model has attention and `length` is not given.
+        """
+        one = make_mixer(self.config, parent=None).empty_cache(rows, length)
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.config.layers, *leaf.shape)), one)
 
 

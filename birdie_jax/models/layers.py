@@ -99,4 +99,6 @@ class ShortConvolution(nn.Module):
             shifted = slice(self.width - 1 - k, self.width - 1 - k + length)
             same_sample = (extended_segments[:, shifted] == segments) & (segments > 0)
             y += jnp.where(same_sample[..., None], extended[:, shifted] * kernel[k], 0)
-        return y, extended[:, length:]
+        # A sample that began within the tail has no inputs before its first token.
+        open_sample = (extended_segments[:, length:] == segments[:, -1:]) & (segments[:, -1:] > 0)
+        return y, jnp.where(open_sample[..., None], extended[:, length:], 0)

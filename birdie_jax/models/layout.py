@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from birdie_jax.array_types import TokenIds, TokenMask
 
@@ -14,11 +16,24 @@ class Layout(NamedTuple):
         segment_ids: sample of each token, 0 on padding and spacing.
         forward_reset: nothing enters this token from the one on its left.
         reverse_reset: nothing enters this token from the one on its right.
+        bidirectional: true on the context, whose tokens may attend to one another (E.1: attn_mask = 1).
     """
 
     segment_ids: TokenIds
     forward_reset: TokenMask
     reverse_reset: TokenMask
+    bidirectional: TokenMask
+
+    def positions(self, before: Int[Array, " rows"] | None = None) -> TokenIds:
+        """Return the index of each token within its sample, without meaning on padding.
+
+        A sample begins at a forward reset. So a slice of a layout, or one that continues an earlier call,
+        needs no more than `before`, the tokens that the open sample of each row had before this call.
+        """
+        index = jnp.arange(self.segment_ids.shape[1], dtype=jnp.int32)[None]
+        before = jnp.zeros_like(self.segment_ids[:, 0]) if before is None else before
+        begin = jax.lax.cummax(jnp.where(self.forward_reset, index, -1), axis=1)
+        return jnp.where(begin < 0, index + before[:, None], index - begin)
 
 
 def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:
@@ -36,6 +51,7 @@ def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:
         segment_ids=segment_ids,
         forward_reset=padding | (segment_ids != before),
         reverse_reset=padding | (segment_ids != after) | ~bidirectional,
+        bidirectional=bidirectional,
     )
 
 
@@ -45,4 +61,5 @@ def causal_layout(rows: int, length: int) -> Layout:
         segment_ids=jnp.ones((rows, length), jnp.int32),
         forward_reset=jnp.zeros((rows, length), bool),
         reverse_reset=jnp.ones((rows, length), bool),
+        bidirectional=jnp.zeros((rows, length), bool),
     )

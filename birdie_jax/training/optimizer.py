@@ -22,15 +22,18 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
 
 
 def make_optimizer(config: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
-    """Return clipping by global norm followed by AdamW; vectors have no weight decay.
+    """Return clipping by global norm followed by AdamW; vectors and RG-LRUs have no weight decay.
 
-    Vectors are told by their names, since those of scanned layers are stacked to matrices.
+    Vectors are told by their names, since those of scanned layers are stacked to matrices. Nothing of an
+    RG-LRU is decayed, its gates included (Birdie paper, appendix A.1: Hawk's official settings).
     """
 
     def decayed(params):
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: not path[-1].key.endswith(("scale", "bias")), params
-        )
+        def is_decayed(path, _):
+            vector = path[-1].key.endswith(("scale", "bias"))
+            return not vector and all(part.key != "rg_lru" for part in path)
+
+        return jax.tree_util.tree_map_with_path(is_decayed, params)
 
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),

@@ -10,7 +10,7 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching.packing import pack_rows
-from birdie_jax.config import ModelConfig
+from birdie_jax.config import MODELS, ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
@@ -22,7 +22,7 @@ SAMPLES = ((5, 3), (0, 4), (2, 2))
 SPACING = 3
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in ("gated_ssm", "gated_ssm_mlp", "gated_ssm_plus")
+    for name in MODELS
     for bidirectional in (True, False)
 ]
 
@@ -48,6 +48,7 @@ def make():
 
     def build(**fields):
         sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4}
+        sizes |= {"heads": 4, "kv_heads": 2}
         exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
         config = ModelConfig(**(sizes | exact | fields))
         # Neither direction nor types nor remat change the parameters (test_compute.py).

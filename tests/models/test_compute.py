@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax.config import MODELS, WITH_ATTENTION
 from birdie_jax.models.layout import packed_layout
 from pallas_kernels.linear_scan.xla import UNROLLED
 from tests.quick_jit import quick_jit
 
-MODELS = pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_mlp", "gated_ssm_plus"])
+ALL_MODELS = pytest.mark.parametrize("name", MODELS)
 
 
 def loss_of(model, batch):
@@ -32,7 +33,7 @@ def flops(function, *arguments):
     return quick_jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 
 
-@MODELS
+@ALL_MODELS
 def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make, packed):
     def shapes(**fields):
         model, _ = make(name=name, **fields)
@@ -48,9 +49,12 @@ def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make,
     assert shapes(remat="full") == expected
 
 
-@MODELS
+@ALL_MODELS
 def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, packed):
-    """The CPU's loop finds two places in time at a step instead of one: index arithmetic, nothing else."""
+    """The CPU's loop finds two places in time at a step instead of one: index arithmetic, nothing else.
+
+    Attention's mask reads the context too, one logical operation for each pair of tokens.
+    """
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
 
     def more_both_ways(**size):
@@ -67,7 +71,8 @@ def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, p
 
     small = more_both_ways()
     np.testing.assert_array_equal(more_both_ways(state=32, features=24), small)
-    assert np.abs(small).max() <= 40 * UNROLLED
+    pairs = packed.tokens.size**2 if name in WITH_ATTENTION else 0
+    assert np.abs(small).max() <= 40 * UNROLLED + pairs
 
 
 def test_reverse_resets_cost_five_logical_operations_a_token(make, packed):
@@ -79,24 +84,25 @@ def test_reverse_resets_cost_five_logical_operations_a_token(make, packed):
     assert 0 <= both - causal <= 5 * packed.tokens.size + 40 * UNROLLED
 
 
-def gradient_of(remat, make, packed):
-    model, variables = make(name="gated_ssm_plus", remat=remat)
+def gradient_of(name, remat, make, packed):
+    model, variables = make(name=name, remat=remat)
     program = quick_jit(jax.value_and_grad(loss_of(model, packed))).lower(variables).compile()
     return program(variables), program.cost_analysis()["flops"]
 
 
-def test_remat_computes_the_same_again(make, packed):
-    (loss, gradient), kept = gradient_of("none", make, packed)
+@ALL_MODELS
+def test_remat_computes_the_same_again(name, make, packed):
+    (loss, gradient), kept = gradient_of(name, "none", make, packed)
     costs = [kept]
     for remat in ("dots", "full"):
-        (same_loss, same_gradient), cost = gradient_of(remat, make, packed)
+        (same_loss, same_gradient), cost = gradient_of(name, remat, make, packed)
         np.testing.assert_allclose(same_loss, loss, rtol=1e-6)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), same_gradient, gradient)
         costs.append(cost)
     assert costs[0] < costs[1] < costs[2], "each must compute more again than the one before"
 
 
-@pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_plus"])
+@ALL_MODELS
 def test_bfloat16_is_close_to_float32(name, make, packed):
     exact, variables = make(name=name)
     rounded, _ = make(name=name, dtype="bfloat16")

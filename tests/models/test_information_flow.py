@@ -1,5 +1,7 @@
 """Which token a position's logits depend on: shown by gradients for every pair of positions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,7 @@ def dependence(kind, make, packed):
     return np.asarray(jnp.linalg.norm(jacobian, axis=-1))
 
 
-def allowed(segments, in_context, position, source, bidirectional):
+def allowed(segments, in_context, position, source, bidirectional, *, start=True):
     """Whether `source` may be known at `position`, by the paper's rules for whole samples."""
     if position == source:
         return True
@@ -32,19 +34,20 @@ def allowed(segments, in_context, position, source, bidirectional):
         return False
     if source < position:
         return True
-    # The context reads itself, and the start token, which follows it and tells nothing of the target.
+    # The context reads itself; by recurrence also the start token (`start`), which follows it and tells
+    # nothing of the target.
     is_start = (
         not in_context[source] and in_context[source - 1] and segments[source - 1] == segments[source]
     )
-    return bidirectional and in_context[position] and (in_context[source] or is_start)
+    return bidirectional and in_context[position] and (in_context[source] or (start and is_start))
 
 
 def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, packed):
     segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
     positions = range(len(segments))
-    expected = np.array(
-        [[allowed(segments, in_context, i, j, kind[1]) for j in positions] for i in positions]
-    )
+    name, bidirectional = kind
+    flows = partial(allowed, segments, in_context, bidirectional=bidirectional, start=name != "transformer")
+    expected = np.array([[flows(i, j) for j in positions] for i in positions])
     np.testing.assert_array_equal(dependence != 0, expected)
     assert dependence[expected].min() > 1e-6
 
@@ -53,10 +56,12 @@ def test_the_expectation_itself(packed):
     """The table above, spelled out for the first sample: 5 tokens of context, 3 of target."""
     segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
 
-    def known(position, bidirectional):
-        return [j for j in range(24) if allowed(segments, in_context, position, j, bidirectional)]
+    def known(position, bidirectional, start=True):
+        flows = partial(allowed, segments, in_context, position)
+        return [j for j in range(24) if flows(j, bidirectional, start=start)]
 
     assert known(0, True) == known(4, True) == [0, 1, 2, 3, 4, 5]
+    assert known(0, True, start=False) == known(4, True, start=False) == [0, 1, 2, 3, 4]
     assert known(0, False) == [0]
     assert known(5, True) == known(5, False) == [0, 1, 2, 3, 4, 5]
     assert known(7, True) == known(7, False) == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -80,8 +85,9 @@ def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, sample
         np.testing.assert_allclose(packed_logits[where], lone_logits[number, :count], rtol=1e-5, atol=1e-5)
 
 
-def test_padding_changes_no_logit(make, pack, samples):
-    model, variables = make(name="gated_ssm_plus", bidirectional=True)
+def test_padding_changes_no_logit(kind, make, pack, samples):
+    name, bidirectional = kind
+    model, variables = make(name=name, bidirectional=bidirectional)
     lengths = samples[0]
     padded, unpadded = pack([[lengths]]), pack([[lengths]], length=sum(lengths))
     apply = quick_jit(model.apply)

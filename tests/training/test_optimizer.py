@@ -1,5 +1,6 @@
 """The schedule's shape, and AdamW against its equations in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -75,6 +76,22 @@ def test_steps_follow_the_equations_of_adamw():
             params[name] = params[name] - rate * (mean / (np.sqrt(square) + config.epsilon) + decay)
     for name, value in params.items():
         np.testing.assert_allclose(result[name], value, rtol=1e-4, err_msg=name)
+
+
+def test_an_rg_lru_has_no_weight_decay():
+    """Its gates' matrices included, which elsewhere would shrink."""
+    optimizer = make_optimizer(OptimizerConfig(warmup_steps=0, weight_decay=0.5), 10)
+    gate = {"kernel": jnp.ones((2, 3, 4, 4)), "bias": jnp.ones((2, 12))}
+    mixer = {
+        "rg_lru": {"decay": jnp.ones((2, 12)), "input_gate": gate},
+        "input": {"kernel": jnp.ones((2, 3))},
+    }
+    params = {"blocks": {"mixer": mixer}}
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+    moved = updates["blocks"]["mixer"]
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(moved["rg_lru"]))
+    assert (moved["input"]["kernel"] < 0).all()
 
 
 def test_weight_decay_shrinks_matrices_and_leaves_vectors():

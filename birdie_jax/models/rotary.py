@@ -1,0 +1,22 @@
+"""Rotary position embedding: a query and a key meet at an angle that tells how far apart they stand."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from birdie_jax.array_types import TokenIds
+
+
+def rotate(
+    x: Float[Array, "rows length heads width"], positions: TokenIds, base: float
+) -> Float[Array, "rows length heads width"]:
+    """Turn channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
+
+    A pair is channel i and channel i + width / 2, as in Llama, so that its weights fit.
+    """
+    half = x.shape[-1] // 2
+    frequencies = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return turned.astype(x.dtype)

@@ -1,0 +1,42 @@
+"""What every model must do beyond where information flows: one table, by name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.config import MODELS
+from birdie_jax.models.block import ARCHITECTURES
+from tests.quick_jit import quick_jit
+
+
+def test_every_name_of_a_config_has_an_architecture():
+    assert tuple(ARCHITECTURES) == MODELS
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_finite_where_gates_are_saturated(name, dtype, sign, make, packed):
+    """A gate at 0 or 1, a decay of exactly 1, a softmax on one token."""
+    model, variables = make(name=name, dtype=dtype)
+
+    def loss(params):
+        return jnp.mean(jnp.square(model.apply({"params": params}, packed)))
+
+    def saturated(path, x):
+        in_mixer = any(part.key == "mixer" for part in path)
+        return sign * 300 * x if in_mixer and path[-2].key != "out" else x
+
+    params = jax.tree_util.tree_map_with_path(saturated, variables["params"])
+    value, gradient = quick_jit(jax.value_and_grad(loss))(params)
+    assert jnp.isfinite(value)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert jnp.linalg.norm(gradient["embedding"]) > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_seed_gives_the_same_parameters(name, make, packed):
+    model, _ = make(name=name)
+    first, second = (quick_jit(model.init)(jax.random.key(1), packed) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
