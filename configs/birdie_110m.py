@@ -3,7 +3,8 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_110m.py --workdir=runs/birdie_110m
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp; all within 1.5 % of 110M parameters.
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
+all within 1.5 % of 110M parameters.
 
 The paper tells no more of these runs than their size and that each took "roughly 5 hours". The dimensions,
 the 260 rows and the 16,000 steps (8.5B tokens, 77 a parameter) are ours; the learning rate is Mamba's for
@@ -22,6 +23,16 @@ import ml_collections
 from birdie_jax.config import default_config
 from birdie_jax.presets import choose_model
 
+_DIMENSIONS = {
+    "gated_ssm_plus": {"layers": 12, "state": 768, "mlp_features": 1792},
+    "gated_ssm_mlp": {"layers": 12, "state": 768, "mlp_features": 1792},
+    "gated_ssm": {"layers": 22, "state": 1024},
+    "hawk": {"layers": 34, "state": 1024, "heads": 16},
+    "hawk_mlp": {"layers": 12, "state": 1024, "heads": 16, "mlp_features": 2048},
+    "birdie_ssm": {"layers": 24, "state": 1536},
+    "transformer": {"layers": 12, "heads": 12, "mlp_features": 2048},
+}
+
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
@@ -35,13 +46,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.model.name = choose_model(variant)
     config.model.features = 768
-    if config.model.name == "gated_ssm":
-        config.model.layers = 22
-        config.model.state = 1024
-    else:
-        config.model.layers = 12
-        config.model.state = 768
-        config.model.mlp_features = 1792
+    config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True
     config.model.dtype = "bfloat16"
     config.model.remat = "full"

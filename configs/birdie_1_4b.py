@@ -3,8 +3,8 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=runs/birdie_1_4b
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp; all within 1.5 % of 1.4B parameters. The
-paper gives the size, not the dimensions: these are ours.
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
+all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these are ours.
 
 Not run here. The time follows from Table 4 of the paper, whose JAX code made 13,148 (Gated SSM+) to 15,214
 (Gated SSM) tokens a second on each of 20 A100s of 80 GB: 36 and 31 hours for the 32,000 steps, 720 and 622
@@ -19,6 +19,16 @@ import ml_collections
 from birdie_jax.config import default_config
 from birdie_jax.presets import choose_model
 
+_DIMENSIONS = {
+    "gated_ssm_plus": {"layers": 24, "state": 2560, "mlp_features": 4864},
+    "gated_ssm_mlp": {"layers": 24, "state": 2560, "mlp_features": 4864},
+    "gated_ssm": {"layers": 32, "state": 4096},
+    "hawk": {"layers": 51, "state": 4096, "heads": 32},
+    "hawk_mlp": {"layers": 24, "state": 2560, "heads": 20, "mlp_features": 6400},
+    "birdie_ssm": {"layers": 53, "state": 4096},
+    "transformer": {"layers": 24, "heads": 16, "mlp_features": 6400},
+}
+
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
@@ -32,13 +42,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.model.name = choose_model(variant)
     config.model.features = 2048
-    if config.model.name == "gated_ssm":
-        config.model.layers = 32
-        config.model.state = 4096
-    else:
-        config.model.layers = 24
-        config.model.state = 2560
-        config.model.mlp_features = 4864
+    config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True
     config.model.dtype = "bfloat16"
     config.model.remat = "full"

@@ -3,8 +3,8 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_400m.py --workdir=runs/birdie_400m
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp; all within 1.5 % of 400M parameters, with
-dimensions of our own.
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
+all within 1.5 % of 400M parameters, with dimensions of our own.
 
 Not run here. At the share of peak that Table 4 of the Birdie paper implies for its 1.4B Gated SSM+ (13,148
 tokens a second on an A100), a model of this size would make about 46,000: 13 hours on 4 A100s, 2.6 on 20.
@@ -17,6 +17,16 @@ import ml_collections
 
 from birdie_jax.config import default_config
 from birdie_jax.presets import choose_model
+
+_DIMENSIONS = {
+    "gated_ssm_plus": {"layers": 24, "state": 1280, "mlp_features": 2816},
+    "gated_ssm_mlp": {"layers": 24, "state": 1280, "mlp_features": 2816},
+    "gated_ssm": {"layers": 28, "state": 2560},
+    "hawk": {"layers": 43, "state": 2560, "heads": 20},
+    "hawk_mlp": {"layers": 27, "state": 1280, "heads": 20, "mlp_features": 3072},
+    "birdie_ssm": {"layers": 47, "state": 2560},
+    "transformer": {"layers": 24, "heads": 16, "mlp_features": 3584},
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
@@ -31,13 +41,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.model.name = choose_model(variant)
     config.model.features = 1024
-    if config.model.name == "gated_ssm":
-        config.model.layers = 28
-        config.model.state = 2560
-    else:
-        config.model.layers = 24
-        config.model.state = 1280
-        config.model.mlp_features = 2816
+    config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True
     config.model.dtype = "bfloat16"
     config.model.remat = "full"

@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import pytest
 
 from birdie_jax.batching.packing import empty_rows
-from birdie_jax.config import Config, parse_config
+from birdie_jax.config import MODELS, WITH_ATTENTION, WITH_HAWK, Config, parse_config
 from birdie_jax.models import build_model
 from birdie_jax.training.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-MODELS = ("gated_ssm_plus", "gated_ssm", "gated_ssm_mlp")
 SIZES = ("1_4b", "400m", "110m", "tiny")
 PRESETS = {"birdie_1_4b": 1.4e9, "birdie_400m": 400e6, "birdie_110m": 110e6}
 VARIANTS = {
@@ -78,6 +77,10 @@ def test_presets_have_widths_that_tile(name, model):
     settings = load(name, model).model
     assert settings.features % 256 == settings.state % 256 == settings.mlp_features % 256 == 0
     assert settings.state // 2 % 128 == 0
+    if model in WITH_HAWK:
+        assert settings.state // settings.heads in (64, 128)
+    if model in WITH_ATTENTION:
+        assert settings.features // settings.heads in (64, 128)
 
 
 def test_the_paper_trains_32_billion_tokens_in_batches_of_520_rows():
