@@ -4,8 +4,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . launch/environment.sh
 . launch/compilers.sh
+. tests/oracles.sh
 make_environment test
 make_compilers
+make_oracles
 export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

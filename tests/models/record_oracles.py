@@ -1,0 +1,102 @@
+"""Writes what other implementations compute, for test_oracles.py, which then needs neither of them.
+
+    pip install torch==2.13.0 transformers==5.23.0
+    python -m tests.models.record_oracles
+
+The RG-LRU and a Llama layer of `transformers`, on small random weights: inputs, outputs, and the gradient
+of sum(output * cotangent) in the inputs and in every parameter. Each case is one file of arrays.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, RecurrentGemmaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
+
+FOLDER = Path(__file__).with_name("recorded")
+SEGMENTS = np.array([[1] * 5 + [2] * 4 + [0] * 1 + [3] * 2, [1] * 9 + [2] * 3])
+CONTEXT = np.array([[1, 1, 1, 0, 0] + [0] * 4 + [0] + [1, 0], [1] * 6 + [0] * 3 + [0] * 3], bool)
+LENGTH = SEGMENTS.shape[1]
+
+
+def positions() -> np.ndarray:
+    """Return each token's index within its sample."""
+    begin = np.diff(SEGMENTS, axis=1, prepend=-1) != 0
+    index = np.arange(LENGTH)
+    return index - np.maximum.accumulate(np.where(begin, index, 0), axis=1)
+
+
+def randomised(module: torch.nn.Module, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Give every parameter of `module` random values of a usual size, and return them."""
+    values = {}
+    for name, parameter in module.named_parameters():
+        size = 1.0 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
+        values[name] = rng.normal(scale=size, size=parameter.shape).astype(np.float32)
+        parameter.data = torch.tensor(values[name])
+    return values
+
+
+def record(name: str, module: torch.nn.Module, run, width: int) -> None:
+    """Write inputs, outputs and gradients of `run(x)`, which calls `module`."""
+    rng = np.random.default_rng(0)
+    parameters = randomised(module, rng)
+    x, cotangent = rng.normal(size=(2, *SEGMENTS.shape, width)).astype(np.float32)
+    inputs = torch.tensor(x, requires_grad=True)
+    outputs = run(inputs)
+    (outputs * torch.tensor(cotangent)).sum().backward()
+    np.savez(
+        FOLDER / f"{name}.npz",
+        segment_ids=SEGMENTS.astype(np.int32),
+        bidirectional=CONTEXT,
+        x=x,
+        cotangent=cotangent,
+        y=outputs.detach().numpy(),
+        dx=inputs.grad.numpy(),
+        **{f"parameter/{key}": value for key, value in parameters.items()},
+        **{f"gradient/{key}": value.grad.numpy() for key, value in module.named_parameters()},
+    )
+
+
+def record_rg_lru() -> None:
+    """Record the RG-LRU of RecurrentGemma: two heads of four channels, resets in mid-sequence."""
+    module = RecurrentGemmaRglru(RecurrentGemmaConfig(lru_width=8, num_attention_heads=2))
+    # Padding is a sample of its own to us, and so it begins with a reset.
+    record("rg_lru", module, lambda x: module(x, torch.tensor(positions())), width=8)
+
+
+def record_llama_layer() -> None:
+    """Record a Llama layer with the gated MLP and the mask of a packed prefix LM, heads 4 and 2."""
+    config = LlamaConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        hidden_act="gelu_pytorch_tanh",
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+        attn_implementation="eager",
+    )
+    layer = LlamaDecoderLayer(config, layer_idx=0)
+    mask = np.full((*SEGMENTS.shape, LENGTH), np.finfo(np.float32).min, np.float32)
+    for row, segments in enumerate(SEGMENTS):
+        for t in range(LENGTH):
+            for s in range(LENGTH):
+                together = segments[t] == segments[s] and segments[t] > 0
+                both_in_context = CONTEXT[row, t] and CONTEXT[row, s]
+                if t == s or (together and (s < t or both_in_context)):
+                    mask[row, t, s] = 0
+    where = torch.tensor(positions())
+
+    def run(x):
+        rotary = LlamaRotaryEmbedding(config)(x, where)
+        return layer(x, attention_mask=torch.tensor(mask)[:, None], position_embeddings=rotary)
+
+    record("llama_layer", layer, run, width=16)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    record_rg_lru()
+    record_llama_layer()

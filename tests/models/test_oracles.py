@@ -1,0 +1,203 @@
+"""RG-LRU, Hawk's block and the Transformer's against other implementations: values and gradients.
+
+RecurrentGemma's own layers run beside ours (tests/oracles.sh fetches them). What layers of `transformers`
+computed on the weights in tests/models/recorded is kept there; record_oracles.py wrote it.
+"""
+
+import importlib.util
+import os
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.config import ModelConfig
+from birdie_jax.models.block import Block
+from birdie_jax.models.hawk import Hawk
+from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.rg_lru import RGLRU
+from tests.quick_jit import quick_jit
+
+FLOAT32 = jnp.dtype("float32")
+STATE, FEATURES, HEADS, LENGTH = 16, 12, 4, 20
+# Two packed rows; the second has no padding, and resets in mid-sequence.
+SEGMENTS = jnp.array([[1] * 7 + [2] * 1 + [3] * 9 + [0] * 3, [1] * 11 + [2] * 9], jnp.int32)
+close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def recurrentgemma():
+    """Return recurrentgemma's jax.layers and jax.modules."""
+    folder = os.environ.get("BIRDIE_ORACLES", "")
+    if not folder and importlib.util.find_spec("recurrentgemma") is None:
+        pytest.skip("recurrentgemma is not there: bash tests/run.sh fetches it")
+    sys.path.append(folder)  # last, so that it shadows nothing
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # theirs, while they are imported
+            from recurrentgemma.jax import layers, modules
+        yield layers, modules
+    finally:
+        sys.path.remove(folder)
+
+
+def results(apply, params, x, cotangent):
+    """Return output, and the gradients in inputs and parameters."""
+    y, pull = jax.vjp(apply, params, x)
+    return y, *reversed(pull(cotangent))
+
+
+def random_like(shapes, seed):
+    """Random parameters of the shapes: biases start at zero elsewhere, and would show nothing."""
+    keys = iter(jax.random.split(jax.random.key(seed), 100))
+    return jax.tree.map(lambda leaf: 0.5 * jax.random.normal(next(keys), leaf.shape), shapes)
+
+
+def causal(segments):
+    return packed_layout(segments, jnp.zeros(segments.shape, bool))
+
+
+def gate_of(theirs):
+    return {"kernel": theirs["w"], "bias": theirs["b"].reshape(-1)}
+
+
+def rg_lru_of(theirs):
+    return {
+        "decay": theirs["a_param"],
+        "recurrence_gate": gate_of(theirs["a_gate"]),
+        "input_gate": gate_of(theirs["input_gate"]),
+    }
+
+
+def test_rg_lru_is_that_of_recurrentgemma(recurrentgemma):
+    layers, _ = recurrentgemma
+    layout = causal(SEGMENTS)
+    x, cotangent = jax.random.normal(jax.random.key(0), (2, *SEGMENTS.shape, STATE))
+    theirs = layers.RGLRU(width=STATE, num_heads=HEADS)
+    positions = layout.positions()
+    params = random_like(jax.eval_shape(theirs.init, jax.random.key(1), x, positions)["params"], 2)
+    expected = results(
+        lambda params, x: theirs.apply({"params": params}, x, positions)[0], params, x, cotangent
+    )
+    ours = RGLRU(HEADS, bidirectional=False, dtype=FLOAT32, scan_dtype=FLOAT32)
+    result = results(
+        lambda params, x: ours.apply({"params": params}, x, layout), rg_lru_of(params), x, cotangent
+    )
+    jax.tree.map(close, result, (*expected[:2], rg_lru_of(expected[2])))
+
+
+def hawk_of(theirs):
+    return {
+        "output_gate": {"kernel": theirs["linear_y"]["kernel"]},
+        "input": {"kernel": theirs["linear_x"]["kernel"]},
+        # Theirs begins with the oldest input.
+        "convolution": {"kernel": theirs["conv_1d"]["w"][::-1]},
+        "rg_lru": rg_lru_of(theirs["rg_lru"]),
+        "out": {"kernel": theirs["linear_out"]["kernel"]},
+    }
+
+
+def test_hawk_is_the_recurrent_block_of_recurrentgemma(recurrentgemma):
+    _, modules = recurrentgemma
+    layout = causal(SEGMENTS)
+    key_x, key_y = jax.random.split(jax.random.key(0))
+    x, cotangent = (jax.random.normal(key, (*SEGMENTS.shape, FEATURES)) for key in (key_x, key_y))
+    theirs = modules.RecurrentBlock(width=FEATURES, num_heads=HEADS, lru_width=STATE)
+    positions = layout.positions()
+    params = random_like(jax.eval_shape(theirs.init, jax.random.key(1), x, positions)["params"], 2)
+    for name, bias in (
+        ("linear_x", "bias"),
+        ("linear_y", "bias"),
+        ("linear_out", "bias"),
+        ("conv_1d", "b"),
+    ):
+        params[name][bias] = jnp.zeros_like(params[name][bias])  # ours have none, by the paper
+    expected = results(
+        lambda params, x: theirs.apply({"params": params}, x, positions)[0], params, x, cotangent
+    )
+    ours = Hawk(
+        features=FEATURES,
+        state=STATE,
+        heads=HEADS,
+        conv_width=4,
+        bidirectional=False,
+        dtype=FLOAT32,
+        scan_dtype=FLOAT32,
+    )
+    result = results(
+        lambda params, x: ours.apply({"params": params}, x, layout)[0], hawk_of(params), x, cotangent
+    )
+    jax.tree.map(close, result, (*expected[:2], hawk_of(expected[2])))
+
+
+@pytest.fixture
+def recorded():
+    """Return a function that reads a case: its arrays, its parameters and their gradients by name."""
+
+    def read(name):
+        arrays = dict(np.load(Path(__file__).with_name("recorded") / f"{name}.npz"))
+        parts = ({}, {})
+        for part, prefix in zip(parts, ("parameter/", "gradient/"), strict=True):
+            for key in [key for key in arrays if key.startswith(prefix)]:
+                part[key.removeprefix(prefix)] = arrays.pop(key)
+        return arrays, *parts
+
+    return read
+
+
+def check_recorded(apply, rename, case):
+    arrays, parameters, gradients = case
+    result = quick_jit(partial(results, apply))(rename(parameters), arrays["x"], arrays["cotangent"])
+    jax.tree.map(close, result, (arrays["y"], arrays["dx"], rename(gradients)))
+
+
+def test_rg_lru_is_that_of_transformers(recorded):
+    case = recorded("rg_lru")
+    layout = causal(jnp.asarray(case[0]["segment_ids"]))
+
+    def rename(theirs):
+        def gate(name):
+            return {"kernel": theirs[f"{name}_weight"], "bias": theirs[f"{name}_bias"].reshape(-1)}
+
+        return {
+            "decay": theirs["recurrent_param"],
+            "recurrence_gate": gate("recurrent_gate"),
+            "input_gate": gate("input_gate"),
+        }
+
+    module = RGLRU(2, bidirectional=False, dtype=FLOAT32, scan_dtype=FLOAT32)
+    # Padding is one sample to them, and a reset a token to us: here it is a single token.
+    check_recorded(lambda params, x: module.apply({"params": params}, x, layout), rename, case)
+
+
+def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
+    case = recorded("llama_layer")
+    layout = packed_layout(*(jnp.asarray(case[0][name]) for name in ("segment_ids", "bidirectional")))
+
+    def rename(theirs):
+        def kernel(name):
+            return {"kernel": theirs[f"{name}_proj.weight"].T}
+
+        return {
+            "mixer_norm": {"scale": theirs["input_layernorm.weight"]},
+            "mixer": {
+                "query": kernel("self_attn.q"),
+                "key": kernel("self_attn.k"),
+                "value": kernel("self_attn.v"),
+                "out": kernel("self_attn.o"),
+            },
+            "mlp_norm": {"scale": theirs["post_attention_layernorm.weight"]},
+            "mlp": {"gate": kernel("mlp.gate"), "in": kernel("mlp.up"), "out": kernel("mlp.down")},
+        }
+
+    config = ModelConfig(
+        name="transformer", layers=1, features=16, mlp_features=24, heads=4, kv_heads=2, dtype="float32"
+    )
+    check_recorded(
+        lambda params, x: Block(config).apply({"params": params}, x, None, layout)[0], rename, case
+    )

@@ -1,0 +1,21 @@
+"""Every model over eight devices gives the loss and the gradients it gives on one."""
+
+import os
+import subprocess
+import sys
+
+from birdie_jax.config import MODELS
+
+
+def test_every_model_is_the_same_over_eight_devices():
+    """In a process of its own: the number of devices is fixed when JAX starts."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.models.sharded_models"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in MODELS]
