@@ -162,10 +162,13 @@ def _check(config: Config) -> None:
     one_of("model.scan_implementation", "", "xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
     one_of("model.input_activation", "tanh", "sigmoid", "gelu", "identity")
-    one_of("model.attention_implementation", "", "xla", "cudnn")
+    one_of("model.attention_implementation", "", "xla", "cudnn", "splash", "splash_interpret")
     require(config.model.norm_epsilon > 0, "model.norm_epsilon", "more than 0")
     require(config.model.rope_base > 1, "model.rope_base", "more than 1")
     _check_heads(config.model, require)
+    if config.model.name in WITH_ATTENTION and config.model.attention_implementation.startswith("splash"):
+        allowed = "a multiple of 128, the block of model.attention_implementation splash"
+        require(config.batching.length % 128 == 0, "batching.length", allowed)
     require(
         config.batching.spacing >= config.model.conv_width - 1,
         "batching.spacing",

@@ -86,7 +86,8 @@ class ModelConfig:
             0.996 and 1, so that slow decays need float32.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         scan_implementation: of `pallas_kernels.gated_scan`; empty = the best one for the platform.
-        attention_implementation: of `jax.nn.dot_product_attention`; empty = the best one for the platform.
+        attention_implementation: xla, cudnn (NVIDIA), splash (TPU) or splash_interpret (the same kernel
+            in the interpreter); empty = splash on a TPU where a row is a multiple of 128 tokens, else xla.
         norm_epsilon: added to the mean square in RMSNorm.
     """
 

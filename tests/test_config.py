@@ -84,7 +84,8 @@ def test_default_is_usable_and_round_trips():
         (
             "model.attention_implementation",
             "flash",
-            "config.model.attention_implementation: found 'flash'; allowed: , xla, cudnn",
+            "config.model.attention_implementation: found 'flash'; allowed: , xla, cudnn, "
+            "splash, splash_interpret",
         ),
         (
             "data.validation_fraction",
@@ -154,3 +155,14 @@ def test_heads_that_do_not_divide_are_refused_where_they_are_read(fields, messag
     harmless = default_config()
     change(harmless, name="gated_ssm")
     assert parse_config(harmless).model.heads == fields["heads"]
+
+
+def test_rows_that_splash_attention_cannot_read_are_refused():
+    def change(config):
+        config.model.update(name="transformer", attention_implementation="splash")
+        config.batching.length = 1000
+
+    assert refusal(change) == (
+        "config.batching.length: found 1000; allowed: a multiple of 128, the block of "
+        "model.attention_implementation splash"
+    )

@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from birdie_jax.array_types import Activations, TokenIds, TokenMask
+from birdie_jax.array_types import Activations, TokenMask
 from birdie_jax.models.layers import projection
-from birdie_jax.models.layout import Layout
+from birdie_jax.models.layout import Layout, own_segments
 from birdie_jax.models.rotary import rotate
+from birdie_jax.models.splash import fits as splash_fits
+from birdie_jax.models.splash import packed_splash_attention
 
 
 class KeysAndValues(NamedTuple):
@@ -31,12 +33,6 @@ class KeysAndValues(NamedTuple):
     tokens: Int[Array, " rows"]
 
 
-def own_segments(layout: Layout) -> TokenIds:
-    """Return sample numbers in which every padding token is a sample of its own, so that it sees itself."""
-    index = jnp.arange(layout.segment_ids.shape[1], dtype=jnp.int32)
-    return jnp.where(layout.segment_ids > 0, layout.segment_ids, -1 - index)
-
-
 def packed_mask(layout: Layout, bidirectional: bool) -> Bool[Array, "rows length length"]:
     """Return which token (second axis) may attend to which (third).
 
@@ -50,6 +46,34 @@ def packed_mask(layout: Layout, bidirectional: bool) -> Bool[Array, "rows length
     if bidirectional:
         earlier = earlier | layout.bidirectional[:, None, :]
     return earlier & (segments[:, :, None] == segments[:, None, :])
+
+
+def packed_attention(
+    query: Float[Array, "rows length heads width"],
+    key: Float[Array, "rows length kv_heads width"],
+    value: Float[Array, "rows length kv_heads width"],
+    layout: Layout,
+    *,
+    bidirectional: bool,
+    implementation: str | None,
+) -> Float[Array, "rows length heads width"]:
+    """Return attention under `packed_mask`, by the `implementation` of `Attention`."""
+
+    def splash(query, key, value, interpret=False):
+        return packed_splash_attention(
+            query, key, value, layout, bidirectional=bidirectional, interpret=interpret
+        )
+
+    def written_mask(query, key, value):
+        mask = packed_mask(layout, bidirectional)[:, None]
+        backend = implementation if implementation == "cudnn" else "xla"
+        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=backend)
+
+    if implementation in ("splash", "splash_interpret"):
+        return splash(query, key, value, interpret=implementation == "splash_interpret")
+    if implementation is None and splash_fits(query.shape[1]):
+        return jax.lax.platform_dependent(query, key, value, tpu=splash, default=written_mask)
+    return written_mask(query, key, value)
 
 
 class Attention(nn.Module):
@@ -68,7 +92,9 @@ class Attention(nn.Module):
         rope_base: base of the rotary frequencies.
         bidirectional: whether the context attends to the whole context.
         dtype: type of the matrix products; the softmax is in float32.
-        implementation: of `jax.nn.dot_product_attention`; None = its choice.
+        implementation: "xla" or "cudnn" of `jax.nn.dot_product_attention`, "splash" (TPU), or
+            "splash_interpret" (the same in the interpreter); None = the best one for the platform. Beside a
+            cache, splash does not run, and "xla" does.
         output_scale: multiplies the initial size of W_out.
     """
 
@@ -106,13 +132,22 @@ class Attention(nn.Module):
         )
         positions = layout.positions(None if cache is None else cache.tokens)
         query, key = (rotate(part, positions, self.rope_base) for part in (query, key))
-        mask = packed_mask(layout, self.bidirectional)
-        if cache is not None:
+        if cache is None:
+            mixed = packed_attention(
+                query,
+                key,
+                value,
+                layout,
+                bidirectional=self.bidirectional,
+                implementation=self.implementation,
+            )
+        else:
+            mask = packed_mask(layout, self.bidirectional)
+            backend = self.implementation if self.implementation == "cudnn" else "xla"
             cache, mask = _extended(cache, layout, mask, key=key, value=value, tokens=positions[:, -1] + 1)
-            key, value = cache.keys, cache.values
-        mixed = jax.nn.dot_product_attention(
-            query, key, value, mask=mask[:, None], implementation=self.implementation
-        )
+            mixed = jax.nn.dot_product_attention(
+                query, cache.keys, cache.values, mask=mask[:, None], implementation=backend
+            )
         y = projection(self.features, "out", self.dtype, self.output_scale)(mixed.reshape(x.shape))
         if cache is not None:
             # There is no error on the device: NaN is what cannot be taken for an answer.

@@ -63,3 +63,9 @@ def causal_layout(rows: int, length: int) -> Layout:
         reverse_reset=jnp.ones((rows, length), bool),
         bidirectional=jnp.zeros((rows, length), bool),
     )
+
+
+def own_segments(layout: Layout) -> TokenIds:
+    """Return sample numbers in which every padding token is a sample of its own, so that it sees itself."""
+    index = jnp.arange(layout.segment_ids.shape[1], dtype=jnp.int32)
+    return jnp.where(layout.segment_ids > 0, layout.segment_ids, -1 - index)

@@ -53,6 +53,7 @@ def make():
         config = ModelConfig(**(sizes | exact | fields))
         # Neither direction nor types nor remat change the parameters (test_compute.py).
         plain = replace(config, dtype="float32", remat="none", bidirectional=True, scan_dtype="float32")
+        plain = replace(plain, attention_implementation="")
         return build_model(config, VOCAB), variables_of(build_model(plain, VOCAB))
 
     return build

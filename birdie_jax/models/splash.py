@@ -1,0 +1,96 @@
+"""Splash attention, JAX's kernel for TPUs, with the mask of packed samples, each with its own context.
+
+The kernel computes its mask from an index for each query, and skips no block but those that a static mask
+rules out. Within a sample a query sees all keys up to some last one: itself, or for a context token the
+end of the context. So those last keys, made from the layout, take the place of the kernel's own indices,
+samples are kept apart by its segment numbers, and no mask is ever written to memory.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jaxtyping import Array, Float
+
+from birdie_jax.array_types import TokenIds
+from birdie_jax.models.layout import Layout, own_segments
+from birdie_jax.models.over_devices import over_devices
+
+BLOCK_SIZES = (512, 256, 128)
+
+
+def fits(length: int) -> bool:
+    """Return whether the kernel can read sequences of `length` tokens."""
+    return length % BLOCK_SIZES[-1] == 0
+
+
+def packed_splash_attention(
+    query: Float[Array, "rows length heads width"],
+    key: Float[Array, "rows length kv_heads width"],
+    value: Float[Array, "rows length kv_heads width"],
+    layout: Layout,
+    *,
+    bidirectional: bool,
+    interpret: bool = False,
+) -> Float[Array, "rows length heads width"]:
+    """Return attention under `birdie_jax.models.attention.packed_mask`, on the devices of the mesh.
+
+    Args:
+        query: each of `heads / kv_heads` neighbouring heads shares a key and a value.
+        key: not yet scaled.
+        value: what is averaged.
+        layout: samples and their contexts.
+        bidirectional: whether the context attends to the whole context.
+        interpret: run in the interpreter, on any platform.
+
+    Raises:
+        ValueError: the length is no multiple of 128.
+    """
+    length, heads, width = query.shape[1:]
+    if not fits(length):
+        raise ValueError(f"splash attention: length must be a multiple of 128; found {length}")
+    kernel = _make_kernel(length, heads, bidirectional, interpret)
+
+    def attend_row(query, key, value, segments, last):
+        one = kernel
+        if bidirectional:
+            one = _with_last_keys(kernel, last - _offset(length))
+        by_head = (jnp.swapaxes(x, 0, 1) for x in (query * width**-0.5, key, value))
+        segment_ids = splash_attention.SegmentIds(segments, segments)
+        return jnp.swapaxes(one(*by_head, segment_ids=segment_ids), 0, 1)
+
+    return over_devices(jax.vmap(attend_row), query, key, value, own_segments(layout), last_visible(layout))
+
+
+def last_visible(layout: Layout) -> TokenIds:
+    """Return the last token that each may attend to: the end of its context, or itself."""
+    length = layout.segment_ids.shape[1]
+    index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), layout.segment_ids.shape)
+    context = layout.bidirectional & (layout.segment_ids > 0)
+    # Sample numbers of the context, so that a change of either ends a run.
+    runs = jnp.where(context, layout.segment_ids, 0)
+    ends = runs != jnp.concatenate([runs[:, 1:], jnp.zeros_like(runs[:, :1])], axis=1)
+    end = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)
+    return jnp.where(context, end, index)
+
+
+def _offset(length):
+    """Return an offset of the causal mask that rules out one key alone, so that no block is skipped."""
+    return length - 2
+
+
+def _make_kernel(length, heads, bidirectional, interpret):
+    size = next(size for size in BLOCK_SIZES if length % size == 0)
+    offset = _offset(length) if bidirectional else 0
+    mask = splash_attention.CausalMask((length, length), offset=offset)
+    return splash_attention.make_splash_mha_single_device(
+        mask=splash_attention.MultiHeadMask([mask] * heads),
+        block_sizes=splash_attention.BlockSizes(*(size,) * 8),
+        interpret=interpret,
+    )
+
+
+def _with_last_keys(kernel, last):
+    """Return `kernel` with the last key of each query in the place of its own index."""
+    infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
+    replaced = tuple(info._replace(q_sequence=last) for info in infos)
+    return type(kernel)(*replaced, **kernel.kwargs)

@@ -1,0 +1,90 @@
+"""The kernel, in the interpreter, against attention with the mask of packed samples written out."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.models.attention import packed_mask
+from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.splash import last_visible, packed_splash_attention
+from tests.quick_jit import quick_jit
+
+LENGTH, HEADS, KV_HEADS, WIDTH = 256, 4, 2, 128
+
+
+def row_of(*samples):
+    """Context, target and padding behind it; the last part fills the row."""
+    segments, context = [], []
+    for number, (in_context, target, padding) in enumerate(samples, start=1):
+        segments += [number] * (in_context + target) + [0] * padding
+        context += [True] * in_context + [False] * (target + padding)
+    rest = LENGTH - len(segments)
+    return segments + [0] * rest, context + [False] * rest
+
+
+@pytest.fixture(scope="module")
+def layout():
+    """Rows of one sample, of contexts across and within the kernel's blocks, and ending in a context."""
+    rows = [
+        row_of((200, 56, 0)),
+        row_of((140, 20, 3), (0, 30, 3), (30, 20, 0)),
+        row_of((10, 5, 0), (100, 100, 0), (41, 0, 0)),
+    ]
+    segments, context = zip(*rows, strict=True)
+    return packed_layout(jnp.asarray(segments, jnp.int32), jnp.asarray(context))
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_values_and_gradients_are_those_of_the_written_mask(bidirectional, layout):
+    keys = jax.random.split(jax.random.key(0), 4)
+    rows = layout.segment_ids.shape[0]
+    query, cotangent = (jax.random.normal(key, (rows, LENGTH, HEADS, WIDTH)) for key in keys[:2])
+    key, value = (jax.random.normal(key, (rows, LENGTH, KV_HEADS, WIDTH)) for key in keys[2:])
+
+    def plain(query, key, value):
+        mask = packed_mask(layout, bidirectional)[:, None]
+        return jax.nn.dot_product_attention(query, key, value, mask=mask)
+
+    kernel = partial(packed_splash_attention, layout=layout, bidirectional=bidirectional, interpret=True)
+
+    def both(function):
+        y, pull = jax.vjp(function, query, key, value)
+        return y, *pull(cotangent)
+
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
+        jax.jit(partial(both, kernel))(),
+        both(plain),
+    )
+
+
+def test_last_visible_is_the_end_of_the_context_or_the_token_itself(layout):
+    last = np.asarray(last_visible(layout))
+    index = np.arange(LENGTH)
+    mask = np.asarray(packed_mask(layout, bidirectional=True))
+    np.testing.assert_array_equal(last, np.where(mask, index, -1).max(axis=2))
+    assert (last[0, :200] == 199).all()
+    assert (last[0, 200:] == index[200:]).all()
+    assert (last[2, 215:] == LENGTH - 1).all()
+
+
+def test_a_length_of_no_whole_blocks_is_refused():
+    layout = packed_layout(jnp.ones((1, 100), jnp.int32), jnp.ones((1, 100), bool))
+    x = jnp.zeros((1, 100, 2, WIDTH))
+    with pytest.raises(ValueError, match="length must be a multiple of 128; found 100"):
+        packed_splash_attention(x, x, x, layout, bidirectional=True)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_a_model_gives_the_same_by_either_implementation(bidirectional, make, layout):
+    tokens = jax.random.randint(jax.random.key(0), layout.segment_ids.shape, 256, 384, jnp.int32)
+    results = []
+    for implementation in ("xla", "splash_interpret"):
+        model, variables = make(
+            name="transformer", bidirectional=bidirectional, attention_implementation=implementation
+        )
+        results.append(quick_jit(partial(model.apply, method="hidden"))(variables, tokens, layout)[0])
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
