@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching import pack_rows, packed_length
-from birdie_jax.config import ModelConfig, OptimizerConfig
+from birdie_jax.config import MODELS, ModelConfig, OptimizerConfig
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Example, Objective, UnsuitableText, make_mixture, make_objective
 from birdie_jax.training.optimizer import make_optimizer
@@ -41,7 +41,6 @@ SPACING = 3
 MEASURED_EVERY = 50
 ROWS = 8
 LENGTH = 120
-MODELS = ("gated_ssm_plus", "gated_ssm", "gated_ssm_mlp")
 
 
 @dataclasses.dataclass(frozen=True)
