@@ -1,8 +1,11 @@
 """How the verbs start: flags are parsed, and what is wrong with them is told in one line."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import jax
 import ml_collections
 from absl import app, flags
 
@@ -26,6 +29,17 @@ def start(verb: str, main: Callable[[list[str]], None]) -> None:
             sys.exit(f"birdie_jax.{verb}: {message} (--help lists the flags)")
 
     app.run(main, flags_parser=parse)
+
+
+def cache_folder() -> Path:
+    """Return where this user's machine keeps what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "birdie_jax"
+
+
+def cache_compiled_programs() -> None:
+    """Keep compiled programs from one command to the next."""
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:

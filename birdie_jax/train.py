@@ -3,15 +3,13 @@
 Started again with the same workdir, a run goes on from its newest checkpoint.
 """
 
-import os
 import sys
 from pathlib import Path
 
-import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from birdie_jax.command_line import start
+from birdie_jax.command_line import cache_compiled_programs, cache_folder, start
 from birdie_jax.config import Config, ConfigError, parse_config
 from birdie_jax.reporting.page import write_report
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
@@ -67,7 +65,7 @@ def _prepare(config: Config) -> Path:
         "record_tokens": data.record_tokens,
         "validation_fraction": data.validation_fraction,
     }
-    root = Path(data.cache_dir) if data.cache_dir else _cache() / "data"
+    root = Path(data.cache_dir) if data.cache_dir else cache_folder() / "data"
     return prepare(data.source, cached_folder(root, data.source, **settings), **settings)
 
 
@@ -79,17 +77,12 @@ def _claimed(workdir: Path, tokenizer: Tokenizer) -> str:
     return Tokenizer(path).sha256
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "birdie_jax"
-
-
 def main(arguments: list[str]) -> None:
     """Parse flags, train, write the report; a fault of the user's is told in one line."""
     if len(arguments) > 1:
         raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
-    jax.config.update("jax_compilation_cache_dir", str(_cache() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    cache_compiled_programs()
     workdir = Path(_WORKDIR.value)
     config = _CONFIG.value
     if not isinstance(config, ConfigDict):

@@ -80,6 +80,20 @@ def special_token_name(token: int) -> str:
     return _NAMES.get(token, f"[SPARE_{token}]")
 
 
+def special_token_id(name: str) -> int:
+    """Return the id of the special token that people write as `name`, e.g. 12 for `[DONE]`.
+
+    Raises:
+        ValueError: there is no special token of that name.
+    """
+    for token in range(NUM_SPECIAL_TOKENS):
+        if special_token_name(token) == name:
+            return token
+    raise ValueError(
+        f"found {name!r}; allowed: {', '.join(_NAMES.values())}, [MASK_0] to [MASK_{NUM_SENTINELS - 1}]"
+    )
+
+
 def padded_vocab_size(num_pieces: int) -> int:
     """Rows of the embedding table for a tokenizer of `num_pieces` pieces: a multiple of 128."""
     return -(-(num_pieces + NUM_SPECIAL_TOKENS) // 128) * 128

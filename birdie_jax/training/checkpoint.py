@@ -16,7 +16,7 @@ from birdie_jax.config import CheckpointConfig
 from birdie_jax.training.step import TrainState
 
 # Everything that reading a damaged file can raise: orbax and tensorstore report by ValueError and its kin.
-_UNREADABLE = (ValueError, OSError, KeyError, TypeError, RuntimeError)
+UNREADABLE = (ValueError, OSError, KeyError, TypeError, RuntimeError)
 
 
 class CheckpointError(RuntimeError):
@@ -113,7 +113,7 @@ class Checkpoints:
         for step in steps:
             try:
                 restored = self._restore_step(step, abstract_state, positions)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 kept = self._set_aside(step)
                 first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
                 logging.error(
@@ -143,7 +143,7 @@ class Checkpoints:
             ),
         )
         leaves, structure = jax.tree.flatten(abstract_state)
-        state = jax.tree.unflatten(structure, [loaded["state"][_name(i)] for i in range(len(leaves))])
+        state = jax.tree.unflatten(structure, [loaded["state"][leaf_name(i)] for i in range(len(leaves))])
         saved_positions = np.asarray(loaded["pipeline"]["positions"])
         prints = [int(p) for p in np.asarray(fingerprints(state))]
         prints.append(_host_fingerprint(saved_positions))
@@ -174,13 +174,14 @@ class Checkpoints:
         )
 
 
-def _name(number: int) -> str:
+def leaf_name(number: int) -> str:
+    """Return the name, in a checkpoint, of the leaf of that number of the flattened state."""
     return f"leaf_{number:05d}"
 
 
 def _plain(state: TrainState) -> dict[str, Any]:
     """Flatten to named leaves, so that the saved tree does not depend on classes of any library."""
-    return {_name(number): leaf for number, leaf in enumerate(jax.tree.leaves(state))}
+    return {leaf_name(number): leaf for number, leaf in enumerate(jax.tree.leaves(state))}
 
 
 @jax.jit

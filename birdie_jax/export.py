@@ -1,0 +1,41 @@
+"""The verb `export`: a run's model becomes a folder that other programs can read.
+
+    python -m birdie_jax.export --workdir=runs/tiny --output=exported/tiny
+
+The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import app, flags, logging
+
+from birdie_jax.command_line import start
+from birdie_jax.config import ConfigError
+from birdie_jax.interop import InteropError, write_model
+from birdie_jax.text import DataError
+from birdie_jax.trained_model import model_of_workdir
+from birdie_jax.training.checkpoint import CheckpointError
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
+_OUTPUT = flags.DEFINE_string("output", None, "Folder to write; it must not exist.")
+_STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the folder; a fault of the user's is told in one line."""
+    if len(arguments) > 1:
+        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
+    logging.set_verbosity(logging.WARNING)
+    output = Path(_OUTPUT.value)
+    try:
+        trained = model_of_workdir(Path(_WORKDIR.value), _STEP.value)
+        write_model(output, trained.config, trained.params, trained.tokenizer, trained.step)
+    except (ConfigError, DataError, CheckpointError, InteropError) as error:
+        sys.exit(f"birdie_jax.export: {error}")
+    print(f"{trained.origin}: exported to {output}")
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["workdir", "output"])
+    start("export", main)

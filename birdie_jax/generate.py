@@ -1,0 +1,228 @@
+"""Answer prompts: `python -m birdie_jax.generate --workdir=runs/tiny --prompt='def main(' --max_tokens=64`.
+
+The prompt is read once, in both directions where the model can; the answer is shown as it is written.
+With --prompt_file, JSON lines with a field `prompt` give JSON lines with a field `generated`; stopped and
+started again with the same --output, the command goes on after the last whole line. Answers go to standard
+output or --output, everything else to standard error.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from absl import app, flags, logging
+
+from birdie_jax.command_line import cache_compiled_programs, start
+from birdie_jax.config import ConfigError
+from birdie_jax.generation import STOP_TOKENS, Generator, Prompt, Sampling
+from birdie_jax.generation.questions import PromptError, choose_arm, make_prompt
+from birdie_jax.generation.records import as_lines, finished_lines, read_records
+from birdie_jax.generation.summary import summary
+from birdie_jax.generation.texts import WrittenText, write_texts
+from birdie_jax.interop import InteropError
+from birdie_jax.objectives import OBJECTIVES
+from birdie_jax.text import DataError
+from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
+from birdie_jax.training.checkpoint import CheckpointError
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
+_MODEL = flags.DEFINE_string("model", None, "Folder that birdie_jax.export wrote, in place of --workdir.")
+_STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_PROMPT = flags.DEFINE_multi_string("prompt", [], "What to answer; may be given several times.")
+_PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "JSON lines with a field `prompt`, to answer all.")
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "File for the answers to --prompt_file; default: standard output."
+)
+_OBJECTIVE = flags.DEFINE_string(
+    "objective",
+    None,
+    f"Ask in the form of this objective, or arm, of the run's mixture: {', '.join(OBJECTIVES)}. Default: "
+    "prefix_lm, or else causal_lm. [MASK] in the prompt stands for a gap where the objective has gaps.",
+)
+_MAX_TOKENS = flags.DEFINE_integer("max_tokens", 64, "Most tokens of an answer.", lower_bound=1)
+_TEMPERATURE = flags.DEFINE_float(
+    "temperature", 0.0, "Divides the logits; 0: the most probable token, always."
+)
+_TOP_K = flags.DEFINE_integer("top_k", 0, "Only the k most probable tokens; 0: all. Applied first.")
+_TOP_P = flags.DEFINE_float(
+    "top_p", 1.0, "Of these the most probable ones that hold this much probability."
+)
+_MIN_P = flags.DEFINE_float("min_p", 0.0, "Of these the ones at least this share as probable as the best.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of random choices.", lower_bound=0, upper_bound=1 << 30)
+_SAMPLES = flags.DEFINE_integer(
+    "samples", 1, "Answers to each prompt, with seeds from --seed on.", lower_bound=1, upper_bound=1 << 30
+)
+_STOP = flags.DEFINE_multi_string(
+    "stop", [], "Text before which an answer ends; may be given several times."
+)
+_STOP_TOKEN = flags.DEFINE_multi_string(
+    "stop_token", [], "Special token, e.g. [SEP], that ends an answer besides [EOS] and [DONE]."
+)
+_BATCH = flags.DEFINE_integer("batch", 8, "Answers that are written at a time.", lower_bound=1)
+
+_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError)
+
+
+def run() -> None:
+    """Load the model and answer."""
+    if (_WORKDIR.value is None) == (_MODEL.value is None):
+        raise PromptError("give either --workdir, a run, or --model, an exported folder")
+    if bool(_PROMPT.value) == (_PROMPT_FILE.value is not None):
+        raise PromptError("give either --prompt, which may be repeated, or --prompt_file")
+    if _OUTPUT.value is not None and _PROMPT_FILE.value is None:
+        raise PromptError(
+            f"--output={_OUTPUT.value}: holds the answers to --prompt_file, which is not given"
+        )
+    if _STEP.value is not None and _MODEL.value is not None:
+        raise PromptError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+    try:
+        sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
+    except ValueError as error:
+        raise PromptError(f"--{error}") from error
+    try:
+        stop_tokens = [*STOP_TOKENS, *map(special_token_id, _STOP_TOKEN.value)]
+    except ValueError as error:
+        raise PromptError(f"--stop_token: {error}") from error
+    if "" in _STOP.value:
+        raise PromptError("--stop: found ''; allowed: text of at least one character")
+    records = read_records(Path(_PROMPT_FILE.value)) if _PROMPT_FILE.value is not None else None
+    if _WORKDIR.value is not None:
+        trained = model_of_workdir(Path(_WORKDIR.value), _STEP.value)
+    else:
+        trained = model_of_folder(Path(_MODEL.value))
+    generator = Generator(
+        trained.model,
+        trained.params,
+        num_tokens=NUM_SPECIAL_TOKENS + trained.tokenizer.num_pieces,
+        sampling=sampling,
+        stop_tokens=stop_tokens,
+    )
+    arm = choose_arm(trained.arms, _OBJECTIVE.value)
+    texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
+    prompts = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            prompts.append(make_prompt(text, arm.objective, trained.tokenizer))
+        except PromptError as error:
+            where = f"{_PROMPT_FILE.value} line {number}" if records is not None else "--prompt"
+            raise PromptError(f"{where}: {error}") from error
+    print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
+    if records is None:
+        _answer_on_terminal(generator, trained, prompts)
+    else:
+        settings = _digest(trained, arm.name, stop_tokens)
+        _answer_file(generator, trained, prompts, records, settings)
+    for line in summary(generator):
+        print(line, file=sys.stderr)
+
+
+def _answer_on_terminal(generator: Generator, trained: TrainedModel, prompts: Sequence[Prompt]) -> None:
+    """Show one answer as it is written; several one after the other, each under its number."""
+    asked = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
+    if len(asked) == 1:
+        _write(generator, trained, asked, lambda _, text: print(text, end="", flush=True))
+        print()
+        return
+    for first in range(0, len(asked), _BATCH.value):
+        written = _write(generator, trained, asked[first : first + _BATCH.value])
+        for number, answer in enumerate(written, start=first):
+            prompt, sample = divmod(number, _SAMPLES.value)
+            print(f"--- prompt {prompt + 1}, sample {sample + 1}\n{answer.text}", flush=True)
+
+
+def _answer_file(
+    generator: Generator,
+    trained: TrainedModel,
+    prompts: Sequence[Prompt],
+    records: Sequence[dict],
+    settings: str,
+) -> None:
+    """Write a line for each record and sample, in order, after the lines that are there already."""
+    asked = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
+    expected = [
+        {**record, "sample": sample, "settings": settings}
+        for record in records
+        for sample in range(_SAMPLES.value)
+    ]
+    done = 0
+    if _OUTPUT.value is not None:
+        done = finished_lines(Path(_OUTPUT.value), expected)
+        if done:
+            print(f"{_OUTPUT.value}: going on after line {done}", file=sys.stderr)
+    for first in range(done, len(asked), _BATCH.value):
+        written = _write(generator, trained, asked[first : first + _BATCH.value])
+        answers = (
+            {
+                **expected[first + number],
+                "generated": answer.text,
+                "generated_tokens": answer.tokens,
+                "stopped_by": answer.stopped_by,
+            }
+            for number, answer in enumerate(written)
+        )
+        if _OUTPUT.value is None:
+            print(as_lines(answers), end="", flush=True)
+        else:
+            _append(Path(_OUTPUT.value), as_lines(answers))
+
+
+def _append(path: Path, lines: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _write(generator, trained, asked, show=None) -> list[WrittenText]:
+    return write_texts(
+        generator,
+        trained.tokenizer,
+        [prompt for prompt, _ in asked],
+        max_tokens=_MAX_TOKENS.value,
+        seeds=[_SEED.value + sample for _, sample in asked],
+        stop_strings=_STOP.value,
+        show=show,
+    )
+
+
+def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
+    """Return a short name of everything that an answer depends on besides its prompt and sample."""
+    sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
+    parts = [
+        trained.origin,
+        arm,
+        asdict(sampling),
+        _MAX_TOKENS.value,
+        _SEED.value,
+        sorted(set(_STOP.value)),
+        sorted(set(stop_tokens)),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def main(arguments: list[str]) -> None:
+    """Parse flags and answer; a fault of the user's is told in one line."""
+    if len(arguments) > 1:
+        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
+    logging.set_verbosity(logging.WARNING)
+    cache_compiled_programs()
+    try:
+        run()
+    except _FAULTS as error:
+        sys.exit(f"birdie_jax.generate: {error}")
+    except KeyboardInterrupt:
+        print("birdie_jax.generate: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # Who reads the answers wants no more of them; Python would complain again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    start("generate", main)

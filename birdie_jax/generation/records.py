@@ -1,0 +1,92 @@
+"""Prompts from a file of JSON lines, and answers to one, a line at a time."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from birdie_jax.generation.questions import PromptError
+
+PROMPT = "prompt"
+# What an output line has besides the record that it answers.
+ADDED = ("generated", "generated_tokens", "stopped_by", "sample", "settings")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file: JSON objects with a text in the field `prompt`, one a line.
+
+    Raises:
+        PromptError: the file cannot be read, holds no record, or a record cannot be used; names the line.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be read: {error.strerror}") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{path} line {number}"
+        if not line.strip():
+            raise PromptError(f"{where}: is empty; allowed: a JSON object with the field {PROMPT!r}")
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise PromptError(f"{where}: is not JSON ({error})") from error
+        if not isinstance(record, dict) or not isinstance(record.get(PROMPT), str):
+            found = sorted(record) if isinstance(record, dict) else type(record).__name__
+            raise PromptError(
+                f"{where}: found {found}; allowed: a JSON object with the field {PROMPT!r}, a text"
+            )
+        taken = [field for field in ADDED if field in record]
+        if taken:
+            raise PromptError(
+                f"{where}: has the field {taken[0]!r}, which the answer adds; allowed: any other name"
+            )
+        records.append(record)
+    if not records:
+        raise PromptError(f"{path}: holds no record; allowed: one JSON object a line")
+    return records
+
+
+def finished_lines(path: Path, expected: Sequence[dict[str, Any]]) -> int:
+    """Return how many whole lines an earlier run of the same command has left in `path`.
+
+    A last line without its end, which an interruption leaves, is cut off.
+
+    Args:
+        path: of the output.
+        expected: for each line that is to come, the fields that it must have: record, sample and settings.
+
+    Raises:
+        PromptError: the file cannot be read or holds something else.
+    """
+    if not path.exists():
+        return 0
+    other = f"{path}: exists, and"
+    try:
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be read: {error.strerror}") from error
+    lines = whole.splitlines()
+    if len(lines) > len(expected):
+        raise PromptError(f"{other} has {len(lines)} lines; this command writes {len(expected)}")
+    for number, (line, fields) in enumerate(zip(lines, expected, strict=False), start=1):
+        try:
+            found = json.loads(line)
+            same = {name: found.get(name) for name in fields} == fields
+        except (ValueError, AttributeError):
+            same = False
+        if not same:
+            raise PromptError(
+                f"{other} its line {number} is not an answer of this command to its record and settings; "
+                "allowed: another --output, or the same command to go on with it"
+            )
+    return len(lines)
+
+
+def as_lines(records: Iterable[dict[str, Any]]) -> str:
+    """Return records as JSON lines."""
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

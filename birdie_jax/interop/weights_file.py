@@ -1,0 +1,113 @@
+"""Tensors in a safetensors file, each with a checksum, which that format itself does not have."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
+
+from birdie_jax.interop.errors import InteropError
+
+TYPES = ("float16", "bfloat16", "float32", "float64")
+_CHECKSUMS = "crc32"
+
+
+def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write `tensors` to `path`.
+
+    Raises:
+        InteropError: a tensor is not of a type in `TYPES`, or the file cannot be written.
+    """
+    whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    for name, tensor in whole.items():
+        if tensor.dtype.name not in TYPES:
+            raise InteropError(
+                f"{path}: tensor {name!r} is of type {tensor.dtype}; allowed: {', '.join(TYPES)}"
+            )
+    checksums = json.dumps({name: _checksum(tensor) for name, tensor in whole.items()})
+    specifications = {
+        name: TensorSpec(
+            dtype=tensor.dtype.name,
+            shape=tensor.shape,
+            data_ptr=tensor.ctypes.data,
+            data_len=tensor.nbytes,
+        )
+        for name, tensor in whole.items()
+    }
+    try:
+        serialize_file(specifications, path, metadata={_CHECKSUMS: checksums})
+    except (SafetensorError, OSError) as error:
+        raise InteropError(f"{path}: cannot be written: {error}") from error
+
+
+def read_weights(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], described_by: str
+) -> dict[str, np.ndarray]:
+    """Return the tensors of `path`, which must be just those of `shapes`; their types are the file's.
+
+    Args:
+        path: of the file.
+        shapes: name -> shape of every tensor that the model has.
+        described_by: where the shapes come from, for messages.
+
+    Raises:
+        InteropError: the file cannot be read, is damaged, or holds other tensors.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            _check_names(path, set(file.keys()), set(shapes), described_by)
+            checksums = _checksums(path, file.metadata())
+            tensors = {}
+            for name, shape in shapes.items():
+                part = file.get_slice(name)
+                if tuple(part.get_shape()) != shape:
+                    raise InteropError(
+                        f"{path}: tensor {name!r} has shape {part.get_shape()}; {described_by} asks for "
+                        f"{list(shape)}"
+                    )
+                tensors[name] = _tensor(path, name, file, part.get_dtype())
+                if checksums is not None and checksums.get(name) != _checksum(tensors[name]):
+                    raise InteropError(
+                        f"{path}: tensor {name!r} is damaged: its bytes have checksum "
+                        f"{_checksum(tensors[name])}, and {checksums.get(name)} was written"
+                    )
+    except FileNotFoundError as error:
+        raise InteropError(f"{path}: not found; allowed: a folder that birdie_jax.export wrote") from error
+    except (SafetensorError, OSError) as error:
+        raise InteropError(f"{path}: is damaged, or no safetensors file ({error})") from error
+    return tensors
+
+
+def _check_names(path: Path, found: set[str], wanted: set[str], described_by: str) -> None:
+    for names, what, other in (
+        (wanted - found, "lacks", f"which {described_by} asks for"),
+        (found - wanted, "holds", f"which is no part of what {described_by} describes"),
+    ):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise InteropError(f"{path}: {what} the tensor {min(names)!r}{more}, {other}")
+
+
+def _tensor(path: Path, name: str, file: safe_open, kind: str) -> np.ndarray:
+    allowed = {"F16", "BF16", "F32", "F64"}
+    if kind not in allowed:
+        raise InteropError(
+            f"{path}: tensor {name!r} is of type {kind}; allowed: {', '.join(sorted(allowed))}"
+        )
+    return file.get_tensor(name)
+
+
+def _checksums(path: Path, metadata: Mapping[str, str] | None) -> dict[str, int] | None:
+    """Return what was noted when the file was written; None for a file that another program wrote."""
+    if not metadata or _CHECKSUMS not in metadata:
+        return None
+    try:
+        return dict(json.loads(metadata[_CHECKSUMS]))
+    except (ValueError, TypeError) as error:
+        raise InteropError(f"{path}: is damaged: its checksums cannot be read ({error})") from error
+
+
+def _checksum(tensor: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))

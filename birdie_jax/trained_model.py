@@ -1,0 +1,85 @@
+"""A trained model with all that using it takes: from a run's workdir, or from an exported folder."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from birdie_jax.config import Config
+from birdie_jax.interop import read_model
+from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.objectives import Arm
+from birdie_jax.saved_config import parse_saved_config, read_json
+from birdie_jax.text import Tokenizer
+from birdie_jax.training.mixture import configured_mixture
+from birdie_jax.training.trained_parameters import restore_parameters
+
+
+class TrainedModel(NamedTuple):
+    """What a run made.
+
+    Attributes:
+        origin: folder and step, in words.
+        step: of training.
+        config: of the run.
+        model: architecture.
+        params: its parameters.
+        tokenizer: text to tokens and back.
+        arms: what it was trained on.
+    """
+
+    origin: str
+    step: int
+    config: Config
+    model: LanguageModel
+    params: Any
+    tokenizer: Tokenizer
+    arms: tuple[Arm, ...]
+
+
+def model_of_workdir(workdir: Path, step: int | None = None) -> TrainedModel:
+    """Return the model of a run, at `step` or else at its newest whole checkpoint.
+
+    Only the parameters are read, onto this machine's first device, whatever mesh they were trained on.
+
+    Raises:
+        ConfigError: config.json is missing or cannot be used.
+        DataError: tokenizer.model is missing or cannot be used.
+        CheckpointError: there is no such checkpoint, it is damaged, or it is of another architecture.
+    """
+    path = workdir / "config.json"
+    config = parse_saved_config(read_json(path, "the workdir of a run"), path)
+    mixture = configured_mixture(config)
+    tokenizer = Tokenizer(workdir / "tokenizer.model")
+    model = build_model(config.model, tokenizer.vocab_size)
+    here = SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
+    )
+    trained = restore_parameters(workdir, abstract, config.optimizer, step)
+    return TrainedModel(
+        f"{workdir} step {trained.step}",
+        trained.step,
+        config,
+        model,
+        trained.params,
+        tokenizer,
+        mixture.arms,
+    )
+
+
+def model_of_folder(folder: Path) -> TrainedModel:
+    """Return the model of an exported folder.
+
+    Raises:
+        InteropError: a file of it is missing, damaged, or does not fit the others.
+        ConfigError: its config.json describes a mixture that cannot be.
+    """
+    read = read_model(folder)
+    model = build_model(read.config.model, read.tokenizer.vocab_size)
+    arms = configured_mixture(read.config).arms
+    return TrainedModel(
+        f"{folder} step {read.step}", read.step, read.config, model, read.params, read.tokenizer, arms
+    )

@@ -1,0 +1,51 @@
+"""Small models that answer, and prompts of many lengths."""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from birdie_jax.batch import Batch
+from birdie_jax.config import MODELS, ModelConfig
+from birdie_jax.generation import Prompt
+from birdie_jax.models import build_model
+from tests.quick_jit import quick_jit
+
+VOCAB = 384
+KINDS = [
+    pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
+    for name in MODELS
+    for bidirectional in (True, False)
+]
+
+
+@cache
+def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
+    """Return a model and parameters with which every token that was read matters for the next one."""
+    sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4}
+    exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
+    config = ModelConfig(**(sizes | exact | fields), name=name, bidirectional=bidirectional)
+    model = build_model(config, VOCAB)
+    one = np.zeros((1, 1), np.int32)
+    batch = Batch(one, one, one > 0, one, one, one > 0, one)
+    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+    grown = {name: table * 4 for name, table in params.items() if name in ("embedding", "head")}
+    blocks = jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim == 3 else leaf, params["blocks"])
+    return model, {**params, **grown, "blocks": blocks}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def some_prompts():
+    """Return prompts of many lengths; the shortest are shorter than the convolution."""
+    random = np.random.default_rng(0)
+
+    def draw(count):
+        return random.integers(256, VOCAB, count).astype(np.int32)
+
+    lengths = [(0, 0), (1, 0), (2, 0), (0, 1), (9, 0), (40, 0), (3, 5), (0, 33)]
+    return [Prompt(draw(context), draw(begun)) for context, begun in lengths]

@@ -1,0 +1,223 @@
+"""A prompt asks as the objective does in training; what cannot be asked is refused by name."""
+
+import random
+
+import numpy as np
+import pytest
+
+from birdie_jax import vocabulary
+from birdie_jax.generation.questions import PromptError, choose_arm, make_prompt
+from birdie_jax.objectives import OBJECTIVES, make_mixture, make_objective, mixture_from_arms
+from birdie_jax.text import train_tokenizer
+
+FORMED = {
+    "span_corruption": "the [MASK] of seven [MASK]",
+    "full_span_corruption": "the [MASK] of",
+    "full_span_corruption_deshuffling": "[MASK_1] the [MASK_0]",
+    "selective_copying": "[START]the[END]of[CONTEXT]the river of seven",
+    "fill_in_the_middle": "the [MASK] seven",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = random.Random(0)
+    texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
+    return train_tokenizer(texts, 300, tokenizer_type="bpe")
+
+
+def ask(name, text, tokenizer, **parameters):
+    return make_prompt(text, make_objective(name, **parameters), tokenizer)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_can_be_asked(name, tokenizer):
+    prompt = ask(name, FORMED.get(name, "the river of seven"), tokenizer)
+    objective = make_objective(name)
+    assert (len(prompt.context) > 0) == objective.has_context
+    assert (len(prompt.begun) > 0) != objective.has_context
+    if objective.has_context:
+        assert prompt.context[0] == objective.marker
+
+
+@pytest.mark.parametrize("name", ["prefix_lm", "copying", "deshuffling"])
+def test_a_text_that_is_read_whole(name, tokenizer):
+    text = "the river [MASK] of"
+    prompt = ask(name, text, tokenizer)
+    np.testing.assert_array_equal(prompt.context[1:], tokenizer.encode(text))
+    bare = ask(name, text, tokenizer, marker=None)
+    np.testing.assert_array_equal(bare.context, tokenizer.encode(text))
+
+
+def test_copying_asks_as_in_training(tokenizer):
+    tokens = tokenizer.encode("the river of seven")
+    example = make_objective("copying").build(tokens, np.random.default_rng(0))
+    np.testing.assert_array_equal(ask("copying", "the river of seven", tokenizer).context, example.context)
+
+
+@pytest.mark.parametrize("name", ["span_corruption", "full_span_corruption"])
+def test_gaps_ask_as_in_training(name, tokenizer):
+    """The prompt is the training example's own context, written as people see it."""
+    tokens = tokenizer.encode("the river of seven return the seven of the river " * 3)
+    objective = make_objective(name, mean_span=2.0)
+    example = objective.build(tokens, np.random.default_rng(1))
+    written = tokenizer.decode(example.context[1:])
+    assert "[MASK_1]" in written
+    prompt = make_prompt(written, objective, tokenizer)
+    sentinels = prompt.context[prompt.context < vocabulary.NUM_SPECIAL_TOKENS]
+    np.testing.assert_array_equal(sentinels, example.context[example.context < 256])
+    assert tokenizer.decode(prompt.context) == tokenizer.decode(example.context)
+    assert len(prompt.begun) == 0
+
+
+def test_gaps_without_numbers_are_counted(tokenizer):
+    context = ask("span_corruption", "the[MASK] of[MASK][MASK_7]", tokenizer).context
+    special = context[context < 256].tolist()
+    first = vocabulary.FIRST_SENTINEL
+    assert special == [vocabulary.SPAN_CORRUPTION, first, first + 1, first + 7]
+
+
+@pytest.mark.parametrize("query_first", [True, False])
+def test_queries_ask_as_in_training(query_first, tokenizer):
+    words = random.Random(2)
+    tokens = tokenizer.encode("".join(words.choices("abcdefghijklmnop ", k=300)))
+    objective = make_objective("selective_copying", spans=2, query_first=query_first)
+    example = objective.build(tokens, np.random.default_rng(3))
+    written = tokenizer.decode(example.context[1:])
+    prompt = make_prompt(written, objective, tokenizer)
+    assert tokenizer.decode(prompt.context) == tokenizer.decode(example.context)
+    special = example.context[example.context < 256]
+    np.testing.assert_array_equal(prompt.context[prompt.context < 256], special)
+
+
+def test_fill_in_the_middle_begins_the_answer(tokenizer):
+    prompt = ask("fill_in_the_middle", "the[MASK] seven", tokenizer)
+    before, after = tokenizer.encode("the").tolist(), tokenizer.encode(" seven").tolist()
+    assert prompt.begun.tolist() == [
+        vocabulary.MIDDLE_PREFIX,
+        *before,
+        vocabulary.MIDDLE_SUFFIX,
+        *after,
+        vocabulary.MIDDLE,
+    ]
+
+
+QUERY_FORM = (
+    "[START] before [END] after, once or more, with [CONTEXT] text behind or in front of it, no part of it "
+    "empty"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "prefix_lm",
+            "",
+            "the prompt is empty (found 0 characters); prefix_lm allows: text of at least one token",
+        ),
+        (
+            "causal_lm",
+            "",
+            "the prompt is empty (found 0 characters); causal_lm allows: text of at least one token",
+        ),
+        (
+            "span_corruption",
+            "the river",
+            "the prompt has 0 gaps; span_corruption allows: text with [MASK] where something is missing",
+        ),
+        (
+            "span_corruption",
+            "[MASK_192] of",
+            "the prompt's gaps are [MASK_192]; span_corruption allows: each of [MASK_0] to [MASK_191] once",
+        ),
+        (
+            "full_span_corruption",
+            "[MASK] of [MASK_0]",
+            "the prompt's gaps are [MASK_0], [MASK_0]; full_span_corruption allows: each of [MASK_0] to "
+            "[MASK_191] once",
+        ),
+        (
+            "fill_in_the_middle",
+            "the river",
+            "the prompt has [MASK] 0 times; fill_in_the_middle allows: once, for the middle",
+        ),
+        (
+            "selective_copying",
+            "the river",
+            "the prompt has [START] 0 times, [END] 0 times and [CONTEXT] 0 times; selective_copying "
+            "allows: " + QUERY_FORM,
+        ),
+    ],
+)
+def test_prompts_that_cannot_be_asked(name, text, message, tokenizer):
+    with pytest.raises(PromptError) as error:
+        ask(name, text, tokenizer)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CONTEXT]the river",
+        "[START]the[CONTEXT]the river",
+        "[START][END]of[CONTEXT]the river",
+        "[START]the[END][CONTEXT]the river",
+        "[START]the[END]of[CONTEXT]",
+        "[START]the[END]of[END]x[CONTEXT]the river",
+        "stray [START]the[END]of[CONTEXT]the river",
+        "stray [CONTEXT]the river[START]the[END]of",
+        "[START]the[END]of[CONTEXT]the [START]river[END]x",
+    ],
+)
+def test_queries_of_another_form(text, tokenizer):
+    with pytest.raises(PromptError, match="selective_copying allows: "):
+        ask("selective_copying", text, tokenizer)
+
+
+def test_text_that_is_not_unicode(tokenizer):
+    with pytest.raises(PromptError, match="the prompt is not Unicode text"):
+        ask("prefix_lm", "a\ud800", tokenizer)
+
+
+def arms_of(mixture):
+    return make_mixture(mixture, 256).arms
+
+
+def test_the_arm_is_that_of_the_run():
+    assert choose_arm(arms_of("tiny"), None).name == "prefix_lm"
+    assert choose_arm(arms_of("causal_lm"), None).name == "causal_lm"
+    assert choose_arm(arms_of("tiny"), "copying").objective.marker == vocabulary.COPYING
+    assert choose_arm(arms_of("ul2"), None).objective.marker == vocabulary.UL2_SEQUENTIAL
+    assert choose_arm(arms_of("ul2"), "span_corruption_r50_w8").objective.marker == vocabulary.UL2_EXTREME
+    only = mixture_from_arms({"mine": {"objective": "copying"}}).arms
+    assert choose_arm(only, None) == only[0]
+
+
+@pytest.mark.parametrize(
+    ("mixture", "name", "message"),
+    [
+        (
+            "pt5",
+            "masked_lm",
+            "objective 'masked_lm' is unknown; allowed: those that this model was trained on: causal_lm, "
+            "prefix_lm, span_corruption, deshuffling, copying",
+        ),
+        (
+            "causal_lm",
+            "copying",
+            "objective 'copying': this model was not trained on it; allowed: causal_lm",
+        ),
+        (
+            "ul2",
+            "span_corruption",
+            "objective 'span_corruption': its arms have different markers; allowed: the name of an arm: "
+            "span_corruption_r15_w3, span_corruption_r15_w8, span_corruption_r50_w3, "
+            "span_corruption_r50_w8, span_corruption_r15_w64, span_corruption_r50_w64",
+        ),
+    ],
+)
+def test_objectives_that_cannot_be_asked(mixture, name, message):
+    with pytest.raises(PromptError) as error:
+        choose_arm(arms_of(mixture), name)
+    assert str(error.value) == message

@@ -1,0 +1,85 @@
+"""Records in and out: every fault names the file and the line, and a half-written end is written again."""
+
+import json
+
+import pytest
+
+from birdie_jax.generation.questions import PromptError
+from birdie_jax.generation.records import as_lines, finished_lines, read_records
+
+
+def test_records_come_back_with_all_their_fields(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    records = [{"prompt": "öne", "id": 1, "tags": ["a"]}, {"prompt": "two"}]
+    path.write_text(as_lines(records), encoding="utf-8")
+    assert read_records(path) == records
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "{path}: holds no record; allowed: one JSON object a line"),
+        ('{"prompt": "a"}\n\n', "{path} line 2: is empty; allowed: a JSON object with the field 'prompt'"),
+        (
+            '{"text": "a", "id": 3}\n',
+            "{path} line 1: found ['id', 'text']; allowed: a JSON object with the field 'prompt', a text",
+        ),
+        (
+            '["a"]\n',
+            "{path} line 1: found list; allowed: a JSON object with the field 'prompt', a text",
+        ),
+        (
+            '{"prompt": "a", "generated": "b"}\n',
+            "{path} line 1: has the field 'generated', which the answer adds; allowed: any other name",
+        ),
+    ],
+)
+def test_records_that_cannot_be(tmp_path, content, message):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with pytest.raises(PromptError) as error:
+        read_records(path)
+    assert str(error.value) == message.format(path=path)
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": \n')
+    with pytest.raises(PromptError, match=r"prompts\.jsonl line 2: is not JSON"):
+        read_records(path)
+    with pytest.raises(PromptError, match=r"absent: cannot be read: No such file"):
+        read_records(tmp_path / "absent")
+
+
+EXPECTED = [{"prompt": text, "sample": 0, "settings": "abc"} for text in ("one", "two", "three")]
+
+
+def test_going_on_after_the_last_whole_line(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    assert finished_lines(path, EXPECTED) == 0
+    lines = as_lines({**record, "generated": "x"} for record in EXPECTED[:2])
+    path.write_text(lines + '{"prompt": "thr')
+    assert finished_lines(path, EXPECTED) == 2
+    assert path.read_text() == lines
+
+
+@pytest.mark.parametrize(
+    "line", [json.dumps({**EXPECTED[0], "settings": "other"}), json.dumps({"prompt": "one"}), "[1]", "{"]
+)
+def test_an_output_of_another_command(tmp_path, line):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(PromptError) as error:
+        finished_lines(path, EXPECTED)
+    assert str(error.value) == (
+        f"{path}: exists, and its line 1 is not an answer of this command to its record and settings; "
+        "allowed: another --output, or the same command to go on with it"
+    )
+    assert path.read_text() == line + "\n"
+
+
+def test_an_output_with_too_many_lines(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("{}\n" * 4)
+    with pytest.raises(PromptError, match="exists, and has 4 lines; this command writes 3"):
+        finished_lines(path, EXPECTED)

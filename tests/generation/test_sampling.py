@@ -1,0 +1,117 @@
+"""Which tokens the filters leave, against a rule spelled out for one row, and how they are drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.generation.sampling import GREEDY, Sampling, choose, filtered
+
+VOCAB = 23
+
+
+def logits_of(seed, rows=4):
+    return np.random.default_rng(seed).normal(0, 2, (rows, VOCAB)).astype(np.float32)
+
+
+def kept(row, sampling):
+    """Ids that may be drawn, by sorting the whole vocabulary and counting probability by hand."""
+    row = row.astype(np.float64) / sampling.temperature
+    order = sorted(range(VOCAB), key=lambda token: -row[token])
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    weights = np.exp(row[order] - row[order[0]])
+    probabilities = weights / weights.sum()
+    held, mass = [], 0.0
+    for token, probability in zip(order, probabilities, strict=True):
+        if held and mass >= sampling.top_p:
+            break
+        held.append(token)
+        mass += probability
+    return {token for token in held if row[token] >= row[order[0]] + np.log(max(sampling.min_p, 1e-300))}
+
+
+SETTINGS = [
+    Sampling(1.0),
+    Sampling(0.5, top_k=1),
+    Sampling(1.0, top_k=5),
+    Sampling(2.0, top_k=100),
+    Sampling(1.0, top_p=1e-9),
+    Sampling(0.7, top_p=0.8),
+    Sampling(1.0, min_p=0.2),
+    Sampling(1.0, min_p=1.0),
+    Sampling(0.8, top_k=9, top_p=0.9, min_p=0.05),
+]
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_left(sampling, seed):
+    logits = logits_of(seed)
+    left = np.isfinite(filtered(jnp.asarray(logits), sampling))
+    for row in range(len(logits)):
+        assert set(np.flatnonzero(left[row])) == kept(logits[row], sampling)
+
+
+def test_top_p_counts_what_top_k_left():
+    """Of 0.4, 0.3, 0.2, 0.1 the best two hold 4/7 and 3/7: a top_p of 0.5 is reached by the first alone."""
+    logits = jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]]))
+    alone = np.isfinite(filtered(logits, Sampling(1.0, top_p=0.5)))
+    after_top_k = np.isfinite(filtered(logits, Sampling(1.0, top_k=2, top_p=0.5)))
+    assert alone.sum() == 2
+    assert after_top_k.sum() == 1
+
+
+def keys_of(rows, seed=0):
+    return jax.random.split(jax.random.key(seed), rows)
+
+
+def test_greedy_takes_the_best_allowed_token():
+    logits = jnp.asarray(logits_of(0))
+    everything = jnp.ones(VOCAB, bool)
+    best = choose(logits, everything, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
+    np.testing.assert_array_equal(best, np.argmax(logits, axis=-1))
+    without = everything.at[best[0]].set(False)
+    second = choose(logits, without, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
+    assert second[0] == np.argsort(logits[0])[-2]
+
+
+def test_draws_follow_the_probabilities():
+    rows = 20_000
+    probabilities = np.array([0.5, 0.3, 0.15, 0.05])
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray(probabilities, jnp.float32)), (rows, 4))
+    allowed = jnp.array([True, True, True, False])
+    drawn = choose(logits, allowed, keys_of(rows), jnp.zeros(rows, jnp.int32), Sampling(0.5))
+    expected = probabilities**2 * [1, 1, 1, 0]
+    expected /= expected.sum()
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / rows, expected, atol=0.015)
+
+
+def test_a_draw_depends_on_key_and_place_and_not_on_other_rows():
+    logits, allowed, keys = jnp.asarray(logits_of(0, 64)), jnp.ones(VOCAB, bool), keys_of(64)
+    places = jnp.arange(64, dtype=jnp.int32)
+    together = choose(logits, allowed, keys, places, Sampling(1.5))
+    some = choose(logits[5:9], allowed, keys[5:9], places[5:9], Sampling(1.5))
+    np.testing.assert_array_equal(together[5:9], some)
+    assert (choose(logits, allowed, keys, places + 1, Sampling(1.5)) != together).any()
+    assert (choose(logits, allowed, keys_of(64, 1), places, Sampling(1.5)) != together).any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": -0.5}, "temperature: found -0.5; allowed: at least 0"),
+        ({"temperature": float("nan")}, "temperature: found nan; allowed: at least 0"),
+        ({"temperature": 1.0, "top_k": -1}, "top_k: found -1; allowed: at least 0; 0 = no limit"),
+        (
+            {"temperature": 1.0, "top_p": 0.0},
+            "top_p: found 0.0; allowed: above 0 and at most 1; 1 = no limit",
+        ),
+        ({"temperature": 1.0, "min_p": 1.5}, "min_p: found 1.5; allowed: from 0 to 1; 0 = no limit"),
+        ({"top_k": 5}, "top_k: found 5; allowed: 0, because temperature = 0 chooses greedily"),
+    ],
+)
+def test_settings_that_cannot_be(fields, message):
+    with pytest.raises(ValueError) as error:
+        Sampling(**fields)
+    assert str(error.value) == message

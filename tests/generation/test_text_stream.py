@@ -1,0 +1,118 @@
+"""What is shown at once, joined, is the text of all tokens, and no character of it is ever broken."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax.generation.text_stream import StopStrings, TextStream
+from birdie_jax.text import Tokenizer, train_tokenizer
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, SEPARATOR
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    words = random.Random(0)
+    texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
+    return train_tokenizer(texts, 300, tokenizer_type="bpe")
+
+
+def streamed(tokenizer, tokens, size):
+    stream = TextStream(tokenizer)
+    parts = [stream.push(tokens[begin : begin + size]) for begin in range(0, len(tokens), size)]
+    return [*parts, stream.finish()]
+
+
+TEXTS = [
+    "the river",
+    "   the  river\n\n  seven ",
+    "naïve façade — 日本語, русский, 🐦🏽‍🦱!",
+    "\u2581 marks \u2581\u2581 of spaces",
+    "\ufffd a replacement character of its own \ufffd\ufffd",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_parts_join_to_the_text(tokenizer, text, size):
+    tokens = tokenizer.encode(text).tolist()
+    parts = streamed(tokenizer, tokens, size)
+    assert "".join(parts) == text == tokenizer.decode(tokens)
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in part for part in parts)
+
+
+def test_whole_characters_are_shown_at_once(tokenizer):
+    tokens = tokenizer.encode("ab🐦the").tolist()
+    stream = TextStream(tokenizer)
+    shown = [stream.push([token]) for token in tokens]
+    assert "".join(shown[:2]) == "ab"
+    assert shown[2:6] == ["", "", "", "🐦"]
+    assert "".join(shown[6:]) == "the"
+    assert stream.finish() == ""
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 255), st.integers(256, 555), st.integers(NUM_SPECIAL_TOKENS + 3, 300)),
+        max_size=30,
+    ),
+    st.integers(1, 4),
+)
+def test_any_tokens_give_what_decode_gives(tokenizer, tokens, size):
+    """Among them are bytes that make no character, and special tokens."""
+    assert "".join(streamed(tokenizer, tokens, size)) == tokenizer.decode(tokens)
+
+
+def test_special_tokens_have_their_names(tokenizer):
+    tokens = [*tokenizer.encode("seven").tolist(), SEPARATOR, *tokenizer.encode(" of").tolist()]
+    assert "".join(streamed(tokenizer, tokens, 1)) == "seven[SEP] of"
+
+
+def cut(text, strings, sizes):
+    stops, shown, begin = StopStrings(strings), "", 0
+    for size in [*sizes, len(text)]:
+        shown += stops.push(text[begin : begin + size])
+        begin += size
+    return shown + stops.finish(), stops.found
+
+
+@settings(deadline=None)
+@given(
+    st.text("ab", max_size=20),
+    st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    st.lists(st.integers(0, 5), max_size=6),
+)
+def test_a_text_is_cut_before_the_first_stop_string(text, strings, sizes):
+    """However it arrives, some stop string ends the text where one is whole for the first time."""
+    shown, found = cut(text, strings, sizes)
+    places = [text.find(string) for string in strings if string in text]
+    if not places:
+        assert (shown, found) == (text, None)
+    else:
+        assert found in strings
+        assert text.startswith(shown + found)
+        assert not any(string in shown for string in strings)
+
+
+def test_the_earliest_then_the_longest_wins():
+    assert cut("xaaby", ["b", "aa", "aab"], []) == ("x", "aab")
+
+
+def test_what_may_begin_a_stop_string_is_held_back():
+    stops = StopStrings(["\n\n"])
+    assert stops.push("one\n") == "one"
+    assert stops.push("two") == "\ntwo"
+    assert stops.push("\n") == ""
+    assert stops.push("\nthree") == ""
+    assert stops.found == "\n\n"
+    assert stops.finish() == ""
+
+
+def test_an_empty_stop_string():
+    with pytest.raises(
+        ValueError, match=r"^stop string: found ''; allowed: text of at least one character$"
+    ):
+        StopStrings(["a", ""])
