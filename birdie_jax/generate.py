@@ -18,7 +18,7 @@ from absl import app, flags, logging
 
 from birdie_jax.command_line import cache_compiled_programs, start
 from birdie_jax.config import ConfigError
-from birdie_jax.generation import STOP_TOKENS, Generator, Prompt, Sampling
+from birdie_jax.generation import STOP_TOKENS, Generator, Prompt, PromptTooLong, Sampling, state_grows
 from birdie_jax.generation.questions import PromptError, choose_arm, make_prompt
 from birdie_jax.generation.records import as_lines, finished_lines, read_records
 from birdie_jax.generation.summary import summary
@@ -64,8 +64,14 @@ _STOP_TOKEN = flags.DEFINE_multi_string(
     "stop_token", [], "Special token, e.g. [SEP], that ends an answer besides [EOS] and [DONE]."
 )
 _BATCH = flags.DEFINE_integer("batch", 8, "Answers that are written at a time.", lower_bound=1)
+_LENGTH_LIMIT = flags.DEFINE_integer(
+    "length_limit",
+    None,
+    "Most tokens of prompt and answer. Default: with attention the rows of training, otherwise no limit.",
+    lower_bound=1,
+)
 
-_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError)
+_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, PromptTooLong)
 
 
 def run() -> None:
@@ -101,16 +107,18 @@ def run() -> None:
         num_tokens=NUM_SPECIAL_TOKENS + trained.tokenizer.num_pieces,
         sampling=sampling,
         stop_tokens=stop_tokens,
+        longest=_longest(trained),
     )
     arm = choose_arm(trained.arms, _OBJECTIVE.value)
     texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
     prompts = []
     for number, text in enumerate(texts, start=1):
+        where = f"{_PROMPT_FILE.value} line {number}" if records is not None else "--prompt"
         try:
             prompts.append(make_prompt(text, arm.objective, trained.tokenizer))
         except PromptError as error:
-            where = f"{_PROMPT_FILE.value} line {number}" if records is not None else "--prompt"
             raise PromptError(f"{where}: {error}") from error
+        generator.check_length(prompts[-1], _MAX_TOKENS.value, where)
     print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
     if records is None:
         _answer_on_terminal(generator, trained, prompts)
@@ -119,6 +127,13 @@ def run() -> None:
         _answer_file(generator, trained, prompts, records, settings)
     for line in summary(generator):
         print(line, file=sys.stderr)
+
+
+def _longest(trained: TrainedModel) -> int | None:
+    """Return the tokens that a row may have: attention has seen the positions of training's rows alone."""
+    if _LENGTH_LIMIT.value is not None:
+        return _LENGTH_LIMIT.value
+    return trained.config.batching.length if state_grows(trained.model) else None
 
 
 def _answer_on_terminal(generator: Generator, trained: TrainedModel, prompts: Sequence[Prompt]) -> None:

@@ -20,7 +20,7 @@ def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     Raises:
         InteropError: a tensor is not of a type in `TYPES`, or the file cannot be written.
     """
-    whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    whole = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     for name, tensor in whole.items():
         if tensor.dtype.name not in TYPES:
             raise InteropError(

@@ -1,0 +1,153 @@
+"""The commands `generate` and `export`, from a workdir to text, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.trained_workdirs import micro_config, write_workdir
+from tests.whole_runs import REPOSITORY
+
+PROMPTS = ["abc abc", "hello" * 20, "naïve 日本", "n"]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("generate") / "run"
+    write_workdir(path, micro_config(layers=2), steps=(5, 9))
+    return path
+
+
+def command(verb, *arguments):
+    return [sys.executable, "-m", f"birdie_jax.{verb}", *map(str, arguments)]
+
+
+def run(verb, *arguments):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        command(verb, *arguments),
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=240,
+        check=False,
+    )
+
+
+def write_prompts(path, prompts):
+    path.write_text("".join(json.dumps({"prompt": text, "id": n}) + "\n" for n, text in enumerate(prompts)))
+    return path
+
+
+def read_lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
+    """Together is alone for the commands too, and an exported folder answers as its run does."""
+    options = ("--max_tokens=24", "--temperature=0.9", "--top_k=200", "--seed=4")
+    alone = run("generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", *options)
+    assert alone.returncode == 0, alone.stderr
+    assert f"{workdir} step 9: gated_ssm_plus, asked as prefix_lm" in alone.stderr
+    # Two layers: eight forward channels, and three inputs of sixteen channels, of four bytes each.
+    assert "state: 448 bytes a row as computed, for a context of any length" in alone.stderr
+    assert "prefill: " in alone.stderr
+    assert "decode: " in alone.stderr
+
+    exported = run("export", f"--workdir={workdir}", f"--output={tmp_path / 'exported'}")
+    assert exported.returncode == 0, exported.stderr
+    assert exported.stdout == f"{workdir} step 9: exported to {tmp_path / 'exported'}\n"
+    file = write_prompts(tmp_path / "prompts.jsonl", PROMPTS)
+    together = run("generate", f"--model={tmp_path / 'exported'}", f"--prompt_file={file}", *options)
+    assert together.returncode == 0, together.stderr
+    answers = read_lines(together.stdout)
+    assert [answer["id"] for answer in answers] == [0, 1, 2, 3]
+    assert [answer["prompt"] for answer in answers] == PROMPTS
+    assert answers[0]["generated"] + "\n" == alone.stdout
+    assert all(answer["stopped_by"] in ("max_tokens", "[EOS]", "[DONE]") for answer in answers)
+    assert len({answer["generated"] for answer in answers}) == 4
+
+
+@pytest.mark.slow
+def test_a_file_is_gone_on_with(workdir, tmp_path):
+    file, output = write_prompts(tmp_path / "prompts.jsonl", PROMPTS * 3), tmp_path / "answers.jsonl"
+    arguments = [f"--workdir={workdir}", f"--prompt_file={file}", f"--output={output}", "--batch=1"]
+    arguments += ["--max_tokens=16", "--samples=2", "--temperature=1"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen(
+        command("generate", *arguments),
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not (output.exists() and output.read_text().count("\n") >= 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    lines = output.read_text().splitlines(keepends=True)
+    assert 2 <= len(lines)
+    output.write_text("".join(lines[:3]) + '{"prompt": "ab')
+    finished = run("generate", *arguments)
+    assert finished.returncode == 0, finished.stderr
+    assert "going on after line" in finished.stderr
+    whole = output.read_text()
+    assert whole.startswith("".join(lines[:2]))
+    answers = read_lines(whole)
+    assert [(answer["id"], answer["sample"]) for answer in answers] == [
+        (n, sample) for n in range(12) for sample in range(2)
+    ]
+    # The same prompt has the same answer wherever it stands, and another one for another sample.
+    texts = [answer["generated"] for answer in answers]
+    assert texts[:8] == texts[8:16] == texts[16:]
+    assert texts[0] != texts[1]
+
+    other = run("generate", *arguments, "--seed=1")
+    assert other.returncode == 1
+    assert f"{output}: exists, and its line 1 is not an answer of this command" in other.stderr
+    assert output.read_text() == whole
+
+
+@pytest.mark.slow
+def test_faults_are_told_in_one_line(workdir, tmp_path):
+    good = f"--workdir={workdir}"
+    bad_file = write_prompts(tmp_path / "prompts.jsonl", ["a", "", "b"])
+    cases = [
+        (
+            [good, "--prompt="],
+            "--prompt: the prompt is empty (found 0 characters); prefix_lm allows: text of at least one token",
+        ),
+        (
+            [good, f"--prompt_file={bad_file}"],
+            f"{bad_file} line 2: the prompt is empty (found 0 characters); prefix_lm allows: text of at least "
+            "one token",
+        ),
+        (
+            [good, "--prompt=a", "--objective=riddle"],
+            "objective 'riddle' is unknown; allowed: those that this model was trained on: causal_lm, "
+            "prefix_lm, span_corruption, full_span_corruption, full_span_corruption_deshuffling, "
+            "deshuffling, copying, selective_copying",
+        ),
+        (
+            [good, f"--prompt={'a' * 50}", "--length_limit=40"],
+            "--prompt: has 27 tokens, and 64 are to be written; allowed: 40 together, the longest rows that "
+            "gated_ssm_plus has learned",
+        ),
+        ([good], "give either --prompt, which may be repeated, or --prompt_file"),
+        (
+            [good, "--prompt=a", "--temperature=-1"],
+            "--temperature: found -1.0; allowed: at least 0",
+        ),
+    ]
+    for arguments, message in cases:
+        finished = run("generate", *arguments)
+        assert finished.returncode == 1
+        assert finished.stderr == f"birdie_jax.generate: {message}\n"
+        assert finished.stdout == ""

@@ -1,0 +1,299 @@
+"""A model that leaves and comes back is the same bit for bit; what does not fit is told by its name."""
+
+import dataclasses
+import json
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from birdie_jax.config import MODELS, Config, ModelConfig
+from birdie_jax.interop import InteropError, from_names, read_model, to_names, write_model
+from birdie_jax.interop.weights_file import read_weights, write_weights
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.text import train_tokenizer
+
+
+def config_of(name="gated_ssm_plus", **fields):
+    sizes = {"layers": 3, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4, "heads": 2}
+    known = {field.name for field in dataclasses.fields(ModelConfig)}
+    sizes = {key: value for key, value in sizes.items() if key in known}
+    return Config(model=ModelConfig(name=name, **(sizes | fields)))
+
+
+def random_params(config, vocab_size, dtype="float32"):
+    """Return parameters of any bits at all, among them NaN and infinity."""
+    random_bits = np.random.default_rng(0)
+    kind = jnp.dtype(dtype)
+
+    def one(shape):
+        return np.frombuffer(random_bits.bytes(shape.size * kind.itemsize), kind).reshape(shape.shape)
+
+    return jax.tree.map(one, parameter_shapes(build_model(config.model, vocab_size)))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = random.Random(0)
+    texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
+    return train_tokenizer(texts, 300, tokenizer_type="bpe")
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    config = config_of()
+    path = tmp_path / "exported"
+    write_model(path, config, random_params(config, tokenizer.vocab_size), tokenizer, 7)
+    return path
+
+
+def assert_same_bits(found, wanted):
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_round_trip_of_every_model(name, tied, tmp_path, tokenizer):
+    config = config_of(name, tie_embeddings=tied)
+    params = random_params(config, tokenizer.vocab_size)
+    write_model(tmp_path / "out", config, params, tokenizer, 12)
+    found = read_model(tmp_path / "out")
+    assert_same_bits(found.params, params)
+    assert found.config == config
+    assert found.step == 12
+    assert found.tokenizer.model_bytes == tokenizer.model_bytes
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.model",
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_round_trip_of_every_type(dtype, tmp_path, tokenizer):
+    config = config_of()
+    params = random_params(config, tokenizer.vocab_size, dtype)
+    write_model(tmp_path / "out", config, params, tokenizer, 0)
+    assert_same_bits(read_model(tmp_path / "out").params, params)
+
+
+def test_names_are_stable_and_each_layer_is_a_tensor(folder, tokenizer):
+    """Other programs rely on these."""
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    vocab = tokenizer.vocab_size
+    layer = {
+        "mixer.convolution.kernel": (4, 16),
+        "mixer.forget_bias": (16,),
+        "mixer.forget_gate.kernel": (16, 16),
+        "mixer.input.kernel": (16, 16),
+        "mixer.input_gate.kernel": (16, 16),
+        "mixer.out.kernel": (16, 16),
+        "mixer.output_gate.kernel": (16, 16),
+        "mixer_norm.scale": (16,),
+        "mlp.gate.kernel": (16, 32),
+        "mlp.in.kernel": (16, 32),
+        "mlp.out.kernel": (32, 16),
+        "mlp_norm.scale": (16,),
+    }
+    expected = {"embedding": (vocab, 16), "final_norm.scale": (16,)}
+    for number in range(3):
+        expected |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
+    assert {name: tensor.shape for name, tensor in tensors.items()} == expected
+    stacked = random_params(config_of(), vocab)["blocks"]["mixer"]["forget_gate"]["kernel"]
+    assert tensors["layers.1.mixer.forget_gate.kernel"].tobytes() == stacked[1].tobytes()
+
+
+def test_names_and_back():
+    shapes = parameter_shapes(build_model(config_of().model, 384))
+    params = jax.tree.map(lambda leaf: np.arange(leaf.size).reshape(leaf.shape), shapes)
+    assert_same_bits(from_names(to_names(params), shapes), params)
+
+
+def test_a_file_without_checksums_is_read(folder):
+    """Another program may have written it."""
+    path = folder / "model.safetensors"
+    before = read_model(folder).params
+    safetensors.numpy.save_file(safetensors.numpy.load_file(path), path)
+    assert_same_bits(read_model(folder).params, before)
+
+
+def message_of(folder):
+    with pytest.raises(InteropError) as error:
+        read_model(folder)
+    return str(error.value)
+
+
+def change_tensors(folder, change):
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    change(tensors)
+    path.unlink()
+    write_weights(path, tensors)
+
+
+def test_any_damaged_byte_is_noticed(folder):
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    for place in (3, 20, 8 + header // 2, 8 + header, 8 + header + 5000, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        path.write_bytes(bytes(damaged))
+        assert str(path) in message_of(folder)
+    path.write_bytes(content[:-1])
+    assert "is damaged, or no safetensors file (" in message_of(folder)
+
+
+def test_a_damaged_tensor_is_named(folder):
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    begin, _ = header["layers.2.mlp.gate.kernel"]["data_offsets"]
+    content[8 + int.from_bytes(content[:8], "little") + begin + 100] ^= 1
+    path.write_bytes(bytes(content))
+    assert f"{path}: tensor 'layers.2.mlp.gate.kernel' is damaged: its bytes have checksum" in message_of(
+        folder
+    )
+
+
+def test_a_missing_tensor(folder):
+    change_tensors(folder, lambda tensors: tensors.pop("layers.1.mlp.in.kernel"))
+    assert message_of(folder) == (
+        f"{folder}/model.safetensors: lacks the tensor 'layers.1.mlp.in.kernel', which "
+        f"{folder}/config.json (gated_ssm_plus) asks for"
+    )
+
+
+def test_an_extra_tensor(folder):
+    change_tensors(folder, lambda tensors: tensors.update(head=np.zeros((2, 2), np.float32)))
+    assert message_of(folder) == (
+        f"{folder}/model.safetensors: holds the tensor 'head', which is no part of what "
+        f"{folder}/config.json (gated_ssm_plus) describes"
+    )
+
+
+def test_a_tensor_of_another_shape(folder):
+    change_tensors(folder, lambda tensors: tensors.update({"final_norm.scale": np.ones(17, np.float32)}))
+    assert message_of(folder) == (
+        f"{folder}/model.safetensors: tensor 'final_norm.scale' has shape [17]; {folder}/config.json "
+        "(gated_ssm_plus) asks for [16]"
+    )
+
+
+def test_a_tensor_of_a_type_that_is_no_parameter(folder):
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    tensors["final_norm.scale"] = np.ones(16, np.int32)
+    safetensors.numpy.save_file(tensors, path)
+    assert message_of(folder) == (
+        f"{path}: tensor 'final_norm.scale' is of type I32; allowed: BF16, F16, F32, F64"
+    )
+
+
+def describe(folder, **changes):
+    path = folder / "config.json"
+    described = json.loads(path.read_text())
+    for name, value in changes.items():
+        if name in described["config"]["model"]:
+            described["config"]["model"][name] = value
+        else:
+            described[name] = value
+    path.write_text(json.dumps(described))
+
+
+def test_another_architecture(folder):
+    describe(folder, name="gated_ssm")
+    assert message_of(folder) == (
+        f"{folder}/model.safetensors: holds the tensor 'layers.0.mixer.convolution.kernel' and 14 more, "
+        f"which is no part of what {folder}/config.json (gated_ssm) describes"
+    )
+
+
+def test_another_size(folder):
+    describe(folder, mlp_features=48)
+    assert message_of(folder) == (
+        f"{folder}/model.safetensors: tensor 'layers.0.mlp.gate.kernel' has shape [16, 32]; "
+        f"{folder}/config.json (gated_ssm_plus) asks for [16, 48]"
+    )
+
+
+def test_a_folder_of_another_program(folder):
+    (folder / "config.json").write_text('{"model_type": "mamba"}')
+    assert message_of(folder) == (
+        f"{folder}/config.json: found format 'mamba', version None; allowed: 'birdie_jax', version 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[1]", "found list; allowed: a folder that birdie_jax.export wrote"), ("{", "cannot be used: ")],
+)
+def test_a_config_that_cannot_be_read(folder, content, message):
+    (folder / "config.json").write_text(content)
+    assert message_of(folder).startswith(f"{folder}/config.json: {message}")
+
+
+def test_an_unknown_field_of_the_config(folder):
+    path = folder / "config.json"
+    described = json.loads(path.read_text())
+    described["config"]["model"]["colour"] = "red"
+    path.write_text(json.dumps(described))
+    assert message_of(folder).startswith(f"{path}: config.model.colour: unknown field; allowed: name, ")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.model"])
+def test_a_missing_file(folder, name):
+    (folder / name).unlink()
+    assert str(folder / name) in message_of(folder)
+
+
+@pytest.mark.parametrize("pieces", [300, 400])
+def test_a_tokenizer_that_does_not_fit(folder, pieces, tokenizer):
+    """With as many pieces it is found by its hash, with more by their number."""
+    words = random.Random(1)
+    texts = ["".join(words.choices("abcdefghijklmno ", k=200)) for _ in range(200)]
+    other = train_tokenizer(texts, pieces, tokenizer_type="bpe")
+    other.save(folder / "tokenizer.model")
+    found, wanted = (
+        (other.vocab_size, tokenizer.vocab_size) if pieces == 400 else (other.sha256, tokenizer.sha256)
+    )
+    field = "vocab_size" if pieces == 400 else "tokenizer_sha256"
+    assert message_of(folder) == (
+        f"{folder}/tokenizer.model: does not fit the weights: its {field} is {found}; "
+        f"{folder}/model.safetensors was made with {wanted}"
+    )
+
+
+def test_no_folder_is_overwritten_and_no_type_is_guessed(folder, tokenizer, tmp_path):
+    config = config_of()
+    params = random_params(config, tokenizer.vocab_size)
+    with pytest.raises(InteropError, match=r"exported: exists; allowed: the name of a new folder$"):
+        write_model(folder, config, params, tokenizer, 7)
+    params["embedding"] = params["embedding"].view(np.int32)
+    with pytest.raises(InteropError, match=r"tensor 'embedding' is of type int32; allowed: float16, "):
+        write_model(tmp_path / "new", config, params, tokenizer, 7)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failed_export_leaves_room_for_the_next(folder, tokenizer, tmp_path):
+    shutil.copytree(folder, tmp_path / "new.partial")
+    config = config_of()
+    write_model(tmp_path / "new", config, random_params(config, tokenizer.vocab_size), tokenizer, 7)
+    assert not (tmp_path / "new.partial").exists()
+    assert read_model(tmp_path / "new").step == 7
+
+
+def test_weights_of_no_elements_and_of_one(tmp_path):
+    tensors = {"empty": np.zeros((0, 3), np.float32), "one": np.array(2.5, np.float32)}
+    write_weights(tmp_path / "w", tensors)
+    found = read_weights(tmp_path / "w", {name: tensor.shape for name, tensor in tensors.items()}, "here")
+    assert_same_bits(found, tensors)

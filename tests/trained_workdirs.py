@@ -1,0 +1,60 @@
+"""Workdirs with a checkpoint of random parameters: what a run leaves, without its training."""
+
+import dataclasses
+import random
+import runpy
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from birdie_jax.bandit import init_bandit
+from birdie_jax.config import Config, parse_config
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.text import Tokenizer, train_tokenizer
+from birdie_jax.training.checkpoint import Checkpoints
+from birdie_jax.training.optimizer import make_optimizer
+from birdie_jax.training.step import TrainState
+from birdie_jax.training.workdir import claim_workdir
+
+POSITIONS = np.zeros((2, 3), np.int64)
+
+
+@cache
+def small_tokenizer(pieces: int = 300) -> Tokenizer:
+    words = random.Random(0)
+    texts = ["".join(words.choices("abcdefghijklmno ", k=200)) for _ in range(200)]
+    return train_tokenizer(texts, pieces, tokenizer_type="bpe")
+
+
+def micro_config(**model) -> Config:
+    path = Path(__file__).with_name("micro_config.py")
+    config = parse_config(runpy.run_path(str(path))["get_config"]())
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **model))
+
+
+def random_params(config: Config, vocab_size: int, seed: int):
+    random_numbers = np.random.default_rng(seed)
+    shapes = parameter_shapes(build_model(config.model, vocab_size))
+    return jax.tree.map(lambda leaf: random_numbers.normal(0, 0.5, leaf.shape).astype(np.float32), shapes)
+
+
+def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object]:
+    """Write a run's files, with a checkpoint at each of `steps`; return the parameters of each."""
+    claim_workdir(workdir, config)
+    tokenizer = small_tokenizer()
+    tokenizer.save(workdir / "tokenizer.model")
+    checkpoints = Checkpoints(workdir, config.checkpoint)
+    saved = {}
+    for step in steps:
+        params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, step))
+        optimizer = make_optimizer(config.optimizer, 10).init(params)
+        bandit = init_bandit(config.bandit, [0.5, 0.5], [0, 1], 2, jax.random.key(0))
+        checkpoints.save(TrainState(jnp.int32(step), params, optimizer, bandit), POSITIONS, step)
+        checkpoints.wait()
+        saved[step] = params
+    checkpoints.close()
+    return saved
