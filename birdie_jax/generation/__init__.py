@@ -12,9 +12,10 @@ from birdie_jax.generation.generator import (
     state_grows,
 )
 from birdie_jax.generation.prompt import Prompt
-from birdie_jax.generation.sampling import Sampling
+from birdie_jax.generation.sampling import GREEDY, Sampling
 
 __all__ = [
+    "GREEDY",
     "STOP_TOKENS",
     "Answer",
     "Generator",

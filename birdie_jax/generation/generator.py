@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int32
 
+from birdie_jax.generation.compute_type import in_compute_type
 from birdie_jax.generation.decoding import Request, Rules, Settings, read, write
 from birdie_jax.generation.prompt import Prompt, padded
 from birdie_jax.generation.sampling import GREEDY, Sampling
@@ -108,6 +109,7 @@ class Generator:
         self._stops = np.isin(ids, list(stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_WRITTEN)
         self._mesh = Mesh(np.array(jax.devices()), ROW_AXES)
+        params = in_compute_type(params, model.config.dtype)
         self._params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         self._programs: dict[Any, Any] = {}
         self.times = Times()

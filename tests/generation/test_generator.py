@@ -1,12 +1,13 @@
 """Answers are those of the plain forward pass, and of no other prompt's company."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
+from birdie_jax.config import MODELS
 from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, generate, state_bytes
+from birdie_jax.generation.compute_type import in_compute_type
 from birdie_jax.generation.prompt import bucket, padded
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 from tests.generation.conftest import VOCAB, small_model, some_prompts
@@ -179,7 +180,19 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
     )
 
 
-def test_the_loop_computes_in_the_type_of_the_model():
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_in_the_type_of_the_model_change_no_bit(name):
+    model, params = small_model(name, dtype="bfloat16")
+    converted = in_compute_type(params, "bfloat16")
+    types = {leaf.dtype.name for leaf in jax.tree.leaves(converted)}
+    assert types == {"bfloat16", "float32"}
+    prompt = some_prompts()[6]
+    batch = batch_of(prompt, np.arange(300, 310))
+    apply = jax.jit(model.apply)
+    np.testing.assert_array_equal(apply({"params": params}, batch), apply({"params": converted}, batch))
+
+
+def test_a_model_in_bfloat16_answers():
     model, params = small_model(dtype="bfloat16")
-    (answer,) = generate(model, jax.tree.map(jnp.asarray, params), some_prompts()[4:5], max_tokens=5)
+    (answer,) = generate(model, params, some_prompts()[4:5], max_tokens=5)
     assert len(answer.tokens) == 5
