@@ -24,6 +24,7 @@ KINDS = [
 def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
     """Return a model and parameters with which every token that was read matters for the next one."""
     sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4}
+    sizes |= {"heads": 4} if "heads" in ModelConfig.__dataclass_fields__ else {}
     exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
     config = ModelConfig(**(sizes | exact | fields), name=name, bidirectional=bidirectional)
     model = build_model(config, VOCAB)

@@ -51,7 +51,7 @@ def test_greedy_answers_are_those_of_the_forward_pass(kind):
     answers = generate(model, params, prompts, max_tokens=MOST)
     for answer, expected in zip(answers, greedy_answers(model, params, prompts, MOST), strict=True):
         np.testing.assert_array_equal(answer.tokens, expected)
-    assert len({tuple(answer.tokens) for answer in answers}) >= len(prompts) - 1, "the context must matter"
+    assert len({tuple(answer.tokens) for answer in answers}) >= 5, "the context must matter"
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), RANDOM], ids=["greedy", "random"])
@@ -93,6 +93,14 @@ def test_the_seed_matters_and_so_does_the_prompt():
     _, other_seed, _ = stretched(generator, prompts, [20] * 3, [0, 1, 0])
     assert other_seed.tolist() != first.tolist()
     assert other_prompt.tolist() != first.tolist()
+
+
+def test_prompts_of_one_seed_have_random_numbers_of_their_own():
+    """Of nearly equal logits the draw alone decides."""
+    model, params = small_model()
+    flat = Generator(model, params, sampling=Sampling(1e6), stop_tokens=[])
+    one, other = stretched(flat, some_prompts()[4:6], [20] * 2, [0, 0])
+    assert (one != other).mean() > 0.8
 
 
 def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_written():
