@@ -7,7 +7,13 @@ import jax.numpy as jnp
 from birdie_jax.array_types import Activations
 from birdie_jax.models.layers import projection
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.recurrence import RecurrentCache, empty_recurrent_cache, scan_states
+from birdie_jax.models.recurrence import (
+    RecurrentCache,
+    ScanSettings,
+    empty_recurrent_cache,
+    recurrent_layer,
+)
+from pallas_kernels.gated_scan import BIRDIE_SSM
 
 INPUT_ACTIVATIONS = {
     "tanh": jnp.tanh,
@@ -36,8 +42,8 @@ class BirdieSSM(nn.Module):
         input_activation: tau, one of `INPUT_ACTIVATIONS`.
         bidirectional: whether the second half of the state runs in reverse on the context.
         dtype: type of the matrix products.
-        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
-        scan_implementation: for `linear_scan`; None = the best one for the platform.
+        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
+        scan_implementation: for `gated_scan`; None = the best one for the platform.
         output_scale: multiplies the initial size of W_out.
     """  # noqa: D400, D415
 
@@ -56,20 +62,19 @@ class BirdieSSM(nn.Module):
     ) -> tuple[Activations, RecurrentCache | None]:
         """Mix along the sequence; arguments and results are those of `GatedSSM`."""
         activation = INPUT_ACTIVATIONS[self.input_activation]
-        entry = activation(projection(self.state, "input", self.dtype)(x)).astype(self.scan_dtype)
-        forget = jax.nn.sigmoid(
-            projection(self.state, "forget_gate", self.dtype)(x).astype(self.scan_dtype)
+        entry = activation(projection(self.state, "input", self.dtype)(x))
+        forget_gate = projection(self.state, "forget_gate", self.dtype)(x)
+        y, last = recurrent_layer(
+            BIRDIE_SSM,
+            (entry, forget_gate),
+            None,
+            (),
+            layout=layout,
+            initial=None if cache is None else cache.state,
+            settings=ScanSettings(self.bidirectional, self.scan_dtype, self.scan_implementation),
         )
-        h = scan_states(
-            forget,
-            entry,
-            layout,
-            None if cache is None else cache.state,
-            bidirectional=self.bidirectional,
-            implementation=self.scan_implementation,
-        )
-        y = projection(self.features, "out", self.dtype, self.output_scale)(h.astype(self.dtype))
-        return y, None if cache is None else cache.after(h, cache.conv_tail)
+        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
+        return y, None if cache is None else cache.after(last, cache.conv_tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""

@@ -9,7 +9,13 @@ from jaxtyping import Array
 from birdie_jax.array_types import Activations, Key
 from birdie_jax.models.layers import ShortConvolution, projection
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.recurrence import RecurrentCache, empty_recurrent_cache, scan_states
+from birdie_jax.models.recurrence import (
+    RecurrentCache,
+    ScanSettings,
+    empty_recurrent_cache,
+    recurrent_layer,
+)
+from pallas_kernels.gated_scan import GATED_SSM
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -44,8 +50,8 @@ class GatedSSM(nn.Module):
         conv_width: taps of the convolution; 0 = none.
         bidirectional: whether the second half runs in reverse.
         dtype: type of the matrix products.
-        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
-        scan_implementation: for `linear_scan`; None = the best one for the platform.
+        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
+        scan_implementation: for `gated_scan`; None = the best one for the platform.
         output_scale: multiplies the initial size of W_out.
     """  # noqa: D400, D415
 
@@ -72,36 +78,25 @@ class GatedSSM(nn.Module):
         Returns:
             Outputs, and the cache that continues after the last token (None if none was given).
         """
-        output_gate = jax.nn.gelu(projection(self.state, "output_gate", self.dtype)(x))
-        tail = None if cache is None else cache.conv_tail
+        output_gate = projection(self.state, "output_gate", self.dtype)(x)
+        initial, tail = (None, None) if cache is None else cache
         if self.conv_width:
             x, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(x, layout, tail)
         forget_bias = self.param("forget_bias", slow_to_fast, (self.state,), jnp.float32)
-        forget = jax.nn.sigmoid(
-            projection(self.state, "forget_gate", self.dtype)(x).astype(self.scan_dtype)
-            + forget_bias.astype(self.scan_dtype)
+        operands = tuple(
+            projection(self.state, name, self.dtype)(x) for name in ("input_gate", "input", "forget_gate")
         )
-        entry = jax.nn.sigmoid(projection(self.state, "input_gate", self.dtype)(x)) * projection(
-            self.state, "input", self.dtype
-        )(x)
-        entry = entry.astype(self.scan_dtype)
-
-        h = self._scan(forget, entry, layout, None if cache is None else cache.state)
-        y = projection(self.features, "out", self.dtype, self.output_scale)(
-            output_gate * h.astype(self.dtype)
+        y, last = recurrent_layer(
+            GATED_SSM,
+            operands,
+            output_gate,
+            (forget_bias,),
+            layout=layout,
+            initial=initial,
+            settings=ScanSettings(self.bidirectional, self.scan_dtype, self.scan_implementation),
         )
-        return y, None if cache is None else cache.after(h, tail)
-
-    def _scan(self, forget, entry, layout, initial):
-        """Return h; `initial` is the state of the forward channels before the first token, or None."""
-        return scan_states(
-            forget,
-            entry,
-            layout,
-            initial,
-            bidirectional=self.bidirectional,
-            implementation=self.scan_implementation,
-        )
+        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
+        return y, None if cache is None else cache.after(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""

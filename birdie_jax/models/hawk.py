@@ -1,7 +1,6 @@
 """Hawk's sequence mixer: a short convolution and an RG-LRU, gated."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from birdie_jax.array_types import Activations
@@ -26,8 +25,8 @@ class Hawk(nn.Module):
         conv_width: taps of the convolution.
         bidirectional: whether the second half of the state runs in reverse on the context.
         dtype: type of the matrix products.
-        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
-        scan_implementation: for `linear_scan`; None = the best one for the platform.
+        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
+        scan_implementation: for `gated_scan`; None = the best one for the platform.
         output_scale: multiplies the initial size of W_out.
     """  # noqa: D400, D415
 
@@ -46,22 +45,20 @@ class Hawk(nn.Module):
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
         """Mix along the sequence; arguments and results are those of `GatedSSM`."""
-        output_gate = jax.nn.gelu(projection(self.state, "output_gate", self.dtype)(x))
+        output_gate = projection(self.state, "output_gate", self.dtype)(x)
         entry = projection(self.state, "input", self.dtype)(x)
-        state, tail = (None, None) if cache is None else cache
+        initial, tail = (None, None) if cache is None else cache
         entry, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(entry, layout, tail)
-        h = RGLRU(
+        y, last = RGLRU(
             self.heads,
             self.bidirectional,
             self.dtype,
             self.scan_dtype,
             self.scan_implementation,
             name="rg_lru",
-        )(entry, layout, state)
-        y = projection(self.features, "out", self.dtype, self.output_scale)(
-            output_gate * h.astype(self.dtype)
-        )
-        return y, None if cache is None else cache.after(h, tail)
+        )(entry, layout, initial, output_gate)
+        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
+        return y, None if cache is None else cache.after(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""

@@ -8,7 +8,21 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import RowState, StateSequence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.over_devices import over_devices
-from pallas_kernels.linear_scan import bidirectional_scan, linear_scan
+from pallas_kernels.gated_scan import Cell, gated_scan
+
+
+class ScanSettings(NamedTuple):
+    """What the configuration says of a mixer's scan.
+
+    Attributes:
+        bidirectional: whether the second half of the channels runs in reverse.
+        dtype: type of decays, entries and states where they go through memory; the carry is float32.
+        implementation: of `gated_scan`; None = the best one for the platform.
+    """
+
+    bidirectional: bool
+    dtype: jnp.dtype
+    implementation: str | None
 
 
 class RecurrentCache(NamedTuple):
@@ -22,9 +36,11 @@ class RecurrentCache(NamedTuple):
     state: RowState
     conv_tail: Float[Array, "rows tail channels"]
 
-    def after(self, h: StateSequence, conv_tail: Float[Array, "rows tail channels"]) -> "RecurrentCache":
-        """Return the cache that continues after the last token of `h`."""
-        return RecurrentCache(h[:, -1, : self.state.shape[-1]].astype(jnp.float32), conv_tail)
+    def after(
+        self, last: Float[Array, "rows channels"], conv_tail: Float[Array, "rows tail features"]
+    ) -> "RecurrentCache":
+        """Return the cache that continues where the state of all channels was `last`."""
+        return RecurrentCache(last[:, : self.state.shape[-1]], conv_tail)
 
 
 def empty_recurrent_cache(
@@ -36,47 +52,51 @@ def empty_recurrent_cache(
     )
 
 
-def scan_states(
-    a: StateSequence,
-    x: StateSequence,
+def recurrent_layer(
+    cell: Cell,
+    operands: tuple[StateSequence, ...],
+    gate: StateSequence | None,
+    parameters: tuple[Float[Array, " channels"], ...],
+    *,
     layout: Layout,
     initial: Float[Array, "rows forward"] | None,
-    *,
-    bidirectional: bool,
-    implementation: str | None,
-) -> StateSequence:
-    """Return h_t = a_t * h_{t-1} + x_t, cut where `layout` has its resets.
+    settings: ScanSettings,
+) -> tuple[StateSequence, Float[Array, "rows channels"]]:
+    """Return what a recurrent layer computes between its projections, cut where `layout` has its resets.
 
     Where `bidirectional`, the second half of the channels runs in reverse (Birdie paper, section 3.1):
     h_t = a_t * h_{t+1} + x_t, with a_t taken as zero at a reverse reset.
 
     Args:
-        a: decay of the state at each token.
-        x: what is added to the state at each token.
+        cell: from the projections to decay, entry and output gate.
+        operands: the projections that the cell reads.
+        gate: the projection of its output gate, or None.
+        parameters: a number a channel each.
         layout: where information may flow.
         initial: state of the forward channels before the first token; zero if None.
-        bidirectional: whether the second half of the channels runs in reverse.
-        implementation: of `pallas_kernels.linear_scan`; None = the best one for the platform.
+        settings: what the mixer's configuration says of the scan.
+
+    Returns:
+        The gated states, and in float32 the state after the last token that each channel read.
     """
-    if not bidirectional:
+    resets = (layout.forward_reset,)
+    if settings.bidirectional:
+        resets = (layout.forward_reset, layout.reverse_reset)
+        if initial is not None:
+            # What comes after the last token is not there yet: the channels in reverse start from nothing.
+            initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
 
-        def scan(a, x, initial, reset):
-            return linear_scan(a, x, h0=initial, reset=reset, implementation=implementation)
-
-        return over_devices(scan, a, x, initial, layout.forward_reset)
-
-    if initial is not None:
-        # What comes after the last token is not there yet: the channels in reverse start from nothing.
-        initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
-
-    def scan_both_ways(a, x, initial, forward_reset, reverse_reset):
-        return bidirectional_scan(
-            a,
-            x,
+    def scan(operands, gate, initial, resets, parameters):
+        return gated_scan(
+            cell,
+            operands,
+            gate,
+            parameters,
+            direction="both" if settings.bidirectional else "forward",
             h0=initial,
-            forward_reset=forward_reset,
-            reverse_reset=reverse_reset,
-            implementation=implementation,
+            resets=resets,
+            scan_dtype=settings.dtype,
+            implementation=settings.implementation,
         )
 
-    return over_devices(scan_both_ways, a, x, initial, layout.forward_reset, layout.reverse_reset)
+    return over_devices(scan, operands, gate, initial, resets, shared=(parameters,))

@@ -7,14 +7,14 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from birdie_jax.array_types import Key, StateSequence
+from birdie_jax.array_types import Key, RowState, StateSequence
 from birdie_jax.models import matmul
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.recurrence import scan_states
+from birdie_jax.models.recurrence import ScanSettings, recurrent_layer
+from pallas_kernels.gated_scan import RG_LRU
 
 DECAY_SCALE = 8.0
 RADIUS = (0.9, 0.999)
-LARGEST_GRADIENT = 1000.0
 
 
 def uniform_on_ring(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -22,23 +22,6 @@ def uniform_on_ring(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.flo
     least, most = (radius**2 for radius in RADIUS)
     softplus = -jnp.log(jax.random.uniform(key, shape, dtype, least, most)) / 2
     return jnp.log(jnp.expm1(softplus))
-
-
-@jax.custom_vjp
-def bounded_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Square root whose derivative is at most `LARGEST_GRADIENT` (Birdie paper, appendix E.3)."""
-    return jnp.sqrt(x)
-
-
-def _bounded_sqrt_forward(x):
-    return jnp.sqrt(x), x
-
-
-def _bounded_sqrt_backward(x, g):
-    return (g / (2 * jnp.sqrt(jnp.maximum(x, 1 / (2 * LARGEST_GRADIENT) ** 2))),)
-
-
-bounded_sqrt.defvjp(_bounded_sqrt_forward, _bounded_sqrt_backward)
 
 
 class BlockDiagonal(nn.Module):
@@ -78,8 +61,8 @@ class RGLRU(nn.Module):
         heads: groups of channels of the gates' block-diagonal maps.
         bidirectional: whether the second half of the channels runs in reverse.
         dtype: type of the gates' matrix products; the decay is computed in float32.
-        scan_dtype: type of the recurrence's inputs and of h; the carry is float32.
-        scan_implementation: for `linear_scan`; None = the best one for the platform.
+        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
+        scan_implementation: for `gated_scan`; None = the best one for the platform.
     """  # noqa: D400, D415
 
     heads: int
@@ -90,39 +73,29 @@ class RGLRU(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: StateSequence, layout: Layout, initial: Float[Array, "rows forward"] | None = None
-    ) -> StateSequence:
-        """Return h in `scan_dtype`.
+        self,
+        x: StateSequence,
+        layout: Layout,
+        initial: Float[Array, "rows forward"] | None = None,
+        output_gate: StateSequence | None = None,
+    ) -> tuple[StateSequence, RowState]:
+        """Return h, or GeLU(output_gate) * h, and the state after the last token that was read.
 
         Args:
             x: inputs, as wide as the state.
             layout: where information may flow.
             initial: state of the forward channels before the first token; zero if None.
+            output_gate: projection of what gates the output, or None.
         """
         decay = self.param("decay", uniform_on_ring, x.shape[-1:], jnp.float32)
-        recurrence_gate = jax.nn.sigmoid(
-            BlockDiagonal(self.heads, self.dtype, name="recurrence_gate")(x).astype(jnp.float32)
-        )
-        input_gate = jax.nn.sigmoid(BlockDiagonal(self.heads, self.dtype, name="input_gate")(x))
-
-        log_a = -DECAY_SCALE * recurrence_gate * jax.nn.softplus(decay)
-        multiplier = jnp.where(self._cut(layout, x.shape[-1]), 1.0, bounded_sqrt(-jnp.expm1(2 * log_a)))
-        entry = (input_gate * x).astype(jnp.float32) * multiplier
-        return scan_states(
-            jnp.exp(log_a).astype(self.scan_dtype),
-            entry.astype(self.scan_dtype),
-            layout,
-            initial,
-            bidirectional=self.bidirectional,
-            implementation=self.scan_implementation,
-        )
-
-    def _cut(self, layout, channels):
-        """Return where no state enters, for each channel; all alike in a causal model."""
-        if not self.bidirectional:
-            return layout.forward_reset[..., None]
-        # Laid side by side, not chosen by a mask: that would be an operation a channel more than causally.
-        resets = (layout.forward_reset, layout.reverse_reset)
-        return jnp.concatenate(
-            [jnp.broadcast_to(reset[..., None], (*reset.shape, channels // 2)) for reset in resets], axis=-1
+        recurrence_gate = BlockDiagonal(self.heads, self.dtype, name="recurrence_gate")(x)
+        input_gate = BlockDiagonal(self.heads, self.dtype, name="input_gate")(x)
+        return recurrent_layer(
+            RG_LRU,
+            (recurrence_gate, input_gate, x),
+            output_gate,
+            (-DECAY_SCALE * jax.nn.softplus(decay),),
+            layout=layout,
+            initial=initial,
+            settings=ScanSettings(self.bidirectional, self.scan_dtype, self.scan_implementation),
         )

@@ -22,8 +22,9 @@ class Cell(NamedTuple):
         name: what errors call it.
         operands: names of the projections that `enter` reads.
         parameters: names of the parameters, one number a channel.
-        enter: (parameters, operands) -> (decay, entry), of the operands' shape.
-        readout: what multiplies the state, a function of one more projection.
+        enter: (parameters, operands, keep) -> (decay, entry), of the operands' shape. `keep` is false where
+            the state is cut, and None where nowhere; that the decay counts as zero there is not its task.
+        readout: what multiplies the state, a function of one more projection, where one is given.
         transcendentals: how many functions such as tanh `enter` and `readout` compute for an element.
         open_gate: for each operand a value that together with all others makes decay 1 and entry 0: what a
             kernel pads with.
@@ -43,14 +44,14 @@ class Inputs(NamedTuple):
 
     Attributes:
         operands: what `Cell.enter` reads, each [batch, length, channels].
-        gate: what `Cell.readout` reads, of that shape.
+        gate: what `Cell.readout` reads, of that shape; None: the state is what comes out.
         parameters: each [channels].
         h0: state before the first step read, [batch, channels].
         resets: for each direction where the decay counts as zero, bool [batch, length]; or None.
     """
 
     operands: tuple[jax.Array, ...]
-    gate: jax.Array
+    gate: jax.Array | None
     parameters: tuple[jax.Array, ...]
     h0: jax.Array | None
     resets: tuple[jax.Array, ...] | None
@@ -87,7 +88,8 @@ def _gelu_jvp(primals, tangents):
     return x * share, (share + x * slope * (share - share * share)) * tangents[0]
 
 
-def _gated_ssm_enter(parameters, operands):
+def _gated_ssm_enter(parameters, operands, keep):
+    del keep
     (forget_bias,) = parameters
     input_gate, candidate, forget_gate = operands
     return sigmoid(forget_gate + forget_bias), sigmoid(input_gate) * candidate
@@ -104,3 +106,74 @@ GATED_SSM = Cell(
 )
 """Gated SSM of the Birdie paper, section 3.4: decay sigmoid(W_f x + b_f), entry sigmoid(W_i x) * W_z x,
 output gate GeLU(W_o x)."""
+
+
+def _birdie_ssm_enter(parameters, operands, keep):
+    del parameters, keep
+    entry, forget_gate = operands
+    return sigmoid(forget_gate), entry
+
+
+BIRDIE_SSM = Cell(
+    name="birdie_ssm",
+    operands=("entry", "forget_gate"),
+    parameters=(),
+    enter=_birdie_ssm_enter,
+    readout=gelu,
+    transcendentals=1,
+    open_gate=(0.0, 1e4),
+)
+"""Minimalist Birdie SSM of the early draft, section 3.1: decay sigmoid(W_f x), the entry as it comes."""
+
+
+LARGEST_ROOT_SLOPE = 1000.0
+
+
+@jax.custom_jvp
+def _one_minus_square_of_exp(x):
+    """1 - exp(x)^2 for x <= 0, without cancellation near 0."""
+    t = jnp.tanh(x)
+    return -2 * t / (1 - t)
+
+
+@_one_minus_square_of_exp.defjvp
+def _one_minus_square_of_exp_jvp(primals, tangents):
+    value = _one_minus_square_of_exp(*primals)
+    return value, (2 * value - 2) * tangents[0]
+
+
+@jax.custom_jvp
+def bounded_sqrt(x: jax.Array) -> jax.Array:
+    """Square root whose derivative is at most `LARGEST_ROOT_SLOPE` (Birdie paper, appendix E.3)."""
+    return jnp.sqrt(x)
+
+
+@bounded_sqrt.defjvp
+def _bounded_sqrt_jvp(primals, tangents):
+    (x,) = primals
+    slope = 0.5 * jax.lax.rsqrt(jnp.maximum(x, 1 / (2 * LARGEST_ROOT_SLOPE) ** 2))
+    return jnp.sqrt(x), slope * tangents[0]
+
+
+def _rg_lru_enter(parameters, operands, keep):
+    (rate,) = parameters
+    recurrence_gate, input_gate, x = operands
+    log_decay = rate * sigmoid(recurrence_gate)
+    multiplier = bounded_sqrt(_one_minus_square_of_exp(log_decay))
+    if keep is not None:
+        multiplier = jnp.where(keep, multiplier, 1.0)
+    return jnp.exp(log_decay), multiplier * (sigmoid(input_gate) * x)
+
+
+RG_LRU = Cell(
+    name="rg_lru",
+    operands=("recurrence_gate", "input_gate", "x"),
+    parameters=("rate",),
+    enter=_rg_lru_enter,
+    readout=gelu,
+    transcendentals=7,
+    open_gate=(-1e4, 0.0, 0.0),
+)
+"""RG-LRU of Griffin, section 2.4, in the place that Hawk has it: decay exp(rate * r) with r a sigmoid and
+rate = -8 softplus(lambda), entry sqrt(1 - decay^2) * sigmoid * x, with the decay taken as zero in the root
+too where the state is cut; output gate GeLU."""

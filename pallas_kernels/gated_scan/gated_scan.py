@@ -26,7 +26,7 @@ class _Settings(NamedTuple):
 def gated_scan(
     cell: Cell,
     operands: tuple[Float[Array, "batch length channels"], ...],
-    gate: Float[Array, "batch length channels"],
+    gate: Float[Array, "batch length channels"] | None = None,
     parameters: tuple[Float[Array, " channels"], ...] = (),
     *,
     direction: str = "forward",
@@ -37,19 +37,19 @@ def gated_scan(
 ) -> tuple[Float[Array, "batch length channels"], Float[Array, "batch channels"]]:
     """All of a gated recurrent layer between its projections.
 
-        a, x = cell.enter(parameters, operands)
+        a, x = cell.enter(parameters, operands, keep)
         h[:, t] = a[:, t] * h[:, t-1] + x[:, t]
         y = cell.readout(gate) * h
 
     On a TPU one kernel reads the projections and writes y; decays, entries and states stay on the chip, and
-    the derivative computes them again from a state every 64 steps. With n operands this is n + 2 memory
-    accesses an element forward and 2 n + 3 backward. Elsewhere the steps are written out around
-    `linear_scan`, whose cost they add to what XLA does not fuse. All is computed in float32.
+    the derivative computes them again from a state every 64 steps. With n operands and the gate this is
+    n + 2 memory accesses an element forward and 2 n + 3 backward. Elsewhere the steps are written out
+    around `linear_scan`, and cost what XLA does not fuse besides. All is computed in float32.
 
     Args:
         cell: the functions of the layer, see `cells`.
         operands: what `cell.enter` reads.
-        gate: what `cell.readout` reads.
+        gate: what `cell.readout` reads; None: y is h.
         parameters: a number a channel each.
         direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
             channels is.
@@ -62,15 +62,17 @@ def gated_scan(
             recurrence alone.
 
     Returns:
-        y in the type of `gate`, and in float32 the state after the last step that was read.
+        y in the type of the gate, else of the last operand; and in float32 the state after the last step
+        that was read.
 
     Raises:
         ValueError: shapes or counts differ, or the direction or the implementation is unknown.
     """
     inputs = Inputs(tuple(operands), gate, tuple(parameters), h0, resets)
     _check(cell, inputs, direction, implementation)
+    batch, _, channels = shape = inputs.operands[0].shape
     if h0 is None:
-        h0 = jnp.zeros((gate.shape[0], gate.shape[2]), jnp.float32)
+        h0 = jnp.zeros((batch, channels), jnp.float32)
     inputs = inputs._replace(h0=h0.astype(jnp.float32))
 
     def with_kernel(inputs, interpret=False):
@@ -84,7 +86,7 @@ def gated_scan(
             return with_kernel(inputs)
         case "pallas_interpret":
             return with_kernel(inputs, interpret=True)
-        case None if tpu.suits(gate.shape, direction):
+        case None if tpu.suits(shape, direction):
             return jax.lax.platform_dependent(inputs, tpu=with_kernel, default=written_out)
     return written_out(inputs)
 
@@ -97,23 +99,29 @@ def _check(cell, inputs, direction, implementation):
         )
     if direction not in DIRECTIONS:
         raise ValueError(f"gated_scan: direction {direction!r} is unknown; allowed: {DIRECTIONS}")
-    shape = inputs.gate.shape
+    if len(inputs.operands) != len(cell.operands):
+        raise ValueError(
+            f"gated_scan: operands of {cell.name} are {cell.operands}; found {len(inputs.operands)}"
+        )
+    shape = inputs.operands[0].shape
     if len(shape) != 3:
-        raise ValueError(f"gated_scan: gate must be [batch, length, channels]; found {tuple(shape)}")
+        raise ValueError(f"gated_scan: operands must be [batch, length, channels]; found {tuple(shape)}")
     batch, length, channels = shape
     if direction == "both" and channels % 2:
         raise ValueError(f"gated_scan: the number of channels must be even; found {channels}")
-    wanted = {
-        "operands": (cell.operands, inputs.operands, shape),
-        "parameters": (cell.parameters, inputs.parameters, (channels,)),
-        "h0": (("h0",), () if inputs.h0 is None else (inputs.h0,), (batch, channels)),
-    }
-    for kind, (names, arrays, needed) in wanted.items():
-        if len(names) != len(arrays) and kind != "h0":
-            raise ValueError(f"gated_scan: {kind} of {cell.name} are {names}; found {len(arrays)}")
-        for name, array in zip(names, arrays, strict=False):
-            if array.shape != needed:
-                raise ValueError(f"gated_scan: {name} must be {needed}; found {tuple(array.shape)}")
+    if len(inputs.parameters) != len(cell.parameters):
+        raise ValueError(
+            f"gated_scan: parameters of {cell.name} are {cell.parameters}; found {len(inputs.parameters)}"
+        )
+    wanted = [
+        *zip(cell.operands, inputs.operands, [shape] * len(cell.operands), strict=True),
+        *zip(cell.parameters, inputs.parameters, [(channels,)] * len(cell.parameters), strict=True),
+        ("gate", inputs.gate, shape),
+        ("h0", inputs.h0, (batch, channels)),
+    ]
+    for name, array, needed in wanted:
+        if array is not None and array.shape != needed:
+            raise ValueError(f"gated_scan: {name} must be {needed}; found {tuple(array.shape)}")
     if inputs.resets is None:
         return
     count = 2 if direction == "both" else 1
@@ -123,21 +131,32 @@ def _check(cell, inputs, direction, implementation):
 
 
 def _written_out(settings, inputs, scan_dtype, implementation):
-    cell, direction = settings.cell, settings.direction
-    decay, entry = cell.enter(*_as_float32((inputs.parameters, inputs.operands)))
+    cell, direction, resets = settings.cell, settings.direction, inputs.resets
+    parameters, operands, gate = _as_float32((inputs.parameters, inputs.operands, inputs.gate))
+    decay, entry = cell.enter(parameters, operands, _kept(resets, operands[0].shape))
     decay, entry = decay.astype(scan_dtype), entry.astype(scan_dtype)
     options = {"h0": inputs.h0, "implementation": implementation}
     if direction == "both":
-        forward, reverse = inputs.resets or (None, None)
+        forward, reverse = resets or (None, None)
         h = bidirectional_scan(decay, entry, forward_reset=forward, reverse_reset=reverse, **options)
         half = h.shape[2] // 2
         last = jnp.concatenate([h[:, -1, :half], h[:, 0, half:]], axis=-1)
     else:
-        reset = inputs.resets[0] if inputs.resets else None
+        reset = resets[0] if resets else None
         h = linear_scan(decay, entry, reset=reset, reverse=direction == "reverse", **options)
         last = h[:, 0] if direction == "reverse" else h[:, -1]
-    gate, h, last = _as_float32((inputs.gate, h, last))
-    return (cell.readout(gate) * h).astype(inputs.gate.dtype), last
+    h, last = _as_float32((h, last))
+    y = h if gate is None else cell.readout(gate) * h
+    return y.astype(jax.tree.leaves((inputs.operands, inputs.gate))[-1].dtype), last
+
+
+def _kept(resets, shape):
+    """Return for each element whether its state is kept; the directions' channels side by side."""
+    if resets is None:
+        return None
+    part = (*shape[:2], shape[2] // len(resets))
+    # Not chosen by a mask: that would be an operation an element more than in one direction.
+    return jnp.concatenate([jnp.broadcast_to(~reset[..., None], part) for reset in resets], axis=-1)
 
 
 def _as_float32(tree):

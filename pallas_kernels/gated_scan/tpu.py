@@ -8,8 +8,11 @@ The gradient reads the projections and those rows, computes the states of a bloc
 for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
 the projections. Those of the cell's functions come from their own vector-Jacobian products, on a tile.
 
-With n projections besides the output gate's: n + 2 memory accesses an element forward, 2 n + 3 backward.
+With n projections, the output gate's among them: n + 1 memory accesses an element forward, 2 n + 1
+backward.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -53,16 +56,16 @@ def forward(cell, inputs, *, direction, interpret=False):
         y in the type of the gate; the state after the last step read [batch, channels] and those before
         each chunk of time [batch, row blocks, 8, padded channels], float32.
     """
-    _, length, channels = inputs.gate.shape
+    _, length, channels = inputs.operands[0].shape
     pad = _Padding(cell, direction)
-    blocks = [*pad.operands(inputs.operands), pad.gate(inputs.gate)]
+    blocks = [*pad.operands(inputs.operands), *pad.gates(inputs.gate)]
     plan = plan_for(blocks, len(blocks) + 1, direction, interpret)
     y, into_chunks, last = call_kernel(
         plan,
-        _forward_kernel(cell),
+        _forward_kernel(cell, with_gate=inputs.gate is not None),
         pack_resets(plan, inputs.resets),
         [*(("block", array) for array in blocks), *pad.vectors(inputs.parameters), pad.row(inputs.h0)],
-        (("block", inputs.gate.dtype), ("boundary", jnp.float32), ("row", jnp.float32)),
+        (("block", blocks[-1].dtype), ("boundary", jnp.float32), ("row", jnp.float32)),
         scratch_arrays=2,
         against=False,
         transcendentals=cell.transcendentals,
@@ -82,14 +85,14 @@ def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False
         direction: as for `forward`.
         interpret: as for `forward`.
     """
-    _, length, channels = inputs.gate.shape
+    _, length, channels = inputs.operands[0].shape
     pad = _Padding(cell, direction)
-    blocks = [*pad.operands(inputs.operands), pad.gate(inputs.gate), pad.gate(dy)]
+    blocks = [*pad.operands(inputs.operands), *pad.gates(inputs.gate, dy)]
     results = [("block", array.dtype) for array in blocks[:-1]]
     plan = plan_for(blocks, len(blocks) + len(results), direction, interpret)
     found = call_kernel(
         plan,
-        _backward_kernel(cell),
+        _backward_kernel(cell, with_gate=inputs.gate is not None),
         pack_resets(plan, inputs.resets),
         [
             *(("block", array) for array in blocks),
@@ -102,7 +105,8 @@ def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False
         against=True,
         transcendentals=3 * cell.transcendentals,
     )
-    *operands, gate = (pad.crop(value[:, :length], channels) for value in found[: len(results)])
+    operands = [pad.crop(value[:, :length], channels) for value in found[: len(results)]]
+    gate = None if inputs.gate is None else operands.pop()
     *parameters, h0 = (pad.crop(value, channels) for value in found[len(results) :])
     parameters = tuple(value.sum(axis=0) for value in parameters)
     return Inputs(tuple(operands), gate, parameters, h0, None)
@@ -124,8 +128,9 @@ class _Padding:
         pairs = zip(arrays, self.cell.open_gate, strict=True)
         return [pad_length(self._channels(array), LENGTH_UNIT, fill) for array, fill in pairs]
 
-    def gate(self, array):
-        return pad_length(self._channels(array), LENGTH_UNIT, 0.0)
+    def gates(self, *arrays):
+        given = (array for array in arrays if array is not None)
+        return [pad_length(self._channels(array), LENGTH_UNIT, 0.0) for array in given]
 
     def vectors(self, arrays):
         return [("channel", self._channels(array.astype(jnp.float32))) for array in arrays]
@@ -149,11 +154,12 @@ def _on_tile(parameter_refs, lane):
     return tuple(jnp.broadcast_to(ref[0, :, lane], (TILE, LANES)) for ref in parameter_refs)
 
 
-def _forward_kernel(cell):
+def _forward_kernel(cell, *, with_gate):
     count = len(cell.operands)
 
     def kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
-        operand_refs, gate_ref, *parameter_refs, h0_ref = inputs[:count], *inputs[count:]
+        operand_refs, gate_refs = inputs[:count], inputs[count : count + with_gate]
+        *parameter_refs, h0_ref = inputs[count + with_gate :]
         y_ref, into_chunks_ref, last_ref = outputs
         carry_ref, a_rows, x_rows = scratch
 
@@ -163,7 +169,7 @@ def _forward_kernel(cell):
             def enter(tile, scratch_row, carried):
                 rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
                 for k, lane in enumerate(lanes):
-                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane))
+                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane), mask)
                     a_rows[k, rows], x_rows[k, rows] = keep(mask, decay), entry
                 return carried
 
@@ -179,8 +185,9 @@ def _forward_kernel(cell):
 
             def leave(tile, scratch_row, carried):
                 for k, lane in enumerate(lanes):
-                    (gate,) = _loaded([gate_ref], tile, lane)
-                    y = cell.readout(gate) * x_rows[k, pl.ds(scratch_row, TILE)]
+                    y = x_rows[k, pl.ds(scratch_row, TILE)]
+                    for gate in _loaded(gate_refs, tile, lane):
+                        y = cell.readout(gate) * y
                     y_ref[0, rows_of(tile), lane] = y.astype(y_ref.dtype)
                 return carried
 
@@ -192,13 +199,13 @@ def _forward_kernel(cell):
     return kernel
 
 
-def _backward_kernel(cell):
+def _backward_kernel(cell, *, with_gate):
     count = len(cell.operands)
 
     def kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
-        operand_refs, gate_ref, dy_ref = inputs[:count], inputs[count], inputs[count + 1]
-        *parameter_refs, into_chunks_ref, dlast_ref = inputs[count + 2 :]
-        *dparameter_refs, dh0_ref = outputs[count + 1 :]
+        operand_refs, gate_refs = inputs[:count], inputs[count : count + with_gate]
+        dy_ref, *parameter_refs, into_chunks_ref, dlast_ref = inputs[count + with_gate :]
+        *dparameter_refs, dh0_ref = outputs[count + with_gate :]
         carry_ref, a_rows, g_rows, h_rows = scratch
         # Where the sequence is read forward, step t of a chunk lies in row t + 1, below the state before
         # it; where it is read in reverse, in row t, above the state before it.
@@ -211,11 +218,13 @@ def _backward_kernel(cell):
             def enter(tile, scratch_row, carried):
                 rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
                 for k, lane in enumerate(lanes):
-                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane))
-                    gate, dy = _loaded([gate_ref, dy_ref], tile, lane)
+                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane), mask)
+                    cotangent, *gates = _loaded([dy_ref, *gate_refs], tile, lane)
                     a_rows[k, rows] = keep(mask, decay)
                     h_rows[k, pl.ds(scratch_row + shift, TILE)] = entry
-                    g_rows[k, rows] = cell.readout(gate) * dy
+                    for gate in gates:
+                        cotangent = cell.readout(gate) * cotangent
+                    g_rows[k, rows] = cotangent
                 return carried
 
             for_each_tile(plan.rows, enter)
@@ -232,12 +241,15 @@ def _backward_kernel(cell):
                 rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
                 added = []
                 for k, lane in enumerate(lanes):
-                    gate, dy, *operands = _loaded([gate_ref, dy_ref, *operand_refs], tile, lane)
-                    _, pull = jax.vjp(cell.enter, parameters[k], tuple(operands))
+                    operands = _loaded(operand_refs, tile, lane)
+                    enter_tile = partial(cell.enter, keep=mask)
+                    _, pull = jax.vjp(enter_tile, parameters[k], operands)
                     dparameters, doperands = pull((keep(mask, a_rows[k, rows]), g_rows[k, rows]))
-                    _, pull = jax.vjp(cell.readout, gate)
-                    dgate = pull(dy * h_rows[k, pl.ds(scratch_row + shift, TILE)])
-                    for ref, value in zip(outputs, (*doperands, *dgate), strict=False):
+                    dy, *gates = _loaded([dy_ref, *gate_refs], tile, lane)
+                    for gate in gates:
+                        _, pull = jax.vjp(cell.readout, gate)
+                        doperands += pull(dy * h_rows[k, pl.ds(scratch_row + shift, TILE)])
+                    for ref, value in zip(outputs, doperands, strict=False):
                         ref[0, rows_of(tile), lane] = value.astype(ref.dtype)
                     added.append([old + new for old, new in zip(sums[k], dparameters, strict=True)])
                 return added

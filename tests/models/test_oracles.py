@@ -86,7 +86,7 @@ def test_rg_lru_is_that_of_recurrentgemma(recurrentgemma):
     )
     ours = RGLRU(HEADS, bidirectional=False, dtype=FLOAT32, scan_dtype=FLOAT32)
     result = results(
-        lambda params, x: ours.apply({"params": params}, x, layout), rg_lru_of(params), x, cotangent
+        lambda params, x: ours.apply({"params": params}, x, layout)[0], rg_lru_of(params), x, cotangent
     )
     jax.tree.map(close, result, (*expected[:2], rg_lru_of(expected[2])))
 
@@ -172,7 +172,7 @@ def test_rg_lru_is_that_of_transformers(recorded):
 
     module = RGLRU(2, bidirectional=False, dtype=FLOAT32, scan_dtype=FLOAT32)
     # Padding is one sample to them, and a reset a token to us: here it is a single token.
-    check_recorded(lambda params, x: module.apply({"params": params}, x, layout), rename, case)
+    check_recorded(lambda params, x: module.apply({"params": params}, x, layout)[0], rename, case)
 
 
 def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
