@@ -8,6 +8,7 @@ could not be shown, or stopped by a string, before its end. The next stretch is 
 one is looked at.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Int
 
 from birdie_jax.generation.sampling import Sampling, choose
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.by_layer import hidden_by_layer, stack, unstack
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.vocabulary import PADDING
 
@@ -123,24 +125,46 @@ def write(
     Returns:
         The new state, and the tokens: padding where a row was done.
     """
-    model, stretch = settings.model, settings.stretch
-    rows = state.token.shape[0]
-    layout = causal_layout(rows, 1)
+    state = state.replace(done=state.done | ended)
+    loops = {name: partial(loop, settings) for name, loop in (("cpu", _by_layer), ("default", _by_scan))}
+    return jax.lax.platform_dependent(params, state, rules, **loops)
+
+
+def _by_scan(settings: Settings, params, state: Writing, rules: Rules):
+    model, layout = settings.model, causal_layout(len(state.token), 1)
+
+    def read_one(token, cache):
+        tokens = token[:, None]
+        return model.apply({"params": params}, tokens, layout, cache, method=LanguageModel.hidden)
+
+    return _loop(settings, params, state, rules, read_one)
+
+
+def _by_layer(settings: Settings, params, state: Writing, rules: Rules):
+    model, layout = settings.model, causal_layout(len(state.token), 1)
+    layers = unstack(model, params, state.cache)
+
+    def read_one(token, caches):
+        return hidden_by_layer(model, params, layers._replace(caches=caches), token[:, None], layout)
+
+    state, tokens = _loop(settings, params, state.replace(cache=layers.caches), rules, read_one)
+    return state.replace(cache=stack(state.cache)), tokens
+
+
+def _loop(settings: Settings, params, state: Writing, rules: Rules, read_one):
+    """Write until all rows are done, or a stretch is; `read_one` is (token, cache) -> (hidden, cache)."""
+    tokens = jnp.full((len(state.token), settings.stretch), PADDING, jnp.int32)
 
     def more(carried):
         count, state, _ = carried
-        return (count < stretch) & ~jnp.all(state.done)
+        return (count < settings.stretch) & ~jnp.all(state.done)
 
     def step(carried):
         count, state, tokens = carried
-        hidden, cache = model.apply(
-            {"params": params}, state.token[:, None], layout, state.cache, method=LanguageModel.hidden
-        )
+        hidden, cache = read_one(state.token, state.cache)
         state = _write_one(settings, params, hidden, state.replace(cache=cache), rules)
         return count + 1, state, jax.lax.dynamic_update_index_in_dim(tokens, state.token, count, axis=1)
 
-    state = state.replace(done=state.done | ended)
-    tokens = jnp.full((rows, stretch), PADDING, jnp.int32)
     _, state, tokens = jax.lax.while_loop(more, step, (jnp.zeros((), jnp.int32), state, tokens))
     return state, tokens
 

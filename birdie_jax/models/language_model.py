@@ -60,10 +60,17 @@ class LanguageModel(nn.Module):
         self, tokens: TokenIds, layout: Layout, cache: Cache | None = None
     ) -> tuple[Activations, Cache | None]:
         """Return what the head reads, and the continued cache (leading axis: layers)."""
+        x, cache = self.blocks(self.embed(tokens), cache, layout)
+        return self.normalise(x), cache
+
+    def embed(self, tokens: TokenIds) -> Activations:
+        """Return what the first block reads."""
         # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
-        x = (self.embedding[tokens] * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
-        x, cache = self.blocks(x, cache, layout)
-        return self.final_norm(x), cache
+        return (self.embedding[tokens] * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
+
+    def normalise(self, x: Activations) -> Activations:
+        """Return what the head reads of what the last block leaves."""
+        return self.final_norm(x)
 
     def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
         """Return float32 scores of every token for `hidden`."""

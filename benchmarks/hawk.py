@@ -1,0 +1,222 @@
+"""Our Hawk beside recurrentgemma's, of the same sizes, in one run: `python -m benchmarks.hawk`.
+
+Needs recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`). Training: tokens a second
+of a step of AdamW on random rows, causal. Generation: tokens a second of a greedy loop on the device after
+a prompt, each model with the step and cache that it has. Both take turns, so that what else the machine
+does falls on both; medians. recurrentgemma's loss is written here, as its repository has it in an example:
+cross-entropy of whole logits.
+"""
+
+import argparse
+import time
+from functools import partial
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from recurrentgemma import common
+from recurrentgemma.jax import griffin
+
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import build_model
+from birdie_jax.models.by_layer import ByLayer, hidden_by_layer, unstack
+from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.training.loss import token_losses
+
+
+def ours(sizes, dtype, remat):
+    """Return (parameters, loss, prefill, step) of our model."""
+    config = ModelConfig(
+        name="hawk_mlp",
+        layers=sizes.layers,
+        features=sizes.width,
+        state=sizes.width,
+        heads=sizes.heads,
+        mlp_features=sizes.mlp_features,
+        bidirectional=False,
+        dtype=dtype,
+        remat="full" if remat else "none",
+    )
+    model = build_model(config, sizes.vocab_size)
+    random = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
+        parameter_shapes(model),
+    )
+
+    def layout_of(tokens):
+        return packed_layout(jnp.ones_like(tokens), jnp.zeros_like(tokens, bool))
+
+    def loss(params, tokens):
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        hidden, _ = model.apply({"params": params}, inputs, layout_of(inputs), method=LanguageModel.hidden)
+        mask = jnp.ones_like(targets, bool)
+        losses, _ = token_losses(hidden, params["embedding"], targets, mask, sizes.loss_tokens)
+        return losses.mean()
+
+    def prefill(params, tokens):
+        empty = model.empty_cache(len(tokens), 0)
+        hidden, cache = model.apply(
+            {"params": params}, tokens, layout_of(tokens), empty, method=LanguageModel.hidden
+        )
+        logits = model.apply({"params": params}, hidden[:, -1:], method=LanguageModel.logits)
+        caches = unstack(model, params, cache).caches
+        return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
+
+    def step(params, token, position, caches):
+        layers = ByLayer(unstack(model, params, cache=None).params, caches)
+        layout = causal_layout(len(token), 1)
+        hidden, caches = hidden_by_layer(model, params, layers, token[:, None], layout)
+        logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
+        return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
+
+    return params, loss, prefill, step
+
+
+def theirs(sizes, dtype, remat):
+    """Return (parameters, loss, prefill, step) of recurrentgemma's model."""
+    config = common.GriffinConfig(
+        vocab_size=sizes.vocab_size,
+        width=sizes.width,
+        mlp_expanded_width=sizes.mlp_features,
+        num_heads=sizes.heads,
+        block_types=(common.TemporalBlockType.RECURRENT,) * sizes.layers,
+        embeddings_scale_by_sqrt_dim=True,
+        attention_window_size=2048,
+        logits_soft_cap=0.0,
+    )
+    model = griffin.Griffin(config, gradient_checkpointing=remat, dtype=jnp.dtype(dtype))
+    tokens = jnp.zeros((1, 8), jnp.int32)
+    params = model.init(jax.random.key(0), tokens, jnp.arange(8)[None])["params"]
+
+    def positions_of(tokens):
+        return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+
+    def loss(params, tokens):
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        logits, _ = model.apply({"params": params}, inputs, positions_of(inputs), return_cache=False)
+        return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), targets).mean()
+
+    def prefill(params, tokens):
+        logits, cache = model.apply({"params": params}, tokens, positions_of(tokens))
+        return jnp.argmax(logits[:, -1], axis=-1).astype(jnp.int32), cache
+
+    def step(params, token, position, cache):
+        positions = jnp.full((len(token), 1), position)
+        logits, cache = model.apply({"params": params}, token[:, None], positions, cache)
+        return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), cache
+
+    return params, loss, prefill, step
+
+
+def trainer(params, loss):
+    """Return a function of tokens that takes a training step, and keeps the state."""
+    optimizer = optax.adamw(1e-4)
+    state = [jax.tree.map(jnp.array, params), optimizer.init(params)]
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def train(params, moments, tokens):
+        value, gradient = jax.value_and_grad(loss)(params, tokens)
+        updates, moments = optimizer.update(gradient, moments, params)
+        return optax.apply_updates(params, updates), moments, value
+
+    def call(tokens):
+        *state[:], value = train(*state, tokens)
+        return value
+
+    return call
+
+
+def writer(params, step, count):
+    """Return a function (token, position, cache) that writes `count` tokens."""
+
+    @jax.jit
+    def write(params, token, position, cache):
+        def one(carried, offset):
+            token, cache = carried
+            token, cache = step(params, token, position + offset, cache)
+            return (token, cache), token
+
+        return jax.lax.scan(one, (token, cache), jnp.arange(count))[1]
+
+    return partial(write, params)
+
+
+def in_turns(functions, rounds):
+    """Return the median seconds of each function; all are called once before."""
+    for function in functions:
+        jax.block_until_ready(function())
+    times = [[] for _ in functions]
+    for _ in range(rounds):
+        for function, seconds in zip(functions, times, strict=True):
+            begin = time.perf_counter()
+            jax.block_until_ready(function())
+            seconds.append(time.perf_counter() - begin)
+    return [median(seconds) for seconds in times]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in {
+        "layers": 6,
+        "width": 256,
+        "heads": 4,
+        "mlp_features": 768,
+        "vocab_size": 4096,
+        "rows": 8,
+        "length": 512,
+        "prompt": 256,
+        "written": 64,
+        "rounds": 7,
+        "loss_tokens": 1024,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--remat", action="store_true")
+    parser.add_argument("--parts", nargs="*", default=["training", "generation"])
+    sizes = parser.parse_args()
+    random = np.random.default_rng(0)
+    models = {"birdie-jax": ours, "recurrentgemma": theirs}
+    made = {name: make(sizes, sizes.dtype, sizes.remat) for name, make in models.items()}
+    counts = [sum(leaf.size for leaf in jax.tree.leaves(params)) for params, *_ in made.values()]
+    print(
+        f"{jax.devices()[0].device_kind}, {sizes.dtype}, {sizes.layers} layers of width {sizes.width}, "
+        f"parameters {counts[0]:,} and {counts[1]:,}, remat {sizes.remat}"
+    )
+    print("| what | birdie-jax, tokens/s | recurrentgemma, tokens/s | times |")
+    print("|---|---|---|---|")
+
+    def line(what, tokens, seconds):
+        rates = [tokens / each for each in seconds]
+        print(f"| {what} | {rates[0]:,.0f} | {rates[1]:,.0f} | {rates[0] / rates[1]:.2f} |", flush=True)
+
+    if "training" in sizes.parts:
+        shape = (sizes.rows, sizes.length + 1)
+        rows = jnp.asarray(random.integers(256, sizes.vocab_size, shape), jnp.int32)
+        steps = [partial(trainer(params, loss), rows) for params, loss, _, _ in made.values()]
+        line(
+            f"training, {sizes.rows} rows of {sizes.length}",
+            sizes.rows * sizes.length,
+            in_turns(steps, sizes.rounds),
+        )
+    for batch in (1, 8) if "generation" in sizes.parts else ():
+        prompt = jnp.asarray(random.integers(256, sizes.vocab_size, (batch, sizes.prompt)), jnp.int32)
+        reads, writes = [], []
+        for params, _, prefill, step in made.values():
+            read = partial(jax.jit(prefill), params, prompt)
+            token, cache = read()
+            reads.append(read)
+            writes.append(partial(writer(params, step, sizes.written), token, sizes.prompt, cache))
+        what = f"batch {batch}, prompts of {sizes.prompt}"
+        line(f"reading, {what}", batch * sizes.prompt, in_turns(reads, sizes.rounds))
+        line(f"writing {sizes.written}, {what}", batch * sizes.written, in_turns(writes, sizes.rounds))
+
+
+if __name__ == "__main__":
+    main()
