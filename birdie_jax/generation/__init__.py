@@ -8,11 +8,10 @@ from birdie_jax.generation.generator import (
     Times,
     answer_of,
     generate,
-    state_bytes,
-    state_grows,
 )
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.sampling import GREEDY, Sampling
+from birdie_jax.generation.state_size import state_bytes, state_grows
 
 __all__ = [
     "GREEDY",

@@ -16,6 +16,7 @@ from birdie_jax.generation.compute_type import in_compute_type
 from birdie_jax.generation.decoding import Request, Rules, Settings, read, write
 from birdie_jax.generation.prompt import Prompt, padded
 from birdie_jax.generation.sampling import GREEDY, Sampling
+from birdie_jax.generation.state_size import state_grows
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.over_devices import ROW_AXES
 from birdie_jax.vocabulary import DONE, END, PADDING, START
@@ -253,17 +254,6 @@ class Generator:
             return self._sharding(leaf, row_axis=1 if in_cache else 0)
 
         return jax.tree_util.tree_map_with_path(one, result)
-
-
-def state_bytes(model: LanguageModel, length: int) -> int:
-    """Return the bytes of the model's cache for one row of `length` tokens, computed from its shapes."""
-    cache = jax.eval_shape(lambda: model.empty_cache(1, length))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
-
-
-def state_grows(model: LanguageModel) -> bool:
-    """Tell whether the model's cache grows with the tokens that a row has, as that of attention does."""
-    return state_bytes(model, 2) > state_bytes(model, 1)
 
 
 def generate(

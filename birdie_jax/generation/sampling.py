@@ -81,8 +81,8 @@ def filtered(logits: Scores, sampling: Sampling) -> Scores:
 def _least_score(scores: Scores, weights: Scores, enough: float | int) -> Float[Array, "rows 1"]:
     """Return the greatest score such that the tokens with at least it have `enough` weight together.
 
-    Found by bisection over all floats, in 32 sums over the vocabulary: a sort, for every token that is
-    written, took five times as long as all else on a CPU. Minus infinity if all have not enough.
+    Found by bisection over all floats, in 32 sums over the vocabulary, where a sort would order all of it
+    for every token that is written. Minus infinity if all have not enough.
     """
     bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
     # As integers, negative floats come in reverse order.

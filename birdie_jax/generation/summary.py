@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from birdie_jax.generation.generator import Generator, state_bytes, state_grows
+from birdie_jax.generation.generator import Generator
+from birdie_jax.generation.state_size import state_bytes, state_grows
 
 
 def summary(generator: Generator) -> Iterator[str]:
