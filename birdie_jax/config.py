@@ -219,9 +219,15 @@ def _check(config: Config) -> None:
         f"between 0 and optimizer.learning_rate = {config.optimizer.learning_rate}",
     )
     require(config.checkpoint.keep >= 2, "checkpoint.keep", "at least 2")
-    require(config.mesh.data == -1 or config.mesh.data >= 1, "mesh.data", "-1 or at least 1")
-    for name in ("fsdp", "tensor", "sequence"):
-        require(getattr(config.mesh, name) == 1, f"mesh.{name}", "1 (this release shards over data only)")
+    sizes = dataclasses.asdict(config.mesh)
+    for name, size in sizes.items():
+        require(size == -1 or size >= 1, f"mesh.{name}", "-1 or at least 1")
+    rest = [name for name, size in sizes.items() if size == -1]
+    if len(rest) > 1:
+        raise ConfigError(f"config.mesh: found -1 for {' and '.join(rest)}; allowed: -1 for one axis")
+    if config.model.name in WITH_ATTENTION:
+        allowed = f"1 for {config.model.name}: attention reads whole rows"
+        require(config.mesh.sequence == 1, "mesh.sequence", allowed)
 
 
 def _check_heads(model: ModelConfig, require: Callable[[bool, str, str], None]) -> None:

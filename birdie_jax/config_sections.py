@@ -188,7 +188,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis; -1 = all that are left. Only `data` may differ from 1 so far."""
+    """Devices along each axis; -1, for one axis at most, = all that are left.
+
+    Attributes:
+        data: rows of the batch. Slices joined by a data-centre network lie along it, outermost.
+        fsdp: rows of the batch, and the features axis of parameters and optimizer.
+        tensor: recurrent channels, the inner width of MLPs, heads and the vocabulary. In a bidirectional
+            recurrent model an even number, or 1.
+        sequence: positions of a row; 1 for a model with attention.
+    """
 
     data: int = -1
     fsdp: int = 1

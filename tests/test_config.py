@@ -43,6 +43,8 @@ def test_default_is_usable_and_round_trips():
             "config.optimizer.learning_rates: unknown field; allowed: learning_rate, final_learning_rate, "
             "warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm",
         ),
+        ("mesh.fsdp", 0, "config.mesh.fsdp: found 0; allowed: -1 or at least 1"),
+        ("mesh.tensor", -1, "config.mesh: found -1 for data and tensor; allowed: -1 for one axis"),
         ("batching.rows", "eight", "config.batching.rows: found 'eight' (str); allowed: int"),
         ("batching.rows", True, "config.batching.rows: found True (bool); allowed: int"),
         ("batching.rows", 0, "config.batching.rows: found 0; allowed: at least 1"),
@@ -165,4 +167,14 @@ def test_rows_that_splash_attention_cannot_read_are_refused():
     assert refusal(change) == (
         "config.batching.length: found 1000; allowed: a multiple of 128, the block of "
         "model.attention_implementation splash"
+    )
+
+
+def test_attention_over_divided_rows_is_refused():
+    def change(config):
+        config.model.name = "transformer"
+        config.mesh.sequence = 2
+
+    assert refusal(change) == (
+        "config.mesh.sequence: found 2; allowed: 1 for transformer: attention reads whole rows"
     )

@@ -18,7 +18,7 @@ from birdie_jax.generation.prompt import Prompt, padded
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.state_size import state_grows
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.over_devices import ROW_AXES
+from birdie_jax.models.axes import ROW_AXES
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 
 STOP_TOKENS = (END, DONE)
@@ -109,7 +109,7 @@ class Generator:
         ids = np.arange(model.vocab_size)
         self._stops = np.isin(ids, list(stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_WRITTEN)
-        self._mesh = Mesh(np.array(jax.devices()), ROW_AXES)
+        self._mesh = Mesh(np.array(jax.devices()).reshape(-1, 1), ROW_AXES)
         params = in_compute_type(params, model.config.dtype)
         self._params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         self._programs: dict[Any, Any] = {}

@@ -48,7 +48,9 @@ class Hawk(nn.Module):
         output_gate = projection(self.state, "output_gate", self.dtype)(x)
         entry = projection(self.state, "input", self.dtype)(x)
         initial, tail = (None, None) if cache is None else cache
-        entry, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(entry, layout, tail)
+        entry, tail = ShortConvolution(self.conv_width, self.dtype, "inner", name="convolution")(
+            entry, layout, tail
+        )
         y, last = RGLRU(
             self.heads,
             self.bidirectional,

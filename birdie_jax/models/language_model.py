@@ -9,6 +9,7 @@ from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import matmul
+from birdie_jax.models.axes import constrained
 from birdie_jax.models.block import Block, Cache, make_mixer
 from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, packed_layout
@@ -66,11 +67,18 @@ class LanguageModel(nn.Module):
     def embed(self, tokens: TokenIds) -> Activations:
         """Return what the first block reads."""
         # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
-        return (self.embedding[tokens] * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
+        x = (self._rows_of_table(tokens) * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
+        return constrained(x, "rows", "length", None)
 
     def normalise(self, x: Activations) -> Activations:
         """Return what the head reads of what the last block leaves."""
         return self.final_norm(x)
+
+    def _rows_of_table(self, tokens):
+        # A device reads its part of the features for all rows that its neighbours along `fsdp` have: that
+        # moves activations, and not the table.
+        tokens = constrained(tokens, "reading rows", "length")
+        return constrained(self.embedding[tokens], "reading rows", "length", "features")
 
     def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
         """Return float32 scores of every token for `hidden`."""

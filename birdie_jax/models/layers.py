@@ -1,5 +1,7 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,9 @@ from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Activations
 from birdie_jax.models import matmul
+from birdie_jax.models.axes import constrained, dividing_axes, gathered, kernel_axes
 from birdie_jax.models.layout import Layout
+from birdie_jax.models.over_sequence import convolution_over_devices
 
 
 class RMSNorm(nn.Module):
@@ -32,9 +36,16 @@ def projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -
         dtype=dtype,
         param_dtype=jnp.float32,
         kernel_init=nn.initializers.variance_scaling(scale**2, "fan_in", "normal"),
-        dot_general=matmul.dot_general,
+        dot_general=partial(_product_on_mesh, kernel_axes(name)),
         name=name,
     )
+
+
+def _product_on_mesh(axes, x, kernel, dimension_numbers, precision=None):
+    y = matmul.dot_general(x, gathered(kernel, axes), dimension_numbers, precision)
+    if y.ndim != 3:
+        return y
+    return constrained(y, "rows", "length", "inner" if axes[1] == "inner" else None)
 
 
 class GatedMLP(nn.Module):
@@ -62,10 +73,16 @@ class ShortConvolution(nn.Module):
 
     y[t] = sum over k < width of w[k] * x[t - k], where x[t - k] counts as zero unless t - k is in the
     sample of t.
+
+    Attributes:
+        width: taps.
+        dtype: type of the products.
+        channels: logical axis of the channels (`birdie_jax.models.axes`).
     """
 
     width: int
     dtype: jnp.dtype
+    channels: str | None = None
 
     @nn.compact
     def __call__(
@@ -88,17 +105,30 @@ class ShortConvolution(nn.Module):
         # A token that continues another call belongs to the first segment of this one.
         continues = ~layout.forward_reset[:, :1] & (segments[:, :1] > 0)
         before = jnp.where(continues, segments[:, :1], -1)
+        begins_here = tail is None
         if tail is None:
             tail = jnp.zeros((rows, self.width - 1, features), self.dtype)
         extended = jnp.concatenate([tail.astype(self.dtype), x], axis=1)
         extended_segments = jnp.concatenate(
             [jnp.broadcast_to(before, (rows, self.width - 1)), segments], axis=1
         )
-        y = x * kernel[0]
-        for k in range(1, self.width):
-            shifted = slice(self.width - 1 - k, self.width - 1 - k + length)
-            same_sample = (extended_segments[:, shifted] == segments) & (segments > 0)
-            y += jnp.where(same_sample[..., None], extended[:, shifted] * kernel[k], 0)
+        if begins_here and dividing_axes("length", length):
+            y = convolution_over_devices(_convolve, x, kernel, segments, channels=self.channels)
+        else:
+            y = _convolve(extended, kernel, extended_segments)
         # A sample that began within the tail has no inputs before its first token.
         open_sample = (extended_segments[:, length:] == segments[:, -1:]) & (segments[:, -1:] > 0)
         return y, jnp.where(open_sample[..., None], extended[:, length:], 0)
+
+
+def _convolve(extended, kernel, extended_segments):
+    """Convolve what follows the first width - 1 inputs, all of them within their samples."""
+    width = kernel.shape[0]
+    length = extended.shape[1] - (width - 1)
+    x, segments = extended[:, width - 1 :], extended_segments[:, width - 1 :]
+    y = x * kernel[0]
+    for k in range(1, width):
+        shifted = slice(width - 1 - k, width - 1 - k + length)
+        same_sample = (extended_segments[:, shifted] == segments) & (segments > 0)
+        y += jnp.where(same_sample[..., None], extended[:, shifted] * kernel[k], 0)
+    return y

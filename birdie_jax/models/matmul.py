@@ -9,6 +9,8 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
+from birdie_jax.models.axes import mesh_size
+
 NAME = "projection"
 
 
@@ -47,7 +49,8 @@ def _backward(residuals, g):
     x, kernel = residuals
     dx = jax.lax.dot_general(g, kernel, (((g.ndim - 1,), (1,)), ((), ())))
     # Elsewhere the axes stay apart: merging rows and length would gather what a mesh holds apart.
-    dkernel = jax.lax.platform_dependent(x, g, cpu=_merged_product, default=_product)
+    merged = _product if mesh_size("sequence") > 1 else _merged_product
+    dkernel = jax.lax.platform_dependent(x, g, cpu=merged, default=_product)
     return dx, dkernel
 
 

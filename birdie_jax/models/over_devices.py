@@ -1,35 +1,62 @@
-"""A scan kernel under a mesh: each device scans the rows that it holds.
+"""A kernel under a mesh: each device computes the rows, positions and channels that it holds.
 
 XLA can divide its own operations among devices, but not a kernel, which it sees as one call.
 """
 
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import PyTree
 
-ROW_AXES = ("data",)
+from birdie_jax.models.axes import dividing_axes
+
+LogicalAxes = tuple[str | None, ...]
 
 
-def over_devices(function: Callable, *by_row: PyTree, shared: tuple[PyTree, ...] = ()) -> PyTree:
-    """Return function(*by_row, *shared), which treats every row on its own, by the devices of the mesh.
+def over_devices(
+    function: Callable,
+    *arguments: PyTree,
+    axes: Sequence[LogicalAxes],
+    result: LogicalAxes | list[LogicalAxes],
+) -> PyTree:
+    """Return function(*arguments), computed by each device of the mesh for the part that it holds.
 
     The mesh is the one in force (`jax.set_mesh`); without one, or on one device, this is a plain call.
-    Where the devices do not divide the rows, each of them computes all.
+    Along a logical axis that the devices do not divide evenly, each of them computes all.
 
     Args:
-        function: maps its arguments to arrays of [rows, ...].
-        by_row: arguments whose arrays are [rows, ...]; None is passed on.
-        shared: further arguments, the same for all rows.
+        function: treats every row on its own, and so all else that is divided.
+        arguments: pytrees of arrays; None is passed on.
+        axes: for each argument, the logical axes (see `axes`) that all its arrays begin with.
+        result: the logical axes that the result begins with; a list of them for a tuple of results.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = tuple(axis for axis in ROW_AXES if axis in mesh.axis_names)
-    devices = prod(mesh.shape[axis] for axis in axes)
-    if devices == 1:
-        return function(*by_row, *shared)
-    rows = jax.tree.leaves(by_row)[0].shape[0]
-    spec = PartitionSpec(axes) if rows % devices == 0 else PartitionSpec()
-    specs = (*[spec] * len(by_row), *[PartitionSpec()] * len(shared))
-    return jax.shard_map(function, in_specs=specs, out_specs=spec, check_vma=False)(*by_row, *shared)
+    lies = _divisions(arguments, axes)
+    if not any(lies.values()):
+        return function(*arguments)
+
+    def spec(logical):
+        return PartitionSpec(*(lies.get(name) or None for name in logical))
+
+    return jax.shard_map(
+        function,
+        in_specs=tuple(map(spec, axes)),
+        out_specs=tuple(map(spec, result)) if isinstance(result, list) else spec(result),
+        check_vma=False,
+    )(*arguments)
+
+
+def _divisions(arguments: Sequence[Any], axes: Sequence[LogicalAxes]) -> dict[str, tuple[str, ...]]:
+    """Return the mesh axes that each logical axis lies on, the same in all arrays."""
+    extents: dict[str, set[int]] = {}
+    for argument, logical in zip(arguments, axes, strict=True):
+        for leaf in jax.tree.leaves(argument):
+            for name, size in zip(logical, leaf.shape, strict=False):
+                if name is not None:
+                    extents.setdefault(name, set()).add(size)
+    lies = {}
+    for name, sizes in extents.items():
+        found = [dividing_axes(name, size) for size in sizes]
+        lies[name] = found[0] if all(found) else ()
+    return lies

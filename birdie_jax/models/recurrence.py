@@ -1,13 +1,15 @@
 """What every recurrent mixer shares: the scan in the directions that a layout allows, and its cache."""
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import RowState, StateSequence
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.over_devices import over_devices
+from birdie_jax.models.over_sequence import Inputs, Recurrence, recurrence_over_devices
 from pallas_kernels.gated_scan import Cell, gated_scan
 
 
@@ -85,18 +87,38 @@ def recurrent_layer(
         if initial is not None:
             # What comes after the last token is not there yet: the channels in reverse start from nothing.
             initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
+    return recurrence_over_devices(
+        Recurrence(partial(_scan, cell, settings), partial(_product, cell)),
+        Inputs((operands, gate), parameters),
+        initial,
+        resets,
+        bidirectional=settings.bidirectional,
+    )
 
-    def scan(operands, gate, initial, resets, parameters):
-        return gated_scan(
-            cell,
-            operands,
-            gate,
-            parameters,
-            direction="both" if settings.bidirectional else "forward",
-            h0=initial,
-            resets=resets,
-            scan_dtype=settings.dtype,
-            implementation=settings.implementation,
-        )
 
-    return over_devices(scan, operands, gate, initial, resets, shared=(parameters,))
+def _scan(cell, settings, direction, inputs, h0, resets):
+    operands, gate = inputs.sequences
+    return gated_scan(
+        cell,
+        operands,
+        gate,
+        inputs.vectors,
+        direction=direction,
+        h0=h0,
+        resets=resets,
+        scan_dtype=settings.dtype,
+        implementation=settings.implementation,
+    )
+
+
+def _product(cell, direction, inputs, resets):
+    """Return the product of the decays, zero where a reset is among them."""
+    operands, _ = inputs.sequences
+    as_float32 = jax.tree.map(lambda array: array.astype(jnp.float32), (inputs.vectors, operands))
+    decay, _ = cell.enter(*as_float32, None)
+    halves = jnp.split(decay, 2, axis=-1) if direction == "both" else (decay,)
+    products = [
+        jnp.prod(jnp.where(reset[..., None], 0.0, half), axis=1)
+        for half, reset in zip(halves, resets, strict=True)
+    ]
+    return jnp.concatenate(products, axis=-1)

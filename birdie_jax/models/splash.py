@@ -45,20 +45,28 @@ def packed_splash_attention(
     Raises:
         ValueError: the length is no multiple of 128.
     """
-    length, heads, width = query.shape[1:]
+    length, _, width = query.shape[1:]
     if not fits(length):
         raise ValueError(f"splash attention: length must be a multiple of 128; found {length}")
-    kernel = _make_kernel(length, heads, bidirectional, interpret)
 
-    def attend_row(query, key, value, segments, last):
-        one = kernel
+    def attend_row(projected, segments, last):
+        query, key, value = projected
+        # Of the heads that this device has.
+        one = _make_kernel(length, query.shape[1], bidirectional, interpret)
         if bidirectional:
-            one = _with_last_keys(kernel, last - _offset(length))
+            one = _with_last_keys(one, last - _offset(length))
         by_head = (jnp.swapaxes(x, 0, 1) for x in (query * width**-0.5, key, value))
         segment_ids = splash_attention.SegmentIds(segments, segments)
         return jnp.swapaxes(one(*by_head, segment_ids=segment_ids), 0, 1)
 
-    return over_devices(jax.vmap(attend_row), query, key, value, own_segments(layout), last_visible(layout))
+    return over_devices(
+        jax.vmap(attend_row),
+        (query, key, value),
+        own_segments(layout),
+        last_visible(layout),
+        axes=[("rows", None, "inner"), ("rows",), ("rows",)],
+        result=("rows", None, "inner"),
+    )
 
 
 def last_visible(layout: Layout) -> TokenIds:

@@ -196,8 +196,12 @@ def fingerprints(tree: Any) -> UInt32[Array, " leaves"]:
         if leaf.dtype == jnp.bool_:
             leaf = leaf.astype(jnp.uint8)
         width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
-        bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32).reshape(-1)
-        weights = jnp.arange(bits.size, dtype=jnp.uint32) * jnp.uint32(2654435761) | jnp.uint32(1)
+        bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
+        # The index in the flattened array, which is not made: no device may have room for all of a leaf.
+        index = jnp.zeros(bits.shape, jnp.uint32)
+        for axis, size in enumerate(bits.shape):
+            index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+        weights = index * jnp.uint32(2654435761) | jnp.uint32(1)
         return jnp.sum(bits * weights, dtype=jnp.uint32)
 
     return jnp.stack([one(leaf) for leaf in jax.tree.leaves(tree)])

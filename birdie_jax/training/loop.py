@@ -30,7 +30,13 @@ from birdie_jax.training.checkpoint import Checkpoints, NotFinite
 from birdie_jax.training.metrics import MetricsFile, StepLog, TrainingDiverged
 from birdie_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.training.progress import Progress
-from birdie_jax.training.sharding import by_rows, make_mesh, replicated
+from birdie_jax.training.sharding import (
+    make_mesh,
+    of_batch,
+    of_state,
+    on_every_device_alike,
+    replicated,
+)
 from birdie_jax.training.step import ArmSums, StepSettings, TrainState, arm_sums, train_step
 from birdie_jax.training.stop import StopRequest
 
@@ -63,12 +69,12 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
     """Train until `config.train.num_steps`, or until asked to stop, from the newest whole checkpoint on.
 
     Raises:
-        ConfigError: the batch cannot be divided among the devices.
+        ConfigError: batch or model cannot be divided among the devices.
         DataError: the text cannot make the examples that the mixture asks for.
         TrainingDiverged: the loss became NaN or infinite.
         CheckpointError: a checkpoint could not be written, or all are damaged.
     """
-    mesh = make_mesh(config.mesh, config.batching.rows, config.train.accumulation_steps)
+    mesh = make_mesh(config, text.vocab_size)
     with jax.set_mesh(mesh):
         return _train_on(mesh, config, workdir, text, mixture)
 
@@ -133,11 +139,12 @@ def _train_on(
         sums = [_validate_arm(validation_function, state.params, batches) for batches in validation]
         losses = jnp.stack([one.loss[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
         accuracies = jnp.stack([one.correct[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
-        state = state.replace(bandit=observe(state.bandit, losses))
-        if step < num_steps:
-            state = state.replace(bandit=propose(state.bandit))
-            if config.bandit.policy == "birdie":
-                board.publish(np.asarray(state.bandit.mixture))
+        with on_every_device_alike():
+            state = state.replace(bandit=observe(state.bandit, losses))
+            if step < num_steps:
+                state = state.replace(bandit=propose(state.bandit))
+        if step < num_steps and config.bandit.policy == "birdie":
+            board.publish(np.asarray(state.bandit.mixture))
         file.write(step, _validation_scalars(mixture.names, state.bandit, losses, accuracies))
         log.exclude(time.monotonic() - begin)
         return state
@@ -157,7 +164,7 @@ def _train_on(
                 waiting = time.monotonic()
                 made = next(batches)
                 host_wait = time.monotonic() - waiting
-                state, metrics = step_function(state, jax.device_put(made.batch, by_rows(mesh)))
+                state, metrics = step_function(state, jax.device_put(made.batch, of_batch(mesh)))
                 step += 1
                 # Reads the step before: the device already has this one to work on.
                 write(log.add(step, metrics, host_wait))
@@ -209,16 +216,17 @@ def _compiled(
         one = jnp.zeros((1, config.batching.length), jnp.int32)
         batch = Batch(one, one, one > 0, one, one, one > 0, one)
         params = model.init(model_key, batch)["params"]
-        bandit = init_bandit(config.bandit, mixture.weights, groups, num_decisions, bandit_key)
+        with on_every_device_alike():
+            bandit = init_bandit(config.bandit, mixture.weights, groups, num_decisions, bandit_key)
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), bandit)
 
-    whole, split = replicated(mesh), by_rows(mesh)
+    shardings = of_state(mesh, jax.eval_shape(create_state))
     return (
-        jax.jit(create_state, out_shardings=whole),
+        jax.jit(create_state, out_shardings=shardings),
         jax.jit(
             functools.partial(train_step, model, optimizer, settings),
-            in_shardings=(whole, split),
-            out_shardings=whole,
+            in_shardings=(shardings, of_batch(mesh)),
+            out_shardings=(shardings, replicated(mesh)),
             donate_argnums=0,
         ),
         jax.jit(functools.partial(arm_sums, model, settings)),
@@ -226,9 +234,11 @@ def _compiled(
 
 
 def _abstract(create_state: Callable[[], TrainState], mesh: jax.sharding.Mesh) -> TrainState:
+    shapes = jax.eval_shape(create_state)
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh)),
-        jax.eval_shape(create_state),
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        of_state(mesh, shapes),
     )
 
 

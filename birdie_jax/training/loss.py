@@ -1,5 +1,6 @@
 """Cross-entropy and greedy accuracy on the targets, without ever holding all logits."""
 
+from math import prod
 from typing import NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from birdie_jax.array_types import Activations, ArmVector, TokenIds, TokenMask
+from birdie_jax.models.axes import constrained, dividing_axes, gathered, mesh_size
 from birdie_jax.models.language_model import token_scores
 
 
@@ -33,26 +35,33 @@ def token_losses(
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
     """Return cross-entropy in nats (0 off the mask), and whether the greedy choice is the label.
 
-    Logits exist for `chunk` sequence positions at a time, in float32, and are computed again in the
-    backward pass, so that memory is rows * chunk * vocab * 4 bytes whatever the length.
+    Logits exist for `chunk` sequence positions at a time (of each device, where the length is divided), in
+    float32, and are computed again in the backward pass, so that memory is rows * chunk * vocab * 4 bytes
+    whatever the length.
 
     Raises:
-        ValueError: `chunk` does not divide the length.
+        ValueError: `chunk` does not divide the length, or a device's part of it.
     """
     rows, length, _ = hidden.shape
-    chunk = min(chunk, length)
-    if length % chunk:
-        raise ValueError(f"loss chunk {chunk} does not divide the length {length}")
+    # Positions that are divided over devices stay so: a chunk takes some of each device.
+    shards = tuple(map(mesh_size, dividing_axes("length", length)))
+    own_length = length // prod(shards)
+    chunk = min(chunk, own_length)
+    if own_length % chunk:
+        raise ValueError(f"loss chunk {chunk} does not divide the length {own_length}")
+    in_front = 1 + len(shards)
 
     def in_chunks(x):
-        return jnp.swapaxes(x.reshape(rows, length // chunk, chunk, *x.shape[2:]), 0, 1)
+        divided = x.reshape(rows, *shards, own_length // chunk, chunk, *x.shape[2:])
+        return jnp.moveaxis(divided, in_front, 0)
 
-    # Cast once here; inside the loop it would be done for every chunk.
-    table = table.astype(hidden.dtype)
+    # Cast and gathered once here; inside the loop it would be done for every chunk.
+    table = gathered(table.astype(hidden.dtype), ("vocab", "features"))
 
     @jax.checkpoint
     def one_chunk(table, hidden, targets):
         logits = token_scores(hidden, table)
+        logits = constrained(logits, "rows", *["length"] * len(shards), None, "vocab")
         label_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         loss = jax.nn.logsumexp(logits, axis=-1) - label_logits
         return loss, jnp.argmax(logits, axis=-1) == targets
@@ -62,7 +71,7 @@ def token_losses(
         None,
         (in_chunks(hidden), in_chunks(targets)),
     )
-    loss, correct = (jnp.swapaxes(x, 0, 1).reshape(rows, length) for x in (loss, correct))
+    loss, correct = (jnp.moveaxis(x, 0, in_front).reshape(rows, length) for x in (loss, correct))
     return jnp.where(loss_mask, loss, 0.0), correct & loss_mask
 
 

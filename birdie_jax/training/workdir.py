@@ -7,7 +7,8 @@ from typing import Any
 
 from birdie_jax.config import Config, ConfigError, to_dict
 
-# What changes neither the batches nor the arithmetic, and so may differ when a run goes on.
+# What changes neither the batches nor the arithmetic (a mesh: no more than its rounding), and so may differ
+# when a run goes on.
 _FREE_FIELDS = frozenset(
     {
         "batching.prefetch",
@@ -16,6 +17,10 @@ _FREE_FIELDS = frozenset(
         "checkpoint.keep",
         "data.cache_dir",
         "data.prepared",
+        "mesh.data",
+        "mesh.fsdp",
+        "mesh.sequence",
+        "mesh.tensor",
         "train.log_every_steps",
     }
 )
