@@ -88,7 +88,7 @@ def recurrent_layer(
             # What comes after the last token is not there yet: the channels in reverse start from nothing.
             initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
     return recurrence_over_devices(
-        Recurrence(partial(_scan, cell, settings), partial(_product, cell)),
+        make_recurrence(cell, settings),
         Inputs((operands, gate), parameters),
         initial,
         resets,
@@ -96,19 +96,24 @@ def recurrent_layer(
     )
 
 
-def _scan(cell, settings, direction, inputs, h0, resets):
-    operands, gate = inputs.sequences
-    return gated_scan(
-        cell,
-        operands,
-        gate,
-        inputs.vectors,
-        direction=direction,
-        h0=h0,
-        resets=resets,
-        scan_dtype=settings.dtype,
-        implementation=settings.implementation,
-    )
+def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:
+    """Return the recurrence of a cell, whose inputs are ((operands, gate), parameters)."""
+
+    def scan(direction, inputs, h0, resets):
+        operands, gate = inputs.sequences
+        return gated_scan(
+            cell,
+            operands,
+            gate,
+            inputs.vectors,
+            direction=direction,
+            h0=h0,
+            resets=resets,
+            scan_dtype=settings.dtype,
+            implementation=settings.implementation,
+        )
+
+    return Recurrence(scan, partial(_product, cell))
 
 
 def _product(cell, direction, inputs, resets):

@@ -10,11 +10,12 @@ from jax.sharding import AxisType, Mesh
 from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, TrainConfig
 from birdie_jax.models import build_model
-from birdie_jax.models.over_sequence import Inputs, Recurrence, recurrence_over_devices
-from birdie_jax.models.recurrence import _product, _scan
+from birdie_jax.models.over_sequence import Inputs, recurrence_over_devices
+from birdie_jax.models.recurrence import ScanSettings, make_recurrence
 from birdie_jax.objectives import Example
 from birdie_jax.training.sharding import make_mesh, of_batch, of_state
 from birdie_jax.training.step import StepSettings, TrainState, arm_sums
+from pallas_kernels.gated_scan import BIRDIE_SSM
 from tests.quick_jit import quick_jit
 
 VOCAB, ROWS, LENGTH = 384, 8, 64
@@ -63,19 +64,18 @@ def recurrences():
     random = np.random.default_rng(1)
     rows, length, channels = 4, 16, 8
     draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    a = jnp.asarray(random.uniform(0.5, 1, (rows, length, channels)), jnp.float32)
+    a = jnp.asarray(random.uniform(0, 4, (rows, length, channels)), jnp.float32)
     x, h0 = draw(rows, length, channels), draw(rows, channels)
     weights, weights_last = draw(rows, length, channels), draw(rows, channels)
     resets = tuple(jnp.asarray(random.uniform(size=(rows, length)) < 0.1) for _ in range(2))
-    recurrence = Recurrence(partial(_scan, "xla"), _product)
     for sizes in RECURRENCE_MESHES:
         mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
         for bidirectional in (BOTH, CAUSAL):
 
             def total(a, x, h0, bidirectional=bidirectional):
                 y, last = recurrence_over_devices(
-                    recurrence,
-                    Inputs((a, x), ()),
+                    make_recurrence(BIRDIE_SSM, ScanSettings(bidirectional, jnp.float32, "xla")),
+                    Inputs(((x, a), None), ()),
                     h0,
                     resets if bidirectional else resets[:1],
                     bidirectional=bidirectional,
