@@ -1,8 +1,10 @@
 """Pre-train a language model: `python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny`.
 
-Started again with the same workdir, a run goes on from its newest checkpoint.
+Started again with the same workdir, a run goes on from its newest checkpoint. On several hosts, every
+process is started with the same command; birdie_jax/training/processes.py tells how they find each other.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,12 +23,18 @@ from birdie_jax.training.checkpoint import CheckpointError
 from birdie_jax.training.loop import Outcome, TrainingText, row_settings, train
 from birdie_jax.training.metrics import TrainingDiverged
 from birdie_jax.training.mixture import configured_mixture
+from birdie_jax.training.processes import initialize_processes
 from birdie_jax.training.workdir import claim_workdir, write_json
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "What to train: a file of configs/, with :variant if it has any."
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, report.")
+_COORDINATOR_ADDRESS = flags.DEFINE_string(
+    "coordinator_address", None, "Where the processes of this run meet: host:port, on process 0's host."
+)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this run has.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
 
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
 
@@ -88,7 +96,11 @@ def main(arguments: list[str]) -> None:
     if not isinstance(config, ConfigDict):
         sys.exit(f"birdie_jax.train: --config={flags.FLAGS['config'].config_filename}: no such file")
     try:
-        outcome = run(parse_config(config), workdir)
+        parsed = parse_config(config)
+        initialize_processes(
+            _COORDINATOR_ADDRESS.value, _NUM_PROCESSES.value, _PROCESS_ID.value, os.environ
+        )
+        outcome = run(parsed, workdir)
     except (ConfigError, DataError, CheckpointError, TrainingDiverged, OSError) as error:
         sys.exit(f"birdie_jax.train: {error}")
     print(f"report: {write_report(workdir)}")

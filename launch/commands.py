@@ -1,0 +1,166 @@
+"""How a launcher runs other programs: argument vectors, printed as they are run.
+
+No shell reads what is run here. Where one does at the other end of an ssh connection, `remote` writes what
+that shell reads back as the very same arguments.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# What Google Cloud, Kubernetes and Slurm all take as the name of a thing.
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class LaunchError(Exception):
+    """A launcher cannot do what it was asked; the message names the option or the command."""
+
+
+class Commands:
+    """Runs commands one after the other in the repository's root, or only prints them.
+
+    The same code goes through a dry run and a real one, so what the first prints is what the second runs,
+    as long as the programs answer as the launcher assumes of them.
+    """
+
+    def __init__(self, dry_run: bool):
+        self.dry_run = dry_run
+
+    def run(self, command: Sequence[str], *, given: str | None = None) -> None:
+        """Run a command, with `given` on its standard input, which is never printed.
+
+        Raises:
+            LaunchError: it failed, or there is no such program.
+        """
+        status = self.status(command, given=given)
+        if status:
+            raise LaunchError(f"{' '.join(command[:5])}: failed with exit status {status}")
+
+    def status(self, command: Sequence[str], *, assumed: int = 0, given: str | None = None) -> int:
+        """Run a command and return its exit status; in a dry run, what is `assumed` of it."""
+        self._show(command)
+        if self.dry_run:
+            return assumed
+        return self._subprocess(command, input=given).returncode
+
+    def answer(self, command: Sequence[str], *, assumed: tuple[int, str]) -> tuple[int, str, str]:
+        """Run a command and return its exit status and what it wrote to standard output and error."""
+        self._show(command)
+        if self.dry_run:
+            return (*assumed, "")
+        done = self._subprocess(command, capture_output=True)
+        return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+    def _show(self, command: Sequence[str]) -> None:
+        # One a line, whatever is in it: a shell reads $'...' back as it was.
+        print(line_of(command), flush=True)
+
+    def _subprocess(self, command: Sequence[str], **options) -> subprocess.CompletedProcess:
+        try:
+            return subprocess.run(command, cwd=REPOSITORY, text=True, check=False, **options)
+        except FileNotFoundError as error:
+            raise LaunchError(f"{command[0]}: no such program on PATH") from error
+
+
+def line_of(command: Sequence[str]) -> str:
+    """Return a command as one line that bash reads back as the same arguments.
+
+    That is `shlex.join`, except that what cannot be printed is escaped, so that one line it stays.
+    """
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in command)
+
+
+def _escaped(word: str) -> str:
+    parts = []
+    for character in word:
+        if character in "\\'":
+            parts.append("\\" + character)
+        elif character.isprintable():
+            parts.append(character)
+        else:
+            parts += [f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape")]
+    return f"$'{''.join(parts)}'"
+
+
+def remote(*commands: Sequence[str]) -> str:
+    """Return what a POSIX shell reads back as these commands, each run if the one before succeeded."""
+    return " && ".join(shlex.join(command) for command in commands)
+
+
+def parse(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, list[str]]:
+    """Return a launcher's own options, and the command that follows `--`, which may be missing.
+
+    A command that begins with a dash, which programs would take for an option, is refused.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, command = parser.parse_args(arguments[:end]), arguments[end + 1 :]
+    if command and command[0].startswith("-"):
+        parser.error(f"command: found {command[0]!r}; allowed: a program, not an option")
+    return options, command
+
+
+def need(command: Sequence[str]) -> None:
+    """Check that a command was given.
+
+    Raises:
+        LaunchError: none was.
+    """
+    if not command:
+        raise LaunchError("no command: give it after --, as in -- python -m birdie_jax.train --config=...")
+
+
+def name(text: str) -> str:
+    """Check a run's name, for argparse."""
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; allowed: a small letter, then small letters, digits and dashes, 40 at most"
+        )
+    return text
+
+
+def positive(text: str) -> int:
+    """Check a number that has to be 1 or more, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 or more")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """Check a number that has to be 0 or more, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more")
+    return int(text)
+
+
+def variable(text: str) -> str:
+    """Check that an environment variable is given by its name alone, for argparse.
+
+    What was found is not told: somebody may have written NAME=VALUE, and values are secrets.
+    """
+    if not _VARIABLE.fullmatch(text):
+        raise argparse.ArgumentTypeError("allowed: the name of an environment variable, without its value")
+    if text not in os.environ:
+        raise argparse.ArgumentTypeError(f"{text} is not set in the environment")
+    return text
+
+
+def values_of(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the named environment variables."""
+    return {one: environment[one] for one in names}
+
+
+def exit_with(launcher: str, error: LaunchError) -> NoReturn:
+    """End the launcher, telling its error in one line."""
+    sys.exit(f"launch.{launcher}: {error}")

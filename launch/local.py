@@ -1,0 +1,139 @@
+r"""Start a run as several processes on this machine, and start it again when one of them fails.
+
+    python -m launch.local --processes=2 --fake_devices=8 -- \
+        python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
+
+Every process is the command with `--coordinator_address`, `--num_processes` and `--process_id` after it.
+What they print comes out here, each line with the number of its process before it.
+
+- A process that fails ends the job: the others are sent SIGTERM, and those that are there `--grace_seconds`
+  later are killed. Then the job is started again, `--restarts` times at most, and goes on from its
+  checkpoint.
+- SIGTERM and Ctrl-C are passed on to every process once, so that the run saves and ends; it has
+  `--stop_seconds` for that. A second one kills them. A hang-up is passed on as SIGTERM.
+- The exit status is 0 if every process ended with 0, 128 + the signal if one was passed on, and otherwise
+  that of the process that failed first (128 + the signal that killed it).
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from launch.commands import LaunchError, exit_with, line_of, need, not_negative, parse, positive
+from launch.process_group import Ending, run_together
+
+_RESTART_PAUSE_SECONDS = 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start the processes, see them to their end, and return the exit status."""
+    options, command = parse(_parser(), arguments)
+    try:
+        need(command)
+        shares = _shares(options)
+    except LaunchError as error:
+        exit_with("local", error)
+    starts = 0
+    while True:
+        commands = [
+            ["env", "PYTHONUNBUFFERED=1", *share, *command, *flags]
+            for share, flags in zip(
+                shares, _flags(options.processes, options.port or _free_port()), strict=True
+            )
+        ]
+        for one in commands:
+            print(line_of(one), flush=True)
+        if options.dry_run:
+            return 0
+        ending = run_together(commands, options.grace_seconds, options.stop_seconds)
+        starts += 1
+        _tell(ending)
+        if ending.status == 0 or ending.passed_on is not None or starts > options.restarts:
+            break
+        print(f"launch.local: starting again, restart {starts} of {options.restarts}", flush=True)
+        time.sleep(_RESTART_PAUSE_SECONDS)
+    if ending.status and ending.passed_on is None:
+        print(f"launch.local: giving up after {options.restarts} restarts", flush=True)
+    return ending.status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.local",
+        usage="%(prog)s [options] -- COMMAND",
+        description="Start a run as several processes on this machine.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--processes", type=positive, required=True, help="how many processes")
+    devices = parser.add_mutually_exclusive_group()
+    devices.add_argument("--fake_devices", type=positive, help="devices on the CPU, in equal shares")
+    devices.add_argument("--gpus", type=positive, help="GPUs of this machine, in equal shares")
+    parser.add_argument("--restarts", type=not_negative, default=3, help="at most so many; default 3")
+    parser.add_argument(
+        "--grace_seconds", type=not_negative, default=30, help="after a failure; default 30"
+    )
+    parser.add_argument(
+        "--stop_seconds", type=not_negative, default=300, help="after a signal; default 300"
+    )
+    parser.add_argument("--port", type=positive, help="of the coordinator; default: one that is free")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
+    return parser
+
+
+def _shares(options: argparse.Namespace) -> list[list[str]]:
+    """Return each process's environment variables that give it its devices, as NAME=VALUE."""
+    for option in ("fake_devices", "gpus"):
+        devices = getattr(options, option)
+        if devices is not None and devices % options.processes:
+            raise LaunchError(
+                f"--{option}: found {devices}; allowed: a multiple of --processes={options.processes}"
+            )
+    shares = []
+    for process in range(options.processes):
+        if options.fake_devices:
+            count = options.fake_devices // options.processes
+            flags = os.environ.get("XLA_FLAGS", "")
+            flags = f"{flags} --xla_force_host_platform_device_count={count}".strip()
+            shares.append(["JAX_PLATFORMS=cpu", f"XLA_FLAGS={flags}"])
+        elif options.gpus:
+            count = options.gpus // options.processes
+            own = range(process * count, (process + 1) * count)
+            shares.append([f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"])
+        else:
+            shares.append([])
+    return shares
+
+
+def _flags(processes: int, port: int) -> list[list[str]]:
+    return [
+        [
+            f"--coordinator_address=127.0.0.1:{port}",
+            f"--num_processes={processes}",
+            f"--process_id={process}",
+        ]
+        for process in range(processes)
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _tell(ending: Ending) -> None:
+    if ending.first_failed is not None:
+        status = ending.first_status
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
+        print(f"launch.local: process {ending.first_failed} {how}", flush=True)
+    if ending.killed:
+        killed = ", ".join(map(str, ending.killed))
+        print(f"launch.local: did not end in time, killed: process {killed}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Several processes of this machine that begin and end together."""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import NamedTuple
+
+_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# After its leader has ended, how long what it started may go on holding its output.
+_DRAIN_SECONDS = 5.0
+_PRINTING = threading.Lock()
+
+
+class Ending(NamedTuple):
+    """How a group of processes ended.
+
+    Attributes:
+        status: the exit status that tells it best: 0 if all ended well.
+        passed_on: the signal that was passed on to the processes, or None.
+        first_failed: the process that failed first by itself, or None.
+        first_status: its exit status, negative if a signal killed it; 0 if none failed.
+        killed: the processes that did not end in time.
+    """
+
+    status: int
+    passed_on: signal.Signals | None
+    first_failed: int | None
+    first_status: int
+    killed: list[int]
+
+
+def run_together(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seconds: float) -> Ending:
+    """Run the commands side by side until all have ended.
+
+    One that fails ends the others: SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to this
+    process are passed on to all, once, and SIGKILL follows after `stop_seconds`, or at the second signal.
+    What the processes started themselves does not outlive them.
+
+    Raises:
+        OSError: a command cannot be started; those that were are killed.
+    """
+    return _Group(grace_seconds, stop_seconds).run(commands)
+
+
+class _Group:
+    def __init__(self, grace_seconds: float, stop_seconds: float):
+        self.grace_seconds, self.stop_seconds = grace_seconds, stop_seconds
+        # Of a kind into which a signal handler may put, while the very same thread waits for an item.
+        self.events: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self.processes: list[subprocess.Popen] = []
+        self.running: set[int] = set()
+        self.statuses: dict[int, int] = {}
+        self.killed: list[int] = []
+        self.passed_on: signal.Signals | None = None
+        self.first_failed: int | None = None
+        self.deadline: float | None = None
+
+    def run(self, commands: Sequence[Sequence[str]]) -> Ending:
+        before = {number: signal.signal(number, self._hear) for number in _HEARD}
+        relays = []
+        try:
+            for index, command in enumerate(commands):
+                relays.append(self._start(index, command))
+            while self.running:
+                self._wait_for_event()
+            for relay in relays:
+                relay.join(_DRAIN_SECONDS)
+        finally:
+            for index in self.running:
+                _signal_group(self.processes[index], signal.SIGKILL)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._ending()
+
+    def _start(self, index: int, command: Sequence[str]) -> threading.Thread:
+        # In a session of its own: Ctrl-C reaches it once, from here, and not from the terminal as well.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        self.running.add(index)
+        relay = threading.Thread(target=_relay, args=(index, process), daemon=True)
+        relay.start()
+        threading.Thread(target=self._await_end, args=(index, process), daemon=True).start()
+        return relay
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.events.put(("signal", number))
+
+    def _await_end(self, index: int, process: subprocess.Popen) -> None:
+        # Not reaped yet, so that its number cannot become another process's before its group is dealt with.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self.events.put(("end", index))
+
+    def _wait_for_event(self) -> None:
+        timeout = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        try:
+            kind, value = self.events.get(timeout=timeout)
+        except queue.Empty:
+            self._kill()
+            return
+        if kind == "signal":
+            self._pass_on(signal.Signals(value))
+        else:
+            self._ended(value)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        if self.passed_on is not None:
+            self._kill()
+            return
+        self.passed_on = signal.SIGTERM if number == signal.SIGHUP else number
+        if self.first_failed is not None:
+            # They have been told already; a second signal would cut short what they save.
+            return
+        self._signal_running(self.passed_on)
+        self._end_within(self.stop_seconds)
+
+    def _ended(self, index: int) -> None:
+        self.running.discard(index)
+        # What it leaves behind would hold its devices, its port and its output.
+        _signal_group(self.processes[index], signal.SIGKILL)
+        status = self.statuses[index] = self.processes[index].wait()
+        if status and self.first_failed is None and index not in self.killed:
+            self.first_failed = index
+            if self.passed_on is None:
+                self._signal_running(signal.SIGTERM)
+                self._end_within(self.grace_seconds)
+
+    def _end_within(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+
+    def _kill(self) -> None:
+        self.deadline = None
+        self.killed += sorted(self.running)
+        for index in self.running:
+            _signal_group(self.processes[index], signal.SIGKILL)
+
+    def _signal_running(self, number: signal.Signals) -> None:
+        # To the process alone: what it started is its own to end.
+        for index in self.running:
+            os.kill(self.processes[index].pid, number)
+
+    def _ending(self) -> Ending:
+        first = 0 if self.first_failed is None else self.statuses[self.first_failed]
+        status = 0
+        if any(self.statuses.values()):
+            if self.passed_on is not None:
+                status = 128 + self.passed_on
+            else:
+                status = first if first > 0 else 128 - first
+        return Ending(status, self.passed_on, self.first_failed, first, self.killed)
+
+
+def _signal_group(process: subprocess.Popen, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _relay(index: int, process: subprocess.Popen) -> None:
+    for line in process.stdout:
+        text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+        with _PRINTING:
+            print(f"[{index}] {text}", flush=True)

@@ -1,0 +1,191 @@
+"""TPU slices of Google Cloud that were asked for as one queued resource.
+
+Written after
+https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/create
+https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/ssh
+https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/scp
+https://cloud.google.com/tpu/docs/queued-resources (the states)
+"""
+
+import argparse
+import os
+import shlex
+import time
+from collections.abc import Sequence
+
+from launch.commands import REPOSITORY, Commands, LaunchError, remote, values_of
+
+GONE = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
+_WAITING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
+_QUEUED_RESOURCES = ("gcloud", "compute", "tpus", "queued-resources")
+_ALL_WORKERS = ("--node=all", "--worker=all", "--batch-size=all")
+# A connection whose other end has been taken away is given up after two minutes.
+_KEEP_ALIVE = ("--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4")
+_DESCRIBE_ATTEMPTS = 5
+
+
+class PreemptionError(Exception):
+    """The slices are there no more; `args[0]` is the state that says so, or None."""
+
+
+class Slices:
+    """The slices of one run, and what is done on them.
+
+    Args:
+        options: of `launch.tpu_pod`.
+        run: runs the commands.
+    """
+
+    def __init__(self, options: argparse.Namespace, run: Commands):
+        self.options, self.run = options, run
+        self.place = [f"--zone={options.zone}"]
+        if options.project:
+            self.place.append(f"--project={options.project}")
+        self.folder = f"birdie/{options.name}"
+        self.archive = f"build/launch/{options.name}.tar.gz"
+
+    def state(self, *, assumed: str | None) -> str | None:
+        """Return the state of the queued resource, or None if there is none.
+
+        Raises:
+            LaunchError: gcloud cannot tell, and has been asked several times.
+        """
+        command = [
+            *_QUEUED_RESOURCES,
+            "describe",
+            self.options.name,
+            *self.place,
+            "--format=value(state.state)",
+        ]
+        for attempt in range(_DESCRIBE_ATTEMPTS):
+            if attempt:
+                self.pause()
+            status, answer, error = self.run.answer(command, assumed=(0 if assumed else 1, assumed or ""))
+            if status == 0 and answer:
+                return answer
+            if "NOT_FOUND" in error or (self.run.dry_run and status):
+                return None
+        raise LaunchError(f"--name={self.options.name}: its state cannot be had: {error or 'empty answer'}")
+
+    def create(self) -> None:
+        """Ask for the slices, and wait until they are there.
+
+        Raises:
+            LaunchError: the service refused.
+            PreemptionError: they came, or would have come, and were taken away.
+        """
+        options = self.options
+        nodes = [f"--node-id={options.name}"]
+        if options.slices > 1:
+            nodes = [f"--node-count={options.slices}", f"--node-prefix={options.name}"]
+        command = [*_QUEUED_RESOURCES, "create", options.name, *self.place, *nodes]
+        command += [f"--accelerator-type={options.accelerator_type}"]
+        command += [f"--runtime-version={options.runtime_version}"]
+        for option in ("network", "subnetwork", "service_account", "valid_until_duration"):
+            if getattr(options, option):
+                command.append(f"--{option.replace('_', '-')}={getattr(options, option)}")
+        command += [f"--{option}" for option in ("spot", "reserved") if getattr(options, option)]
+        command += ["--internal-ips"] if options.internal_ips else []
+        self.run.run([*command, "--quiet"])
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the slices are there.
+
+        Raises:
+            PreemptionError: they were taken away instead.
+        """
+        before = None
+        while (state := self.state(assumed="ACTIVE")) != "ACTIVE":
+            if state is None or state in GONE:
+                raise PreemptionError(state)
+            if state not in _WAITING:
+                raise LaunchError(f"--name={self.options.name}: unknown state {state!r}")
+            if state != before:
+                print(f"launch.tpu_pod: {self.options.name} is {state}", flush=True)
+            before = state
+            self.pause()
+
+    def pack(self) -> None:
+        """Pack the commit that is checked out, once: after a preemption the same is sent again.
+
+        Raises:
+            LaunchError: files differ from it.
+        """
+        if self.run.status(["git", "diff", "--quiet", "HEAD", "--"]):
+            raise LaunchError("there are changes that are not committed; they would be left behind")
+        if not self.run.dry_run:
+            (REPOSITORY / self.archive).parent.mkdir(parents=True, exist_ok=True)
+        self.run.run(["git", "archive", "--format=tar.gz", f"--output={self.archive}", "HEAD"])
+
+    def push(self) -> None:
+        """Send what was packed, and the environment, to every worker, and install there."""
+        options = self.options
+        self._send(self.archive, f"{options.name}.tar.gz")
+        unpack = [["mkdir", "-p", f"{self.folder}/.launch"]]
+        unpack += [["tar", "--extract", f"--file={options.name}.tar.gz", f"--directory={self.folder}"]]
+        self.on_workers(*unpack)
+        if options.pass_env:
+            self._send_environment()
+        if options.nfs:
+            self.on_workers(self._worker("mount", options.nfs))
+        self.on_workers(self._worker("install"))
+
+    def on_workers(self, *arguments: Sequence[str]) -> None:
+        """Run commands on every worker.
+
+        Raises:
+            LaunchError: one failed on some worker.
+        """
+        self.run.run(self._ssh(*arguments))
+
+    def status_on_workers(self, *action: str) -> int:
+        """Run an action of tpu_worker.sh on every worker; return 0 if it succeeded on all."""
+        return self.run.status(self._ssh(self._worker(*action)))
+
+    def stop(self) -> None:
+        """Let the command save and end, on every worker."""
+        self.on_workers(self._worker("stop", str(self.options.stop_seconds)))
+
+    def delete(self) -> None:
+        """Delete the slices and the request for them."""
+        self.run.run([*_QUEUED_RESOURCES, "delete", self.options.name, *self.place, "--force", "--quiet"])
+
+    def pause(self) -> None:
+        """Wait a while before asking again."""
+        if not self.run.dry_run:
+            time.sleep(self.options.poll_seconds)
+
+    def _send_environment(self) -> None:
+        path = f"build/launch/{self.options.name}.environment"
+        values = values_of(self.options.pass_env, os.environ)
+        lines = "".join(f"{one}={shlex.quote(value)}\n" for one, value in values.items())
+        destination = f"{self.folder}/.launch/environment"
+        if self.run.dry_run:
+            self._send(path, destination)
+            return
+        (REPOSITORY / path).unlink(missing_ok=True)
+        try:
+            with open(REPOSITORY / path, "x", encoding="utf-8", opener=_owners_alone) as file:
+                file.write(lines)
+            self._send(path, destination)
+        finally:
+            (REPOSITORY / path).unlink(missing_ok=True)
+
+    def _send(self, path: str, destination: str) -> None:
+        command = [*_QUEUED_RESOURCES, "scp", path, f"{self.options.name}:{destination}"]
+        self.run.run([*command, *_ALL_WORKERS, *self.place, *self._connection(), "--quiet"])
+
+    def _ssh(self, *arguments: Sequence[str]) -> list[str]:
+        command = [*_QUEUED_RESOURCES, "ssh", self.options.name, f"--command={remote(*arguments)}"]
+        return [*command, *_ALL_WORKERS, *self.place, *_KEEP_ALIVE, *self._connection(), "--quiet"]
+
+    def _connection(self) -> list[str]:
+        return ["--internal-ip"] if self.options.internal_ips else []
+
+    def _worker(self, *action: str) -> list[str]:
+        return ["bash", f"{self.folder}/launch/tpu_worker.sh", *action]
+
+
+def _owners_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

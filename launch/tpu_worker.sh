@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Run by launch/tpu_pod.py on every worker of a TPU slice, from the folder into which the code was unpacked.
+# The run goes on when the connection is lost: it is started apart from it, and followed by its log.
+# Each action can be repeated: gcloud tries again by itself when a connection fails.
+#
+#   tpu_worker.sh install            make .venv with the tested versions
+#   tpu_worker.sh installed          end with 0 if that has been done
+#   tpu_worker.sh mount SERVER:/DIR  mount a network file system at /mnt/birdie
+#   tpu_worker.sh start COMMAND...   start the command, unless it is running; fresh log
+#   tpu_worker.sh follow LINES       show the log from LINES before its end (+1: all of it) to the command's end,
+#                                    and end as the command ended
+#   tpu_worker.sh running            end with 0 if the command is running
+#   tpu_worker.sh stop SECONDS       SIGTERM, wait so long for it to save and end, then SIGKILL
+set -euo pipefail
+cd "$(dirname "$0")/.."
+state=.launch
+mkdir -p "$state"
+export PATH="$PWD/.venv/bin:$HOME/.local/bin:$PATH"
+
+running() {
+    [ -f "$state/pid" ] && kill -0 -- "-$(cat "$state/pid")" 2>/dev/null
+}
+
+start() {
+    if running; then
+        echo "already running"
+        return 0
+    fi
+    rm -f "$state/status"
+    : >"$state/log"
+    if [ -f "$state/environment" ]; then
+        set -a
+        . "$state/environment"
+        set +a
+    fi
+    # In a session of its own; the number of that session's group is the number of its first process.
+    setsid bash -c 'echo $$ >"$0/pid.new"; mv "$0/pid.new" "$0/pid"; status=0; "$@" || status=$?
+        echo "$status" >"$0/status"' "$state" "$@" </dev/null >>"$state/log" 2>&1 &
+    while [ ! -f "$state/status" ] && ! running; do sleep 0.1; done
+}
+
+follow() {
+    local host
+    host=$(hostname)
+    tail -n "$1" --follow=name --pid="$(cat "$state/pid")" "$state/log" 2>/dev/null |
+        sed -u "s/^/[$host] /"
+    # Without a status, something killed the command together with the shell that would have told it.
+    return "$(cat "$state/status" 2>/dev/null || echo 137)"
+}
+
+stop() {
+    local group
+    running || return 0
+    group=$(cat "$state/pid")
+    # The shell that waits for the command must outlive it: only what it started is asked to end.
+    pkill -TERM -P "$group" || true
+    for ((second = 0; second < $1; second++)); do
+        running || return 0
+        sleep 1
+    done
+    kill -KILL -- "-$group" 2>/dev/null || true
+}
+
+action=$1
+shift
+case "$action" in
+install)
+    # TPU VMs have an older Python than this needs; uv brings one.
+    command -v uv >/dev/null || python3 -m pip install --quiet --user uv
+    [ -x .venv/bin/python ] || uv venv --quiet --python=3.11 .venv
+    uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable=. libtpu requests
+    touch "$state/installed"
+    ;;
+mount)
+    if ! mountpoint --quiet /mnt/birdie; then
+        sudo apt-get install --yes --quiet=2 nfs-common
+        sudo mkdir -p /mnt/birdie
+        sudo mount -t nfs -o nolock,hard -- "$1" /mnt/birdie
+        sudo chmod a+rwx /mnt/birdie
+    fi
+    ;;
+installed) [ -f "$state/installed" ] ;;
+running) running ;;
+start) start "$@" ;;
+follow) follow "$1" ;;
+stop) stop "$1" ;;
+*)
+    echo "tpu_worker.sh: unknown action '$action'" >&2
+    exit 2
+    ;;
+esac
