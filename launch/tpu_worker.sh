@@ -59,6 +59,7 @@ stop() {
         sleep 1
     done
     kill -KILL -- "-$group" 2>/dev/null || true
+    while running; do sleep 0.1; done
 }
 
 action=$1
@@ -68,7 +69,7 @@ install)
     # TPU VMs have an older Python than this needs; uv brings one.
     command -v uv >/dev/null || python3 -m pip install --quiet --user uv
     [ -x .venv/bin/python ] || uv venv --quiet --python=3.11 .venv
-    uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable=. libtpu requests
+    uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable='.[tpu]'
     touch "$state/installed"
     ;;
 mount)

@@ -1,0 +1,25 @@
+"""Arguments that a shell would make something else of."""
+
+HOSTILE = [
+    "two words",
+    "it's",
+    'say "hi"',
+    "; touch injected",
+    "$(touch injected)",
+    "`touch injected`",
+    "$HOME ${HOME} $$",
+    "$(HOME)",
+    "line\nbreak\n",
+    "tab\tcarriage\rreturn",
+    "a && b || c | d > e < f & g",
+    "*?[a-z]{a,b}~!#",
+    "back\\slash\\n",
+    "é 語 \u2028",
+    "\x1b[31m\x07",
+    "",
+    " ",
+    "-n",
+    "--",
+    "=",
+    "%s%n",
+]

@@ -1,0 +1,226 @@
+"""TPU slices: what is asked of gcloud, through preemptions, failures and lost connections."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from tests.launch.hostile import HOSTILE
+from tests.launch.stand_in import REPOSITORY, words_of
+
+NOT_FOUND = [1, "", "ERROR: (gcloud) NOT_FOUND: Resource was not found"]
+ACTIVE, SUSPENDED = [0, "ACTIVE", ""], [0, "SUSPENDED", ""]
+OK, FAILED, LOST = [0, "", ""], [1, "", ""], [255, "", ""]
+COMMAND = ["python", "-m", "birdie_jax.train", "--workdir=/mnt/birdie/run"]
+SECRET = "s3cret 'value' $(x)"
+
+
+def options(name: str, action: str = "train", *more: str) -> list[str]:
+    return [
+        *(action, f"--name={name}", "--zone=us-east5-a", "--accelerator_type=v5p-128"),
+        *("--runtime_version=v2-alpha-tpuv5", "--spot", "--poll_seconds=0", "--stop_seconds=5", *more),
+    ]
+
+
+def kinds(calls: list[list[str]]) -> list[str]:
+    """Return what each call to gcloud was about: its verb, or for ssh the worker's action."""
+    names = []
+    for call in calls:
+        verb = call[4]
+        if verb == "ssh":
+            script = next(a for a in call if a.startswith("--command="))
+            verb = script.split("tpu_worker.sh ")[1].split()[0] if "tpu_worker.sh" in script else "unpack"
+        names.append(verb)
+    return names
+
+
+def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
+    arguments = options(run_name, "train", "--pass_env=TOKEN", "--nfs=10.0.0.2:/share", "--project=mine")
+    dry = launch("tpu_pod", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    assert (dry.returncode, dry.stderr) == (0, "")
+    assert stand_ins.calls() == []
+    stand_ins.rules([("describe", [NOT_FOUND, ACTIVE])])
+    real = launch("tpu_pod", *arguments, "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    assert real.returncode == 0
+    printed = [words_of(line) for line in dry.stdout.splitlines()]
+    assert printed == stand_ins.calls()
+    assert kinds(stand_ins.calls("gcloud")) == [
+        *("describe", "create", "describe", "scp", "unpack", "scp"),
+        *("mount", "install", "start", "follow", "delete"),
+    ]
+
+
+def test_create_asks_for_what_was_asked(stand_ins, launch, run_name):
+    stand_ins.rules([("describe", [[0, "WAITING_FOR_RESOURCES", ""], [0, "PROVISIONING", ""], ACTIVE])])
+    done = launch("tpu_pod", *options(run_name, "create", "--slices=3", "--valid_until_duration=6h"))
+    assert done.returncode == 0
+    create, *looks = stand_ins.calls()
+    assert create == [
+        *("gcloud", "compute", "tpus", "queued-resources", "create", run_name, "--zone=us-east5-a"),
+        *("--node-count=3", f"--node-prefix={run_name}", "--accelerator-type=v5p-128"),
+        *("--runtime-version=v2-alpha-tpuv5", "--valid-until-duration=6h", "--spot", "--quiet"),
+    ]
+    assert kinds(looks) == ["describe"] * 3
+    assert f"{run_name} is PROVISIONING" in done.stdout
+
+
+def test_preempted_in_mid_run_is_created_again_and_resumes(stand_ins, launch, run_name):
+    # Looks: none there; created; after following; before creating again; created again.
+    stand_ins.rules(
+        [("describe", [NOT_FOUND, ACTIVE, SUSPENDED, SUSPENDED, ACTIVE]), ("follow", [LOST, OK])]
+    )
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    calls = stand_ins.calls("gcloud")
+    attempt = ["create", "describe", "scp", "unpack", "install", "start", "follow"]
+    assert kinds(calls) == ["describe", *attempt, "describe", "describe", "delete", *attempt, "delete"]
+    first, second = (call for call, kind in zip(calls, kinds(calls), strict=True) if kind == "start")
+    assert first == second
+    assert len(stand_ins.calls("git")) == 2, "the code is packed once"
+    assert "the slices were taken away (SUSPENDED); restart 1 of 20" in done.stdout
+
+
+def test_preemptions_are_followed_so_many_times_and_no_more(stand_ins, launch, run_name):
+    looks = [NOT_FOUND] + [ACTIVE, SUSPENDED, SUSPENDED] * 9
+    stand_ins.rules([("describe", looks), ("follow", [LOST])])
+    done = launch("tpu_pod", *options(run_name, "train", "--restarts=2"), "--", *COMMAND)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "launch.tpu_pod: the slices were taken away (SUSPENDED); giving up after --restarts=2\n"
+    )
+    assert kinds(stand_ins.calls("gcloud")).count("start") == 3
+
+
+def test_taken_away_while_waiting(stand_ins, launch, run_name):
+    looks = [NOT_FOUND, [0, "PROVISIONING", ""], [0, "FAILED", ""], [0, "FAILED", ""], ACTIVE]
+    stand_ins.rules([("describe", looks)])
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0
+    assert "taken away (FAILED); restart 1 of 20" in done.stdout
+    assert kinds(stand_ins.calls("gcloud")).count("create") == 2
+
+
+def test_taken_away_while_installing(stand_ins, launch, run_name):
+    stand_ins.rules(
+        [("describe", [NOT_FOUND, ACTIVE, SUSPENDED, SUSPENDED, ACTIVE]), ("worker.sh install", [LOST, OK])]
+    )
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert "taken away (SUSPENDED); restart 1 of 20" in done.stdout
+
+
+def test_failed_command_is_started_again_where_it_is(stand_ins, launch, run_name):
+    stand_ins.rules(
+        [("describe", [NOT_FOUND, ACTIVE]), ("follow", [[7, "", ""], OK]), ("worker.sh running", [FAILED])]
+    )
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0
+    after = kinds(stand_ins.calls("gcloud"))
+    after = after[after.index("follow") :]
+    assert after == [
+        *("follow", "describe", "running", "describe", "stop"),
+        *("describe", "installed", "start", "follow", "delete"),
+    ]
+    assert "the command failed with exit status 7; restart 1 of 20" in done.stdout
+
+
+def test_command_that_always_fails(stand_ins, launch, run_name):
+    stand_ins.rules(
+        [("describe", [NOT_FOUND, ACTIVE]), ("follow", [[7, "", ""]]), ("worker.sh running", [FAILED])]
+    )
+    done = launch("tpu_pod", *options(run_name, "train", "--restarts=1"), "--", *COMMAND)
+    assert done.returncode == 1
+    assert "the command failed with exit status 7; giving up after --restarts=1" in done.stderr
+    assert "delete" not in kinds(stand_ins.calls("gcloud"))
+
+
+def test_lost_connection_is_made_again_and_nothing_restarted(stand_ins, launch, run_name):
+    stand_ins.rules([("describe", [NOT_FOUND, ACTIVE]), ("follow", [LOST, LOST, OK])])
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0
+    names = kinds(stand_ins.calls("gcloud"))
+    assert (names.count("start"), names.count("follow"), names.count("stop")) == (1, 3, 0)
+    assert "restart" not in done.stdout
+
+
+def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
+    stand_ins.rules([("describe", [ACTIVE])])
+    done = launch("tpu_pod", *options(run_name, "train", "--keep"), "--", *COMMAND)
+    assert done.returncode == 0
+    assert kinds(stand_ins.calls("gcloud")) == ["describe", "installed", "start", "follow"]
+
+
+def test_state_that_cannot_be_had_is_an_error(stand_ins, launch, run_name):
+    stand_ins.rules([("describe", [[1, "", "PERMISSION_DENIED: no"]])])
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 1
+    assert "its state cannot be had: PERMISSION_DENIED: no" in done.stderr
+    assert "create" not in kinds(stand_ins.calls("gcloud"))
+
+
+def test_changes_that_are_not_committed_are_not_left_behind(stand_ins, launch, run_name):
+    stand_ins.rules([("diff", [FAILED])])
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 1
+    assert "not committed" in done.stderr
+    assert stand_ins.calls("gcloud") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--name=a;b"], "--name: found 'a;b'"),
+        (["--nfs=server:/x;reboot"], "--nfs: found 'server:/x;reboot'"),
+        (["--restarts=-1"], "--restarts: found '-1'"),
+        (["--slices=0"], "--slices: found '0'"),
+        (["--pass_env=TOKEN=s3cret"], "--pass_env: allowed: the name"),
+    ],
+)
+def test_refused(stand_ins, launch, run_name, change, message):
+    done = launch("tpu_pod", *options(run_name, "train", *change), "--", *COMMAND, TOKEN="x")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "s3cret" not in done.stderr
+    assert stand_ins.calls() == []
+
+
+def test_no_command(stand_ins, launch, run_name):
+    done = launch("tpu_pod", *options(run_name))
+    assert done.returncode == 1
+    assert "no command" in done.stderr
+
+
+def test_command_arrives_byte_for_byte_and_secrets_without_being_seen(
+    stand_ins, launch, run_name, tmp_path
+):
+    """To the far end, through a real shell and the real worker's script."""
+    program = tmp_path / "record arguments.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "print('at work')\n"
+        "json.dump([sys.argv[2:], os.environ['TOKEN'], os.getcwd()], open(sys.argv[1], 'w'))\n"
+    )
+    stand_ins.rules(
+        [
+            ("archive", ["pack"]),
+            ("describe", [NOT_FOUND, ACTIVE]),
+            ("scp", ["copy"]),
+            ("ssh", ["remote"]),
+        ]
+    )
+    recorded = tmp_path / "recorded.json"
+    command = [sys.executable, str(program), str(recorded), *HOSTILE]
+    done = launch("tpu_pod", *options(run_name, "train", "--pass_env=TOKEN"), "--", *command, TOKEN=SECRET)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = stand_ins.home / "birdie" / run_name
+    assert json.loads(recorded.read_text()) == [HOSTILE, SECRET, str(folder)]
+    assert "] at work" in done.stdout
+    assert [call[1:2] for call in stand_ins.calls("uv")] == [["venv"], ["pip"]]
+    environment = folder / ".launch" / "environment"
+    assert environment.stat().st_mode & 0o777 == 0o600
+
+    assert SECRET not in done.stdout + done.stderr
+    assert "s3cret" not in json.dumps(stand_ins.calls()) + done.stdout + done.stderr
+    assert not list(REPOSITORY.glob(f"build/launch/{run_name}.environment"))
+    assert not list(tmp_path.rglob("injected")) and not os.path.exists(REPOSITORY / "injected")

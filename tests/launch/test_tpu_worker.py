@@ -1,0 +1,109 @@
+"""The script on the workers of a TPU slice: starts once, follows to the end, stops politely."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.stand_in import REPOSITORY
+
+
+@pytest.fixture
+def worker(tmp_path):
+    (tmp_path / "launch").mkdir()
+    script = shutil.copy(REPOSITORY / "launch" / "tpu_worker.sh", tmp_path / "launch")
+
+    def run(*action: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["bash", script, *action], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    yield run
+    run("stop", "0")
+
+
+def program(folder: Path, text: str) -> list[str]:
+    path = folder / "program.py"
+    path.write_text(text)
+    return [sys.executable, "-SE", str(path), str(folder)]
+
+
+WAITS = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def save(number, frame):
+    with (folder / "signals").open("a") as file:
+        file.write(f"{number}\\n")
+    print("saved", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+with (folder / "starts").open("a") as file:
+    file.write("start\\n")
+print("ready", flush=True)
+time.sleep(50)
+"""
+
+
+def _wait_for(path: Path) -> None:
+    for _ in range(500):
+        if path.exists() and path.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not come")
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_follow_shows_the_log_and_ends_as_the_command_did(worker, tmp_path, status):
+    command = program(tmp_path, f"print('one'); print('two'); raise SystemExit({status})")
+    assert worker("start", *command).returncode == 0
+    followed = worker("follow", "+1")
+    assert followed.returncode == status
+    assert [line.split("] ")[1] for line in followed.stdout.splitlines()] == ["one", "two"]
+    assert worker("running").returncode != 0
+
+
+def test_start_does_nothing_while_the_command_runs(worker, tmp_path):
+    command = program(tmp_path, WAITS)
+    assert worker("start", *command).returncode == 0
+    _wait_for(tmp_path / "starts")
+    again = worker("start", *command)
+    assert (again.returncode, again.stdout) == (0, "already running\n")
+    assert worker("running").returncode == 0
+    assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_stop_lets_the_command_save(worker, tmp_path):
+    worker("start", *program(tmp_path, WAITS))
+    _wait_for(tmp_path / "starts")
+    assert worker("stop", "20").returncode == 0
+    assert (tmp_path / "signals").read_text() == f"{signal.SIGTERM.value}\n"
+    followed = worker("follow", "+1")
+    assert followed.returncode == 143
+    assert followed.stdout.endswith("] saved\n")
+
+
+def test_stop_kills_what_does_not_end(worker, tmp_path):
+    text = WAITS.replace("    sys.exit(143)\n", "")
+    worker("start", *program(tmp_path, text))
+    _wait_for(tmp_path / "starts")
+    assert worker("stop", "1").returncode == 0
+    assert worker("running").returncode != 0
+    assert worker("follow", "+1").returncode == 137
+
+
+def test_command_started_again_has_a_log_of_its_own(worker, tmp_path):
+    worker("start", *program(tmp_path, "print('first'); raise SystemExit(1)"))
+    assert worker("follow", "+1").returncode == 1
+    worker("start", *program(tmp_path, "print('second')"))
+    followed = worker("follow", "+1")
+    assert followed.returncode == 0
+    assert followed.stdout.endswith("] second\n") and "first" not in followed.stdout
+
+
+def test_unknown_action(worker):
+    done = worker("strat")
+    assert (done.returncode, done.stderr) == (2, "tpu_worker.sh: unknown action 'strat'\n")
