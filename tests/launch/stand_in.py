@@ -1,9 +1,9 @@
 """Stand-ins for gcloud, git, kubectl, sbatch and the like: they record, and answer from a script.
 
 Run as a program under another name, this file appends its arguments and its standard input to calls.jsonl
-beside it, and then does what the first rule in rules.json says whose word is in one of the arguments. A
-rule's answers are used one after the other; the last stays. An answer is an exit status with what is written
-to standard output and error, or one of the words that `_answer` knows.
+beside it, and then does what the first rule in rules.json says whose word is in one of the arguments. Of
+the answers of a rule, one after the other is used; the last stays. An answer is an exit status with what is
+written to standard output and to standard error, or one of the words that `_answer` knows.
 """
 
 import io
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -93,6 +94,9 @@ def _answer(answer: list | str, command: list[str], home: Path) -> int:
             archive.add("launch/tpu_worker.sh")
             archive.addfile(tarfile.TarInfo("constraints.txt"), io.BytesIO())
         return 0
+    if answer == "slow":
+        time.sleep(0.5)
+        return 143
     status, written, error = answer
     if written:
         print(written)

@@ -1,0 +1,132 @@
+"""GKE: the JobSet is what Kubernetes reads as asked, and secrets go to kubectl's standard input alone."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.launch.hostile import HOSTILE
+from tests.launch.stand_in import REPOSITORY, words_of
+
+COMMAND = ["python", "-m", "birdie_jax.train", "--workdir=/mnt/birdie/run"]
+SECRET = "s3cret 'value' $(x)"
+
+
+def options(name: str, *more: str) -> list[str]:
+    return [
+        *(f"--name={name}", "--image=registry/image:1", "--accelerator=tpu-v5p-slice", "--topology=4x4x4"),
+        *more,
+    ]
+
+
+def manifest(name: str) -> dict:
+    # kubectl reads YAML, of which JSON is a part.
+    return yaml.safe_load((REPOSITORY / "build" / "launch" / f"{name}.jobset.json").read_text())
+
+
+def pod(name: str) -> dict:
+    (replicated,) = manifest(name)["spec"]["replicatedJobs"]
+    return replicated["template"]["spec"]["template"]["spec"]
+
+
+def expanded(text: str) -> str:
+    """Do what Kubernetes does to a container's arguments: `$(NAME)` is a variable, `$$` a dollar."""
+    parts, at = [], 0
+    while at < len(text):
+        if text[at] == "$" and at + 1 < len(text):
+            if text[at + 1] == "$":
+                parts.append("$")
+                at += 2
+                continue
+            if text[at + 1] == "(" and ")" in text[at:]:
+                end = text.index(")", at)
+                parts.append(f"<value of {text[at + 2 : end]}>")
+                at = end + 1
+                continue
+        parts.append(text[at])
+        at += 1
+    return "".join(parts)
+
+
+def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
+    arguments = options(run_name, "--pass_env=TOKEN", "--namespace=team")
+    dry = launch("gke_jobset", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    assert dry.returncode == 0 and stand_ins.calls() == []
+    before = manifest(run_name)
+    real = launch("gke_jobset", *arguments, "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    assert real.returncode == 0
+    assert [words_of(line) for line in dry.stdout.splitlines()] == stand_ins.calls()
+    apply = ["kubectl", "apply", "--server-side", "--namespace=team"]
+    file = f"--filename=build/launch/{run_name}.jobset.json"
+    assert stand_ins.calls() == [[*apply, "--filename=-"], [*apply, file]]
+    assert manifest(run_name) == before
+
+
+def test_secrets_are_in_standard_input_alone(stand_ins, launch, run_name):
+    done = launch("gke_jobset", *options(run_name, "--pass_env=TOKEN"), "--", *COMMAND, TOKEN=SECRET)
+    assert done.returncode == 0
+    given = json.loads(stand_ins.standard_input()[0])
+    assert (given["kind"], given["stringData"]) == ("Secret", {"TOKEN": SECRET})
+    (container,) = pod(run_name)["containers"]
+    assert container["env"] == [
+        {
+            "name": "TOKEN",
+            "valueFrom": {"secretKeyRef": {"name": given["metadata"]["name"], "key": "TOKEN"}},
+        }
+    ]
+    seen = json.dumps([manifest(run_name), stand_ins.calls(), done.stdout, done.stderr])
+    assert "s3cret" not in seen
+
+
+def test_hostile_arguments_reach_the_container(stand_ins, launch, run_name):
+    assert launch("gke_jobset", *options(run_name), "--", *COMMAND, *HOSTILE).returncode == 0
+    (container,) = pod(run_name)["containers"]
+    assert [expanded(argument) for argument in container["command"]] == [*COMMAND, *HOSTILE]
+    assert expanded("$(HOME)") == "<value of HOME>"
+
+
+def test_jobset(stand_ins, launch, run_name):
+    more = ["--slices=2", "--restarts=5", "--spot", "--claim=shared", "--stop_seconds=60"]
+    assert launch("gke_jobset", *options(run_name, *more), "--", *COMMAND).returncode == 0
+    whole = manifest(run_name)
+    assert (whole["apiVersion"], whole["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert whole["spec"]["failurePolicy"]["maxRestarts"] == 5
+    (replicated,) = whole["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    # 64 chips, 4 a host.
+    assert (replicated["replicas"], job["completions"], job["parallelism"]) == (2, 16, 16)
+    assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
+    assert pod(run_name)["restartPolicy"] == "Never"
+    assert pod(run_name)["terminationGracePeriodSeconds"] == 60
+    assert pod(run_name)["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4x4",
+        "cloud.google.com/gke-spot": "true",
+    }
+    (container,) = pod(run_name)["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": 4}
+    (mount,), (volume,) = container["volumeMounts"], pod(run_name)["volumes"]
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], "/mnt/birdie")
+    assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--topology=4x"], "--topology: found '4x'; allowed: AxB or AxBxC"),
+        (["--topology=1x3"], "--topology: 1x3 has 3 chips; allowed: a multiple of --chips_per_host=4"),
+        (["--claim=A"], "--claim: found 'A'"),
+    ],
+)
+def test_refused(stand_ins, launch, run_name, change, message):
+    done = launch("gke_jobset", *options(run_name, *change), "--", *COMMAND)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert stand_ins.calls() == []
+
+
+def test_cluster_that_refuses(stand_ins, launch, run_name):
+    stand_ins.rules([("apply", [[1, "", "no matches for kind JobSet"]])])
+    done = launch("gke_jobset", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 1
+    assert "no matches for kind JobSet" in done.stderr

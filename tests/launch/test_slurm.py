@@ -1,0 +1,103 @@
+"""Slurm: what sbatch is given, and what its script does on the first node of a job."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.launch.hostile import HOSTILE
+from tests.launch.stand_in import REPOSITORY, words_of
+
+COMMAND = [".venv/bin/python", "-m", "birdie_jax.train", "--workdir=/shared/run"]
+SECRET = "s3cret value"
+
+
+def options(*more: str) -> list[str]:
+    return ["--name=birdie", "--nodes=2", "--gpus_per_node=8", "--time=24:00:00", *more]
+
+
+def test_dry_run_prints_what_a_real_run_submits(stand_ins, launch):
+    arguments = options("--pass_env=TOKEN", "--partition=p", "--qos=q", "--account=a", "--constraint=h200")
+    dry = launch("slurm", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    assert dry.returncode == 0 and stand_ins.calls() == []
+    real = launch("slurm", *arguments, "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    assert real.returncode == 0
+    assert [words_of(line) for line in dry.stdout.splitlines()] == stand_ins.calls()
+    (submitted,) = stand_ins.calls()
+    script = submitted.index("launch/slurm.sbatch")
+    assert submitted[script + 1 :] == ["100", *COMMAND, *HOSTILE]
+    assert submitted[:script] == [
+        *("sbatch", "--job-name=birdie", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8"),
+        *("--time=24:00:00", "--exclusive", "--mem=0", "--requeue", "--open-mode=append"),
+        *("--output=birdie-%j.log", "--signal=TERM@300", "--export=HOME,PATH,USER,TOKEN"),
+        *("--partition=p", "--account=a", "--qos=q", "--constraint=h200"),
+    ]
+    assert (
+        "s3cret" not in json.dumps(stand_ins.calls()) + dry.stdout + dry.stderr + real.stdout + real.stderr
+    )
+
+
+def test_refused_by_slurm(stand_ins, launch):
+    stand_ins.rules([("--nodes", [[1, "", "sbatch: error: no such partition"]])])
+    done = launch("slurm", *options(), "--", *COMMAND)
+    assert done.returncode == 1
+    assert "sbatch: error: no such partition" in done.stderr
+    assert "failed with exit status 1" in done.stderr
+
+
+def script(stand_ins, restarts: str, *command: str, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        ["bash", str(REPOSITORY / "launch" / "slurm.sbatch"), restarts, *command],
+        env=stand_ins.environment(SLURM_JOB_ID="12", **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_script_starts_the_command_byte_for_byte(stand_ins):
+    arguments = [*COMMAND, *HOSTILE]
+    process = script(stand_ins, "3", *arguments)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert stand_ins.calls() == [
+        ["srun", "--kill-on-bad-exit=1", "--label", "--cpu-bind=none", "--export=ALL", *arguments]
+    ]
+
+
+@pytest.mark.parametrize("status", [1, 143])
+def test_script_puts_the_job_back(stand_ins, status):
+    stand_ins.rules([("--label", [[status, "", ""]])])
+    process = script(stand_ins, "3", *COMMAND, SLURM_RESTART_COUNT="2")
+    output = process.communicate(timeout=30)[0]
+    assert stand_ins.calls("scontrol") == [["scontrol", "requeue", "12"]]
+    assert output == f"slurm.sbatch: ended with {status}; restart 3 of 3\n"
+
+
+def test_script_gives_up(stand_ins):
+    stand_ins.rules([("--label", [[7, "", ""]])])
+    process = script(stand_ins, "3", *COMMAND, SLURM_RESTART_COUNT="3")
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 7
+    assert stand_ins.calls("scontrol") == []
+    assert output == "slurm.sbatch: ended with 7; giving up after 3 restarts\n"
+
+
+def test_job_that_slurm_ends_does_not_put_itself_back(stand_ins):
+    """Cancelled or preempted: Slurm signals the script too, and knows itself what becomes of the job."""
+    stand_ins.rules([("--label", ["slow"])])
+    process = script(stand_ins, "3", *COMMAND)
+    try:
+        while not stand_ins.calls("srun"):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "slurm.sbatch: ended with 143, by Slurm\n"
+        assert process.poll() is None
+        assert stand_ins.calls("scontrol") == []
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
