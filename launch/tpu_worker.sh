@@ -26,7 +26,7 @@ start() {
         echo "already running"
         return 0
     fi
-    rm -f "$state/status"
+    rm -f "$state/status" "$state/pid" "$state/child"
     : >"$state/log"
     if [ -f "$state/environment" ]; then
         set -a
@@ -34,16 +34,18 @@ start() {
         set +a
     fi
     # In a session of its own; the number of that session's group is the number of its first process.
-    setsid bash -c 'echo $$ >"$0/pid.new"; mv "$0/pid.new" "$0/pid"; status=0; "$@" || status=$?
+    setsid bash -c '"$@" &
+        echo "$!" >"$0/child"
+        echo "$$" >"$0/pid.new" && mv "$0/pid.new" "$0/pid"
+        status=0
+        wait "$!" || status=$?
         echo "$status" >"$0/status"' "$state" "$@" </dev/null >>"$state/log" 2>&1 &
     while [ ! -f "$state/status" ] && ! running; do sleep 0.1; done
 }
 
 follow() {
-    local host
-    host=$(hostname)
     tail -n "$1" --follow=name --pid="$(cat "$state/pid")" "$state/log" 2>/dev/null |
-        sed -u "s/^/[$host] /"
+        sed -u "s/^/[$HOSTNAME] /"
     # Without a status, something killed the command together with the shell that would have told it.
     return "$(cat "$state/status" 2>/dev/null || echo 137)"
 }
@@ -52,8 +54,8 @@ stop() {
     local group
     running || return 0
     group=$(cat "$state/pid")
-    # The shell that waits for the command must outlive it: only what it started is asked to end.
-    pkill -TERM -P "$group" || true
+    # The shell that waits for the command must outlive it: only the command is asked to end.
+    kill -TERM "$(cat "$state/child")" 2>/dev/null || true
     for ((second = 0; second < $1; second++)); do
         running || return 0
         sleep 1
