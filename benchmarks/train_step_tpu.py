@@ -1,9 +1,9 @@
 """Compiles the real train step for TPUs that are not there: `python -m benchmarks.train_step_tpu`.
 
-Needs `pip install libtpu` and no TPU. For each topology it prints whether the step of the 1.4B config (rows
-cut so that each chip has --rows_per_chip of them, data parallel) compiles, how long that takes, the bytes a
-chip needs, and the compiled FLOPs. A scanned loop's body counts once in `cost_analysis`, so FLOPs are those
-of one layer, one loss chunk and one part of the batch.
+Needs `pip install libtpu` and no TPU. For each topology it prints whether the step of the 1.4B config, on
+the mesh --mesh, compiles, how long that takes, the bytes a chip needs, and the compiled FLOPs. There are
+--rows_per_chip rows for each device along `data` and `fsdp`. A scanned loop's body counts once in
+`cost_analysis`, so FLOPs are those of one layer, one loss chunk and one part of the batch.
 """
 
 import argparse
@@ -19,15 +19,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
-from birdie_jax.config import parse_config
+from birdie_jax.config import MeshConfig, parse_config
 from birdie_jax.models import build_model
 from birdie_jax.training.optimizer import make_optimizer
+from birdie_jax.training.sharding import make_mesh, mesh_sizes, of_batch, of_state, replicated
 from birdie_jax.training.step import StepSettings, TrainState, train_step
 from birdie_jax.vocabulary import padded_vocab_size
 
@@ -42,15 +41,18 @@ def abstract_batch(rows, length, sharding):
 
 def compile_for(topology, config, rows_per_chip, scan, implementation):
     devices = topologies.get_topology_desc(topology, platform="tpu").devices
-    mesh = Mesh(np.array(devices), ("data",))
-    replicated = NamedSharding(mesh, PartitionSpec())
-    batch = abstract_batch(
-        rows_per_chip * len(devices), config.batching.length, NamedSharding(mesh, PartitionSpec("data"))
-    )
+    sizes = mesh_sizes(config.mesh, len(devices))
+    rows = rows_per_chip * sizes["data"] * sizes["fsdp"]
     config = dataclasses.replace(
-        config, model=dataclasses.replace(config.model, scan_implementation=implementation)
+        config,
+        model=dataclasses.replace(config.model, scan_implementation=implementation),
+        batching=dataclasses.replace(config.batching, rows=rows),
+        train=dataclasses.replace(config.train, accumulation_steps=1),
     )
-    model = build_model(config.model, padded_vocab_size(config.data.vocab_size))
+    vocab_size = padded_vocab_size(config.data.vocab_size)
+    mesh = make_mesh(config, vocab_size, devices)
+    batch = abstract_batch(rows, config.batching.length, of_batch(mesh))
+    model = build_model(config.model, vocab_size)
     optimizer = make_optimizer(config.optimizer, config.train.num_steps)
 
     def create_state():
@@ -58,19 +60,27 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
         params = model.init(jax.random.key(0), Batch(one, one, one > 0, one, one, one > 0, one))["params"]
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), None)
 
+    shapes = jax.eval_shape(create_state)
+    shardings = of_state(mesh, shapes)
     state = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
-        jax.eval_shape(create_state),
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        shardings,
     )
     step = functools.partial(train_step, model, optimizer, StepSettings(104, 1, config.train.loss_chunk))
     begin = time.monotonic()
+    shape = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
     row = (
-        f"| {topology} | {len(devices)} | {config.model.name} | {scan} "
+        f"| {topology} | {len(devices)} | {shape} | {config.model.name} | {scan} "
         f"| {config.batching.length} | {rows_per_chip} "
     )
     try:
         with jax.set_mesh(mesh):
-            compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+            compiled = (
+                jax.jit(step, out_shardings=(shardings, replicated(mesh)), donate_argnums=0)
+                .lower(state, batch)
+                .compile()
+            )
     except jax.errors.JaxRuntimeError as error:
         # The TPU compiler refuses what does not fit; how much it would need stands in its message.
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -97,17 +107,25 @@ def main():
     parser.add_argument("--scans", nargs="*", default=["gated_scan"], choices=SCANS)
     parser.add_argument("--config", default="configs/birdie_1_4b.py")
     parser.add_argument("--rows_per_chip", type=int, default=2)
+    parser.add_argument("--length", type=int, default=0, help="tokens of a row; 0 = the config's")
+    parser.add_argument("--mesh", default="data=-1", help="such as data=1,fsdp=4")
     arguments = parser.parse_args()
+    axes = dict(part.split("=") for part in arguments.mesh.split(","))
+    mesh = MeshConfig(**{"data": 1} | {axis: int(size) for axis, size in axes.items()})
     get_config = runpy.run_path(arguments.config)["get_config"]
     print(
-        "| topology | chips | model | scan | length | rows a chip "
+        "| topology | chips | mesh | model | scan | length | rows a chip "
         "| compile s | state GiB | temp GiB | TFLOP | HBM GB |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for topology in arguments.topologies:
         for model in arguments.models:
             for scan in arguments.scans:
-                config = parse_config(get_config(model))
+                config = dataclasses.replace(parse_config(get_config(model)), mesh=mesh)
+                length = arguments.length or config.batching.length
+                config = dataclasses.replace(
+                    config, batching=dataclasses.replace(config.batching, length=length)
+                )
                 with scan_replaced(scan) as implementation:
                     compile_for(topology, config, arguments.rows_per_chip, scan, implementation)
 

@@ -14,7 +14,6 @@ RUNS = [
     (2, {}, 4),
     (4, {"data": 1, "fsdp": 2, "tensor": 2}, 6),
     (8, {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 2}, 8),
-    (8, {"data": 1, "fsdp": 8}, 10),
     (1, {}, STEPS),
 ]
 
