@@ -65,15 +65,17 @@ def main():
     parser.add_argument("--topology", default="v5p:2x2x1")
     parser.add_argument("--models", nargs="*", default=["gated_ssm", "gated_ssm_plus"])
     parser.add_argument("--rows", type=int, default=2)
+    parser.add_argument("--scan_dtypes", nargs="*", default=["float32", "bfloat16"])
+    parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=SCANS)
     arguments = parser.parse_args()
     get_config = runpy.run_path("configs/birdie_1_4b.py")["get_config"]
     print("| model | recurrence in | scan | GB a layer | times product |")
     print("|---|---|---|---|---|")
     for name in arguments.models:
-        for scan_dtype in ("float32", "bfloat16"):
+        for scan_dtype in arguments.scan_dtypes:
             config = parse_config(get_config(name))
             least = None
-            for scan in SCANS:
+            for scan in arguments.scans:
                 with scan_replaced(scan) as implementation:
                     model = dataclasses.replace(
                         config.model, scan_implementation=implementation, scan_dtype=scan_dtype
