@@ -105,27 +105,27 @@ class ShortConvolution(nn.Module):
         # A token that continues another call belongs to the first segment of this one.
         continues = ~layout.forward_reset[:, :1] & (segments[:, :1] > 0)
         before = jnp.where(continues, segments[:, :1], -1)
-        begins_here = tail is None
+        divided = tail is None and dividing_axes("length", length)
         if tail is None:
             tail = jnp.zeros((rows, self.width - 1, features), self.dtype)
-        extended = jnp.concatenate([tail.astype(self.dtype), x], axis=1)
-        extended_segments = jnp.concatenate(
-            [jnp.broadcast_to(before, (rows, self.width - 1)), segments], axis=1
-        )
-        if begins_here and dividing_axes("length", length):
+        tail = tail.astype(self.dtype)
+        before = jnp.broadcast_to(before, (rows, self.width - 1))
+        if divided:
             y = convolution_over_devices(_convolve, x, kernel, segments, channels=self.channels)
         else:
-            y = _convolve(extended, kernel, extended_segments)
+            y = _convolve(x, segments, tail, before, kernel)
         # A sample that began within the tail has no inputs before its first token.
+        extended = jnp.concatenate([tail, x], axis=1)
+        extended_segments = jnp.concatenate([before, segments], axis=1)
         open_sample = (extended_segments[:, length:] == segments[:, -1:]) & (segments[:, -1:] > 0)
         return y, jnp.where(open_sample[..., None], extended[:, length:], 0)
 
 
-def _convolve(extended, kernel, extended_segments):
-    """Convolve what follows the first width - 1 inputs, all of them within their samples."""
-    width = kernel.shape[0]
-    length = extended.shape[1] - (width - 1)
-    x, segments = extended[:, width - 1 :], extended_segments[:, width - 1 :]
+def _convolve(x, segments, tail, segments_before, kernel):
+    """Convolve `x`, before which come width - 1 inputs, all of them within their samples."""
+    width, length = kernel.shape[0], x.shape[1]
+    extended = jnp.concatenate([tail, x], axis=1)
+    extended_segments = jnp.concatenate([segments_before, segments], axis=1)
     y = x * kernel[0]
     for k in range(1, width):
         shifted = slice(width - 1 - k, width - 1 - k + length)

@@ -203,8 +203,8 @@ def convolution_over_devices(
     Each device receives from the one on its left the width - 1 positions before its own.
 
     Args:
-        convolve: (extended x, kernel, extended segments) -> y; both arrays begin width - 1 positions
-            earlier than y. What comes before the first position of a row has segment 0.
+        convolve: (x, segments, before x, segments before, kernel) -> y; there are width - 1 positions
+            before. Those before the first position of a row have segment 0.
         x: what is convolved.
         kernel: taps.
         segments: sample of each position, 0 on padding.
@@ -221,13 +221,12 @@ def convolution_over_devices(
         )
     to_the_right = [(shard, shard + 1) for shard in range(shards - 1)]
 
-    def with_halo(values):
+    def before(values):
         # The first shard receives zeros.
-        received = jax.lax.ppermute(values[:, values.shape[1] - halo :], SEQUENCE, to_the_right)
-        return jnp.concatenate([received, values], axis=1)
+        return jax.lax.ppermute(values[:, values.shape[1] - halo :], SEQUENCE, to_the_right)
 
     def convolve_shard(x, kernel, segments):
-        return convolve(with_halo(x), kernel, with_halo(segments))
+        return convolve(x, segments, before(x), before(segments), kernel)
 
     return over_devices(
         convolve_shard,

@@ -15,7 +15,7 @@ from birdie_jax.models.recurrence import ScanSettings, make_recurrence
 from birdie_jax.objectives import Example
 from birdie_jax.training.sharding import make_mesh, of_batch, of_state
 from birdie_jax.training.step import StepSettings, TrainState, arm_sums
-from pallas_kernels.gated_scan import BIRDIE_SSM
+from pallas_kernels.gated_scan import GATED_SSM
 from tests.quick_jit import quick_jit
 
 VOCAB, ROWS, LENGTH = 384, 8, 64
@@ -68,24 +68,25 @@ def recurrences():
     x, h0 = draw(rows, length, channels), draw(rows, channels)
     weights, weights_last = draw(rows, length, channels), draw(rows, channels)
     resets = tuple(jnp.asarray(random.uniform(size=(rows, length)) < 0.1) for _ in range(2))
+    vector = jnp.asarray(random.uniform(0.5, 1, channels), jnp.float32)
     for sizes in RECURRENCE_MESHES:
         mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
         for bidirectional in (BOTH, CAUSAL):
 
-            def total(a, x, h0, bidirectional=bidirectional):
+            def total(a, x, h0, vector, bidirectional=bidirectional):
                 y, last = recurrence_over_devices(
-                    make_recurrence(BIRDIE_SSM, ScanSettings(bidirectional, jnp.float32, "xla")),
-                    Inputs(((x, a), None), ()),
+                    make_recurrence(GATED_SSM, ScanSettings(bidirectional, jnp.float32, "xla")),
+                    Inputs(((x, x, a), x), (vector,)),
                     h0,
                     resets if bidirectional else resets[:1],
                     bidirectional=bidirectional,
                 )
                 return jnp.sum(weights * y) + jnp.sum(weights_last * last), (y, last)
 
-            step = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
-            expected = quick_jit(step)(a, x, h0)
+            step = jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
+            expected = quick_jit(step)(a, x, h0, vector)
             with jax.set_mesh(mesh):
-                result = quick_jit(step)(a, x, h0)
+                result = quick_jit(step)(a, x, h0, vector)
             compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
             jax.tree.map(compare, jax.device_get(result), jax.device_get(expected))
             print("recurrence", sizes, bidirectional)
