@@ -1,6 +1,5 @@
 """The train loop, from a configuration and prepared text to a finished run."""
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from birdie_jax.array_types import ArmVector
-from birdie_jax.bandit import BanditState, init_bandit, observe, propose
+from birdie_jax.bandit import BanditState, observe, propose
 from birdie_jax.batch import Batch
 from birdie_jax.batching import (
     MadeBatch,
@@ -23,21 +22,15 @@ from birdie_jax.batching import (
     validation_batches,
 )
 from birdie_jax.config import Config
-from birdie_jax.models import build_model
 from birdie_jax.objectives import Mixture
 from birdie_jax.text import TokenShards
 from birdie_jax.training.checkpoint import Checkpoints, NotFinite
 from birdie_jax.training.metrics import MetricsFile, StepLog, TrainingDiverged
-from birdie_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from birdie_jax.training.optimizer import learning_rate_schedule
+from birdie_jax.training.programs import make_programs
 from birdie_jax.training.progress import Progress
-from birdie_jax.training.sharding import (
-    make_mesh,
-    of_batch,
-    of_state,
-    on_every_device_alike,
-    replicated,
-)
-from birdie_jax.training.step import ArmSums, StepSettings, TrainState, arm_sums, train_step
+from birdie_jax.training.sharding import make_mesh, of_batch, on_every_device_alike
+from birdie_jax.training.step import ArmSums, TrainState
 from birdie_jax.training.stop import StopRequest
 
 
@@ -91,11 +84,11 @@ def _train_on(
         config.eval.batches_per_arm,
     )
 
-    create_state, step_function, validation_function = _compiled(config, text, mixture, mesh)
+    programs = make_programs(config, text.vocab_size, mixture, mesh)
     checkpoints = Checkpoints(workdir, config.checkpoint)
     positions = first_positions(rows.rows, rows.lookahead)
-    restored = checkpoints.restore(_abstract(create_state, mesh), positions)
-    state, positions = restored or (create_state(), positions)
+    restored = checkpoints.restore(programs.abstract_state, positions)
+    state, positions = restored or (programs.create_state(), positions)
     first_step = int(state.step)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
@@ -136,7 +129,7 @@ def _train_on(
     def validate(state: TrainState, step: int) -> TrainState:
         """Measure every arm on its fixed batches; let the bandit see it and, if steps follow, decide."""
         begin = time.monotonic()
-        sums = [_validate_arm(validation_function, state.params, batches) for batches in validation]
+        sums = [_validate_arm(programs.validation_step, state.params, batches) for batches in validation]
         losses = jnp.stack([one.loss[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
         accuracies = jnp.stack([one.correct[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
         with on_every_device_alike():
@@ -164,7 +157,7 @@ def _train_on(
                 waiting = time.monotonic()
                 made = next(batches)
                 host_wait = time.monotonic() - waiting
-                state, metrics = step_function(state, jax.device_put(made.batch, of_batch(mesh)))
+                state, metrics = programs.train_step(state, jax.device_put(made.batch, of_batch(mesh)))
                 step += 1
                 # Reads the step before: the device already has this one to work on.
                 write(log.add(step, metrics, host_wait))
@@ -198,48 +191,6 @@ def row_settings(config: Config) -> RowSettings:
     """Return what the rows of training batches share."""
     batching = config.batching
     return RowSettings(config.seed, batching.rows, batching.length, batching.spacing, batching.lookahead)
-
-
-def _compiled(
-    config: Config, text: TrainingText, mixture: Mixture, mesh: jax.sharding.Mesh
-) -> tuple[Callable[[], TrainState], Callable[..., Any], Callable[..., ArmSums]]:
-    """Return the functions that make the first state, take a step, and validate a batch."""
-    model = build_model(config.model, text.vocab_size)
-    optimizer = make_optimizer(config.optimizer, config.train.num_steps)
-    settings = StepSettings(len(mixture.arms), config.train.accumulation_steps, config.train.loss_chunk)
-    classes = sorted(set(mixture.groups))
-    groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
-    num_decisions = -(-config.train.num_steps // config.bandit.every_steps)
-
-    def create_state() -> TrainState:
-        model_key, bandit_key = jax.random.split(jax.random.key(config.seed))
-        one = jnp.zeros((1, config.batching.length), jnp.int32)
-        batch = Batch(one, one, one > 0, one, one, one > 0, one)
-        params = model.init(model_key, batch)["params"]
-        with on_every_device_alike():
-            bandit = init_bandit(config.bandit, mixture.weights, groups, num_decisions, bandit_key)
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), bandit)
-
-    shardings = of_state(mesh, jax.eval_shape(create_state))
-    return (
-        jax.jit(create_state, out_shardings=shardings),
-        jax.jit(
-            functools.partial(train_step, model, optimizer, settings),
-            in_shardings=(shardings, of_batch(mesh)),
-            out_shardings=(shardings, replicated(mesh)),
-            donate_argnums=0,
-        ),
-        jax.jit(functools.partial(arm_sums, model, settings)),
-    )
-
-
-def _abstract(create_state: Callable[[], TrainState], mesh: jax.sharding.Mesh) -> TrainState:
-    shapes = jax.eval_shape(create_state)
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        shapes,
-        of_state(mesh, shapes),
-    )
 
 
 def _validate_arm(function: Callable[..., ArmSums], params: Any, batches: list[Batch]) -> ArmSums:
