@@ -138,8 +138,8 @@ def _check(config: Config) -> None:
         bandit.every_steps
         bandit.critic_layers bandit.critic_features bandit.critic_state bandit.candidates
         bandit.average_best bandit.top_arms train.num_steps train.log_every_steps
-        train.accumulation_steps train.loss_chunk checkpoint.every_steps eval.batches_per_arm
-        eval.rows"""
+        train.accumulation_steps train.loss_chunk train.lost_seconds train.hung_seconds
+        checkpoint.every_steps eval.batches_per_arm eval.rows"""
     for name in positive.split():
         section, leaf = name.split(".")
         require(getattr(getattr(config, section), leaf) >= 1, name, "at least 1")

@@ -213,12 +213,16 @@ class TrainConfig:
         log_every_steps: steps between two lines of metrics.jsonl.
         accumulation_steps: parts into which a batch is cut to save memory; the result is the same.
         loss_chunk: sequence positions whose logits are held at a time.
+        lost_seconds: of several processes, one that was not heard of for so long is lost: the others stop.
+        hung_seconds: likewise, one whose loop has come no further for so long hangs.
     """
 
     num_steps: int = 32_000
     log_every_steps: int = 10
     accumulation_steps: int = 1
     loss_chunk: int = 256
+    lost_seconds: int = 30
+    hung_seconds: int = 600
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,15 @@ from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
+from birdie_jax.training.agreement import check_agreement, check_same_text
 from birdie_jax.training.arm_samples import describe_arms
 from birdie_jax.training.checkpoint import CheckpointError
+from birdie_jax.training.coordination import Processes
 from birdie_jax.training.loop import Outcome, TrainingText, row_settings, train
 from birdie_jax.training.metrics import TrainingDiverged
 from birdie_jax.training.mixture import configured_mixture
 from birdie_jax.training.processes import initialize_processes
+from birdie_jax.training.watch import Limits, Watch
 from birdie_jax.training.workdir import claim_workdir, write_json
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -36,36 +39,53 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this run has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
 
+_OWN_FAULTS = (ConfigError, DataError, CheckpointError, TrainingDiverged, OSError)
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
 
 
-def run(config: Config, workdir: Path) -> Outcome:
-    """Do all of a run: text, training, summary, report."""
+def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
+    """Do all of a run: text, training, summary, report.
+
+    What is to be there once is written by the first process; the others wait for it where they need it.
+    """
+    processes = watch.processes
     mixture = configured_mixture(config)
-    claim_workdir(workdir, config)
-    folder = config.data.prepared or _prepare(config)
+    check_agreement(config, processes)
+    processes.after_first("workdir", lambda: claim_workdir(workdir, config))
+    folder = processes.after_first("text", lambda: str(_text_folder(config)))
+    if not processes.first:
+        folder = _text_folder(config)
     tokenizer = load_tokenizer(folder)
+    sha256 = processes.after_first("tokenizer", lambda: _claimed(workdir, tokenizer))
     text = TrainingText(
-        train=TokenShards(folder, "train", tokenizer_sha256=_claimed(workdir, tokenizer)),
+        train=TokenShards(folder, "train", tokenizer_sha256=sha256),
         validation=TokenShards(folder, "validation", tokenizer_sha256=tokenizer.sha256),
         vocab_size=tokenizer.vocab_size,
     )
-    write_json(workdir / "arms.json", describe_arms(mixture, text.train, tokenizer, row_settings(config)))
-    outcome = train(config, workdir, text, mixture)
-    write_json(
-        workdir / "summary.json",
-        {
-            "parameters": outcome.parameters,
-            "vocab_size": text.vocab_size,
-            "completed": outcome.completed,
-            "unigram_entropy": unigram_entropy(text.validation),
-        },
-    )
+    check_same_text(text.train, text.validation, processes)
+    if processes.first:
+        arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
+        write_json(workdir / "arms.json", arms)
+    outcome = train(config, workdir, text, mixture, watch)
+    if processes.first:
+        write_json(
+            workdir / "summary.json",
+            {
+                "parameters": outcome.parameters,
+                "vocab_size": text.vocab_size,
+                "completed": outcome.completed,
+                "unigram_entropy": unigram_entropy(text.validation),
+            },
+        )
+        print(f"report: {write_report(workdir)}")
     return outcome
 
 
-def _prepare(config: Config) -> Path:
+def _text_folder(config: Config) -> str | Path:
+    """Return the folder with the prepared text, after preparing it if it is not there."""
     data = config.data
+    if data.prepared:
+        return data.prepared
     settings = {
         "tokenizer_model": data.tokenizer,
         "vocab_size": data.vocab_size,
@@ -74,7 +94,8 @@ def _prepare(config: Config) -> Path:
         "validation_fraction": data.validation_fraction,
     }
     root = Path(data.cache_dir) if data.cache_dir else cache_folder() / "data"
-    return prepare(data.source, cached_folder(root, data.source, **settings), **settings)
+    folder = cached_folder(root, data.source, **settings)
+    return prepare(data.source, folder, wait=True, **settings)
 
 
 def _claimed(workdir: Path, tokenizer: Tokenizer) -> str:
@@ -98,14 +119,23 @@ def main(arguments: list[str]) -> None:
     try:
         parsed = parse_config(config)
         initialize_processes(
-            _COORDINATOR_ADDRESS.value, _NUM_PROCESSES.value, _PROCESS_ID.value, os.environ
+            _COORDINATOR_ADDRESS.value,
+            _NUM_PROCESSES.value,
+            _PROCESS_ID.value,
+            os.environ,
+            parsed.train.lost_seconds,
         )
-        outcome = run(parsed, workdir)
-    except (ConfigError, DataError, CheckpointError, TrainingDiverged, OSError) as error:
+        processes = Processes()
+        limits = Limits(parsed.train.lost_seconds, parsed.train.hung_seconds)
+        with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:
+            outcome = run(parsed, workdir, watch)
+    except _OWN_FAULTS as error:
         sys.exit(f"birdie_jax.train: {error}")
-    print(f"report: {write_report(workdir)}")
     if outcome.stopped_by:
-        print(f"stopped by {outcome.stopped_by} at step {outcome.step}, saved; the same command goes on")
+        if processes.first:
+            print(
+                f"stopped by {outcome.stopped_by} at step {outcome.step}, saved; the same command goes on"
+            )
         sys.exit(_EXIT_INTERRUPTED[outcome.stopped_by])
 
 

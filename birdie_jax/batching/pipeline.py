@@ -55,21 +55,22 @@ class RowStreams(grain.IterDataset):
         first_step: int,
         every_steps: int,
         positions: Positions,
-        first_row: int = 0,
+        rows: Sequence[int] | None = None,
     ):
-        """Make rows first_row .. first_row + len(positions) - 1, each from its position."""
+        """Make the rows of these numbers, each from its position; None = rows 0 .. len(positions) - 1."""
         super().__init__()
         self.text, self.arms, self.settings, self.board = text, arms, settings, board
         self.first_step, self.every_steps = first_step, every_steps
-        self.positions, self.first_row = positions, first_row
+        self.positions = positions
+        self.rows = list(range(len(positions)) if rows is None else rows)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keep one block of rows: grain calls this in worker sl.start of sl.step."""
         del sequential_slice
         worker, workers = sl.start or 0, sl.step or 1
-        block = len(self.positions) // workers
-        self.first_row += worker * block
-        self.positions = self.positions[worker * block : (worker + 1) * block]
+        block = len(self.rows) // workers
+        own = slice(worker * block, (worker + 1) * block)
+        self.rows, self.positions = self.rows[own], self.positions[own]
 
     def __iter__(self) -> "RowStreamsIterator":
         return RowStreamsIterator(self)
@@ -114,8 +115,8 @@ class RowStreamsIterator(grain.DatasetIterator):
         dataset = self._dataset
         self._step, self._decision = step, -1
         self._streams = [
-            RowStream(dataset.text, dataset.arms, dataset.settings, dataset.first_row + row, position)
-            for row, position in enumerate(positions)
+            RowStream(dataset.text, dataset.arms, dataset.settings, row, position)
+            for row, position in zip(dataset.rows, positions, strict=True)
         ]
 
 

@@ -1,5 +1,8 @@
 """The fixed validation batches of each arm, made by the same path as training batches."""
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 
 from birdie_jax.batch import Batch
@@ -22,6 +25,24 @@ def validation_batches(
     return [
         _batches_of(text, arms, settings, np.eye(len(arms))[number], batches_per_arm)
         for number in range(len(arms))
+    ]
+
+
+def in_chunks(batches: Sequence[Sequence[Batch]], rows: int) -> list[Batch]:
+    """Put the rows of all arms' batches under one another, and cut them into batches of `rows` rows.
+
+    The last one is filled up with rows of padding. Sums by arm over all chunks are those over all batches.
+    """
+    fields = [np.concatenate(parts) for parts in zip(*itertools.chain(*batches), strict=True)]
+    missing = -len(fields[0]) % rows
+    padding = Batch(0, 0, False, 0, 0, False, -1)
+    filled = [
+        np.concatenate([field, np.full((missing, field.shape[1]), value, field.dtype)])
+        for field, value in zip(fields, padding, strict=True)
+    ]
+    return [
+        Batch(*(field[begin : begin + rows] for field in filled))
+        for begin in range(0, len(filled[0]), rows)
     ]
 
 

@@ -56,6 +56,7 @@ def prepare(
     workers: int | None = None,
     seed: int = 0,
     progress: bool = True,
+    wait: bool = False,
 ) -> Path:
     """Make, or go on making, a folder of token shards; return the folder.
 
@@ -74,6 +75,7 @@ def prepare(
         workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
         seed: of the tokenizer's sample.
         progress: whether to show progress on standard error.
+        wait: whether to wait for another process that is preparing the same folder, or to refuse.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -109,7 +111,7 @@ def prepare(
         seed=0 if given else seed,
     )
     directory = Path(output)
-    with _locked(directory):
+    with _locked(directory, wait):
         manifest = _resumed(directory, settings, source) or _begun(directory, settings, source)
         if manifest.complete:
             return directory
@@ -138,7 +140,7 @@ def _check(name: str, value: object, allowed: bool, rule: str) -> None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _locked(directory: Path, wait: bool) -> Iterator[None]:
     """Make the folder, and hold it against another preparation; a killed process lets go of it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,7 @@ def _locked(directory: Path) -> Iterator[None]:
         raise DataError(f"{directory}: the output folder cannot be made: {error.strerror}") from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DataError(f"{directory}: another prepare_data is writing there; wait for it") from error
         yield

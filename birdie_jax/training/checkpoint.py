@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
+from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, UInt32
 
 from birdie_jax.batching.pipeline import Positions
@@ -28,10 +29,11 @@ class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
 
 
 class Restored(NamedTuple):
-    """What a checkpoint gives back: the device's part and the host's."""
+    """What a checkpoint gives back: the device's part, the host's, and the fingerprints saved of both."""
 
     state: TrainState
     positions: Positions
+    fingerprints: list[int]
 
 
 class Checkpoints:
@@ -65,8 +67,7 @@ class Checkpoints:
         self.check()
         if not all_finite(state):
             raise NotFinite
-        prints = [int(p) for p in np.asarray(fingerprints(state))]
-        prints.append(_host_fingerprint(positions))
+        prints = _fingerprints_of(state, positions)
         try:
             self._manager.save(
                 step,
@@ -112,20 +113,25 @@ class Checkpoints:
         steps = sorted(self._manager.all_steps(), reverse=True)
         for step in steps:
             try:
-                restored = self._restore_step(step, abstract_state, positions)
+                restored, damage = self._read_step(step, abstract_state, positions), ""
             except UNREADABLE as error:
-                kept = self._set_aside(step)
-                first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
-                logging.error(
-                    "%s: the checkpoint of step %d is damaged (%s); moved to %s, trying the one before it",
-                    self.directory,
-                    step,
-                    first_line,
-                    kept,
-                )
-                continue
-            self.last_good = step
-            return restored
+                restored = None
+                damage = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+            if not _every_process(restored is not None):
+                damage = damage or "another process cannot read it"
+            elif _fingerprints_of(restored.state, restored.positions) == restored.fingerprints:
+                self.last_good = step
+                return restored
+            else:
+                damage = "its arrays differ from those that were saved: a file has changed"
+            self._set_aside(step)
+            logging.error(
+                "%s: the checkpoint of step %d is damaged (%s); moved to %s, trying the one before it",
+                self.directory,
+                step,
+                damage,
+                self._damaged,
+            )
         if steps:
             raise CheckpointError(
                 f"{self.directory}: every checkpoint is damaged (steps {steps}); they were moved to "
@@ -133,35 +139,36 @@ class Checkpoints:
             )
         return None
 
-    def _restore_step(self, step: int, abstract_state: TrainState, positions: Positions) -> Restored:
-        loaded: Any = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(_plain(abstract_state)),
-                pipeline=ocp.args.StandardRestore({"positions": positions}),
-                meta=ocp.args.JsonRestore(),
-            ),
-        )
+    def _read_step(self, step: int, abstract_state: TrainState, positions: Positions) -> Restored:
+        # By the handlers, which read without waiting for other processes: a file that one of them cannot
+        # read must not leave the others waiting.
+        folder = self._folder(step)
+        handler = ocp.StandardCheckpointHandler()
+        wanted = {"state": _plain(abstract_state), "pipeline": {"positions": positions}}
+        loaded: Any = {
+            item: handler.restore(folder / item, args=ocp.args.StandardRestore(tree))
+            for item, tree in wanted.items()
+        }
         leaves, structure = jax.tree.flatten(abstract_state)
         state = jax.tree.unflatten(structure, [loaded["state"][leaf_name(i)] for i in range(len(leaves))])
-        saved_positions = np.asarray(loaded["pipeline"]["positions"])
-        prints = [int(p) for p in np.asarray(fingerprints(state))]
-        prints.append(_host_fingerprint(saved_positions))
-        if prints != loaded["meta"]["fingerprints"]:
-            raise ValueError("its arrays differ from those that were saved: a file has changed")
-        return Restored(state, saved_positions)
+        meta: Any = ocp.JsonCheckpointHandler().restore(folder / "meta", args=ocp.args.JsonRestore())
+        return Restored(state, np.asarray(loaded["pipeline"]["positions"]), meta["fingerprints"])
 
-    def _set_aside(self, step: int) -> Path:
-        self._damaged.mkdir(exist_ok=True)
-        source = next(p for p in self.directory.iterdir() if p.name.isdigit() and int(p.name) == step)
-        target = self._damaged / source.name
-        number = 1
-        while target.exists():
-            target = self._damaged / f"{source.name}.{number}"
-            number += 1
-        shutil.move(source, target)
+    def _folder(self, step: int) -> Path:
+        return next(p for p in self.directory.iterdir() if p.name.isdigit() and int(p.name) == step)
+
+    def _set_aside(self, step: int) -> None:
+        if jax.process_index() == 0:
+            source = self._folder(step)
+            self._damaged.mkdir(exist_ok=True)
+            target = self._damaged / source.name
+            number = 1
+            while target.exists():
+                target = self._damaged / f"{source.name}.{number}"
+                number += 1
+            shutil.move(source, target)
+        _every_process(True)
         self._manager.reload()
-        return target
 
     def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:
         free = shutil.disk_usage(self.directory).free
@@ -212,6 +219,15 @@ def all_finite(state: TrainState) -> Bool[Array, ""]:
     """Tell whether parameters and optimizer are free of NaN and infinity."""
     leaves = jax.tree.leaves((state.params, state.optimizer))
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
+
+
+def _fingerprints_of(state: TrainState, positions: Positions) -> list[int]:
+    return [*(int(p) for p in np.asarray(fingerprints(state))), _host_fingerprint(positions)]
+
+
+def _every_process(holds: bool) -> bool:
+    """Return whether something holds on every process; they wait for one another here."""
+    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
 
 
 def _host_fingerprint(positions: Positions) -> int:

@@ -1,9 +1,9 @@
 """The train loop, from a configuration and prepared text to a finished run."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ import numpy as np
 
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit import BanditState, observe, propose
-from birdie_jax.batch import Batch
 from birdie_jax.batching import (
     MadeBatch,
     MixtureBoard,
     RowSettings,
     RowStreams,
     first_positions,
+    in_chunks,
     prefetched,
     validation_batches,
 )
@@ -29,9 +29,11 @@ from birdie_jax.training.metrics import MetricsFile, StepLog, TrainingDiverged
 from birdie_jax.training.optimizer import learning_rate_schedule
 from birdie_jax.training.programs import make_programs
 from birdie_jax.training.progress import Progress
-from birdie_jax.training.sharding import make_mesh, of_batch, on_every_device_alike
-from birdie_jax.training.step import ArmSums, TrainState
-from birdie_jax.training.stop import StopRequest
+from birdie_jax.training.rows import RowsHere
+from birdie_jax.training.sharding import make_mesh, on_every_device_alike
+from birdie_jax.training.step import TrainState
+from birdie_jax.training.stop import SharedStop, StopRequest
+from birdie_jax.training.watch import Watch
 
 
 class TrainingText(NamedTuple):
@@ -58,8 +60,16 @@ class Outcome(NamedTuple):
     parameters: int
 
 
-def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -> Outcome:
+def train(
+    config: Config,
+    workdir: Path,
+    text: TrainingText,
+    mixture: Mixture,
+    watch: Watch,
+) -> Outcome:
     """Train until `config.train.num_steps`, or until asked to stop, from the newest whole checkpoint on.
+
+    Of several processes, all call this; the first of them writes the metrics.
 
     Raises:
         ConfigError: batch or model cannot be divided among the devices.
@@ -67,28 +77,33 @@ def train(config: Config, workdir: Path, text: TrainingText, mixture: Mixture) -
         TrainingDiverged: the loss became NaN or infinite.
         CheckpointError: a checkpoint could not be written, or all are damaged.
     """
-    mesh = make_mesh(config, text.vocab_size)
-    with jax.set_mesh(mesh):
-        return _train_on(mesh, config, workdir, text, mixture)
+    with jax.set_mesh(make_mesh(config, text.vocab_size)):
+        return _train_on_mesh(config, workdir, text, mixture, watch)
 
 
-def _train_on(
-    mesh: jax.sharding.Mesh, config: Config, workdir: Path, text: TrainingText, mixture: Mixture
+def _train_on_mesh(
+    config: Config, workdir: Path, text: TrainingText, mixture: Mixture, watch: Watch
 ) -> Outcome:
+    mesh = jax.sharding.get_mesh()
     every, num_steps = config.bandit.every_steps, config.train.num_steps
     rows = row_settings(config)
-    validation = validation_batches(
-        text.validation,
-        mixture.arms,
-        rows._replace(rows=config.eval.rows),
-        config.eval.batches_per_arm,
+    rows_here = RowsHere(config, mesh)
+    validation = in_chunks(
+        validation_batches(
+            text.validation,
+            mixture.arms,
+            rows._replace(rows=config.eval.rows),
+            config.eval.batches_per_arm,
+        ),
+        rows.rows // config.train.accumulation_steps,
     )
 
     programs = make_programs(config, text.vocab_size, mixture, mesh)
     checkpoints = Checkpoints(workdir, config.checkpoint)
     positions = first_positions(rows.rows, rows.lookahead)
     restored = checkpoints.restore(programs.abstract_state, positions)
-    state, positions = restored or (programs.create_state(), positions)
+    state = restored.state if restored else programs.create_state()
+    positions = rows_here.own(restored.positions if restored else positions)
     first_step = int(state.step)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
@@ -105,19 +120,22 @@ def _train_on(
         first_step=first_step,
         every_steps=every,
         positions=positions,
+        rows=rows_here.numbers,
     )
     batches = iter(prefetched(streams, workers=config.batching.workers, prefetch=config.batching.prefetch))
 
     learning_rate = learning_rate_schedule(config.optimizer, num_steps)
     validates_again = first_step % every == 0 and first_step < num_steps
-    file = MetricsFile(workdir, first_step, validates_again)
+    file = MetricsFile(workdir, first_step, validates_again, writes=watch.processes.first)
     log = StepLog(
         mixture.names,
         config.train.log_every_steps,
         rows.rows * rows.length,
         int(file.kept.get("tokens_seen", 0)),
     )
-    progress = Progress(num_steps, first_step, parameters)
+    progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
+    stop = StopRequest()
+    shared_stop = SharedStop(mesh, stop)
 
     def write(summary: dict[str, float] | None) -> None:
         if summary is not None:
@@ -126,12 +144,21 @@ def _train_on(
             file.write(step, summary)
             progress.show(step, summary)
 
-    def validate(state: TrainState, step: int) -> TrainState:
-        """Measure every arm on its fixed batches; let the bandit see it and, if steps follow, decide."""
+    def validate(state: TrainState, step: int) -> TrainState | None:
+        """Measure every arm on its fixed rows; let the bandit see it and, if steps follow, decide.
+
+        Returns:
+            The new state, or None if the run was asked to stop before all was measured.
+        """
         begin = time.monotonic()
-        sums = [_validate_arm(programs.validation_step, state.params, batches) for batches in validation]
-        losses = jnp.stack([one.loss[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
-        accuracies = jnp.stack([one.correct[arm] / one.tokens[arm] for arm, one in enumerate(sums)])
+        sums = None
+        for number, chunk in enumerate(validation):
+            watch.come_by(step, f"validation, part {number + 1} of {len(validation)}")
+            part = programs.validation_step(state.params, rows_here.put_whole(chunk))
+            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+            if step < num_steps and shared_stop.ask():
+                return None
+        losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
         with on_every_device_alike():
             state = state.replace(bandit=observe(state.bandit, losses))
             if step < num_steps:
@@ -145,19 +172,27 @@ def _train_on(
     def save(state: TrainState, made: MadeBatch, step: int) -> None:
         # What is saved has been seen to be finite.
         write(log.flush())
-        checkpoints.save(state, made.positions, step)
+        watch.come_by(step, "saving")
+        checkpoints.save(state, rows_here.gather(made.positions), step)
 
     step = saved = first_step
-    with StopRequest() as stop, progress:
+    stopped_by = None
+    with stop, progress:
         try:
-            while step < num_steps and stop.signal is None:
+            while step < num_steps and stopped_by is None:
                 if step % every == 0:
                     write(log.flush())
-                    state = validate(state, step)
+                    validated = validate(state, step)
+                    if validated is None:
+                        stopped_by = shared_stop.answer
+                        break
+                    state = validated
+                watch.come_by(step + 1, "waiting for its batch")
                 waiting = time.monotonic()
                 made = next(batches)
                 host_wait = time.monotonic() - waiting
-                state, metrics = programs.train_step(state, jax.device_put(made.batch, of_batch(mesh)))
+                watch.come_by(step + 1, "computing")
+                state, metrics = programs.train_step(state, rows_here.put(made.batch))
                 step += 1
                 # Reads the step before: the device already has this one to work on.
                 write(log.add(step, metrics, host_wait))
@@ -168,8 +203,10 @@ def _train_on(
                     save(state, made, step)
                     saved = step
                 checkpoints.check()
+                stopped_by = shared_stop.ask()
             if step > saved:
                 save(state, made, step)
+            watch.come_by(step, "waiting for its checkpoint to be written")
             checkpoints.wait()
         except (TrainingDiverged, NotFinite) as diverged:
             if isinstance(diverged, NotFinite):
@@ -184,18 +221,14 @@ def _train_on(
             batches.close()
             file.close()
             checkpoints.close()
-    return Outcome(step, step == num_steps, stop.signal and stop.signal.name, parameters)
+    watch.leave_loop()
+    return Outcome(step, step == num_steps, stopped_by and stopped_by.name, parameters)
 
 
 def row_settings(config: Config) -> RowSettings:
     """Return what the rows of training batches share."""
     batching = config.batching
     return RowSettings(config.seed, batching.rows, batching.length, batching.spacing, batching.lookahead)
-
-
-def _validate_arm(function: Callable[..., ArmSums], params: Any, batches: list[Batch]) -> ArmSums:
-    parts = [function(params, batch) for batch in batches]
-    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
 
 
 def _validation_scalars(

@@ -28,19 +28,25 @@ class MetricsFile:
         kept: newest value of every scalar up to the step that the file was continued from.
     """
 
-    def __init__(self, workdir: Path, first_step: int, validates_again: bool = False):
+    def __init__(
+        self, workdir: Path, first_step: int, validates_again: bool = False, *, writes: bool = True
+    ):
         """Open both for appending after step `first_step`; at step 0 they begin anew.
 
         Args:
             workdir: folder of the run.
             first_step: the step that the run continues from.
             validates_again: whether validation at `first_step` comes after its checkpoint and so once more.
+            writes: False in a process that only measures, and leaves both to another.
         """
         self.path = workdir / "metrics.jsonl"
         kept = _lines_up_to(self.path, first_step, validates_again) if first_step else []
         self.kept: dict[str, float] = {}
         for line in kept:
             self.kept.update(json.loads(line))
+        self._file = self._events = None
+        if not writes:
+            return
         temporary = self.path.with_suffix(".jsonl.partial")
         temporary.write_bytes(b"".join(kept))
         temporary.replace(self.path)
@@ -49,6 +55,8 @@ class MetricsFile:
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append one object of `step` and `scalars`; a value that is not finite is left out."""
+        if self._file is None or self._events is None:
+            return
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
@@ -57,8 +65,9 @@ class MetricsFile:
 
     def close(self) -> None:
         """Flush and close both."""
-        self._file.close()
-        self._events.close()
+        for file in (self._file, self._events):
+            if file is not None:
+                file.close()
 
 
 def _lines_up_to(path: Path, step: int, validates_again: bool) -> list[bytes]:

@@ -24,9 +24,6 @@ import jax
 
 from birdie_jax.config import ConfigError
 
-# A process that has not been heard of for so long is lost, and the others stop.
-HEARTBEAT_TIMEOUT_SECONDS = 60
-
 _FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
 _VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")
 _SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
@@ -50,11 +47,20 @@ def initialize_processes(
     num_processes: int | None,
     process_id: int | None,
     environment: Mapping[str, str],
+    lost_seconds: int,
 ) -> Meeting | None:
     """Join the other processes of this run; return where they met, or None if there are no others.
 
     Has to be called before anything else asks JAX for its devices. From then on `jax.process_index()` and
     `jax.process_count()` tell who this process is.
+
+    Args:
+        coordinator_address: see `find_meeting`, as for the next three.
+        num_processes: likewise.
+        process_id: likewise.
+        environment: likewise.
+        lost_seconds: how long a process may be silent. JAX itself ends the others after twice as long, so
+            that `birdie_jax.training.watch` can first say which it was.
 
     Raises:
         ConfigError: of what belongs together only some is given, or a value cannot be used.
@@ -63,7 +69,9 @@ def initialize_processes(
     if meeting is not None:
         # Read by the CPU's devices alone; without it they cannot reach those of another process.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(**meeting.arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS)
+        # It would take SIGTERM for itself; the loop answers it, see birdie_jax/training/stop.py.
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(**meeting.arguments, heartbeat_timeout_seconds=2 * lost_seconds)
     return meeting
 
 

@@ -13,10 +13,10 @@ from rich.progress import Progress as Bar
 class Progress:
     """Shows step, loss, accuracy, tokens/s and time left."""
 
-    def __init__(self, num_steps: int, first_step: int, parameters: int):
-        """Prepare to show steps first_step .. num_steps of a model of `parameters`."""
+    def __init__(self, num_steps: int, first_step: int, parameters: int, *, shown: bool = True):
+        """Prepare to show steps first_step .. num_steps of a model of `parameters`, or nothing."""
         self._num_steps = num_steps
-        self._console = Console(file=sys.stdout)
+        self._console = Console(file=sys.stdout, quiet=not shown)
         start = "starts" if first_step == 0 else f"goes on from step {first_step}"
         self._say(f"{parameters:,} parameters; training {start}, to step {num_steps}")
         self._bar = Bar(
@@ -26,7 +26,7 @@ class Progress:
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=not (shown and self._console.is_terminal),
         )
         self._task = self._bar.add_task("train", total=num_steps, completed=first_step, figures="")
 

@@ -21,13 +21,18 @@ _FREE_FIELDS = frozenset(
         "mesh.fsdp",
         "mesh.sequence",
         "mesh.tensor",
+        "train.hung_seconds",
         "train.log_every_steps",
+        "train.lost_seconds",
     }
 )
 
 
-def claim_workdir(workdir: Path, config: Config) -> None:
+def claim_workdir(workdir: Path, config: Config) -> str:
     """Make `workdir` if need be, and check that what is in it belongs to a run of `config`.
+
+    Returns:
+        The file in it that says what the run is.
 
     Raises:
         ConfigError: the workdir holds a run of another configuration (names every field that differs), or
@@ -41,11 +46,10 @@ def claim_workdir(workdir: Path, config: Config) -> None:
         raise ConfigError(f"{path}: cannot be used: {error}") from error
     wanted = json.loads(json.dumps(to_dict(config)))
     if found is not None:
-        before, now = _flat(found), _flat(wanted)
         changed = [
-            f"  config.{name}: the run has {before.get(name)!r}, asked for is {now.get(name)!r}"
-            for name in sorted(before.keys() | now.keys())
-            if name not in _FREE_FIELDS and before.get(name) != now.get(name)
+            f"  config.{name}: the run has {before!r}, asked for is {now!r}"
+            for name, before, now in differences(found, wanted)
+            if name not in _FREE_FIELDS
         ]
         if changed:
             raise ConfigError(
@@ -53,6 +57,17 @@ def claim_workdir(workdir: Path, config: Config) -> None:
                 + "\n".join(changed)
             )
     write_json(path, wanted)
+    return str(path)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (field, value in one, value in the other) of each field in which two configurations differ."""
+    before, now = _flat(one), _flat(other)
+    return [
+        (name, before.get(name), now.get(name))
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -44,7 +44,7 @@ def test_batches_depend_on_the_seed(run, batches):
 def test_a_process_makes_the_rows_it_owns(run, batches):
     board = run.board()
     streams = run.streams(board, positions=first_positions(2, run.settings.lookahead))
-    streams.first_row = 1
+    streams.rows = [1, 3]
     for made, whole in zip(iter(streams), batches, strict=False):
         np.testing.assert_array_equal(made.batch.tokens, whole.batch.tokens[1:3])
         np.testing.assert_array_equal(made.positions, whole.positions[1:3])

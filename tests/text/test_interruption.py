@@ -141,7 +141,7 @@ def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert errors == "prepare_data: stopped; the same command goes on from the last finished shard\n"
     assert not list(output.glob("*.partial"))
 

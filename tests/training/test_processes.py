@@ -155,7 +155,7 @@ TWO = """
 import os, sys
 import jax, numpy as np
 from birdie_jax.training.processes import initialize_processes
-meeting = initialize_processes(sys.argv[1], 2, int(sys.argv[2]), os.environ)
+meeting = initialize_processes(sys.argv[1], 2, int(sys.argv[2]), os.environ, 30)
 mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 mine = np.full((2,), 10.0 ** jax.process_index(), np.float32)
 rows = jax.make_array_from_process_local_data(

@@ -1,0 +1,218 @@
+"""Notices a process that is lost or hangs, says which one and where it was, and ends this one."""
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, NoReturn
+
+import jax
+
+from birdie_jax.training.coordination import Processes
+from birdie_jax.training.trained_parameters import saved_steps
+
+# sysexits.h calls this a failure that may pass: whoever started the job may start it again.
+EXIT_ANOTHER_FAILED = 75
+_BEATS_IN_LIMIT = 10
+_LONGEST_BEAT_SECONDS = 2.0
+_FRAMES_TOLD = 3
+
+
+class Limits(NamedTuple):
+    """How long a process may be silent.
+
+    Attributes:
+        lost_seconds: one that has not been heard of for so long is lost.
+        hung_seconds: one whose loop has come no further for so long hangs.
+    """
+
+    lost_seconds: float
+    hung_seconds: float
+
+
+class _Beat(NamedTuple):
+    """What a process tells again and again.
+
+    Attributes:
+        serial: how many times it has told.
+        places: how many places its loop has come by.
+        where: the last of them.
+        done: whether it has ended well.
+    """
+
+    serial: int = 0
+    places: int = 0
+    where: str = "before the first step"
+    done: bool = False
+
+
+class Watch:
+    """While entered, a thread that beats, listens to the others, and ends this process when one fails.
+
+    Nothing else can end it then: its loop waits for the lost process in an operation on a device, where no
+    signal reaches it. Lost are the steps since the last checkpoint. A single process is not watched.
+
+    Attributes:
+        processes: of the run.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        limits: Limits,
+        workdir: Path,
+        own_faults: tuple[type[BaseException], ...],
+    ):
+        """Make a watch over `processes`.
+
+        Args:
+            processes: of the run.
+            limits: how long one may be silent.
+            workdir: of the run; stacks are written to its folder `stacks`.
+            own_faults: exceptions that cannot be the consequence of what became of another process.
+        """
+        self.processes = processes
+        self._limits = limits
+        self._workdir = workdir
+        self._own_faults = own_faults
+        self._beat_seconds = min(_LONGEST_BEAT_SECONDS, limits.lost_seconds / _BEATS_IN_LIMIT)
+        self._beat = _Beat()
+        self._came_by = 0.0
+        self._in_loop = False
+        self._over = threading.Event()
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
+
+    def come_by(self, step: int, doing: str) -> None:
+        """Note that the loop has come to a place; from the first such note on, it must not stand still.
+
+        All processes have to come by the same places in the same order: of those that stand still, the one
+        that has come by fewest is the one that the others wait for.
+        """
+        self._beat = self._beat._replace(places=self._beat.places + 1, where=f"step {step}, {doing}")
+        self._came_by = time.monotonic()
+        self._in_loop = True
+
+    def leave_loop(self) -> None:
+        """Note that the loop is over: what comes now may take any time."""
+        self._in_loop = False
+
+    def __enter__(self) -> "Watch":
+        if self.processes.count > 1:
+            # For the end that JAX puts to a process whose coordinator is gone.
+            faulthandler.enable()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.processes.count == 1:
+            return
+        if error is None:
+            self._over.set()
+            self._thread.join()
+            self._beat = self._beat._replace(serial=self._beat.serial + 1, done=True)
+            self.processes.write("beat", json.dumps(self._beat))
+            return
+        self._in_loop = False
+        if isinstance(error, Exception) and not isinstance(error, self._own_faults):
+            # It may come of another process's end, of which the other thread will soon know, and tell.
+            traceback.print_exception(kind, error, trace)
+            time.sleep(self._limits.lost_seconds + 3 * self._beat_seconds)
+        with self._ending:
+            text = str(error) or type(error).__name__
+            print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
+            self.processes.write("failed", text.splitlines()[0][:1000])
+            self._exit(1)
+
+    def _listen(self) -> None:
+        heard = {index: (_Beat(), time.monotonic()) for index in range(self.processes.count)}
+        answered = time.monotonic()
+        while not self._over.wait(self._beat_seconds):
+            self._beat = self._beat._replace(serial=self._beat.serial + 1)
+            try:
+                self.processes.write("beat", json.dumps(self._beat))
+                beats = self.processes.read("beat")
+                failed = self.processes.read("failed")
+                stalled = self.processes.read("stalled")
+            except jax.errors.JaxRuntimeError as error:
+                if time.monotonic() - answered > self._limits.lost_seconds:
+                    self._end(f"the coordinator of the processes does not answer: {error}")
+                continue
+            answered = time.monotonic()
+            for index, text in beats.items():
+                beat = _Beat(*json.loads(text))
+                if beat.serial != heard[index][0].serial:
+                    heard[index] = (beat, answered)
+            for index, text in failed.items():
+                self._end(f"process {index} failed: {text}")
+            for index, (beat, when) in heard.items():
+                if not beat.done and answered - when > self._limits.lost_seconds:
+                    self._end(
+                        f"process {index} is lost: it has not been heard of for "
+                        f"{answered - when:.0f} seconds; it was at: {beat.where}"
+                    )
+            if stalled or (self._in_loop and answered - self._came_by > self._limits.hung_seconds):
+                self._stalled({index: beat for index, (beat, _) in heard.items()})
+
+    def _stalled(self, beats: dict[int, _Beat]) -> NoReturn:
+        """Tell where this process is, hear where the others are, and end with who is behind."""
+        own = {"places": self._beat.places, "where": self._beat.where, "frames": _innermost_frames()}
+        self.processes.write("stalled", json.dumps(own))
+        time.sleep(3 * self._beat_seconds)
+        told = {index: json.loads(text) for index, text in self.processes.read("stalled").items()}
+        places = {index: told.get(index, beat._asdict())["places"] for index, beat in beats.items()}
+        behind = [index for index, count in places.items() if count == min(places.values())]
+        seconds = f"{self._limits.hung_seconds:.0f} seconds"
+        if len(behind) == len(places):
+            self._end(f"no process has come further for {seconds}; all are at: {self._beat.where}")
+        reports = []
+        for index in behind:
+            report = told.get(index, {"where": beats[index].where, "frames": ["its stack is not known"]})
+            reports.append(
+                f"process {index} hangs: it has come no further for {seconds}; "
+                f"it is at: {report['where']}; in {', called by '.join(report['frames'])}"
+            )
+        self._end("; ".join(reports))
+
+    def _end(self, message: str) -> NoReturn:
+        with self._ending:
+            number = self.processes.index
+            folder = self._workdir / "stacks"
+            folder.mkdir(exist_ok=True)
+            path = folder / f"process_{number}.txt"
+            with path.open("w") as file:
+                print(message, file=file, flush=True)
+                faulthandler.dump_traceback(file)
+            steps = saved_steps(self._workdir / "checkpoints")
+            good = f"step {steps[-1]}" if steps else "none"
+            print(
+                f"birdie_jax.train: process {number} stops: {message}. Last checkpoint: {good}; the same "
+                f"command goes on from it. Where this process was: {path}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._exit(EXIT_ANOTHER_FAILED)
+
+    def _exit(self, status: int) -> NoReturn:
+        if self.processes.first:
+            # With this process goes the place of the notes; the others shall have read them.
+            time.sleep(5 * self._beat_seconds)
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _innermost_frames() -> list[str]:
+    """Return where the main thread is, from the inside out."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    summary = traceback.extract_stack(frame)[-_FRAMES_TOLD:]
+    return [f"{entry.name} ({entry.filename}:{entry.lineno})" for entry in reversed(summary)]
