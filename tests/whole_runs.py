@@ -59,8 +59,11 @@ def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Read every array of a checkpoint."""
     folder = workdir / "checkpoints" / f"{step:08d}"
     arrays = {}
+    handler = ocp.PyTreeCheckpointHandler()
     for item in ("state", "pipeline"):
-        tree = ocp.StandardCheckpointer().restore(folder / item)
+        # As arrays of the host, whatever devices they were saved from.
+        types = {name: ocp.RestoreArgs(np.ndarray) for name in handler.metadata(folder / item).tree}
+        tree = handler.restore(folder / item, args=ocp.args.PyTreeRestore(restore_args=types))
         arrays |= {f"{item}/{name}": np.asarray(value) for name, value in tree.items()}
     return arrays
 

@@ -153,7 +153,8 @@ def _train_on_mesh(
         begin = time.monotonic()
         sums = None
         for number, chunk in enumerate(validation):
-            watch.come_by(step, f"validation, part {number + 1} of {len(validation)}")
+            doing = f"validation, part {number + 1} of {len(validation)}"
+            watch.come_by(step, doing, first_time=step == first_step)
             part = programs.validation_step(state.params, rows_here.put_whole(chunk))
             sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
             if step < num_steps and shared_stop.ask():
@@ -172,7 +173,7 @@ def _train_on_mesh(
     def save(state: TrainState, made: MadeBatch, step: int) -> None:
         # What is saved has been seen to be finite.
         write(log.flush())
-        watch.come_by(step, "saving")
+        watch.come_by(step, "saving", first_time=saved == first_step)
         checkpoints.save(state, rows_here.gather(made.positions), step)
 
     step = saved = first_step
@@ -191,7 +192,7 @@ def _train_on_mesh(
                 waiting = time.monotonic()
                 made = next(batches)
                 host_wait = time.monotonic() - waiting
-                watch.come_by(step + 1, "computing")
+                watch.come_by(step + 1, "computing", first_time=step == first_step)
                 state, metrics = programs.train_step(state, rows_here.put(made.batch))
                 step += 1
                 # Reads the step before: the device already has this one to work on.

@@ -59,8 +59,9 @@ def initialize_processes(
         num_processes: likewise.
         process_id: likewise.
         environment: likewise.
-        lost_seconds: how long a process may be silent. JAX itself ends the others after twice as long, so
-            that `birdie_jax.training.watch` can first say which it was.
+        lost_seconds: how long a process may be silent. JAX itself ends the others after four times that (it
+            counts from a sign of life of its own), so that `birdie_jax.training.watch` can say first which
+            it was.
 
     Raises:
         ConfigError: of what belongs together only some is given, or a value cannot be used.
@@ -71,7 +72,7 @@ def initialize_processes(
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         # It would take SIGTERM for itself; the loop answers it, see birdie_jax/training/stop.py.
         jax.config.update("jax_enable_preemption_service", False)
-        jax.distributed.initialize(**meeting.arguments, heartbeat_timeout_seconds=2 * lost_seconds)
+        jax.distributed.initialize(**meeting.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
     return meeting
 
 

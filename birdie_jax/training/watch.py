@@ -1,7 +1,9 @@
 """Notices a process that is lost or hangs, says which one and where it was, and ends this one."""
 
 import faulthandler
+import itertools
 import json
+import math
 import os
 import sys
 import threading
@@ -21,6 +23,8 @@ EXIT_ANOTHER_FAILED = 75
 _BEATS_IN_LIMIT = 10
 _LONGEST_BEAT_SECONDS = 2.0
 _FRAMES_TOLD = 3
+# What is done for the first time is compiled first.
+_FIRST_TIME = 10
 
 
 class Limits(NamedTuple):
@@ -28,7 +32,8 @@ class Limits(NamedTuple):
 
     Attributes:
         lost_seconds: one that has not been heard of for so long is lost.
-        hung_seconds: one whose loop has come no further for so long hangs.
+        hung_seconds: one whose loop has come no further for so long hangs; ten times that at a place where
+            it may have to compile.
     """
 
     lost_seconds: float
@@ -82,25 +87,29 @@ class Watch:
         self._own_faults = own_faults
         self._beat_seconds = min(_LONGEST_BEAT_SECONDS, limits.lost_seconds / _BEATS_IN_LIMIT)
         self._beat = _Beat()
-        self._came_by = 0.0
-        self._in_loop = False
+        self._hangs_from = math.inf
         self._over = threading.Event()
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
 
-    def come_by(self, step: int, doing: str) -> None:
+    def come_by(self, step: int, doing: str, *, first_time: bool = False) -> None:
         """Note that the loop has come to a place; from the first such note on, it must not stand still.
 
         All processes have to come by the same places in the same order: of those that stand still, the one
         that has come by fewest is the one that the others wait for.
+
+        Args:
+            step: at which it is.
+            doing: what it does there.
+            first_time: whether it may have to compile something there.
         """
         self._beat = self._beat._replace(places=self._beat.places + 1, where=f"step {step}, {doing}")
-        self._came_by = time.monotonic()
-        self._in_loop = True
+        patience = self._limits.hung_seconds * (_FIRST_TIME if first_time else 1)
+        self._hangs_from = time.monotonic() + patience
 
     def leave_loop(self) -> None:
         """Note that the loop is over: what comes now may take any time."""
-        self._in_loop = False
+        self._hangs_from = math.inf
 
     def __enter__(self) -> "Watch":
         if self.processes.count > 1:
@@ -120,10 +129,9 @@ class Watch:
         if error is None:
             self._over.set()
             self._thread.join()
-            self._beat = self._beat._replace(serial=self._beat.serial + 1, done=True)
-            self.processes.write("beat", json.dumps(self._beat))
+            self.processes.write("beat", json.dumps(self._beat._replace(serial=-1, done=True)))
             return
-        self._in_loop = False
+        self._hangs_from = math.inf
         if isinstance(error, Exception) and not isinstance(error, self._own_faults):
             # It may come of another process's end, of which the other thread will soon know, and tell.
             traceback.print_exception(kind, error, trace)
@@ -137,10 +145,11 @@ class Watch:
     def _listen(self) -> None:
         heard = {index: (_Beat(), time.monotonic()) for index in range(self.processes.count)}
         answered = time.monotonic()
-        while not self._over.wait(self._beat_seconds):
-            self._beat = self._beat._replace(serial=self._beat.serial + 1)
+        for serial in itertools.count(1):
+            if self._over.wait(self._beat_seconds):
+                return
             try:
-                self.processes.write("beat", json.dumps(self._beat))
+                self.processes.write("beat", json.dumps(self._beat._replace(serial=serial)))
                 beats = self.processes.read("beat")
                 failed = self.processes.read("failed")
                 stalled = self.processes.read("stalled")
@@ -161,7 +170,7 @@ class Watch:
                         f"process {index} is lost: it has not been heard of for "
                         f"{answered - when:.0f} seconds; it was at: {beat.where}"
                     )
-            if stalled or (self._in_loop and answered - self._came_by > self._limits.hung_seconds):
+            if stalled or answered > self._hangs_from:
                 self._stalled({index: beat for index, (beat, _) in heard.items()})
 
     def _stalled(self, beats: dict[int, _Beat]) -> NoReturn:
