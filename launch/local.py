@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     devices.add_argument("--gpus", type=positive, help="GPUs of this machine, in equal shares")
     parser.add_argument("--restarts", type=not_negative, default=3, help="at most so many; default 3")
     parser.add_argument(
-        "--grace_seconds", type=not_negative, default=30, help="after a failure; default 30"
+        "--grace_seconds", type=not_negative, default=60, help="after a failure; default 60"
     )
     parser.add_argument(
         "--stop_seconds", type=not_negative, default=300, help="after a signal; default 300"

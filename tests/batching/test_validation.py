@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from birdie_jax.batching import RowSettings, validation_batches
+from birdie_jax.batch import Batch
+from birdie_jax.batching import RowSettings, in_chunks, validation_batches
 from birdie_jax.objectives import make_mixture, mixture_from_arms
 from birdie_jax.text import DataError, TokenShards
 
@@ -52,3 +53,21 @@ def test_text_too_short_names_the_arm_and_the_split(short_folder):
     text = TokenShards(short_folder, "validation")
     with pytest.raises(DataError, match="no validation record makes an example of arm 'long_copies'"):
         validation_batches(text, arms, _SETTINGS._replace(length=2048), 1)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 64])
+def test_chunks_hold_every_row_once_and_padding(long_folder, rows):
+    batches = validation_batches(TokenShards(long_folder, "validation"), _ARMS, _SETTINGS, 2)
+    chunks = in_chunks(batches, rows)
+    assert all(chunk.tokens.shape == (rows, _SETTINGS.length) for chunk in chunks)
+    whole = Batch(*(np.concatenate(fields) for fields in zip(*chunks, strict=True)))
+    expected = [batch for of_arm in batches for batch in of_arm]
+    count = sum(len(batch.tokens) for batch in expected)
+    assert len(whole.tokens) - count < rows
+    for name, field in whole._asdict().items():
+        wanted = np.concatenate([getattr(batch, name) for batch in expected])
+        np.testing.assert_array_equal(field[:count], wanted)
+        assert field.dtype == wanted.dtype
+    assert not whole.loss_mask[count:].any()
+    assert (whole.segment_ids[count:] == 0).all()
+    assert (whole.arm_ids[count:] == -1).all()
