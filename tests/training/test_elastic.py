@@ -11,7 +11,6 @@ STEPS = 12
 # Devices, mesh, and the step whose checkpoint the next run goes on from.
 RUNS = [
     (1, {}, 2),
-    (2, {}, 4),
     (4, {"data": 1, "fsdp": 2, "tensor": 2}, 6),
     (8, {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 2}, 8),
     (1, {}, STEPS),
