@@ -17,7 +17,6 @@ import pytest
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics, train_command, write_corpus
 
 pytestmark = pytest.mark.slow
-DEVICES = 4
 STEPS = 12
 LIMITS = {"train.lost_seconds": 8, "train.hung_seconds": 15}
 OPTIONS = {
@@ -26,7 +25,7 @@ OPTIONS = {
     "checkpoint.every_steps": 2,
     "checkpoint.keep": STEPS,
     "train.log_every_steps": 1,
-    "mesh.data": 2,
+    "mesh.data": -1,
     "mesh.fsdp": 2,
     **LIMITS,
 }
@@ -48,10 +47,10 @@ runpy.run_module("birdie_jax.train", run_name="__main__", alter_sys=True)
 class Job:
     """Processes of one run, and what each has printed."""
 
-    def __init__(self, commands: list[list[str]]):
+    def __init__(self, commands: list[list[str]], devices: int):
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // len(commands)}",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices // len(commands)}",
             "PYTHONUNBUFFERED": "1",
         }
         self.processes = [
@@ -93,8 +92,16 @@ class Job:
         return found
 
 
-def start(workdir: Path, corpus: Path, processes: int, hanging: int | None = None, odd: str = "") -> Job:
-    """Start a run; process `hanging` hangs, and the last one is given the flag `odd`."""
+def start(
+    workdir: Path,
+    corpus: Path,
+    processes: int,
+    *,
+    devices: int = 4,
+    hanging: int | None = None,
+    odd: str = "",
+) -> Job:
+    """Start a run over all devices; process `hanging` hangs, and the last one is given the flag `odd`."""
     overrides = [f"--config.{name}={value}" for name, value in OPTIONS.items()]
     command = train_command(workdir, corpus, *overrides, variant="fixed")
     with socket.socket() as probe:
@@ -110,7 +117,7 @@ def start(workdir: Path, corpus: Path, processes: int, hanging: int | None = Non
         ]
         commands.append([sys.executable, *program, *command[3:], *(flags if processes > 1 else [])])
     commands[-1] += [odd] if odd else []
-    return Job(commands)
+    return Job(commands, devices)
 
 
 def goes_on(workdir: Path, corpus: Path, processes: int, from_step: int) -> None:
@@ -150,15 +157,15 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory):
-    """The workdir of a run in one process, over as many devices."""
+    """The workdir of a run in one process."""
     workdir = tmp_path_factory.mktemp("alone")
-    job = start(workdir, corpus, 1)
+    job = start(workdir, corpus, 1, devices=8)
     assert job.statuses() == [0], job.output
     return workdir
 
 
 def test_two_processes_do_what_one_does(alone, corpus, tmp_path):
-    job = start(tmp_path, corpus, 2)
+    job = start(tmp_path, corpus, 2, devices=8)
     assert job.statuses() == [0, 0], job.output
     check_same(tmp_path, alone)
     # One of them writes and reports.
