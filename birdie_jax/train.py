@@ -18,7 +18,7 @@ from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
-from birdie_jax.training.agreement import check_agreement, check_same_text
+from birdie_jax.training.agreement import check_agreement, check_same_text, check_shared
 from birdie_jax.training.arm_samples import describe_arms
 from birdie_jax.training.checkpoint import CheckpointError
 from birdie_jax.training.coordination import Processes
@@ -52,6 +52,7 @@ def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
     mixture = configured_mixture(config)
     check_agreement(config, processes)
     processes.after_first("workdir", lambda: claim_workdir(workdir, config))
+    check_shared(workdir, processes, 2 * config.train.lost_seconds)
     folder = processes.after_first("text", lambda: str(_text_folder(config)))
     if not processes.first:
         folder = _text_folder(config)
@@ -112,6 +113,11 @@ def main(arguments: list[str]) -> None:
         raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
+    if "://" in _WORKDIR.value:
+        sys.exit(
+            f"birdie_jax.train: --workdir: found {_WORKDIR.value}; allowed: a folder; several processes "
+            "need one on a file system that they share, as which a bucket can be mounted"
+        )
     workdir = Path(_WORKDIR.value)
     config = _CONFIG.value
     if not isinstance(config, ConfigDict):

@@ -1,7 +1,10 @@
-"""Whether all processes of a run were started with the same configuration and read the same text."""
+"""Whether all processes of a run have the same configuration, the same workdir and the same text."""
 
 import json
+import secrets
+import time
 from dataclasses import asdict
+from pathlib import Path
 
 from birdie_jax.config import Config, ConfigError, to_dict
 from birdie_jax.text import DataError, TokenShards
@@ -10,6 +13,7 @@ from birdie_jax.training.workdir import differences
 
 # Folders, of which each host may have its own.
 _OF_A_HOST = frozenset({"data.cache_dir", "data.prepared"})
+_POLL_SECONDS = 0.2
 
 
 def check_agreement(config: Config, processes: Processes) -> None:
@@ -27,6 +31,42 @@ def check_agreement(config: Config, processes: Processes) -> None:
     ]
     if changed:
         raise ConfigError("the processes of a run need one configuration:\n" + "\n".join(changed))
+
+
+def check_shared(workdir: Path, processes: Processes, seconds: float) -> None:
+    """Check that the folder `workdir` of every process is the one that the first process has.
+
+    Args:
+        workdir: of the run; the first process has made it.
+        processes: of the run.
+        seconds: that a file system may take to show one host what another has written.
+
+    Raises:
+        ConfigError: it is another folder of the same name, as on hosts that share no file system.
+    """
+    if processes.count == 1:
+        return
+    token = secrets.token_hex(8)
+    own = workdir / f".meeting-{token}"
+    if processes.first:
+        for left_behind in workdir.glob(".meeting-*"):
+            left_behind.unlink()
+        own.write_text("the processes of a run look whether they all see this file\n")
+    path = workdir / processes.after_first("meeting", lambda: own.name)
+    deadline = time.monotonic() + seconds
+    # The listing, since a file that was asked for in vain may be remembered as absent.
+    while not workdir.is_dir() or path not in workdir.iterdir():
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"--workdir: process {processes.index} does not see {path}, which process 0 has written; "
+                "allowed: a folder on a file system that all processes share"
+            )
+        time.sleep(_POLL_SECONDS)
+    processes.write("seen", path.name)
+    if processes.first:
+        while len(processes.read("seen")) < processes.count:
+            time.sleep(_POLL_SECONDS)
+        own.unlink()
 
 
 def check_same_text(train: TokenShards, validation: TokenShards, processes: Processes) -> None:

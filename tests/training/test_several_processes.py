@@ -236,3 +236,10 @@ def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
     )
     assert told in job.output[1]
     assert "process 1 failed: the processes of a run need one configuration" in job.output[0]
+
+
+def test_workdirs_that_are_not_one_folder_are_refused(corpus, tmp_path):
+    job = start(tmp_path / "one", corpus, 2, odd=f"--workdir={tmp_path / 'other'}")
+    assert job.statuses() == [75, 1], job.output
+    assert "--workdir: process 1 does not see " in job.output[1]
+    assert "process 1 failed: --workdir: process 1 does not see " in job.output[0]
