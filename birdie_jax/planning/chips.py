@@ -1,0 +1,118 @@
+"""Published figures of the chips that a plan can be made for, each with the page that tells it.
+
+Bandwidths of links and networks are one way; the pages tell both ways together, or the sum of all links.
+"""
+
+from typing import NamedTuple
+
+_GIB = 2**30
+_TPU_PAGES = "https://cloud.google.com/tpu/docs/"
+_RINGS = "https://jax-ml.github.io/scaling-book/tpus/"
+
+
+class Chip(NamedTuple):
+    """One device of a topology.
+
+    Attributes:
+        title: as people write it.
+        peak_flops: bfloat16 matrix products a second, with sums in float32, dense.
+        memory_bytes: main memory that a program may fill.
+        memory_bandwidth: bytes a second between it and the chip.
+        link_bandwidth: bytes a second one way of one link to a neighbour (TPU), or of all links to the
+            switch of the host (GPU).
+        network_bandwidth: bytes a second one way between slices or hosts, for each chip.
+        dimensions: of the grid that the links make; 0 = every device of a host reaches every other.
+        full_ring: extent from which a dimension of the grid closes to a ring, where that hangs on the
+            dimension alone; 0 = where the extents of all dimensions are multiples of 4.
+        sources: where the figures come from.
+    """
+
+    title: str
+    peak_flops: float
+    memory_bytes: float
+    memory_bandwidth: float
+    link_bandwidth: float
+    network_bandwidth: float
+    dimensions: int
+    full_ring: int
+    sources: tuple[str, ...]
+
+
+CHIPS = {
+    "v4": Chip(
+        "TPU v4",
+        peak_flops=275e12,
+        memory_bytes=31.75 * _GIB,
+        memory_bandwidth=1200e9,
+        link_bandwidth=50e9,
+        network_bandwidth=6.25e9,
+        dimensions=3,
+        full_ring=0,
+        sources=(
+            f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s; rings where all extents are multiples of 4",
+            "Jouppi et al. 2023, https://arxiv.org/abs/2304.01433, table 4: 6 links of 50 GB/s",
+            f"{_RINGS}: 6.25 GB/s a chip between slices",
+        ),
+    ),
+    "v5e": Chip(
+        "TPU v5e",
+        peak_flops=197e12,
+        memory_bytes=15.75 * _GIB,
+        memory_bandwidth=819e9,
+        link_bandwidth=50e9,
+        network_bandwidth=3.125e9,
+        dimensions=2,
+        full_ring=16,
+        sources=(
+            f"{_TPU_PAGES}v5e: 197 TFLOP/s, 16 GB, 819 GB/s, 4 links of 400 GB/s both ways, 6.4 Tbit/s "
+            "of network for 256 chips",
+            f"{_RINGS}: a dimension of 16 is a ring",
+        ),
+    ),
+    "v5p": Chip(
+        "TPU v5p",
+        peak_flops=459e12,
+        memory_bytes=95.74 * _GIB,
+        memory_bandwidth=2765e9,
+        link_bandwidth=100e9,
+        network_bandwidth=6.25e9,
+        dimensions=3,
+        full_ring=0,
+        sources=(
+            f"{_TPU_PAGES}v5p: 459 TFLOP/s, 95 GiB, 2765 GB/s, 6 links of 1200 GB/s both ways, 50 Gbit/s "
+            "of network a chip",
+            f"{_TPU_PAGES}v4: rings where all extents are multiples of 4",
+        ),
+    ),
+    "v6e": Chip(
+        "TPU v6e",
+        peak_flops=918e12,
+        memory_bytes=31.25 * _GIB,
+        memory_bandwidth=1600e9,
+        link_bandwidth=100e9,
+        network_bandwidth=12.5e9,
+        dimensions=2,
+        full_ring=16,
+        sources=(
+            f"{_TPU_PAGES}v6e: 918 TFLOP/s, 32 GB, 1600 GB/s, 4 links of 800 GB/s both ways, 25.6 Tbit/s "
+            "of network for 256 chips",
+            f"{_RINGS}: a dimension of 16 is a ring",
+        ),
+    ),
+    "h200": Chip(
+        "NVIDIA H200",
+        peak_flops=989.5e12,
+        memory_bytes=141e9,
+        memory_bandwidth=4800e9,
+        link_bandwidth=450e9,
+        network_bandwidth=50e9,
+        dimensions=0,
+        full_ring=0,
+        sources=(
+            "https://www.nvidia.com/en-us/data-center/h200/ (SXM): 1979 TFLOP/s with sparsity, so half "
+            "without; 141 GB, 4.8 TB/s, NVLink of 900 GB/s both ways",
+            "https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html (DGX H200): "
+            "400 Gbit/s of network a GPU",
+        ),
+    ),
+}

@@ -1,0 +1,211 @@
+"""A plan as people read it, and as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from birdie_jax.planning.largest_batch import LargestBatch
+from birdie_jax.planning.planner import Plan
+
+_GIB = 2**30
+
+
+def as_text(plan: Plan, largest: LargestBatch | None) -> str:
+    """Return everything that is told of one plan."""
+    parts = [_head(plan), _memory(plan, largest)]
+    if plan.reading is not None:
+        parts += [_work(plan), _exchanges(plan)]
+    if plan.bounds is not None:
+        parts.append(_bounds(plan))
+    if plan.reading is not None:
+        parts.append(_heaviest(plan))
+    parts.append(_assumed(plan))
+    return "\n\n".join(parts)
+
+
+def _head(plan: Plan) -> str:
+    title = plan.topology.chip.title if plan.topology.chip else "CPU"
+    per_device = plan.rows / plan.row_shards
+    return (
+        f"{plan.topology.name}: {plan.devices} x {title}, mesh {mesh_text(plan.mesh)}\n"
+        f"batch: {plan.rows} rows of {plan.length} tokens, {per_device:g} rows for each device along data and "
+        f"fsdp\ncompiled in {plan.compile_seconds:.0f} s"
+    )
+
+
+def mesh_text(mesh: dict[str, int]) -> str:
+    """Return a mesh as --compare takes it: the axes of more than one device."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"
+
+
+def _memory(plan: Plan, largest: LargestBatch | None) -> str:
+    need = plan.bytes_per_device
+    rows = {
+        "parameters": need.parameters,
+        "optimizer": need.optimizer,
+        "bandit and step": need.other_state,
+        "activations kept for the backward pass": need.activations,
+        "other temporaries, gradients included": need.temporaries,
+        "batch, code and the rest": need.batch,
+        "total": need.total,
+        "available": need.available,
+    }
+    lines = [f"fits: {'yes' if plan.fits else 'NO'}", "memory of a device"]
+    lines += [f"  {name:40} {_gib(size):>10}" for name, size in rows.items()]
+    if largest is not None:
+        how = "compiled, and the next larger one does not fit" if largest.verified else "by a line through "
+        if not largest.verified:
+            how += "two compiled batches; --largest_batch=verify compiles it"
+        lines.append(f"largest batch that fits: {largest.rows} rows ({how})")
+    return "\n".join(lines)
+
+
+def _gib(size: float | None) -> str:
+    return "not told" if size is None else f"{size / _GIB:.3f} GiB"
+
+
+def _work(plan: Plan) -> str:
+    flops = plan.reading.flops
+    return (
+        "work of a device in a step\n"
+        f"  {'matrix products and kernels':40} {flops.products / 1e12:10.3f} TFLOP\n"
+        f"  {'all other arithmetic':40} {flops.elementwise / 1e12:10.3f} TFLOP\n"
+        f"  {'of these the model asks for':40} {plan.model_flops / plan.devices / 1e12:10.3f} TFLOP\n"
+        f"  {'moved between chip and main memory':40} {plan.reading.bytes_moved / 1e9:10.3f} GB"
+    )
+
+
+def _exchanges(plan: Plan) -> str:
+    if not plan.exchanges:
+        return "collectives: none"
+    lines = [
+        "collectives of a device in a step",
+        f"  {'kind':20} {'along':24} {'devices':>7} {'times':>7} {'payload GB':>11} {'sent GB':>9}",
+    ]
+    lines += [
+        f"  {one.kind:20} {one.axes:24} {one.devices:7} {one.times:7} {one.payload_bytes / 1e9:11.4f} "
+        f"{one.sent_bytes / 1e9:9.4f}"
+        for one in plan.exchanges
+    ]
+    return "\n".join(lines)
+
+
+def _bounds(plan: Plan) -> str:
+    bounds = plan.bounds
+    lines = [
+        "bounds: no step can be faster than each of these",
+        f"  {'set by':40} {'step ms':>10} {'tokens/s':>14} {'MFU':>6}",
+    ]
+    rows = {"matrix products": bounds.products, "main memory": bounds.memory}
+    rows |= dict(sorted(bounds.links.items()))
+    rows["all of them, everything overlapped"] = bounds.step
+    rows["memory and collectives alone"] = max(bounds.memory, bounds.collectives)
+    rows["nothing overlapped"] = bounds.nothing_overlaps
+    for name, seconds in rows.items():
+        if seconds:
+            lines.append(
+                f"  {name:40} {seconds * 1e3:10.2f} {plan.tokens_per_second(seconds):14,.0f} "
+                f"{plan.mfu(seconds):6.1%}"
+            )
+    return "\n".join(lines)
+
+
+def _heaviest(plan: Plan) -> str:
+    lines = ["instructions that move most", f"  {'GB':>8} {'TFLOP':>8} {'times':>6}  instruction"]
+    lines += [
+        f"  {one.bytes / 1e9:8.3f} {one.flops / 1e12:8.3f} {one.times:6}  {one.name} ({one.opcode}) "
+        f"{one.source[-90:]}"
+        for one in plan.reading.heaviest
+    ]
+    return "\n".join(lines)
+
+
+def _assumed(plan: Plan) -> str:
+    chip = plan.topology.chip
+    if chip is None:
+        return "no figures are assumed of a CPU, and so no bounds are told"
+    between = "between hosts" if not chip.dimensions else "between slices"
+    links = "each link" if chip.dimensions else "NVLink"
+    return "\n".join(
+        [
+            f"assumed of a {chip.title}: {chip.peak_flops / 1e12:g} TFLOP/s (bfloat16), "
+            f"{chip.memory_bytes / _GIB:.2f} GiB, {chip.memory_bandwidth / 1e9:g} GB/s, one way "
+            f"{chip.link_bandwidth / 1e9:g} GB/s {links} and {chip.network_bandwidth / 1e9:g} GB/s {between}",
+            *(f"  {source}" for source in chip.sources),
+        ]
+    )
+
+
+def compared(plans: Sequence[Plan]) -> str:
+    """Return a table of several meshes side by side."""
+    columns = ["mesh", "rows", "fits", "GiB", "TFLOP", "HBM GB", "sent GB"]
+    columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "compile s"]
+    table = [columns]
+    for plan in plans:
+        row = [mesh_text(plan.mesh), str(plan.rows), "yes" if plan.fits else "NO"]
+        row.append(f"{plan.bytes_per_device.total / _GIB:.2f}")
+        if plan.reading is None:
+            row += ["-"] * 3
+        else:
+            sent = sum(one.sent_bytes for one in plan.exchanges)
+            row += [f"{plan.reading.flops.products / 1e12:.2f}"]
+            row += [f"{plan.reading.bytes_moved / 1e9:.2f}", f"{sent / 1e9:.3f}"]
+        bounds = plan.bounds
+        if bounds is None:
+            row += ["-"] * 6
+        else:
+            seconds = (bounds.products, bounds.memory, bounds.collectives)
+            row += [f"{1e3 * part:.2f}" for part in seconds] + [bounds.set_by]
+            row += [f"{plan.tokens_per_second(bounds.step):,.0f}", f"{plan.mfu(bounds.step):.1%}"]
+        table.append([*row, f"{plan.compile_seconds:.0f}"])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in table
+    ]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def as_json(plan: Plan, largest: LargestBatch | None = None) -> dict[str, Any]:
+    """Return a plan as plain dicts; what is not known of a refused program is None.
+
+    FLOPs and bytes are those of one device in one step, tokens and `model_flops_per_step` of all devices.
+    """
+    reading, bounds, chip = plan.reading, plan.bounds, plan.topology.chip
+    result = {
+        "topology": plan.topology.name,
+        "devices": plan.devices,
+        "mesh": plan.mesh,
+        "rows": plan.rows,
+        "length": plan.length,
+        "fits": plan.fits,
+        "bytes_per_device": plan.bytes_per_device._asdict(),
+        "flops_per_step": reading and reading.flops.products + reading.flops.elementwise,
+        "product_flops_per_step": reading and reading.flops.products,
+        "model_flops_per_step": plan.model_flops,
+        "hbm_bytes_per_step": reading and reading.bytes_moved,
+        "collective_bytes_per_step": reading and sum(one.sent_bytes for one in plan.exchanges),
+        "collectives": [one._asdict() for one in plan.exchanges],
+        "heaviest_instructions": [one._asdict() for one in reading.heaviest] if reading else [],
+        "compile_seconds": plan.compile_seconds,
+        "largest_batch": largest and largest._asdict(),
+        "chip": chip and chip._asdict(),
+        "bounds": None,
+        "tokens_per_second_bound": None,
+        "mfu_bound": None,
+    }
+    if bounds is not None:
+        without_products = max(bounds.memory, bounds.collectives)
+        result |= {
+            "bounds": {
+                "products_seconds": bounds.products,
+                "memory_seconds": bounds.memory,
+                "link_seconds": bounds.links,
+                "step_seconds": bounds.step,
+                "nothing_overlaps_seconds": bounds.nothing_overlaps,
+                "set_by": bounds.set_by,
+            },
+            "tokens_per_second_bound": plan.tokens_per_second(bounds.step),
+            "mfu_bound": plan.mfu(bounds.step),
+            "mfu_bound_memory_and_collectives": plan.mfu(without_products),
+        }
+    return result

@@ -1,0 +1,143 @@
+"""The machine that a plan is made for: its devices, which need not be there, and the links between them."""
+
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from birdie_jax.config import ConfigError
+from birdie_jax.planning.chips import CHIPS, Chip
+from birdie_jax.planning.compilers import find_gpu_compiler, find_tpu_compiler
+
+ALLOWED = (
+    "v4:4x4x4 and v5p:4x4x4 (chips along three dimensions), v5e:16x16 and v6e:16x16 (along two), each with "
+    "',slices=2' for slices joined by a network; h200:2x8 (hosts and GPUs of each); cpu and cpu:8 (devices "
+    "of this machine)"
+)
+_GPUS_OF_A_HOST = 8
+# What XLA asks of a device, from the properties that the CUDA driver reports of an H200.
+_H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+  shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 150000000000 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 8 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+class Place(NamedTuple):
+    """Where a device is.
+
+    Attributes:
+        domain: number of the slice or host; within one, devices are joined by links.
+        coordinates: in the grid of the links; empty where there is none.
+    """
+
+    domain: int
+    coordinates: tuple[int, ...]
+
+
+class Topology(NamedTuple):
+    """Devices that a program can be compiled for.
+
+    Attributes:
+        name: as it was asked for.
+        chip: figures of a device; None for the CPU, of which none are assumed.
+        devices: of JAX.
+        shape: extents of the grid of links of a slice; empty where there is none.
+    """
+
+    name: str
+    chip: Chip | None
+    devices: tuple[Any, ...]
+    shape: tuple[int, ...]
+
+    def place(self, device: Any) -> Place:
+        """Return where a device is."""
+        if self.shape:
+            return Place(getattr(device, "slice_index", 0), tuple(device.coords[: len(self.shape)]))
+        return Place(device.process_index, ())
+
+    def is_ring(self, dimension: int) -> bool:
+        """Return whether the links of a dimension of the grid close to a ring."""
+        if self.chip.full_ring:
+            return self.shape[dimension] >= self.chip.full_ring
+        return all(extent % 4 == 0 for extent in self.shape)
+
+
+def make_topology(name: str) -> Topology:
+    """Return the topology that `name` asks for.
+
+    Raises:
+        ConfigError: there is no such topology; the message tells the allowed ones.
+        MissingCompiler: the compiler for it is not installed; the message tells how it is.
+    """
+    chip, extents, slices = _parse(name)
+    if chip == "cpu":
+        return Topology(name, None, tuple(_cpu_devices(name, extents)), ())
+    if chip == "h200":
+        hosts, gpus = extents
+        find_gpu_compiler()
+        shape = f"1x{hosts}x{gpus}"
+        found = topologies.get_topology_desc(shape, "cuda", target_config=_H200, topology=shape)
+        return Topology(name, CHIPS[chip], tuple(found.devices), ())
+    find_tpu_compiler()
+    options = {"num_slices": slices} if slices > 1 else {}
+    try:
+        found = topologies.get_topology_desc(
+            f"{chip}:{'x'.join(map(str, extents))}", platform="tpu", **options
+        )
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise _refused(name, str(error).splitlines()[0]) from error
+    return Topology(name, CHIPS[chip], tuple(found.devices), extents)
+
+
+def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
+    found = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)*))?(?:,slices=(\d+))?", name)
+    if found is None:
+        raise _refused(name)
+    chip, shape, slices = found.groups()
+    if chip != "cpu" and chip not in CHIPS:
+        raise _refused(name, f"chip {chip!r} is unknown")
+    extents = tuple(int(extent) for extent in shape.split("x")) if shape else ()
+    if 0 in extents or slices == "0":
+        raise _refused(name, "an extent is 0")
+    dimensions = {"cpu": (0, 1), "h200": (2,)}.get(chip) or (CHIPS[chip].dimensions,)
+    if len(extents) not in dimensions:
+        wanted = " or ".join(map(str, dimensions))
+        raise _refused(name, f"its shape has {len(extents)} dimensions in place of {wanted}")
+    if slices and not (chip in CHIPS and CHIPS[chip].dimensions):
+        raise _refused(name, f"{chip} has no slices")
+    if chip == "h200" and extents[1] > _GPUS_OF_A_HOST:
+        raise _refused(name, f"a host has at most {_GPUS_OF_A_HOST} GPUs")
+    return chip, extents, int(slices or 1)
+
+
+def _refused(name: str, reason: str = "") -> ConfigError:
+    because = f" ({reason})" if reason else ""
+    return ConfigError(f"--topology: found {name!r}{because}; allowed: {ALLOWED}")
+
+
+def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Any]:
+    if extents:
+        try:
+            jax.config.update("jax_num_cpu_devices", prod(extents))
+        except RuntimeError:
+            # JAX has its devices already.
+            pass
+    devices = jax.devices("cpu")
+    wanted = prod(extents) if extents else len(devices)
+    if len(devices) < wanted:
+        raise ConfigError(
+            f"--topology: found {name!r}, and this process has {len(devices)} CPU devices; "
+            "allowed: as many, before anything else has asked JAX for its devices"
+        )
+    return devices[:wanted]

@@ -1,0 +1,117 @@
+"""Programs written by hand, of which it is known what they execute and how often."""
+
+import pytest
+
+from birdie_jax.planning.execution import UnknownTripCount, executed, trip_count
+from birdie_jax.planning.program_text import ArrayType, parse_program, parse_types
+
+LOOPS = """HloModule loops, is_scheduled=true
+
+%inner_body (p.1: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p.1 = (s32[], f32[4]{0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  %x.1 = f32[4]{0} get-tuple-element(%p.1), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i.1, %one)
+  %twice = f32[4]{0} add(%x.1, %x.1), metadata={op_name="jit(f)/while (inner)/add"}
+  ROOT %t.1 = (s32[], f32[4]{0}) tuple(%next, %twice)
+}
+
+%compared (p.2: s32[], p.3: s32[]) -> pred[] {
+  %p.2 = s32[] parameter(0)
+  %p.3 = s32[] parameter(1)
+  ROOT %less = pred[] compare(%p.2, %p.3), direction=LT
+}
+
+%inner_condition (p.4: (s32[], f32[4])) -> pred[] {
+  %p.4 = (s32[], f32[4]{0}) parameter(0)
+  %i.2 = s32[] get-tuple-element(%p.4), index=0
+  %bound = s32[] constant(5)
+  ROOT %fused = pred[] fusion(%i.2, %bound), kind=kLoop, calls=%compared
+}
+
+%outer_body (p.5: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p.5 = (s32[], f32[4]{0}) parameter(0)
+  ROOT %inner = (s32[], f32[4]{0}) while(%p.5), condition=%inner_condition, body=%inner_body
+}
+
+%outer_condition (p.6: (s32[], f32[4])) -> pred[] {
+  %p.6 = (s32[], f32[4]{0}) parameter(0)
+  ROOT %true = pred[] constant(true)
+}
+
+%small (p.7: f32[4]) -> f32[4] {
+  %p.7 = f32[4]{0} parameter(0)
+  ROOT %a = f32[4]{0} negate(%p.7)
+}
+
+%large (p.8: f32[4]) -> f32[4] {
+  %p.8 = f32[4]{0} parameter(0)
+  %b.1 = f32[4]{0} negate(%p.8)
+  ROOT %b.2 = f32[4]{0} negate(%b.1)
+}
+
+%wrapped (p.9: f32[4]) -> f32[4] {
+  %p.9 = f32[4]{0} parameter(0)
+  ROOT %copied = f32[4]{0} copy(%p.9)
+}
+
+ENTRY %main (start: s32[], x: f32[4], choice: pred[]) -> f32[4] {
+  %start = s32[] parameter(0)
+  %x = f32[4]{0} parameter(1)
+  %choice = pred[] parameter(2)
+  %t.2 = (s32[], f32[4]{0}) tuple(%start, %x)
+  %outer = (s32[], f32[4]{0}) while(%t.2), condition=%outer_condition, body=%outer_body, backend_config={"known_trip_count":{"n":"3"},"known_init_step":{"init":"0","step":"1"}}
+  %y = f32[4]{0} get-tuple-element(%outer), index=1
+  %z = f32[4]{0} conditional(%choice, %y, %y), true_computation=%small, false_computation=%large
+  %begun = ((f32[4]{0}), f32[4]{0}, u32[]) async-start(%z), calls=%wrapped
+  %going = ((f32[4]{0}), f32[4]{0}, u32[]) async-update(%begun)
+  %ended = f32[4]{0} async-done(%going)
+  %fetched = (f32[4]{0:S(1)}, f32[4]{0}, u32[]) copy-start(%ended)
+  ROOT %done = f32[4]{0:S(1)} copy-done(%fetched)
+}
+"""
+
+
+def times_of(text):
+    found = executed(parse_program(text), lambda one: (float(one.times),))
+    return {one.instruction.name: one for one in found if one.instruction.opcode not in ("parameter", "constant")}
+
+
+def test_loops_multiply_what_is_in_them():
+    found = times_of(LOOPS)
+    assert found["twice"].times == 3 * 5
+    assert found["fused"].times == 3 * 5
+    assert found["twice"].instruction.source == "jit(f)/while (inner)/add"
+
+
+def test_of_a_conditional_the_branch_that_costs_most_counts():
+    found = times_of(LOOPS)
+    assert "a" not in found
+    assert found["b.1"].times == found["b.2"].times == 1
+
+
+def test_asynchronous_instructions_count_once_with_the_type_of_their_end():
+    found = times_of(LOOPS)
+    assert found["copied"].times == 1
+    assert not {"begun", "going", "ended", "done"} & set(found)
+    assert found["fetched"].types == (ArrayType("f32", (4,), in_main_memory=False),)
+
+
+def test_a_loop_that_does_not_tell_its_turns_is_refused_by_name():
+    program = parse_program(LOOPS.replace("known_trip_count", "unknown"))
+    with pytest.raises(UnknownTripCount, match="loop outer.*outer_condition"):
+        trip_count(program, program.entry.instructions["outer"])
+
+
+def test_types():
+    text = "(bf16[8,2048]{1,0:T(8,128)(2,1)S(1)}, /*index=1*/pred[], s4[3]{0}, f8e4m3fn[2,2]{1,0:S(5)})"
+    first, flag, nibbles, quarter = parse_types(text)
+    assert first == ArrayType("bf16", (8, 2048), in_main_memory=False)
+    assert (first.bytes, flag.bytes, nibbles.bytes, quarter.bytes) == (2 * 8 * 2048, 1, 2, 4)
+    assert (flag.in_main_memory, quarter.in_main_memory) == (True, False)
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ValueError, match="has an entry; found 'no program'"):
+        parse_program("no program")
