@@ -139,7 +139,9 @@ def row(case: Case, found: dict) -> str:
 
 def main() -> None:
     """Plan what is missing, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, default=Path("scale_plan.jsonl"))
     parser.add_argument("--only", default="", help="plan cases of this table alone")
     parser.add_argument("--tables", action="store_true", help="print what is there, and plan nothing")

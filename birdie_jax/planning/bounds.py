@@ -30,7 +30,12 @@ class Bounds(NamedTuple):
     @property
     def step(self) -> float:
         """Seconds of a step in which everything overlaps."""
-        return max(self.products, self.memory, self.collectives)
+        return max(self.products, self.without_products)
+
+    @property
+    def without_products(self) -> float:
+        """Seconds that memory and collectives take, overlapped with each other."""
+        return max(self.memory, self.collectives)
 
     @property
     def nothing_overlaps(self) -> float:

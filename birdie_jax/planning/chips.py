@@ -1,6 +1,8 @@
 """Published figures of the chips that a plan can be made for, each with the page that tells it.
 
-Bandwidths of links and networks are one way; the pages tell both ways together, or the sum of all links.
+Bandwidths of links and networks are one way; the pages tell both ways together, or the sum of all links. The
+memory of a TPU is what its compiler leaves to a program, which it tells when it refuses one: somewhat less
+than on the page.
 """
 
 from typing import NamedTuple
@@ -24,6 +26,7 @@ class Chip(NamedTuple):
         dimensions: of the grid that the links make; 0 = every device of a host reaches every other.
         full_ring: extent from which a dimension of the grid closes to a ring, where that hangs on the
             dimension alone; 0 = where the extents of all dimensions are multiples of 4.
+        most: devices of a slice, or of a host.
         sources: where the figures come from.
     """
 
@@ -35,6 +38,7 @@ class Chip(NamedTuple):
     network_bandwidth: float
     dimensions: int
     full_ring: int
+    most: int
     sources: tuple[str, ...]
 
 
@@ -42,14 +46,15 @@ CHIPS = {
     "v4": Chip(
         "TPU v4",
         peak_flops=275e12,
-        memory_bytes=31.75 * _GIB,
+        memory_bytes=30.75 * _GIB,
         memory_bandwidth=1200e9,
         link_bandwidth=50e9,
         network_bandwidth=6.25e9,
         dimensions=3,
         full_ring=0,
+        most=4096,
         sources=(
-            f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s; rings where all extents are multiples of 4",
+            f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s, 4096 chips; rings where all extents are multiples of 4",
             "Jouppi et al. 2023, https://arxiv.org/abs/2304.01433, table 4: 6 links of 50 GB/s",
             f"{_RINGS}: 6.25 GB/s a chip between slices",
         ),
@@ -63,21 +68,23 @@ CHIPS = {
         network_bandwidth=3.125e9,
         dimensions=2,
         full_ring=16,
+        most=256,
         sources=(
             f"{_TPU_PAGES}v5e: 197 TFLOP/s, 16 GB, 819 GB/s, 4 links of 400 GB/s both ways, 6.4 Tbit/s "
-            "of network for 256 chips",
+            "of network for all 256 chips",
             f"{_RINGS}: a dimension of 16 is a ring",
         ),
     ),
     "v5p": Chip(
         "TPU v5p",
         peak_flops=459e12,
-        memory_bytes=95.74 * _GIB,
+        memory_bytes=95.73 * _GIB,
         memory_bandwidth=2765e9,
         link_bandwidth=100e9,
         network_bandwidth=6.25e9,
         dimensions=3,
         full_ring=0,
+        most=8960,
         sources=(
             f"{_TPU_PAGES}v5p: 459 TFLOP/s, 95 GiB, 2765 GB/s, 6 links of 1200 GB/s both ways, 50 Gbit/s "
             "of network a chip",
@@ -87,12 +94,13 @@ CHIPS = {
     "v6e": Chip(
         "TPU v6e",
         peak_flops=918e12,
-        memory_bytes=31.25 * _GIB,
+        memory_bytes=31.24 * _GIB,
         memory_bandwidth=1600e9,
         link_bandwidth=100e9,
         network_bandwidth=12.5e9,
         dimensions=2,
         full_ring=16,
+        most=256,
         sources=(
             f"{_TPU_PAGES}v6e: 918 TFLOP/s, 32 GB, 1600 GB/s, 4 links of 800 GB/s both ways, 25.6 Tbit/s "
             "of network for 256 chips",
@@ -108,6 +116,7 @@ CHIPS = {
         network_bandwidth=50e9,
         dimensions=0,
         full_ring=0,
+        most=8,
         sources=(
             "https://www.nvidia.com/en-us/data-center/h200/ (SXM): 1979 TFLOP/s with sparsity, so half "
             "without; 141 GB, 4.8 TB/s, NVLink of 900 GB/s both ways",

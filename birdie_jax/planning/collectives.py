@@ -20,6 +20,7 @@ from birdie_jax.planning.execution import Executed, operand_types
 from birdie_jax.planning.program_text import COLLECTIVES, Computation, Instruction, Program
 from birdie_jax.planning.replica_groups import Groups, MeshShape, groups_of
 
+
 class Collective(NamedTuple):
     """An exchange between devices that the program executes.
 

@@ -70,7 +70,9 @@ def _walk(program, computation, times, weigh) -> Iterator[Executed]:
                 for name in instruction.called(role)
             ]
             yield from max(branches, key=lambda branch: _total(map(weigh, branch)))
-        elif opcode in ("call", "async-start") or _stands_for_its_computation(program, computation, instruction):
+        elif opcode in ("call", "async-start") or _stands_for_its_computation(
+            program, computation, instruction
+        ):
             for role in ("to_apply", "calls", "called_computations"):
                 for name in instruction.called(role):
                     yield from _walk(program, program.computations[name], times, weigh)
@@ -84,7 +86,9 @@ def _walk(program, computation, times, weigh) -> Iterator[Executed]:
             )
 
 
-def _stands_for_its_computation(program: Program, computation: Computation, instruction: Instruction) -> bool:
+def _stands_for_its_computation(
+    program: Program, computation: Computation, instruction: Instruction
+) -> bool:
     """Return whether a custom call names one computation that takes just what the call is given."""
     names = instruction.called("called_computations")
     if instruction.opcode != "custom-call" or len(names) != 1:

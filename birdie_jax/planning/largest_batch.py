@@ -49,7 +49,11 @@ def largest_batch(config: Config, plan: Plan, *, verify: bool) -> LargestBatch:
 
 
 def find_largest(
-    needed: Callable[[int], int | float], known: Mapping[int, int | float], available: int | float, *, verify: bool
+    needed: Callable[[int], int | float],
+    known: Mapping[int, int | float],
+    available: int | float,
+    *,
+    verify: bool,
 ) -> LargestBatch:
     """Return the largest count whose need is at most `available`, for a need that is nearly affine.
 
@@ -91,9 +95,7 @@ def find_largest(
 
 def _where_line_meets(known: Mapping[int, int | float], available: int | float) -> int:
     """Return the last count below `available` on the line through the two counts nearest to it."""
-    (less, low), (more, high) = sorted(
-        sorted(known.items(), key=lambda pair: abs(pair[1] - available))[:2]
-    )
+    (less, low), (more, high) = sorted(sorted(known.items(), key=lambda pair: abs(pair[1] - available))[:2])
     slope = (high - low) / (more - less)
     if slope <= 0:
         return more

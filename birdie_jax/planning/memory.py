@@ -10,6 +10,11 @@ from birdie_jax.planning.program_text import Computation, Instruction, Program
 from birdie_jax.training.step import TrainState
 
 _TRANSPARENT = ("copy", "bitcast", "opt-barrier", "optimization-barrier", "copy-done", "copy-start")
+_SIZE = r"([\d.]+)([KMGT]?)"
+_OUT_OF_MEMORY = (
+    rf"Used {_SIZE} of {_SIZE} hbm",
+    rf"required for HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)",
+)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -105,8 +110,9 @@ class OutOfMemory(NamedTuple):
 
 def out_of_memory(message: str) -> OutOfMemory | None:
     """Return what a compiler's error message tells of memory, if that is what it is about."""
-    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message)
-    if found is None:
-        return None
-    needed, unit, available, of = found.groups()
-    return OutOfMemory(float(needed) * _UNITS[unit], float(available) * _UNITS[of])
+    for pattern in _OUT_OF_MEMORY:
+        found = re.search(pattern, message)
+        if found is not None:
+            needed, unit, available, of = found.groups()
+            return OutOfMemory(float(needed) * _UNITS[unit], float(available) * _UNITS[of])
+    return None

@@ -5,8 +5,9 @@
   pairs of an output position and a tap whose input is neither padding nor a hole of a dilation.
 - cuBLAS calls (GPU): as the `dot` that their configuration describes.
 - Pallas kernels: what their cost estimate tells; without one nothing.
-- all other arithmetic: 1 for each number of the result, for a reduction 1 for each number that it takes up.
-  Transcendental functions are not among them, nor does data movement count.
+- all other arithmetic: 1 for each number of the result; for a reduction, between devices too, what its
+  function takes for each number that it takes up. Transcendental functions are not among them, nor does data
+  movement count.
 """
 
 import json
@@ -25,6 +26,7 @@ ELEMENTWISE = frozenset(
     shift-right-logical sign subtract xor popcnt stochastic-convert real imag complex count-leading-zeros
     """.split()
 )
+_APPLY_A_FUNCTION = ("reduce", "map", "scatter", "all-reduce", "reduce-scatter")
 _CUBLAS = re.compile(r'custom_call_target="(__cublas\$\w+|__cublas\$lt\$matmul[\w$]*)"')
 _ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*?"flops":"?(\d+)')
 
@@ -55,8 +57,8 @@ def _flops(program: Program, computation: Computation, instruction: Instruction)
     operands = operand_types(computation, instruction) if opcode not in ("fusion", "parameter") else ()
     if opcode == "fusion":
         return _sum(program, instruction.called("calls"))
-    if opcode in ("reduce", "reduce-window", "map", "select-and-scatter", "scatter"):
-        return Flops(0.0, _reduction(instruction, operands))
+    if opcode.removesuffix("-start") in _APPLY_A_FUNCTION:
+        return Flops(0.0, _applied(program, instruction, operands))
     if opcode == "dot":
         return Flops(_dot(instruction, _by_name(computation, instruction)), 0.0)
     if opcode == "convolution":
@@ -82,10 +84,14 @@ def _by_name(computation: Computation, instruction: Instruction) -> list[ArrayTy
     return [kind for name in instruction.operands for kind in computation.instructions[name].types]
 
 
-def _reduction(instruction: Instruction, operands: tuple[ArrayType, ...]) -> float:
-    if instruction.opcode != "reduce":
-        return float(instruction.elements)
-    return float(max(operands[0].elements - instruction.elements, 0))
+def _applied(program: Program, instruction: Instruction, operands: tuple[ArrayType, ...]) -> float:
+    """Return the FLOPs of an instruction that applies a function to numbers again and again."""
+    each = _sum(program, instruction.called("to_apply")).elementwise
+    if instruction.opcode == "reduce":
+        return each * max(operands[0].elements - instruction.elements, 0)
+    if instruction.opcode == "scatter":
+        return each * operands[-1].elements
+    return each * sum(array.elements for array in instruction.types)
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -149,5 +155,7 @@ def _valid_pairs(window: _Window, image: int, taps: int, outputs: int) -> int:
     pairs = 0
     for tap in range(taps):
         at = positions + tap * window.tap_dilation
-        pairs += int(np.sum((at >= 0) & (at % window.image_dilation == 0) & (at // window.image_dilation < image)))
+        pairs += int(
+            np.sum((at >= 0) & (at % window.image_dilation == 0) & (at // window.image_dilation < image))
+        )
     return pairs

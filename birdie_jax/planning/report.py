@@ -50,7 +50,7 @@ def _memory(plan: Plan, largest: LargestBatch | None) -> str:
         "available": need.available,
     }
     lines = [f"fits: {'yes' if plan.fits else 'NO'}", "memory of a device"]
-    lines += [f"  {name:40} {_gib(size):>10}" for name, size in rows.items()]
+    lines += [f"  {name:40} {_binary(size):>11}" for name, size in rows.items()]
     if largest is not None:
         how = "compiled, and the next larger one does not fit" if largest.verified else "by a line through "
         if not largest.verified:
@@ -59,19 +59,36 @@ def _memory(plan: Plan, largest: LargestBatch | None) -> str:
     return "\n".join(lines)
 
 
-def _gib(size: float | None) -> str:
-    return "not told" if size is None else f"{size / _GIB:.3f} GiB"
+def _binary(size: float | None) -> str:
+    """Return bytes in the unit in which they are at least 1."""
+    if size is None:
+        return "not told"
+    units = [unit for unit in (("GiB", 2**30), ("MiB", 2**20)) if abs(size) >= unit[1]]
+    name, unit = units[0] if units else ("KiB", 2**10)
+    return f"{size / unit:.2f} {name}"
+
+
+def _decimal(amount: float, unit: str) -> str:
+    """Return an amount with the prefix with which it is at least 1."""
+    prefixes = [prefix for prefix in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if amount >= prefix[1]]
+    name, size = prefixes[0] if prefixes else ("k", 1e3)
+    return f"{amount / size:.2f} {name}{unit}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
 
 
 def _work(plan: Plan) -> str:
     flops = plan.reading.flops
-    return (
-        "work of a device in a step\n"
-        f"  {'matrix products and kernels':40} {flops.products / 1e12:10.3f} TFLOP\n"
-        f"  {'all other arithmetic':40} {flops.elementwise / 1e12:10.3f} TFLOP\n"
-        f"  {'of these the model asks for':40} {plan.model_flops / plan.devices / 1e12:10.3f} TFLOP\n"
-        f"  {'moved between chip and main memory':40} {plan.reading.bytes_moved / 1e9:10.3f} GB"
-    )
+    rows = {
+        "matrix products and kernels": _decimal(flops.products, "FLOP"),
+        "all other arithmetic": _decimal(flops.elementwise, "FLOP"),
+        "asked for by the model": _decimal(plan.model_flops / plan.devices, "FLOP"),
+        "moved between chip and main memory": _decimal(plan.reading.bytes_moved, "B"),
+    }
+    lines = [f"  {name:40} {amount:>12}" for name, amount in rows.items()]
+    return "\n".join(["work of a device in a step", *lines])
 
 
 def _exchanges(plan: Plan) -> str:
@@ -79,11 +96,11 @@ def _exchanges(plan: Plan) -> str:
         return "collectives: none"
     lines = [
         "collectives of a device in a step",
-        f"  {'kind':20} {'along':24} {'devices':>7} {'times':>7} {'payload GB':>11} {'sent GB':>9}",
+        f"  {'kind':20} {'along':20} {'devices':>7} {'times':>7} {'payload':>11} {'sent':>11}",
     ]
     lines += [
-        f"  {one.kind:20} {one.axes:24} {one.devices:7} {one.times:7} {one.payload_bytes / 1e9:11.4f} "
-        f"{one.sent_bytes / 1e9:9.4f}"
+        f"  {one.kind:20} {one.axes:20} {one.devices:7} {one.times:7} "
+        f"{_decimal(one.payload_bytes, 'B'):>11} {_decimal(one.sent_bytes, 'B'):>11}"
         for one in plan.exchanges
     ]
     return "\n".join(lines)
@@ -92,28 +109,31 @@ def _exchanges(plan: Plan) -> str:
 def _bounds(plan: Plan) -> str:
     bounds = plan.bounds
     lines = [
-        "bounds: no step can be faster than each of these",
-        f"  {'set by':40} {'step ms':>10} {'tokens/s':>14} {'MFU':>6}",
+        "bounds: no step is faster than each of these",
+        f"  {'set by':40} {'a step':>12} {'tokens/s':>14} {'MFU':>6}",
     ]
     rows = {"matrix products": bounds.products, "main memory": bounds.memory}
     rows |= dict(sorted(bounds.links.items()))
     rows["all of them, everything overlapped"] = bounds.step
-    rows["memory and collectives alone"] = max(bounds.memory, bounds.collectives)
+    rows["memory and collectives alone"] = bounds.without_products
     rows["nothing overlapped"] = bounds.nothing_overlaps
     for name, seconds in rows.items():
         if seconds:
             lines.append(
-                f"  {name:40} {seconds * 1e3:10.2f} {plan.tokens_per_second(seconds):14,.0f} "
+                f"  {name:40} {_milliseconds(seconds):>12} {plan.tokens_per_second(seconds):14,.0f} "
                 f"{plan.mfu(seconds):6.1%}"
             )
     return "\n".join(lines)
 
 
 def _heaviest(plan: Plan) -> str:
-    lines = ["instructions that move most", f"  {'GB':>8} {'TFLOP':>8} {'times':>6}  instruction"]
+    lines = [
+        "instructions that move most",
+        f"  {'bytes':>10} {'products':>12} {'times':>6}  instruction",
+    ]
     lines += [
-        f"  {one.bytes / 1e9:8.3f} {one.flops / 1e12:8.3f} {one.times:6}  {one.name} ({one.opcode}) "
-        f"{one.source[-90:]}"
+        f"  {_decimal(one.bytes, 'B'):>10} {_decimal(one.flops, 'FLOP'):>12} {one.times:6}  "
+        f"{one.name} ({one.opcode}) {one.source[-80:]}"
         for one in plan.reading.heaviest
     ]
     return "\n".join(lines)
@@ -194,7 +214,6 @@ def as_json(plan: Plan, largest: LargestBatch | None = None) -> dict[str, Any]:
         "mfu_bound": None,
     }
     if bounds is not None:
-        without_products = max(bounds.memory, bounds.collectives)
         result |= {
             "bounds": {
                 "products_seconds": bounds.products,
@@ -206,6 +225,6 @@ def as_json(plan: Plan, largest: LargestBatch | None = None) -> dict[str, Any]:
             },
             "tokens_per_second_bound": plan.tokens_per_second(bounds.step),
             "mfu_bound": plan.mfu(bounds.step),
-            "mfu_bound_memory_and_collectives": plan.mfu(without_products),
+            "mfu_bound_memory_and_collectives": plan.mfu(bounds.without_products),
         }
     return result

@@ -17,7 +17,8 @@ ALLOWED = (
     "',slices=2' for slices joined by a network; h200:2x8 (hosts and GPUs of each); cpu and cpu:8 (devices "
     "of this machine)"
 )
-_GPUS_OF_A_HOST = 8
+# Both cores of a chip as one device, as JAX has them on Cloud TPUs.
+_CHIP_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 # What XLA asks of a device, from the properties that the CUDA driver reports of an H200.
 _H200 = """
 gpu_device_info {
@@ -90,7 +91,7 @@ def make_topology(name: str) -> Topology:
         found = topologies.get_topology_desc(shape, "cuda", target_config=_H200, topology=shape)
         return Topology(name, CHIPS[chip], tuple(found.devices), ())
     find_tpu_compiler()
-    options = {"num_slices": slices} if slices > 1 else {}
+    options = _CHIP_OPTIONS.get(chip, {}) | ({"num_slices": slices} if slices > 1 else {})
     try:
         found = topologies.get_topology_desc(
             f"{chip}:{'x'.join(map(str, extents))}", platform="tpu", **options
@@ -116,8 +117,10 @@ def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
         raise _refused(name, f"its shape has {len(extents)} dimensions in place of {wanted}")
     if slices and not (chip in CHIPS and CHIPS[chip].dimensions):
         raise _refused(name, f"{chip} has no slices")
-    if chip == "h200" and extents[1] > _GPUS_OF_A_HOST:
-        raise _refused(name, f"a host has at most {_GPUS_OF_A_HOST} GPUs")
+    together = extents[1:] if chip == "h200" else extents
+    if chip in CHIPS and prod(together) > CHIPS[chip].most:
+        where = "a host" if chip == "h200" else "a slice"
+        raise _refused(name, f"{where} has at most {CHIPS[chip].most} of them, not {prod(together)}")
     return chip, extents, int(slices or 1)
 
 

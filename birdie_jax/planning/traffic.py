@@ -62,7 +62,9 @@ def _fusion(program: Program, fused: Computation, one: Executed) -> int:
             moved += min(_read(program, fused, parameter), _total(types))
     for inner in fused:
         if _in_steps(program, inner) and _starts(fused, inner):
-            moved += _total(inner.types) + sum(_total(fused.instructions[name].types) for name in inner.operands)
+            moved += _total(inner.types) + sum(
+                _total(fused.instructions[name].types) for name in inner.operands
+            )
     return moved + _written(program, fused, fused.root, one.types)
 
 
@@ -110,9 +112,7 @@ def _read(program: Program, fused: Computation, value: Instruction) -> int:
     return min(needed, whole)
 
 
-def _written(
-    program: Program, fused: Computation, value: Instruction, types: tuple[ArrayType, ...]
-) -> int:
+def _written(program: Program, fused: Computation, value: Instruction, types: tuple[ArrayType, ...]) -> int:
     """Return the bytes of `types` that a fused computation writes as `value`."""
     if not _in_memory(types) or value.opcode == "parameter" or _in_steps(program, value):
         return 0

@@ -75,7 +75,11 @@ ENTRY %main (start: s32[], x: f32[4], choice: pred[]) -> f32[4] {
 
 def times_of(text):
     found = executed(parse_program(text), lambda one: (float(one.times),))
-    return {one.instruction.name: one for one in found if one.instruction.opcode not in ("parameter", "constant")}
+    return {
+        one.instruction.name: one
+        for one in found
+        if one.instruction.opcode not in ("parameter", "constant")
+    }
 
 
 def test_loops_multiply_what_is_in_them():

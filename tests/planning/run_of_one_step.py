@@ -1,0 +1,68 @@
+"""Run by test_plan.py on fake devices: one step of a run as the train loop makes it, and what it takes."""
+
+import json
+import runpy
+import sys
+
+import jax
+import numpy as np
+
+from birdie_jax.batch import Batch
+from birdie_jax.config import parse_config
+from birdie_jax.training.mixture import configured_mixture
+from birdie_jax.training.programs import make_programs
+from birdie_jax.training.sharding import make_mesh, of_batch
+from birdie_jax.vocabulary import padded_vocab_size
+
+
+def made_batch(rows, length):
+    """Return a batch of whole rows, half context and half target."""
+    tokens = np.random.default_rng(0).integers(256, 500, (rows, length)).astype(np.int32)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), tokens.shape)
+    context = positions < length // 2
+    ones = np.ones_like(tokens)
+    return Batch(tokens, tokens, ~context, ones, positions, context, 0 * ones)
+
+
+def bytes_on(device, tree):
+    """Return the bytes of the arrays of `tree` that lie on `device`."""
+    shards = (shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
+    return sum(shard.data.nbytes for shard in shards if shard.device == device)
+
+
+def main():
+    file, overrides = sys.argv[1], sys.argv[2:]
+    config = runpy.run_path(file)["get_config"]()
+    config.update_from_flattened_dict(
+        {name: int(value) for name, value in (override.split("=") for override in overrides)}
+    )
+    config = parse_config(config)
+    vocab_size = padded_vocab_size(config.data.vocab_size)
+    mesh = make_mesh(config, vocab_size)
+    with jax.set_mesh(mesh):
+        programs = make_programs(config, vocab_size, configured_mixture(config), mesh)
+        state = programs.create_state()
+        batch = jax.device_put(made_batch(config.batching.rows, config.batching.length), of_batch(mesh))
+        first = mesh.devices.flat[0]
+        told = {
+            "parameters": bytes_on(first, state.params),
+            "optimizer": bytes_on(first, state.optimizer),
+            "state": bytes_on(first, state),
+        }
+        compiled = programs.train_step.lower(state, batch).compile()
+        state, metrics = programs.train_step(state, batch)
+        assert np.isfinite(metrics.loss)
+    memory = compiled.memory_analysis()
+    told["total"] = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
+    told["flops"] = compiled.cost_analysis()["flops"]
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""FLOPs that models ask for, beside sums by hand and what is compiled."""
+
+import pytest
+
+from birdie_jax.config import ModelConfig
+from birdie_jax.planning.model_flops import model_flops_per_token
+
+
+def config(**fields):
+    return ModelConfig(layers=2, features=32, state=48, mlp_features=64, heads=4, **fields)
+
+
+def test_a_gated_ssm_by_hand():
+    # Four maps into the state and one out of it, the forget bias, a norm; the final norm; the table.
+    layer = 5 * 32 * 48 + 48 + 32
+    expected = 6 * (2 * layer + 32 + 384 * 32)
+    assert model_flops_per_token(config(name="gated_ssm"), 384, 128) == expected
+
+
+def test_a_table_that_is_only_looked_up_does_not_count():
+    tied = model_flops_per_token(config(name="gated_ssm"), 384, 128)
+    assert model_flops_per_token(config(name="gated_ssm", tie_embeddings=False), 384, 128) == tied
+
+
+def test_attention_grows_with_the_row_and_recurrences_do_not():
+    short, long = (model_flops_per_token(config(name="transformer"), 384, length) for length in (128, 256))
+    assert long - short == 12 * 2 * 128 * 32
+    assert len({model_flops_per_token(config(name="hawk"), 384, length) for length in (128, 256)}) == 1
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("gated_ssm_plus", 1.4e9), ("transformer", 1.4e9)])
+def test_the_paper_s_size(name, parameters):
+    fields = {"gated_ssm_plus": {"mlp_features": 4864}, "transformer": {"mlp_features": 6400}}[name]
+    model = ModelConfig(name=name, layers=24, features=2048, state=2560, heads=16, **fields)
+    flops = model_flops_per_token(model, 32_256, 2048)
+    attention = 12 * 24 * 2048 * 2048 if name == "transformer" else 0
+    assert (flops - attention) / 6 == pytest.approx(parameters, rel=0.03)

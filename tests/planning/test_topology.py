@@ -1,0 +1,52 @@
+"""Names of topologies that cannot be had are refused with those that can."""
+
+import pytest
+
+from birdie_jax.config import ConfigError
+from birdie_jax.planning.compilers import MissingCompiler, find_tpu_compiler
+from birdie_jax.planning.topology import make_topology
+
+REFUSED = {
+    "v9:2x2": "chip 'v9' is unknown",
+    "v5p:4x4": "2 dimensions in place of 3",
+    "v5p": "0 dimensions in place of 3",
+    "v5e:4x4x4": "3 dimensions in place of 2",
+    "v5e:0x4": "an extent is 0",
+    "v5e:32x32": "a slice has at most 256 of them, not 1024",
+    "h200:2x9": "a host has at most 8 of them, not 9",
+    "h200:2x8,slices=2": "h200 has no slices",
+    "cpu:2x2": "2 dimensions in place of 0 or 1",
+    "v5e:4x4,slices=0": "an extent is 0",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    with pytest.raises(ConfigError) as error:
+        make_topology(name)
+    message = str(error.value)
+    assert message.startswith(f"--topology: found '{name}'")
+    assert REFUSED[name] in message
+    assert "allowed: v4:4x4x4" in message
+    assert "\n" not in message
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ConfigError, match="--topology: found 'so many chips'; allowed: v4"):
+        make_topology("so many chips")
+
+
+def test_more_devices_than_there_are():
+    import jax
+
+    jax.devices()
+    with pytest.raises(ConfigError, match="'cpu:4096', and this process has .* CPU devices"):
+        make_topology("cpu:4096")
+
+
+def test_a_missing_compiler_is_told_with_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("BIRDIE_COMPILERS", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("birdie_jax.planning.compilers._is_there", lambda module: False)
+    with pytest.raises(MissingCompiler, match=r"-m pip install --no-deps --target=\S+ libtpu=="):
+        find_tpu_compiler()

@@ -1,0 +1,159 @@
+"""`python -m birdie_jax.plan`: beside a run on the same devices, for machines that are not there, bad input."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.whole_runs import CONFIG, REPOSITORY
+
+COMPILERS = os.environ.get("BIRDIE_COMPILERS", "")
+for_machines = pytest.mark.skipif(
+    not COMPILERS, reason="BIRDIE_COMPILERS is not set; tests/run.sh fetches the compilers"
+)
+# One layer and one loss chunk, so that XLA's own count, which counts a loop's body once, has no loop to miss.
+NO_LOOPS = {"train.loss_chunk": 128, "batching.rows": 4}
+
+
+def python(module, *arguments, devices=1):
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def plan(topology, *arguments, devices=1):
+    return python(
+        "birdie_jax.plan", f"--config={CONFIG}", f"--topology={topology}", *arguments, devices=devices
+    )
+
+
+def planned(tmp_path, topology, *arguments, devices=1):
+    file = tmp_path / "plan.json"
+    done = plan(topology, f"--json={file}", *arguments, devices=devices)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(file.read_text()), done.stdout
+
+
+@pytest.mark.parametrize(
+    "mesh", [{"data": 1}, {"data": 1, "fsdp": 2, "tensor": 2}], ids=["one device", "four devices"]
+)
+def test_a_plan_for_this_machine_is_what_a_run_on_it_takes(tmp_path, mesh):
+    fields = NO_LOOPS | {f"mesh.{axis}": size for axis, size in mesh.items()}
+    devices = 4 if "fsdp" in mesh else 1
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    found, text = planned(tmp_path, f"cpu:{devices}", "--largest_batch=skip", *overrides, devices=devices)
+    done = python(
+        "tests.planning.run_of_one_step",
+        str(CONFIG),
+        *(f"{name}={value}" for name, value in fields.items()),
+        devices=devices,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = json.loads(done.stdout)
+    need = found["bytes_per_device"]
+    assert (need["parameters"], need["optimizer"]) == (run["parameters"], run["optimizer"])
+    assert sum(need[name] for name in ("parameters", "optimizer", "other_state")) == run["state"]
+    assert need["total"] == pytest.approx(run["total"], rel=0.05)
+    assert found["flops_per_step"] == pytest.approx(run["flops"], rel=0.05)
+    assert found["fits"]
+    assert "fits: yes" in text
+    axes = {one["axes"] for one in found["collectives"]}
+    assert axes <= ({"fsdp", "tensor", "fsdp*tensor"} if devices > 1 else set())
+    assert bool(axes) == (devices > 1)
+
+
+def test_meshes_side_by_side(tmp_path):
+    found, text = planned(
+        tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64", devices=2
+    )
+    replicated, divided = found["plans"]
+    assert (replicated["mesh"]["data"], divided["mesh"]["fsdp"]) == (2, 2)
+    parameters = [one["bytes_per_device"]["parameters"] for one in found["plans"]]
+    assert 0.5 < parameters[1] / parameters[0] < 0.6
+    rows = [line.split("|")[1].strip() for line in text.splitlines()]
+    assert rows[0] == "mesh"
+    assert rows[2:] == ["data=2", "fsdp=2"]
+
+
+def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
+    found, text = planned(tmp_path, "cpu:1")
+    largest = found["largest_batch"]
+    assert largest["compilations"] == 1
+    assert not largest["verified"]
+    assert largest["rows"] > 2
+    assert f"largest batch that fits: {largest['rows']} rows" in text
+
+
+REFUSED = {
+    "--topology: found 'v9:2x2' (chip 'v9' is unknown); allowed: v4:4x4x4": ("v9:2x2",),
+    "config.mesh: found data=3": ("cpu:1", "--config.mesh.data=3"),
+    "config.batching.rows: found 2; allowed: a multiple of": (
+        "cpu:2",
+        "--config.mesh.data=1",
+        "--config.mesh.fsdp=2",
+        "--config.train.accumulation_steps=2",
+    ),
+    "--compare: found 'rows=2'; allowed: axis=devices": ("cpu:1", "--compare=rows=2"),
+    "--compare: found 'fsdp=0'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=0"),
+    "config.mesh.modle: unknown field": ("cpu:1", "--config.mesh.modle=3"),
+    "config.model.name: found 'gru'": ("cpu:1", "--config.model.name=gru"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_planned_is_told_in_one_line(message):
+    topology, *arguments = REFUSED[message]
+    done = plan(topology, *arguments, devices=2 if topology == "cpu:2" else 1)
+    assert done.returncode != 0
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("birdie_jax.plan: ")
+    assert message in line
+
+
+@for_machines
+@pytest.mark.slow
+def test_a_tpu_that_is_not_there(tmp_path):
+    arguments = ("--config.mesh.data=1", "--config.mesh.fsdp=4", "--largest_batch=skip")
+    found, text = planned(tmp_path, "v5e:2x2", "--config.batching.rows=8", *arguments)
+    assert found["fits"]
+    assert found["chip"]["title"] == "TPU v5e"
+    assert "https://cloud.google.com/tpu/docs/v5e" in text
+    # Six FLOPs for each parameter and token, and the logits once more.
+    assert 0.9 < found["product_flops_per_step"] * 4 / found["model_flops_per_step"] < 1.5
+    assert {one["axes"] for one in found["collectives"]} == {"fsdp"}
+    seconds = found["bounds"]
+    assert seconds["step_seconds"] == max(
+        seconds["products_seconds"], seconds["memory_seconds"], *seconds["link_seconds"].values()
+    )
+    assert found["tokens_per_second_bound"] == pytest.approx(8 * 128 / seconds["step_seconds"])
+    assert 0 < found["mfu_bound"] < found["mfu_bound_memory_and_collectives"] + 1e-9 <= 1
+
+    refused, text = planned(tmp_path, "v5e:2x2", "--config.batching.rows=2000000", *arguments)
+    assert not refused["fits"]
+    assert refused["bytes_per_device"]["total"] > refused["bytes_per_device"]["available"]
+    assert refused["bytes_per_device"]["parameters"] == found["bytes_per_device"]["parameters"]
+    assert "fits: NO" in text
+
+
+@for_machines
+@pytest.mark.slow
+def test_hosts_of_h200s_that_are_not_there(tmp_path):
+    found, _ = planned(
+        tmp_path,
+        "h200:2x2",
+        "--config.mesh.data=2",
+        "--config.mesh.fsdp=2",
+        "--config.batching.rows=4",
+        "--largest_batch=skip",
+    )
+    assert found["fits"]
+    assert {one["axes"] for one in found["collectives"]} >= {"data", "fsdp"}
+    assert set(found["bounds"]["link_seconds"]) == {"NVLink", "network"}
