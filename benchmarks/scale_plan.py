@@ -131,7 +131,8 @@ def row(case: Case, found: dict) -> str:
     return (
         f"{start}| {fits} | {gibibytes:.2f} | {found['product_flops_per_step'] / 1e12:.1f} "
         f"| {found['hbm_bytes_per_step'] / 1e9:.1f} | {found['collective_bytes_per_step'] / 1e9:.2f} "
-        f"| {bounds['products_seconds'] * 1e3:.0f} | {bounds['memory_seconds'] * 1e3:.0f} | {links * 1e3:.0f} "
+        f"| {bounds['products_seconds'] * 1e3:.0f} | {bounds['memory_seconds'] * 1e3:.0f} "
+        f"| {links * 1e3:.0f} "
         f"| {found['tokens_per_second_bound']:,.0f} | {found['mfu_bound']:.1%} "
         f"| {found['mfu_bound_memory_and_collectives']:.1%} | {found['compile_seconds']:.0f} |"
     )

@@ -1,11 +1,10 @@
 """Plan a run for machines that are not there.
 
-    python -m birdie_jax.plan --config=configs/birdie_1_4b.py --topology=v5p:4x4x4 --config.mesh.fsdp=64 \\
-        --config.batching.rows=512 --json=plan.json
+    python -m birdie_jax.plan --config=configs/birdie_1_4b.py --topology=v5p:4x4x4 --json=plan.json
 
-compiles the run's own train step for the topology, with no device, and tells whether it fits, the bytes of a
-device by what they hold, FLOPs, memory traffic and collectives of a step, and the time that each of them
-takes at least. With --compare, once for each mesh, it sets meshes side by side. docs/plan.md tells how
+The run's own train step is compiled for the topology, with no device. Told are whether it fits, the bytes
+of a device by what they hold, FLOPs, memory traffic and collectives of a step, and the time that each of
+them takes at least. --compare, given once for each mesh, sets meshes side by side. docs/plan.md tells how
 everything is counted.
 """
 
@@ -42,8 +41,8 @@ _CONFIG = config_flags.DEFINE_config_file(
 _TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
-    "For which machine: v4:4x4x4, v5p:4x4x4, v5e:16x16 or v6e:16x16, other shapes, ',slices=2' behind one of "
-    "them; h200:2x8 (hosts and GPUs of each); cpu or cpu:8 (this machine).",
+    "For which machine: v4:4x4x4, v5p:4x4x4, v5e:16x16, v6e:16x16 or other shapes, with ',slices=2' for "
+    "slices; h200:2x8 (hosts and GPUs of each); cpu or cpu:8 (this machine).",
 )
 _JSON = flags.DEFINE_string("json", None, "File to write the plan to.")
 _COMPARE = flags.DEFINE_multi_string(
@@ -55,8 +54,8 @@ _LARGEST_BATCH = flags.DEFINE_enum(
     "largest_batch",
     "estimate",
     ["skip", "estimate", "verify"],
-    "Whether to look for the largest batch that fits: estimate compiles one more batch, verify also the one "
-    "that is found and the next larger one. Not looked for with --compare.",
+    "Whether to look for the largest batch that fits: estimate compiles one more batch, verify also the "
+    "one that is found and the next larger one. Not looked for with --compare.",
 )
 
 
@@ -101,7 +100,7 @@ def parse_mesh(text: str) -> MeshConfig:
     sizes = dict.fromkeys(axes, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
-        if axis not in sizes or not (size.isdigit() and int(size) or size == "-1"):
+        if axis not in sizes or not ((size.isdigit() and int(size)) or size == "-1"):
             raise ConfigError(
                 f"--compare: found {text!r}; allowed: axis=devices with commas between, axes "
                 f"{', '.join(axes)}, such as fsdp=16,tensor=4"

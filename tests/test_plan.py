@@ -1,4 +1,4 @@
-"""`python -m birdie_jax.plan`: beside a run on the same devices, for machines that are not there, bad input."""
+"""`python -m birdie_jax.plan`: beside a run on the same devices, for absent machines, on bad input."""
 
 import json
 import os
@@ -13,7 +13,7 @@ COMPILERS = os.environ.get("BIRDIE_COMPILERS", "")
 for_machines = pytest.mark.skipif(
     not COMPILERS, reason="BIRDIE_COMPILERS is not set; tests/run.sh fetches the compilers"
 )
-# One layer and one loss chunk, so that XLA's own count, which counts a loop's body once, has no loop to miss.
+# One layer and one loss chunk: XLA's own count has the body of a loop once.
 NO_LOOPS = {"train.loss_chunk": 128, "batching.rows": 4}
 
 

@@ -6,11 +6,11 @@ it takes at least; planner -> all of it as a `Plan`; report -> as text, table an
 """
 
 from birdie_jax.planning.compilers import MissingCompiler
-from birdie_jax.planning.execution import UnknownTripCount
 from birdie_jax.planning.largest_batch import LargestBatch, largest_batch
 from birdie_jax.planning.planner import Plan, make_plan
 from birdie_jax.planning.report import as_json, as_text, compared
 from birdie_jax.planning.topology import Topology, make_topology
+from birdie_jax.planning.trip_counts import UnknownTripCount
 
 __all__ = [
     "LargestBatch",

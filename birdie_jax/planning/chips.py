@@ -1,8 +1,8 @@
 """Published figures of the chips that a plan can be made for, each with the page that tells it.
 
-Bandwidths of links and networks are one way; the pages tell both ways together, or the sum of all links. The
-memory of a TPU is what its compiler leaves to a program, which it tells when it refuses one: somewhat less
-than on the page.
+Bandwidths of links and networks are one way; the pages tell both ways together, or the sum of all links.
+The memory of a TPU is what its compiler leaves to a program, which it tells when it refuses one: somewhat
+less than on the page.
 """
 
 from typing import NamedTuple
@@ -54,7 +54,8 @@ CHIPS = {
         full_ring=0,
         most=4096,
         sources=(
-            f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s, 4096 chips; rings where all extents are multiples of 4",
+            f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s, 4096 chips; rings where all extents are "
+            "multiples of 4",
             "Jouppi et al. 2023, https://arxiv.org/abs/2304.01433, table 4: 6 links of 50 GB/s",
             f"{_RINGS}: 6.25 GB/s a chip between slices",
         ),

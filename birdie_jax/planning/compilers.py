@@ -81,4 +81,5 @@ def _is_there(module: str) -> bool:
 
 
 def _how_to_install(packages: str) -> str:
-    return f"install it with: {sys.executable} -m pip install --no-deps --target={compilers_folder()} {packages}"
+    pip = f"{sys.executable} -m pip install --no-deps --target={compilers_folder()}"
+    return f"install it with: {pip} {packages}"

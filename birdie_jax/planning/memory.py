@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from birdie_jax.planning.program_text import Computation, Instruction, Program
+from birdie_jax.planning.program_text import Computation, Program
+from birdie_jax.planning.trip_counts import changed_values
 from birdie_jax.training.step import TrainState
 
 _TRANSPARENT = ("copy", "bitcast", "opt-barrier", "optimization-barrier", "copy-done", "copy-start")
@@ -58,7 +59,7 @@ def activation_bytes(program: Program) -> int:
         loops = [one for one in computation if one.opcode == "while"]
         if len(loops) < 2:
             continue
-        changed = {loop.name: _changed(program, loop) for loop in loops}
+        changed = {loop.name: changed_values(program, loop) for loop in loops}
         found = set()
         for loop in loops:
             (initial,) = loop.operands
@@ -71,18 +72,6 @@ def activation_bytes(program: Program) -> int:
                     found.add(origin)
         kept += sum(computation.instructions[name].types[number].bytes for name, number in found)
     return kept
-
-
-def _changed(program: Program, loop: Instruction) -> set[int]:
-    """Return the numbers of a loop's values that its body does not hand on as they are."""
-    body: Computation = program.computations[loop.called("body")[0]]
-    changed = set()
-    for number, name in enumerate(body.root.operands):
-        value = body.instructions[name]
-        same = value.opcode == "get-tuple-element" and value.attribute("index") == str(number)
-        if not (same and value.operands[0] == body.parameters[0].name):
-            changed.add(number)
-    return changed
 
 
 def _element_of_loop(computation: Computation, name: str) -> tuple[str, int] | None:

@@ -6,8 +6,8 @@
 - cuBLAS calls (GPU): as the `dot` that their configuration describes.
 - Pallas kernels: what their cost estimate tells; without one nothing.
 - all other arithmetic: 1 for each number of the result; for a reduction, between devices too, what its
-  function takes for each number that it takes up. Transcendental functions are not among them, nor does data
-  movement count.
+  function takes for each number that it takes up. Neither transcendental functions nor the movement of data
+  count.
 """
 
 import json
@@ -20,12 +20,15 @@ import numpy as np
 from birdie_jax.planning.execution import Executed, operand_types
 from birdie_jax.planning.program_text import ArrayType, Computation, Instruction, Program
 
-ELEMENTWISE = frozenset(
-    """abs add and ceil clamp compare convert divide floor is-finite maximum minimum multiply negate not or
-    remainder round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic
-    shift-right-logical sign subtract xor popcnt stochastic-convert real imag complex count-leading-zeros
-    """.split()
-)
+# fmt: off
+_ELEMENTWISE = frozenset((
+    "abs", "add", "and", "ceil", "clamp", "compare", "complex", "convert", "count-leading-zeros",
+    "divide", "floor", "imag", "is-finite", "maximum", "minimum", "multiply", "negate", "not", "or",
+    "popcnt", "real", "remainder", "round-nearest-afz", "round-nearest-even", "select",
+    "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "stochastic-convert",
+    "subtract", "xor",
+))
+# fmt: on
 _APPLY_A_FUNCTION = ("reduce", "map", "scatter", "all-reduce", "reduce-scatter")
 _CUBLAS = re.compile(r'custom_call_target="(__cublas\$\w+|__cublas\$lt\$matmul[\w$]*)"')
 _ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*?"flops":"?(\d+)')
@@ -65,7 +68,7 @@ def _flops(program: Program, computation: Computation, instruction: Instruction)
         return Flops(_convolution(instruction, _by_name(computation, instruction)), 0.0)
     if opcode.startswith("custom-call"):
         return Flops(_custom_call(instruction, _by_name(computation, instruction)), 0.0)
-    if opcode in ELEMENTWISE:
+    if opcode in _ELEMENTWISE:
         return Flops(0.0, float(instruction.elements))
     return Flops(0.0, 0.0)
 

@@ -1,7 +1,8 @@
-"""A compiled program's text, as `compiled.as_text()` gives it, taken apart: computations, instructions, types.
+"""A compiled program's text, as `compiled.as_text()` gives it, taken apart.
 
-The grammar is that of XLA's HLO text (https://openxla.org/xla/operation_semantics); of an instruction only
-what is counted later is kept apart, everything else stays in `attributes`.
+The grammar is that of XLA's HLO text (https://openxla.org/xla/operation_semantics): computations of
+instructions with the types of their results. Of an instruction only what is counted later is kept apart,
+everything else stays in `attributes`.
 """
 
 import re
@@ -161,8 +162,8 @@ class Program:
     def channels_in_steps(self) -> frozenset[str]:
         """Channels of the collectives that go on through several fusions.
 
-        A TPU's compiler hides a collective behind other work so: each of the fusions, from one that starts it
-        to one that ends it, holds the same collective.
+        A TPU's compiler hides a collective behind other work so: each of the fusions, from one that starts
+        it to one that ends it, holds the same collective.
         """
         found = Counter(
             instruction.attribute("channel_id")

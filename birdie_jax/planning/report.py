@@ -27,8 +27,8 @@ def _head(plan: Plan) -> str:
     per_device = plan.rows / plan.row_shards
     return (
         f"{plan.topology.name}: {plan.devices} x {title}, mesh {mesh_text(plan.mesh)}\n"
-        f"batch: {plan.rows} rows of {plan.length} tokens, {per_device:g} rows for each device along data and "
-        f"fsdp\ncompiled in {plan.compile_seconds:.0f} s"
+        f"batch: {plan.rows} rows of {plan.length} tokens, {per_device:g} rows for each device along data "
+        f"and fsdp\ncompiled in {plan.compile_seconds:.0f} s"
     )
 
 
@@ -149,7 +149,8 @@ def _assumed(plan: Plan) -> str:
         [
             f"assumed of a {chip.title}: {chip.peak_flops / 1e12:g} TFLOP/s (bfloat16), "
             f"{chip.memory_bytes / _GIB:.2f} GiB, {chip.memory_bandwidth / 1e9:g} GB/s, one way "
-            f"{chip.link_bandwidth / 1e9:g} GB/s {links} and {chip.network_bandwidth / 1e9:g} GB/s {between}",
+            f"{chip.link_bandwidth / 1e9:g} GB/s {links} and {chip.network_bandwidth / 1e9:g} GB/s "
+            f"{between}",
             *(f"  {source}" for source in chip.sources),
         ]
     )

@@ -1,5 +1,6 @@
 """The machine that a plan is made for: its devices, which need not be there, and the links between them."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from math import prod
@@ -131,11 +132,9 @@ def _refused(name: str, reason: str = "") -> ConfigError:
 
 def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Any]:
     if extents:
-        try:
+        # Refused where JAX has its devices already.
+        with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", prod(extents))
-        except RuntimeError:
-            # JAX has its devices already.
-            pass
     devices = jax.devices("cpu")
     wanted = prod(extents) if extents else len(devices)
     if len(devices) < wanted:

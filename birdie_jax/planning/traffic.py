@@ -15,10 +15,12 @@ sum is a lower bound, as the bounds made of it have to be. Padding of layouts do
 from birdie_jax.planning.execution import Executed
 from birdie_jax.planning.program_text import COLLECTIVES, ArrayType, Computation, Instruction, Program
 
-_NAMES_ONLY = frozenset(
-    """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier
-    optimization-barrier domain add-dependency get-dimension-size rng-get-and-update-state""".split()
-)
+# fmt: off
+_NAMES_ONLY = frozenset((
+    "add-dependency", "after-all", "bitcast", "constant", "domain", "get-dimension-size",
+    "get-tuple-element", "opt-barrier", "parameter", "partition-id", "replica-id", "tuple",
+))
+# fmt: on
 _TAKES_A_PART = ("dynamic-slice", "slice", "gather")
 _ENDS_OF_STEPS = ('"AsyncCollectiveStart"', '"AsyncCollectiveDone"')
 _TRANSPARENT = ("bitcast", "reshape", "convert", "copy")

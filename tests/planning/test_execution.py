@@ -2,8 +2,9 @@
 
 import pytest
 
-from birdie_jax.planning.execution import UnknownTripCount, executed, trip_count
+from birdie_jax.planning.execution import executed
 from birdie_jax.planning.program_text import ArrayType, parse_program, parse_types
+from birdie_jax.planning.trip_counts import Scope, UnknownTripCount, trip_count
 
 LOOPS = """HloModule loops, is_scheduled=true
 
@@ -32,7 +33,10 @@ LOOPS = """HloModule loops, is_scheduled=true
 
 %outer_body (p.5: (s32[], f32[4])) -> (s32[], f32[4]) {
   %p.5 = (s32[], f32[4]{0}) parameter(0)
-  ROOT %inner = (s32[], f32[4]{0}) while(%p.5), condition=%inner_condition, body=%inner_body
+  %x.2 = f32[4]{0} get-tuple-element(%p.5), index=1
+  %zero = s32[] constant(0)
+  %t.3 = (s32[], f32[4]{0}) tuple(%zero, %x.2)
+  ROOT %inner = (s32[], f32[4]{0}) while(%t.3), condition=%inner_condition, body=%inner_body
 }
 
 %outer_condition (p.6: (s32[], f32[4])) -> pred[] {
@@ -61,7 +65,7 @@ ENTRY %main (start: s32[], x: f32[4], choice: pred[]) -> f32[4] {
   %x = f32[4]{0} parameter(1)
   %choice = pred[] parameter(2)
   %t.2 = (s32[], f32[4]{0}) tuple(%start, %x)
-  %outer = (s32[], f32[4]{0}) while(%t.2), condition=%outer_condition, body=%outer_body, backend_config={"known_trip_count":{"n":"3"},"known_init_step":{"init":"0","step":"1"}}
+  %outer = (s32[], f32[4]{0}) while(%t.2), condition=%outer_condition, body=%outer_body, TRIPS
   %y = f32[4]{0} get-tuple-element(%outer), index=1
   %z = f32[4]{0} conditional(%choice, %y, %y), true_computation=%small, false_computation=%large
   %begun = ((f32[4]{0}), f32[4]{0}, u32[]) async-start(%z), calls=%wrapped
@@ -70,7 +74,7 @@ ENTRY %main (start: s32[], x: f32[4], choice: pred[]) -> f32[4] {
   %fetched = (f32[4]{0:S(1)}, f32[4]{0}, u32[]) copy-start(%ended)
   ROOT %done = f32[4]{0:S(1)} copy-done(%fetched)
 }
-"""
+""".replace("TRIPS", 'backend_config={"known_trip_count":{"n":"3"}}')
 
 
 def times_of(text):
@@ -104,8 +108,8 @@ def test_asynchronous_instructions_count_once_with_the_type_of_their_end():
 
 def test_a_loop_that_does_not_tell_its_turns_is_refused_by_name():
     program = parse_program(LOOPS.replace("known_trip_count", "unknown"))
-    with pytest.raises(UnknownTripCount, match="loop outer.*outer_condition"):
-        trip_count(program, program.entry.instructions["outer"])
+    with pytest.raises(UnknownTripCount, match=r"loop outer.*outer_condition"):
+        trip_count(program, Scope(program.entry), program.entry.instructions["outer"])
 
 
 def test_types():
@@ -119,3 +123,68 @@ def test_types():
 def test_what_is_no_program_is_refused():
     with pytest.raises(ValueError, match="has an entry; found 'no program'"):
         parse_program("no program")
+
+
+COUNTER = """HloModule counter
+
+%next (i.1: s32[], by: s32[]) -> s32[] {
+  %i.1 = s32[] parameter(0)
+  %by = s32[] parameter(1)
+  ROOT %sum = s32[] add(%i.1, %by)
+}
+
+%body (p.1: (s32[], s32[], f32[4])) -> (s32[], s32[], f32[4]) {
+  %p.1 = (s32[], s32[], f32[4]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p.1), index=0
+  %step = s32[] get-tuple-element(%p.1), index=1
+  %x = f32[4]{0} get-tuple-element(%p.1), index=2
+  %more = s32[] fusion(%i, %step), kind=kLoop, calls=%next
+  %y = f32[4]{0} negate(%x)
+  ROOT %t.1 = (s32[], s32[], f32[4]{0}) tuple(%more, %step, %y)
+}
+
+%condition (p.2: (s32[], s32[], f32[4])) -> pred[] {
+  %p.2 = (s32[], s32[], f32[4]{0}) parameter(0)
+  %j = s32[] get-tuple-element(%p.2), index=0
+  %limit = s32[] constant(LIMIT)
+  ROOT %goes_on = pred[] compare(%j, %limit), direction=DIRECTION
+}
+
+ENTRY %main (x.1: f32[4]) -> f32[4] {
+  %x.1 = f32[4]{0} parameter(0)
+  %first = s32[] constant(FIRST)
+  %by.1 = s32[] constant(STEP)
+  %t.2 = (s32[], s32[], f32[4]{0}) tuple(%first, %by.1, %x.1)
+  %loop = (s32[], s32[], f32[4]{0}) while(%t.2), condition=%condition, body=%body
+  ROOT %r = f32[4]{0} get-tuple-element(%loop), index=2
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "direction", "limit", "turns"),
+    [
+        (0, 1, "LT", 7, 7),
+        (0, 2, "LT", 8, 4),
+        (1, 3, "LT", 8, 3),
+        (0, 2, "LE", 8, 5),
+        (8, -2, "GT", 0, 4),
+        (8, -1, "GE", 0, 9),
+        (0, 2, "NE", 8, 4),
+        (9, 1, "LT", 7, 0),
+    ],
+)
+def test_turns_follow_from_start_step_and_limit(first, step, direction, limit, turns):
+    values = {"FIRST": first, "STEP": step, "DIRECTION": direction, "LIMIT": limit}
+    text = COUNTER
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    program = parse_program(text)
+    assert trip_count(program, Scope(program.entry), program.entry.instructions["loop"]) == turns
+
+
+def test_a_counter_that_never_reaches_its_limit_is_refused():
+    text = COUNTER.replace("FIRST", "0").replace("STEP", "-1").replace("DIRECTION", "LT")
+    program = parse_program(text.replace("LIMIT", "7"))
+    with pytest.raises(UnknownTripCount, match="loop loop: "):
+        trip_count(program, Scope(program.entry), program.entry.instructions["loop"])

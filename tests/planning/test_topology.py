@@ -40,7 +40,7 @@ def test_more_devices_than_there_are():
     import jax
 
     jax.devices()
-    with pytest.raises(ConfigError, match="'cpu:4096', and this process has .* CPU devices"):
+    with pytest.raises(ConfigError, match=r"'cpu:4096', and this process has .* CPU devices"):
         make_topology("cpu:4096")
 
 
