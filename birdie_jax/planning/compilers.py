@@ -4,10 +4,10 @@ They are kept out of the environment of the program: with libtpu beside it, JAX 
 start, and a CUDA plugin for a GPU. A folder of their own is put on the path when a plan asks for it.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
@@ -52,25 +52,38 @@ def find_gpu_compiler() -> None:
     version = jax.__version__
     packages = f"jax-cuda13-pjrt=={version} jax-cuda13-plugin=={version} nvidia-cuda-nvcc nvidia-nvvm"
     _find("jax_plugins.xla_cuda13", "NVIDIA GPUs", packages)
-    found = importlib.metadata.version("jax-cuda13-plugin")
-    if found != version:
-        raise MissingCompiler(
-            f"the compiler for NVIDIA GPUs that is installed is that of JAX {found}, and this is JAX "
-            f"{version}; " + _how_to_install(packages)
-        )
 
 
 def _find(module: str, machines: str, packages: str) -> None:
-    folders = [os.environ.get("BIRDIE_COMPILERS", ""), str(compilers_folder())]
-    for folder in ["", *folders]:
-        if folder and folder not in sys.path:
-            if not Path(folder).is_dir():
-                continue
-            sys.path.append(folder)
-            importlib.invalidate_caches()
-        if _is_there(module):
+    unfit = _of_another_jax(path for path in sys.path if path)
+    for folder in (os.environ.get("BIRDIE_COMPILERS", ""), str(compilers_folder())):
+        if _is_there(module) and not unfit:
             return
-    raise MissingCompiler(f"the compiler for {machines} is not installed; {_how_to_install(packages)}")
+        if folder and Path(folder).is_dir() and folder not in sys.path:
+            found = _of_another_jax([folder])
+            unfit += found
+            # JAX loads every plugin that it sees, and one of another version ends the process.
+            if not found:
+                sys.path.append(folder)
+                importlib.invalidate_caches()
+    if unfit:
+        raise MissingCompiler(
+            f"the compilers in {' and '.join(unfit)} are of another version than this JAX "
+            f"{jax.__version__}; {_how_to_install(packages)}"
+        )
+    if not _is_there(module):
+        raise MissingCompiler(f"the compiler for {machines} is not installed; {_how_to_install(packages)}")
+
+
+def _of_another_jax(folders: Iterable[str]) -> list[str]:
+    """Return the folders with CUDA plugins of other versions of JAX."""
+    found = []
+    for folder in folders:
+        for info in Path(folder).glob("jax_cuda*_plugin-*.dist-info"):
+            version = info.name.removesuffix(".dist-info").rpartition("-")[2]
+            if version != jax.__version__:
+                found.append(folder)
+    return found
 
 
 def _is_there(module: str) -> bool:

@@ -25,7 +25,8 @@ COLLECTIVES = (
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128}
 _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([0-9,<=]*)\](\{[^{}]*\})?")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?-> .*\{$")
-_NAME = re.compile(r"%([\w.\-]+)")
+# What follows the # is the number of an element of a tuple, in place of a get-tuple-element.
+_NAME = re.compile(r"%([\w.\-]+(?:#\d+)*)")
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 
 
@@ -182,11 +183,12 @@ def parse_program(text: str) -> Program:
     """
     computations: dict[str, Computation] = {}
     entry = current = None
+    type_texts: dict[str, str] = {}
     for line in text.splitlines():
         if current is None:
             header = _HEADER.match(line)
             if header is not None:
-                current = Computation(header.group(2))
+                current, type_texts = Computation(header.group(2)), {}
                 computations[current.name] = current
                 if header.group(1):
                     entry = current
@@ -195,10 +197,45 @@ def parse_program(text: str) -> Program:
         else:
             instruction = _parse_instruction(line)
             if instruction is not None:
+                for name in instruction.operands:
+                    _add_element(current, type_texts, name)
+                type_texts[instruction.name] = line
                 current.instructions[instruction.name] = instruction
     if entry is None:
         raise ValueError(f"the text of a compiled program has an entry; found {text[:80]!r}")
     return Program(computations, entry)
+
+
+def _add_element(computation: Computation, type_texts: dict[str, str], name: str) -> None:
+    """Add the get-tuple-element that an operand such as `x#3` stands for.
+
+    Args:
+        computation: that the operand stands in.
+        type_texts: what comes before the opcode of each of its instructions so far, and more.
+        name: of the operand.
+    """
+    source, separator, number = name.rpartition("#")
+    if not separator or name in computation.instructions:
+        return
+    _add_element(computation, type_texts, source)
+    element = _elements(type_texts[source].partition(" = ")[2])[int(number)]
+    type_texts[name] = f"{name} = {element} "
+    computation.instructions[name] = Instruction(
+        name, "get-tuple-element", parse_types(element), (source,), f"%{source}", f"index={number}", False
+    )
+
+
+def _elements(text: str) -> list[str]:
+    """Return the types that the tuple type at the start of `text` is made of."""
+    closing = _closing(text, 0)
+    depth, begin, found = 0, 1, []
+    for place in range(1, closing + 1):
+        character = text[place]
+        if place == closing or (character == "," and not depth):
+            found.append(text[begin:place].strip())
+            begin = place + 1
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(character, 0)
+    return found
 
 
 def _parse_instruction(line: str) -> Instruction | None:

@@ -32,12 +32,14 @@ def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = N
     sizes = mesh_sizes(config.mesh, len(devices), slices)
     check_divisible(config, vocab_size, sizes, len(devices))
     shape = tuple(sizes.values())
+    # A mesh whose axes are no products of the torus' own is still better than none.
+    options = {"allow_split_physical_axes": True}
     if slices > 1:
         inner = (sizes["data"] // slices, *shape[1:])
         outer = (slices, *[1] * len(shape[1:]))
-        arranged = mesh_utils.create_hybrid_device_mesh(inner, outer, devices)
+        arranged = mesh_utils.create_hybrid_device_mesh(inner, outer, devices, **options)
     elif devices[0].platform == "tpu":
-        arranged = mesh_utils.create_device_mesh(shape, devices)
+        arranged = mesh_utils.create_device_mesh(shape, devices, **options)
     else:
         arranged = np.array(devices).reshape(shape)
     return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))

@@ -183,6 +183,22 @@ def test_turns_follow_from_start_step_and_limit(first, step, direction, limit, t
     assert trip_count(program, Scope(program.entry), program.entry.instructions["loop"]) == turns
 
 
+def test_elements_of_tuples_may_be_written_in_the_short_way():
+    text = (
+        COUNTER.replace("FIRST", "0").replace("STEP", "2").replace("DIRECTION", "LT").replace("LIMIT", "8")
+    )
+    lines = [line for line in text.splitlines() if "get-tuple-element(%p" not in line]
+    short = {"%i,": "%p.1#0,", "%step": "%p.1#1", "(%x)": "(%p.1#2)", "%j": "%p.2#0"}
+    text = "\n".join(lines)
+    for long, name in short.items():
+        text = text.replace(long, name)
+    program = parse_program(text)
+    assert "#" in text
+    assert trip_count(program, Scope(program.entry), program.entry.instructions["loop"]) == 4
+    (negated,) = (one for one in executed(program, lambda one: (0.0,)) if one.instruction.name == "y")
+    assert (negated.times, negated.operands) == (4, (ArrayType("f32", (4,)),))
+
+
 def test_a_counter_that_never_reaches_its_limit_is_refused():
     text = COUNTER.replace("FIRST", "0").replace("STEP", "-1").replace("DIRECTION", "LT")
     program = parse_program(text.replace("LIMIT", "7"))
