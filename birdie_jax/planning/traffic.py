@@ -23,7 +23,7 @@ _NAMES_ONLY = frozenset((
 # fmt: on
 _TAKES_A_PART = ("dynamic-slice", "slice", "gather")
 _ENDS_OF_STEPS = ('"AsyncCollectiveStart"', '"AsyncCollectiveDone"')
-_TRANSPARENT = ("bitcast", "reshape", "convert", "copy")
+_TRANSPARENT = ("bitcast", "reshape", "convert", "copy", "transpose")
 
 
 def bytes_moved(program: Program, one: Executed) -> int:
@@ -61,7 +61,7 @@ def _fusion(program: Program, fused: Computation, one: Executed) -> int:
         types = one.computation.instructions[name].types
         if _in_memory(types):
             parameter = fused.parameters[names.index(name)]
-            moved += min(_read(program, fused, parameter), _total(types))
+            moved += round(_needed(program, fused, parameter) * _total(types))
     for inner in fused:
         if _in_steps(program, inner) and _starts(fused, inner):
             moved += _total(inner.types) + sum(
@@ -88,30 +88,37 @@ def _hands_on(program: Program, instruction: Instruction) -> bool:
     return ends or instruction.opcode == "tuple" or _in_steps(program, instruction)
 
 
-def _read(program: Program, fused: Computation, value: Instruction) -> int:
-    """Return the bytes of `value` that a fused computation needs."""
-    whole = _total(value.types, everywhere=True)
-    needed = 0
+def _needed(program: Program, fused: Computation, value: Instruction, beyond: float = 1.0) -> float:
+    """Return the share of `value` that a fused computation needs.
+
+    Args:
+        program: that it belongs to.
+        fused: the computation.
+        value: one of its instructions.
+        beyond: share of the computation's result that is needed.
+    """
+    share = beyond if value.is_root else 0.0
     for user in fused.users[value.name]:
         first = user.operands[0] == value.name
         if user.opcode in _TAKES_A_PART and first:
-            needed += _total(user.types, everywhere=True)
+            share += user.elements / max(value.elements, 1)
         elif user.opcode == "dynamic-update-slice" and first and value.name not in user.operands[1:]:
             # Written in place; the part that is not written is neither read.
             continue
         elif _hands_on(program, user):
             continue
-        elif user.opcode in ("bitcast", "reshape"):
-            needed += _read(program, fused, user)
+        elif user.opcode in _TRANSPARENT:
+            share += _needed(program, fused, user, beyond)
         elif user.opcode == "fusion":
             (name,) = user.called("calls")
             inner = program.computations[name]
+            of_result = _needed(program, fused, user, beyond)
             for number, operand in enumerate(user.operands):
                 if operand == value.name:
-                    needed += _read(program, inner, inner.parameters[number])
+                    share += _needed(program, inner, inner.parameters[number], of_result)
         else:
-            return whole
-    return min(needed, whole)
+            return 1.0
+    return min(share, 1.0)
 
 
 def _written(program: Program, fused: Computation, value: Instruction, types: tuple[ArrayType, ...]) -> int:

@@ -1,10 +1,15 @@
 """Bytes of instructions written by hand."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from birdie_jax.planning.execution import executed
 from birdie_jax.planning.program_text import parse_program
+from birdie_jax.planning.reading import read_program
 from birdie_jax.planning.traffic import bytes_moved
+
+ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1}
 
 PROGRAM = """HloModule traffic
 
@@ -42,6 +47,24 @@ PROGRAM = """HloModule traffic
   ROOT %both = (f32[100]{0}, f32[100]{0}) tuple(%inner, %minus)
 }
 
+%turned (t.1: f32[100]) -> f32[100,1] {
+  %t.1 = f32[100]{0} parameter(0)
+  ROOT %t.2 = f32[100,1]{1,0} bitcast(%t.1)
+}
+
+%reads_what_is_turned (t.3: f32[100], t.4: f32[100]) -> f32[100,1] {
+  %t.3 = f32[100]{0} parameter(0)
+  %t.4 = f32[100]{0} parameter(1)
+  %t.5 = f32[100,1]{1,0} fusion(%t.3), kind=kLoop, calls=%turned
+  %t.6 = f32[100,1]{1,0} bitcast(%t.4)
+  ROOT %t.7 = f32[100,1]{1,0} multiply(%t.5, %t.6)
+}
+
+%copies (t.8: f32[100]) -> f32[100] {
+  %t.8 = f32[100]{0} parameter(0)
+  ROOT %t.9 = f32[100]{0} copy(%t.8)
+}
+
 ENTRY %main (p: f32[24,100], i: s32[], x: f32[100], on_chip: f32[100]) -> f32[24,100] {
   %p = f32[24,100]{1,0} parameter(0)
   %i = s32[] parameter(1)
@@ -52,6 +75,8 @@ ENTRY %main (p: f32[24,100], i: s32[], x: f32[100], on_chip: f32[100]) -> f32[24
   %fetched = f32[1,100]{1,0:S(1)} dynamic-slice(%p, %i, %z), dynamic_slice_sizes={1,100}
   %layer = f32[100]{0} fusion(%p, %i, %x), kind=kLoop, calls=%takes_a_layer
   %two = (f32[100]{0}, f32[100]{0:S(1)}) fusion(%p, %i, %x), kind=kLoop, calls=%nested
+  %product = f32[100,1]{1,0} fusion(%x, %layer), kind=kOutput, calls=%reads_what_is_turned
+  %copied = f32[100]{0} fusion(%x), kind=kLoop, calls=%copies
   %twice = f32[100]{0} add(%x, %x)
   %scratch = f32[100]{0:S(1)} add(%x, %on_chip)
   %total = f32[] reduce(%x, %z), dimensions={0}, to_apply=%add
@@ -65,6 +90,9 @@ EXPECTED = {
     "layer": 4 + 3 * LAYER,
     # The nested fusion takes a layer; its second result stays on the chip.
     "two": 4 + 3 * LAYER,
+    # What a nested fusion only turns is read by what comes after it.
+    "product": 3 * LAYER,
+    "copied": 2 * LAYER,
     "twice": 2 * LAYER,
     "scratch": LAYER,
     "total": LAYER + 4 + 4,
@@ -84,3 +112,10 @@ def test_names_for_data_move_nothing():
     for one in executed(program, lambda one: (0.0,)):
         if one.instruction.name not in EXPECTED:
             assert bytes_moved(program, one) == 0, one.instruction.name
+
+
+def test_bytes_without_loops_are_those_that_xla_counts():
+    x, w = jnp.ones((256, 128)), jnp.ones((128, 512))
+    compiled = jax.jit(lambda x, w: jax.nn.gelu(x @ w) @ w.T + x).lower(x, w).compile()
+    moved = read_program(compiled.as_text(), ONE_DEVICE).bytes_moved
+    assert moved == pytest.approx(compiled.cost_analysis()["bytes accessed"], rel=0.05)
