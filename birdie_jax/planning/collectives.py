@@ -8,17 +8,22 @@ which is the least that any algorithm on direct links needs:
     collective-permute                        payload
 
 A TPU's compiler writes a reduce-scatter as an all-reduce fused with the slice that a device keeps of it; it
-counts as what it is. A collective that goes on through several fusions counts once.
+counts as what it is. A collective that goes on through several fusions counts once. What slices exchange
+over the network is written as `send` and `recv` to the runtime, with the kind of the exchange beside them;
+its groups are the devices at the same place of every slice.
 
 Chan et al. 2007, "Collective communication: theory, practice, and experience", section 3.
 """
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from birdie_jax.planning.execution import Executed, operand_types
 from birdie_jax.planning.program_text import COLLECTIVES, Computation, Instruction, Program
-from birdie_jax.planning.replica_groups import Groups, MeshShape, groups_of
+from birdie_jax.planning.replica_groups import Groups, MeshShape, across_slices, groups_of
+
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 
 class Collective(NamedTuple):
@@ -54,17 +59,23 @@ def sent_bytes(kind: str, payload: int, size: int) -> float:
     return (2 if kind == "all-reduce" else 1) * share * payload
 
 
-def collectives(program: Program, instructions: Iterable[Executed], mesh: MeshShape) -> list[Collective]:
+def collectives(
+    program: Program, instructions: Iterable[Executed], mesh: MeshShape, slices: int = 1
+) -> list[Collective]:
     """Return the collectives among what a program executes, those inside fusions too.
 
     Args:
         program: that they belong to.
         instructions: what it executes.
         mesh: devices along each axis.
+        slices: outermost along the first of them.
     """
     found = []
     counted = set()
     for one in instructions:
+        between = _BETWEEN_SLICES.search(one.instruction.attributes)
+        if one.instruction.opcode == "send" and between is not None:
+            found.append(_exchange_of_slices(one, between.group(1), mesh, slices))
         for computation, name in _within(program, one.computation, one.instruction.name):
             instruction = computation.instructions[name]
             kind = _kind(computation, instruction)
@@ -80,6 +91,13 @@ def collectives(program: Program, instructions: Iterable[Executed], mesh: MeshSh
             payload = sum(array.bytes for array in types)
             found.append(Collective(kind, groups, payload, one.times, name, instruction.source))
     return found
+
+
+def _exchange_of_slices(one: Executed, kind: str, mesh: MeshShape, slices: int) -> Collective:
+    kind = {"ONE_TO_ONE": "collective-permute"}.get(kind, kind.lower().replace("_", "-"))
+    payload = one.operands[0].bytes * (slices if kind == "all-gather" else 1)
+    instruction, groups = one.instruction, across_slices(mesh, slices)
+    return Collective(kind, groups, payload, one.times, instruction.name, instruction.source)
 
 
 def _kind(computation: Computation, instruction: Instruction) -> str:

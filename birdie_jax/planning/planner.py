@@ -126,7 +126,7 @@ def make_plan(config: Config, vocab_size: int, topology: Topology) -> Plan:
     reading = bounds = None
     exchanges: list[Exchange] = []
     if step.executable is not None:
-        reading = read_program(step.text, mesh)
+        reading = read_program(step.text, mesh, slices=topology.slices)
         exchanges = _summed(reading.collectives)
         if topology.chip is not None:
             places = [topology.place(device) for device in step.mesh.devices.flat]

@@ -49,12 +49,13 @@ class Reading(NamedTuple):
     heaviest: list[Heavy]
 
 
-def read_program(text: str, mesh: MeshShape, heaviest: int = 10) -> Reading:
+def read_program(text: str, mesh: MeshShape, *, slices: int = 1, heaviest: int = 10) -> Reading:
     """Return what the program `text` does, as `compiled.as_text()` gives it.
 
     Args:
         text: of the compiled program.
         mesh: devices along each axis.
+        slices: outermost along the first of them.
         heaviest: how many instructions to name.
 
     Raises:
@@ -79,7 +80,7 @@ def read_program(text: str, mesh: MeshShape, heaviest: int = 10) -> Reading:
     return Reading(
         flops,
         moved,
-        collectives(program, instructions, mesh),
+        collectives(program, instructions, mesh, slices),
         activation_bytes(program),
         sorted(heavy, key=lambda one: -one.bytes)[:heaviest],
     )

@@ -68,6 +68,12 @@ def groups_of(instruction: Instruction, mesh: MeshShape) -> Groups:
     return _on_mesh(members, mesh, pairs=pairs is not None)
 
 
+def across_slices(mesh: MeshShape, slices: int) -> Groups:
+    """Return the groups of devices at the same place of every slice; slices are outermost in the mesh."""
+    count = int(np.prod(list(mesh.values())))
+    return Groups(np.arange(count).reshape(slices, -1).T, tuple(mesh)[:1], is_product=True)
+
+
 def _members(instruction: Instruction, count: int) -> np.ndarray:
     iota = _IOTA.search(instruction.attributes)
     if iota is not None:

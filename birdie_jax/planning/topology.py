@@ -62,6 +62,11 @@ class Topology(NamedTuple):
     devices: tuple[Any, ...]
     shape: tuple[int, ...]
 
+    @property
+    def slices(self) -> int:
+        """Slices of a TPU; 1 where there are none."""
+        return len({self.place(device).domain for device in self.devices}) if self.shape else 1
+
     def place(self, device: Any) -> Place:
         """Return where a device is."""
         if self.shape:

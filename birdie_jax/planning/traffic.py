@@ -41,6 +41,8 @@ def bytes_moved(program: Program, one: Executed) -> int:
     if opcode == "dynamic-update-slice":
         update = one.computation.instructions[instruction.operands[1]].types
         return _total(update) + _total(update, everywhere=True) * _in_memory(one.types)
+    if opcode in ("send", "recv"):
+        return _total((one.operands if opcode == "send" else one.types)[:1])
     if opcode == "scatter":
         return 2 * _total(one.operands[2:])
     return _total(one.operands) + _total(one.types)
