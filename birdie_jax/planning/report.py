@@ -106,18 +106,25 @@ def _exchanges(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _bounds(plan: Plan) -> str:
+def _bound_seconds(plan: Plan) -> dict[str, float]:
+    """Return the seconds of a step by what sets them."""
     bounds = plan.bounds
+    return {
+        "matrix products": bounds.products,
+        "main memory": bounds.memory,
+        **dict(sorted(bounds.links.items())),
+        "all of them, everything overlapped": bounds.step,
+        "memory and collectives alone": bounds.without_products,
+        "nothing overlapped": bounds.nothing_overlaps,
+    }
+
+
+def _bounds(plan: Plan) -> str:
     lines = [
         "bounds: no step is faster than each of these",
         f"  {'set by':40} {'a step':>12} {'tokens/s':>14} {'MFU':>6}",
     ]
-    rows = {"matrix products": bounds.products, "main memory": bounds.memory}
-    rows |= dict(sorted(bounds.links.items()))
-    rows["all of them, everything overlapped"] = bounds.step
-    rows["memory and collectives alone"] = bounds.without_products
-    rows["nothing overlapped"] = bounds.nothing_overlaps
-    for name, seconds in rows.items():
+    for name, seconds in _bound_seconds(plan).items():
         if seconds:
             lines.append(
                 f"  {name:40} {_milliseconds(seconds):>12} {plan.tokens_per_second(seconds):14,.0f} "
@@ -223,6 +230,15 @@ def as_json(plan: Plan, largest: LargestBatch | None = None) -> dict[str, Any]:
                 "step_seconds": bounds.step,
                 "nothing_overlaps_seconds": bounds.nothing_overlaps,
                 "set_by": bounds.set_by,
+            },
+            "bound_by": {
+                name: {
+                    "step_seconds": seconds,
+                    "tokens_per_second": plan.tokens_per_second(seconds),
+                    "mfu": plan.mfu(seconds),
+                }
+                for name, seconds in _bound_seconds(plan).items()
+                if seconds
             },
             "tokens_per_second_bound": plan.tokens_per_second(bounds.step),
             "mfu_bound": plan.mfu(bounds.step),
