@@ -145,6 +145,20 @@ def test_a_tpu_that_is_not_there(tmp_path):
 
 @for_machines
 @pytest.mark.slow
+def test_what_a_device_sends_does_not_hang_on_the_loss_chunk(tmp_path):
+    arguments = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.batching.rows=8")
+    # At least 128 features on a device, without which a TPU's compiler divides no gradient.
+    size = ("--config.model.features=256", "--largest_batch=skip")
+    sent = [
+        planned(tmp_path, "v5e:2x2", f"--config.train.loss_chunk={chunk}", *arguments, *size)[0]
+        for chunk in (128, 16)
+    ]
+    once, often = (found["collective_bytes_per_step"] for found in sent)
+    assert often == pytest.approx(once, rel=0.05)
+
+
+@for_machines
+@pytest.mark.slow
 def test_hosts_of_h200s_that_are_not_there(tmp_path):
     found, _ = planned(
         tmp_path,

@@ -56,7 +56,7 @@ def token_losses(
         return jnp.moveaxis(divided, in_front, 0)
 
     # Cast and gathered once here; inside the loop it would be done for every chunk.
-    table = gathered(table.astype(hidden.dtype), ("vocab", "features"))
+    table = _gradient_summed_whole(gathered(table.astype(hidden.dtype), ("vocab", "features")))
 
     @jax.checkpoint
     def one_chunk(table, hidden, targets):
@@ -73,6 +73,20 @@ def token_losses(
     )
     loss, correct = (jnp.moveaxis(x, 0, in_front).reshape(rows, length) for x in (loss, correct))
     return jnp.where(loss_mask, loss, 0.0), correct & loss_mask
+
+
+@jax.custom_vjp
+def _gradient_summed_whole(table: Float[Array, "vocab features"]) -> Float[Array, "vocab features"]:
+    """Return `table`; what the chunks add to its gradient is summed by each device before they exchange it.
+
+    Were the sum divided over `fsdp` like the parameter, every chunk would have to be taken apart.
+    """
+    return table
+
+
+_gradient_summed_whole.defvjp(
+    lambda table: (table, None), lambda _, gradient: (constrained(gradient, "vocab", None),)
+)
 
 
 def sums_by_arm(
