@@ -81,9 +81,11 @@ def collectives(
             kind = _kind(computation, instruction)
             groups = groups_of(instruction, mesh)
             channel = instruction.attribute("channel_id")
-            if groups.size == 1 or (one.computation.name, channel) in counted:
+            if groups.size == 1:
                 continue
-            if channel in program.channels_in_steps:
+            if computation is not one.computation and channel in program.channels_in_steps:
+                if (one.computation.name, channel) in counted:
+                    continue
                 counted.add((one.computation.name, channel))
             types = one.types if instruction is one.instruction else instruction.types
             if kind != "all-gather":

@@ -6,7 +6,6 @@ everything else stays in `attributes`.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
+STARTS_STEPS, ENDS_STEPS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128}
 _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([0-9,<=]*)\](\{[^{}]*\})?")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?-> .*\{$")
@@ -164,15 +164,15 @@ class Program:
         """Channels of the collectives that go on through several fusions.
 
         A TPU's compiler hides a collective behind other work so: each of the fusions, from one that starts
-        it to one that ends it, holds the same collective.
+        it to one that ends it, holds the same collective. (Other collectives may share a channel, too.)
         """
-        found = Counter(
-            instruction.attribute("channel_id")
+        return frozenset(
+            computation.instructions[name].attribute("channel_id") or ""
             for computation in self.computations.values()
             for instruction in computation
-            if instruction.opcode.startswith(COLLECTIVES)
+            if instruction.opcode == "custom-call" and STARTS_STEPS in instruction.attributes
+            for name in instruction.operands
         )
-        return frozenset(channel for channel, times in found.items() if channel and times > 1)
 
 
 def parse_program(text: str) -> Program:

@@ -13,7 +13,15 @@ sum is a lower bound, as the bounds made of it have to be. Padding of layouts do
 """
 
 from birdie_jax.planning.execution import Executed
-from birdie_jax.planning.program_text import COLLECTIVES, ArrayType, Computation, Instruction, Program
+from birdie_jax.planning.program_text import (
+    COLLECTIVES,
+    ENDS_STEPS,
+    STARTS_STEPS,
+    ArrayType,
+    Computation,
+    Instruction,
+    Program,
+)
 
 # fmt: off
 _NAMES_ONLY = frozenset((
@@ -22,7 +30,6 @@ _NAMES_ONLY = frozenset((
 ))
 # fmt: on
 _TAKES_A_PART = ("dynamic-slice", "slice", "gather")
-_ENDS_OF_STEPS = ('"AsyncCollectiveStart"', '"AsyncCollectiveDone"')
 _TRANSPARENT = ("bitcast", "reshape", "convert", "copy", "transpose")
 
 
@@ -79,13 +86,13 @@ def _in_steps(program: Program, instruction: Instruction) -> bool:
 
 
 def _starts(fused: Computation, collective: Instruction) -> bool:
-    return any(_ENDS_OF_STEPS[0] in user.attributes for user in fused.users[collective.name])
+    return any(STARTS_STEPS in user.attributes for user in fused.users[collective.name])
 
 
 def _hands_on(program: Program, instruction: Instruction) -> bool:
     """Return whether a fused instruction is a step of such a collective, or only makes a tuple."""
     ends = instruction.opcode == "custom-call" and any(
-        target in instruction.attributes for target in _ENDS_OF_STEPS
+        target in instruction.attributes for target in (STARTS_STEPS, ENDS_STEPS)
     )
     return ends or instruction.opcode == "tuple" or _in_steps(program, instruction)
 

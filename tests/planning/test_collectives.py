@@ -51,6 +51,8 @@ ENTRY %main (grads: f32[400], w: f32[100], x: f32[50]) -> f32[400] {{
   %on_its_way = f32[400] get-tuple-element(%first), index=1
   %second = (f32[50], f32[100], f32[400], f32[400]) fusion(%w, %on_its_way, %x), kind=kOutput, calls=%step
   %still = f32[400] get-tuple-element(%second), index=2
+  %other = f32[50] all-reduce(%x), channel_id=2, {ALONG_FSDP}, to_apply=%add
+  %another = f32[50] all-reduce(%other), channel_id=2, {ALONG_FSDP}, to_apply=%add
   ROOT %third = f32[400] fusion(%w, %still), kind=kCustom, calls=%done
 }}
 """
@@ -80,9 +82,13 @@ def test_fused_collectives_count_once_and_as_what_they_are():
     assert told(reading) == [
         ("reduce-scatter", "fsdp", 4, 1, 1600),
         ("all-gather", "fsdp", 4, 1, 1600),
+        # They share a channel, and are none of its steps.
+        ("all-reduce", "fsdp", 4, 1, 200),
+        ("all-reduce", "fsdp", 4, 1, 200),
     ]
-    # The gradient and its shard; the parameter and what is put together of it; what goes on beside.
-    assert reading.bytes_moved == (1600 + 400) + (400 + 1600) + 2 * 200
+    # The gradient and its shard; the parameter and what is put together of it; what goes on beside, and
+    # the two others.
+    assert reading.bytes_moved == (1600 + 400) + (400 + 1600) + 2 * 200 + 2 * 400
 
 
 def test_slices_exchange_over_the_network():
