@@ -69,8 +69,9 @@ def _fusion(program: Program, fused: Computation, one: Executed) -> int:
     for name in dict.fromkeys(names):
         types = one.computation.instructions[name].types
         if _in_memory(types):
-            parameter = fused.parameters[names.index(name)]
-            moved += round(_needed(program, fused, parameter) * _total(types))
+            places = (number for number, other in enumerate(names) if other == name)
+            share = sum(_needed(program, fused, fused.parameters[place]) for place in places)
+            moved += round(min(share, 1.0) * _total(types))
     for inner in fused:
         if _in_steps(program, inner) and _starts(fused, inner):
             moved += _total(inner.types) + sum(
