@@ -16,7 +16,8 @@ class LargestBatch(NamedTuple):
     Attributes:
         rows: of the global batch; 0 = not even the smallest fits.
         verified: whether it was compiled, and the next larger one found not to fit; otherwise it is where
-            the line through two compiled batches meets the memory of a device.
+            the line through two compiled batches meets the memory of a device, or, after too many
+            compilations, the largest of them that fitted.
         compilations: that it took beside the plan's own.
     """
 
@@ -89,7 +90,9 @@ def find_largest(
         if guess in known:
             guess = fitting + 1
         ask(guess)
-        guess = guess + 1 if known[guess] <= available else _where_line_meets(known, available)
+        guess = _where_line_meets(known, available)
+    if verify:
+        guess = max((count for count, bytes_ in known.items() if bytes_ <= available), default=0)
     return LargestBatch(guess, False, asked)
 
 
