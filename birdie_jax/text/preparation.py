@@ -17,7 +17,6 @@ from pathlib import Path
 
 from birdie_jax.text.durable import PARTIAL_SUFFIX
 from birdie_jax.text.errors import DataError
-from birdie_jax.text.interrupt import Interrupts
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -116,7 +115,7 @@ def prepare(
         manifest = _resumed(directory, settings, source) or _begun(directory, settings, source)
         if manifest.complete:
             return directory
-        with Interrupts() as interrupts, PreparationProgress(source.total_bytes, enabled=progress) as shown:
+        with PreparationProgress(source.total_bytes, enabled=progress) as shown:
             if manifest.tokenizer is None:
                 tokenizer = given or _trained(source, settings, shown)
                 tokenizer.save(directory / TOKENIZER_NAME)
@@ -126,15 +125,7 @@ def prepare(
             else:
                 tokenizer = load_tokenizer(directory)
             processes = _available_processors() if workers is None else workers
-            write_shards(
-                source,
-                directory,
-                manifest,
-                tokenizer,
-                workers=processes,
-                progress=shown,
-                interrupts=interrupts,
-            )
+            write_shards(source, directory, manifest, tokenizer, workers=processes, progress=shown)
     return directory
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from birdie_jax.text.durable import PARTIAL_SUFFIX
 from birdie_jax.text.errors import DataError
-from birdie_jax.text.interrupt import Interrupts
 from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, Position
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
@@ -35,7 +34,6 @@ def write_shards(
     *,
     workers: int,
     progress: PreparationProgress,
-    interrupts: Interrupts,
 ) -> Manifest:
     """Write what `manifest` says is missing, up to the source's end; return the completed manifest.
 
@@ -58,7 +56,6 @@ def write_shards(
     try:
         for block, tokenized in results:
             for place, document in zip(block.places, tokenized, strict=True):
-                interrupts.check()
                 output.add(document)
                 if output.shard_is_full():
                     output.commit(place)

@@ -130,6 +130,15 @@ def test_sigkill_then_the_same_command(settings, tmp_path, make_texts, make_json
     assert contents(output) == expected
 
 
+@pytest.fixture
+def heard_interrupts():
+    """A shell starts what it runs in the background deaf to Ctrl-C, and that is inherited."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_interrupts")
 def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(4000))
     output = tmp_path / "out"
