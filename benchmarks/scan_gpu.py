@@ -24,24 +24,12 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks.scan import associative_scan, lax_scan
+from birdie_jax.planning.topology import H200_TARGET
 from pallas_kernels.linear_scan import gpu
 from pallas_kernels.linear_scan.gpu_plan import choose_chunks, count_blocks, make_plan
 
 TYPES = ("bfloat16", "float32")
 SHAPES = ((8, 2048, 2048), (1, 16384, 2048))
-# What XLA asks of a device, from the properties that the CUDA driver reports of an H200.
-H200 = """
-gpu_device_info {
-  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
-  shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
-  device_memory_size: 150000000000 shared_memory_per_block_optin: 232448
-  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit: 65536
-}
-platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 8 }
-device_description_str: "NVIDIA H200"
-"""
 CHAIN = 8
 REPEATS = 20
 
@@ -50,7 +38,7 @@ def compiled_rows(dumps):
     """Yield what is known of each pass compiled for an H200; the compiler writes to the folder `dumps`."""
     # Read when a program is compiled; the dump holds what the assembler says of a kernel.
     os.environ |= {"MOSAIC_GPU_DUMP_TO": dumps, "MOSAIC_GPU_DUMP_PTXAS": "1"}
-    topology = topologies.get_topology_desc("1x1x1", "cuda", target_config=H200, topology="1x1x1")
+    topology = topologies.get_topology_desc("1x1x1", "cuda", target_config=H200_TARGET, topology="1x1x1")
     sharding = SingleDeviceSharding(topology.devices[0])
 
     def array(shape, dtype):

@@ -25,18 +25,11 @@ from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
 from birdie_jax.config import MeshConfig, parse_config
 from birdie_jax.models import build_model
+from birdie_jax.planning.compilation import abstract_batch
 from birdie_jax.training.optimizer import make_optimizer
-from birdie_jax.training.sharding import make_mesh, mesh_sizes, of_batch, of_state, replicated
+from birdie_jax.training.sharding import make_mesh, mesh_sizes, of_state, replicated
 from birdie_jax.training.step import StepSettings, TrainState, train_step
 from birdie_jax.vocabulary import padded_vocab_size
-
-
-def abstract_batch(rows, length, sharding):
-    def array(dtype):
-        return jax.ShapeDtypeStruct((rows, length), dtype, sharding=sharding)
-
-    whole, flag = array(jnp.int32), array(jnp.bool_)
-    return Batch(whole, whole, flag, whole, whole, flag, whole)
 
 
 def compile_for(topology, config, rows_per_chip, scan, implementation):
@@ -51,7 +44,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
     )
     vocab_size = padded_vocab_size(config.data.vocab_size)
     mesh = make_mesh(config, vocab_size, devices)
-    batch = abstract_batch(rows, config.batching.length, of_batch(mesh))
+    batch = abstract_batch(config, mesh)
     model = build_model(config.model, vocab_size)
     optimizer = make_optimizer(config.optimizer, config.train.num_steps)
 

@@ -55,7 +55,8 @@ def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
     check_shared(workdir, processes, 2 * config.train.lost_seconds)
     folder = processes.after_first("text", lambda: str(_text_folder(config)))
     if not processes.first:
-        folder = _text_folder(config)
+        # Processes of a host that shares no folder with the first one's prepare it one after another.
+        folder = _text_folder(config, wait=True)
     tokenizer = load_tokenizer(folder)
     sha256 = processes.after_first("tokenizer", lambda: _claimed(workdir, tokenizer))
     text = TrainingText(
@@ -82,7 +83,7 @@ def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
     return outcome
 
 
-def _text_folder(config: Config) -> str | Path:
+def _text_folder(config: Config, wait: bool = False) -> str | Path:
     """Return the folder with the prepared text, after preparing it if it is not there."""
     data = config.data
     if data.prepared:
@@ -96,7 +97,7 @@ def _text_folder(config: Config) -> str | Path:
     }
     root = Path(data.cache_dir) if data.cache_dir else cache_folder() / "data"
     folder = cached_folder(root, data.source, **settings)
-    return prepare(data.source, folder, wait=True, **settings)
+    return prepare(data.source, folder, wait=wait, **settings)
 
 
 def _claimed(workdir: Path, tokenizer: Tokenizer) -> str:

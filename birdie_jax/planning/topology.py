@@ -21,7 +21,7 @@ ALLOWED = (
 # Both cores of a chip as one device, as JAX has them on Cloud TPUs.
 _CHIP_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 # What XLA asks of a device, from the properties that the CUDA driver reports of an H200.
-_H200 = """
+H200_TARGET = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
   shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
@@ -94,7 +94,7 @@ def make_topology(name: str) -> Topology:
         hosts, gpus = extents
         find_gpu_compiler()
         shape = f"1x{hosts}x{gpus}"
-        found = topologies.get_topology_desc(shape, "cuda", target_config=_H200, topology=shape)
+        found = topologies.get_topology_desc(shape, "cuda", target_config=H200_TARGET, topology=shape)
         return Topology(name, CHIPS[chip], tuple(found.devices), ())
     find_tpu_compiler()
     options = _CHIP_OPTIONS.get(chip, {}) | ({"num_slices": slices} if slices > 1 else {})

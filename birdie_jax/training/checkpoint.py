@@ -167,7 +167,7 @@ class Checkpoints:
                 target = self._damaged / f"{source.name}.{number}"
                 number += 1
             shutil.move(source, target)
-        _every_process(True)
+        multihost_utils.sync_global_devices(f"checkpoint {step} is set aside")
         self._manager.reload()
 
     def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:

@@ -1,7 +1,5 @@
 """Which rows of a batch this process makes, and how they come onto its devices."""
 
-from collections.abc import Callable
-
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -44,7 +42,7 @@ class RowsHere:
 
     def put(self, batch: Batch) -> Batch:
         """Return the global batch, on the devices, of this process's rows on the host."""
-        return Batch(*(self._put(field, self._whole_rows, self._sharding) for field in batch))
+        return Batch(*(self._put(field, self._sharding) for field in batch))
 
     def put_whole(self, batch: Batch) -> Batch:
         """Return a batch on the devices that every process has all of on the host."""
@@ -61,20 +59,17 @@ class RowsHere:
         """
         # Two halves: the device has no 64-bit integers.
         halves = np.ascontiguousarray(positions).view(np.uint32)
-        everywhere = self._gather(self._put(halves, self._whole_rows, self._by_row))
+        everywhere = self._gather(self._put(halves, self._by_row))
         return np.asarray(everywhere).view(np.int64)
 
     def own(self, positions: Positions) -> Positions:
         """Return this process's part of the positions of all rows."""
         return positions[self.numbers]
 
-    def _put(self, own: np.ndarray, rows: int, sharding: NamedSharding) -> jax.Array:
-        return jax.make_array_from_callback((rows, *own.shape[1:]), sharding, self._local(own))
-
-    def _local(self, own: np.ndarray) -> Callable[[tuple[slice, ...]], np.ndarray]:
+    def _put(self, own: np.ndarray, sharding: NamedSharding) -> jax.Array:
         def block(index: tuple[slice, ...]) -> np.ndarray:
             begin, end, _ = index[0].indices(self._whole_rows)
-            first = int(np.searchsorted(self.numbers, begin))
+            first = self.numbers.index(begin)
             return own[(slice(first, first + end - begin), *index[1:])]
 
-        return block
+        return jax.make_array_from_callback((self._whole_rows, *own.shape[1:]), sharding, block)

@@ -196,12 +196,16 @@ class Watch:
     def _end(self, message: str) -> NoReturn:
         with self._ending:
             number = self.processes.index
-            folder = self._workdir / "stacks"
-            folder.mkdir(exist_ok=True)
-            path = folder / f"process_{number}.txt"
-            with path.open("w") as file:
-                print(message, file=file, flush=True)
-                faulthandler.dump_traceback(file)
+            path = self._workdir / "stacks" / f"process_{number}.txt"
+            try:
+                path.parent.mkdir(exist_ok=True)
+                with path.open("w") as file:
+                    print(message, file=file, flush=True)
+                    faulthandler.dump_traceback(file)
+            except OSError as error:
+                # A full disk must not keep the process from ending.
+                print(f"{path}: {error}", file=sys.stderr)
+                faulthandler.dump_traceback()
             steps = saved_steps(self._workdir / "checkpoints")
             good = f"step {steps[-1]}" if steps else "none"
             print(
