@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
@@ -26,6 +27,7 @@ from birdie_jax.training.loop import Outcome, TrainingText, row_settings, train
 from birdie_jax.training.metrics import TrainingDiverged
 from birdie_jax.training.mixture import configured_mixture
 from birdie_jax.training.processes import initialize_processes
+from birdie_jax.training.sharding import check_mesh
 from birdie_jax.training.watch import Limits, Watch
 from birdie_jax.training.workdir import claim_workdir, write_json
 
@@ -50,6 +52,8 @@ def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
     """
     processes = watch.processes
     mixture = configured_mixture(config)
+    # Before a preparation that may take hours.
+    check_mesh(config, 0, jax.devices())
     check_agreement(config, processes)
     processes.after_first("workdir", lambda: claim_workdir(workdir, config))
     check_shared(workdir, processes, 2 * config.train.lost_seconds)

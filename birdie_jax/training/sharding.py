@@ -28,9 +28,8 @@ def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = N
         ConfigError: the devices, the rows or the model cannot be divided so.
     """
     devices = jax.devices() if devices is None else devices
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
-    sizes = mesh_sizes(config.mesh, len(devices), slices)
-    check_divisible(config, vocab_size, sizes, len(devices))
+    slices = _count_slices(devices)
+    sizes = check_mesh(config, vocab_size, devices)
     shape = tuple(sizes.values())
     # A mesh whose axes are no products of the torus' own is still better than none.
     options = {"allow_split_physical_axes": True}
@@ -43,6 +42,26 @@ def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = N
     else:
         arranged = np.array(devices).reshape(shape)
     return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def check_mesh(config: Config, vocab_size: int, devices: Sequence[Any]) -> dict[str, int]:
+    """Check that `config.mesh` can be made of `devices`; return its sizes by axis.
+
+    Args:
+        config: of the run.
+        vocab_size: rows of the embedding table; 0 = not known yet, which any size divides.
+        devices: all of which the mesh takes.
+
+    Raises:
+        ConfigError: as `make_mesh`.
+    """
+    sizes = mesh_sizes(config.mesh, len(devices), _count_slices(devices))
+    check_divisible(config, vocab_size, sizes, len(devices))
+    return sizes
+
+
+def _count_slices(devices: Sequence[Any]) -> int:
+    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[str, int]:
