@@ -1,0 +1,155 @@
+"""Record what every model's run comes to, to compare two versions of the code bit for bit.
+
+    python benchmarks/recorded_runs.py --checkout=../before --output=before.json
+    python benchmarks/recorded_runs.py --checkout=. --output=after.json --compare=before.json
+
+A record holds the metrics of `configs/tiny.py` for each model, cut to 24 steps with a decision every 8, run
+in one process, in two processes of two devices each, and in one process that is killed and goes on; and the
+checksum of every array that the run exports. The record of one machine means nothing on another: another
+processor adds in another order. Takes 25 minutes on two cores.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+MODELS = (
+    "gated_ssm",
+    "gated_ssm_mlp",
+    "gated_ssm_plus",
+    "hawk",
+    "hawk_mlp",
+    "birdie_ssm",
+    "transformer",
+)
+SETTINGS = (
+    "data.vocab_size=300",
+    "train.num_steps=24",
+    "train.log_every_steps=2",
+    "bandit.every_steps=8",
+    "bandit.critic_updates=20",
+    "checkpoint.every_steps=8",
+)
+TIMED = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
+KILLED_FROM_STEP = 12
+
+
+def write_corpus(folder: Path) -> Path:
+    words_of = random.Random(0)
+    words = ["".join(words_of.choices("abcdefghij", k=5)) for _ in range(200)]
+    path = folder / "corpus.jsonl"
+    with path.open("w") as file:
+        for _ in range(60):
+            file.write(json.dumps({"text": " ".join(words_of.choices(words, k=800))}) + "\n")
+    return path
+
+
+def command(model: str, workdir: Path, corpus: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "birdie_jax.train", f"--config=configs/tiny.py:{model}"),
+        *(f"--workdir={workdir}", f"--config.data.source={corpus}"),
+        f"--config.data.cache_dir={corpus.parent / 'prepared'}",
+        *(f"--config.{setting}" for setting in SETTINGS),
+    ]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "JAX_PLATFORMS": "cpu"}
+
+
+def finish(arguments: list[str], checkout: Path) -> None:
+    done = subprocess.run(
+        arguments, cwd=checkout, env=environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
+
+
+def kill_and_resume(arguments: list[str], checkout: Path, workdir: Path) -> None:
+    process = subprocess.Popen(
+        arguments, cwd=checkout, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and last_step(workdir) < KILLED_FROM_STEP:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finish(arguments, checkout)
+
+
+def last_step(workdir: Path) -> int:
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
+def record(checkout: Path, workdir: Path) -> dict:
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    metrics = [{k: v for k, v in json.loads(line).items() if k not in TIMED} for line in lines]
+    exported = workdir / "exported"
+    finish(
+        [sys.executable, "-m", "birdie_jax.export", f"--workdir={workdir}", f"--output={exported}"],
+        checkout,
+    )
+    arrays = load_file(exported / "model.safetensors")
+    checksums = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
+    return {"metrics": metrics, "parameters": checksums}
+
+
+def differences(before: dict, after: dict) -> list[str]:
+    """Return where two records differ, in words; empty if they are the same bit for bit."""
+    found = []
+    for run in sorted(before.keys() | after.keys()):
+        for part in ("metrics", "parameters"):
+            if before.get(run, {}).get(part) != after.get(run, {}).get(part):
+                found.append(f"{run}: {part}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkout", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--compare", type=Path)
+    parser.add_argument("--models", nargs="*", default=MODELS)
+    options = parser.parse_args()
+    checkout = options.checkout.resolve()
+    records = json.loads(options.output.read_text()) if options.output.exists() else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = write_corpus(Path(scratch))
+        for model in options.models:
+            for way in ("one process", "two processes", "killed and resumed"):
+                run = f"{model}, {way}"
+                if run in records:
+                    continue
+                began = time.monotonic()
+                workdir = Path(scratch) / run.replace(", ", "-").replace(" ", "_")
+                arguments = command(model, workdir, corpus)
+                if way == "two processes":
+                    launcher = [sys.executable, "-m", "launch.local", "--processes=2", "--fake_devices=4"]
+                    arguments = [*launcher, "--", *arguments]
+                if way == "killed and resumed":
+                    kill_and_resume(arguments, checkout, workdir)
+                else:
+                    finish(arguments, checkout)
+                records[run] = record(checkout, workdir)
+                options.output.write_text(json.dumps(records, indent=1))
+                print(f"{run}: {time.monotonic() - began:.0f} s", flush=True)
+    if options.compare:
+        before = json.loads(options.compare.read_text())
+        found = differences(before, records)
+        print("\n".join(found) or f"{len(records)} runs are the same bit for bit")
+        sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

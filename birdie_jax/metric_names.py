@@ -1,0 +1,19 @@
+"""The names of the scalars in `metrics.jsonl` and TensorBoard that concern one objective arm.
+
+arm/<name>/tokens, loss, accuracy                                    of the training steps logged
+arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
+"""
+
+ARM_PREFIX = "arm/"
+TRAINING_QUANTITIES = ("tokens", "loss", "accuracy")
+DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
+
+
+def arm_metric(arm: str, quantity: str) -> str:
+    """Return the name of the scalar `quantity` of the arm named `arm`."""
+    return f"{ARM_PREFIX}{arm}/{quantity}"
+
+
+def is_arm_metric(name: str, quantity: str) -> bool:
+    """Tell whether `name` is the scalar `quantity` of some arm."""
+    return name.startswith(ARM_PREFIX) and name.endswith(f"/{quantity}")

@@ -1,0 +1,66 @@
+"""Writing a file so that a reader sees the old contents or the new ones, never a mixture."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+# What a local file is called until it is whole.
+PARTIAL_SUFFIX = ".partial"
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Tell whether `path` names an object of a store (`gs://...`) instead of a local file."""
+    return "://" in os.fspath(path)
+
+
+def sync(path: epath.PathLike) -> None:
+    """Force a local file's contents, or a local folder's entries, to the disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(temporary: epath.PathLike, final: epath.PathLike) -> None:
+    """Give a finished local file its final name in one step, replacing what had that name.
+
+    Raises:
+        OSError: the disk refuses; the file of that name is as it was.
+    """
+    sync(temporary)
+    os.replace(temporary, final)
+    sync(os.path.dirname(os.path.abspath(final)))
+
+
+def write_whole(path: epath.PathLike, contents: bytes) -> None:
+    """Write `contents` to `path`, also past a power failure whole or not at all.
+
+    A store's objects appear whole by themselves; a local file is written beside its place first.
+
+    Raises:
+        OSError: the file cannot be written, for instance on a full disk; the old contents remain.
+    """
+    if is_remote(path):
+        epath.Path(path).write_bytes(contents)
+        return
+    path = Path(path)
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    temporary.write_bytes(contents)
+    publish(temporary, path)
+
+
+def write_json(path: epath.PathLike, value: Any) -> None:
+    """Write `value` as indented JSON, whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written; the old contents remain.
+    """
+    write_whole(path, (json.dumps(value, indent=2) + "\n").encode())
