@@ -5,7 +5,9 @@ arm/<name>/validation_loss, validation_accuracy, probability, reward of a decisi
 """
 
 ARM_PREFIX = "arm/"
+# Of the training steps since the last line.
 TRAINING_QUANTITIES = ("tokens", "loss", "accuracy")
+# Of a decision of the bandit.
 DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
 
 
