@@ -25,7 +25,7 @@ from birdie_jax.models.by_layer import ByLayer, hidden_by_layer, unstack
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.parameter_shapes import parameter_shapes
-from birdie_jax.training.loss import token_losses
+from birdie_jax.models.token_losses import token_losses
 
 
 def ours(sizes, dtype, remat):

@@ -29,10 +29,12 @@ from matplotlib.figure import Figure
 from birdie_jax.batch import Batch
 from birdie_jax.batching import pack_rows, packed_length
 from birdie_jax.config import MODELS, ModelConfig, OptimizerConfig
+from birdie_jax.engine.optimizer import make_optimizer
+from birdie_jax.engine.sharded_step import take_step
+from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Example, Objective, UnsuitableText, make_mixture, make_objective
-from birdie_jax.training.optimizer import make_optimizer
-from birdie_jax.training.step import StepSettings, TrainState, train_step
+from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 SYMBOLS = 64
@@ -159,9 +161,9 @@ def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
     arms = len(task.text_lengths) or int(batch.arm_ids.max()) + 1
     judged = slice(-1, None) if task.text_lengths else slice(None)
     params = model.init(jax.random.key(0), batch)["params"]
-    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), None)
-    settings = StepSettings(arms, 1, batch.tokens.shape[1])
-    step_function = jax.jit(functools.partial(train_step, model, optimizer, settings), donate_argnums=0)
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
+    loss = language_model_loss(model, arms, batch.tokens.shape[1])
+    step_function = jax.jit(functools.partial(take_step, loss, optimizer, 1), donate_argnums=0)
     curve, begin, learned_before = [], time.monotonic(), False
     loss = correct = tokens = 0.0
     for step in range(1, task.steps + 1):

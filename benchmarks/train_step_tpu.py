@@ -24,11 +24,13 @@ from jax.experimental import topologies
 from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
 from birdie_jax.config import MeshConfig, parse_config
+from birdie_jax.engine.mesh import make_mesh, mesh_sizes, replicated, state_sharding
+from birdie_jax.engine.optimizer import make_optimizer
+from birdie_jax.engine.sharded_step import take_step
+from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
 from birdie_jax.planning.compilation import abstract_batch
-from birdie_jax.training.optimizer import make_optimizer
-from birdie_jax.training.sharding import make_mesh, mesh_sizes, of_state, replicated
-from birdie_jax.training.step import StepSettings, TrainState, train_step
+from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.vocabulary import padded_vocab_size
 
 
@@ -51,16 +53,18 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
     def create_state():
         one = jnp.zeros((1, 8), jnp.int32)
         params = model.init(jax.random.key(0), Batch(one, one, one > 0, one, one, one > 0, one))["params"]
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), None)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
 
     shapes = jax.eval_shape(create_state)
-    shardings = of_state(mesh, shapes)
+    shardings = state_sharding(mesh, shapes)
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         shapes,
         shardings,
     )
-    step = functools.partial(train_step, model, optimizer, StepSettings(104, 1, config.train.loss_chunk))
+    step = functools.partial(
+        take_step, language_model_loss(model, 104, config.train.loss_chunk), optimizer, 1
+    )
     begin = time.monotonic()
     shape = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
     row = (

@@ -14,6 +14,7 @@ from typing import Any
 
 import ml_collections
 
+from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import (
     BanditConfig,
     BatchingConfig,
@@ -60,13 +61,9 @@ WITH_HAWK = ("hawk", "hawk_mlp")
 WITH_ATTENTION = ("transformer",)
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the field, the value and what is allowed."""
-
-
 def default_config() -> ml_collections.ConfigDict:
     """Return every field with its default, for a file in configs/ to change."""
-    return ml_collections.ConfigDict(dataclasses.asdict(Config()))
+    return ml_collections.ConfigDict(to_dict(Config()))
 
 
 def parse_config(config: ml_collections.ConfigDict) -> Config:
@@ -82,14 +79,23 @@ def parse_config(config: ml_collections.ConfigDict) -> Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return `config` as nested plain dicts, for config.json."""
-    return dataclasses.asdict(config)
+    return _section_to_dict(config)
+
+
+def _section_to_dict(section: Any) -> dict[str, Any]:
+    # `from` is a word of Python: its attribute is `from_`.
+    return {
+        name.removesuffix("_"): _section_to_dict(value) if dataclasses.is_dataclass(value) else value
+        for name, value in ((f.name, getattr(section, f.name)) for f in dataclasses.fields(section))
+    }
 
 
 def _parse_section(section: type, values: Any, path: str) -> Any:
     if not isinstance(values, ml_collections.ConfigDict | dict):
         raise ConfigError(f"{path}: found {values!r}; allowed: a section with fields")
     hints = typing.get_type_hints(section)
-    known = [f.name for f in dataclasses.fields(section)]
+    attributes = {f.name.removesuffix("_"): f.name for f in dataclasses.fields(section)}
+    known = list(attributes)
     for name in values:
         if name not in known:
             raise ConfigError(f"{path}.{name}: unknown field; allowed: {', '.join(known)}")
@@ -97,11 +103,11 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
     for name in known:
         if name not in values:
             raise ConfigError(f"{path}.{name}: missing")
-        hint, value, where = hints[name], values[name], f"{path}.{name}"
+        hint, value, where = hints[attributes[name]], values[name], f"{path}.{name}"
         if dataclasses.is_dataclass(hint):
-            parsed[name] = _parse_section(typing.cast(type, hint), value, where)
+            parsed[attributes[name]] = _parse_section(typing.cast(type, hint), value, where)
         else:
-            parsed[name] = _parse_value(hint, value, where)
+            parsed[attributes[name]] = _parse_value(hint, value, where)
     return section(**parsed)
 
 

@@ -213,6 +213,8 @@ class TrainConfig:
         log_every_steps: steps between two lines of metrics.jsonl.
         accumulation_steps: parts into which a batch is cut to save memory; the result is the same.
         loss_chunk: sequence positions whose logits are held at a time.
+        hooks: names of further hooks with commas between them, such as profiler_trace (three train steps
+            for TensorBoard's profile plugin).
         lost_seconds: of several processes, one that was not heard of for so long is lost: the others stop.
         hung_seconds: likewise, one whose loop has come no further for so long hangs.
     """
@@ -221,6 +223,7 @@ class TrainConfig:
     log_every_steps: int = 10
     accumulation_steps: int = 1
     loss_chunk: int = 256
+    hooks: str = ""
     lost_seconds: int = 30
     hung_seconds: int = 600
 
@@ -252,6 +255,19 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class InitConfig:
+    """Where a new run's parameters come from.
+
+    Attributes:
+        from_: `init.from`: the workdir of another run, the folder of one of its checkpoints
+            (`<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are taken by their
+            names; empty = all parameters start at random.
+    """
+
+    from_: str = ""
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole run."""
 
@@ -266,3 +282,4 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    init: InitConfig = field(default_factory=InitConfig)

@@ -12,10 +12,10 @@ from absl import app, flags, logging
 
 from birdie_jax.command_line import start
 from birdie_jax.config import ConfigError
+from birdie_jax.engine.checkpoint_format import CheckpointError
 from birdie_jax.interop import InteropError, write_model
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import model_of_workdir
-from birdie_jax.training.checkpoint import CheckpointError
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _OUTPUT = flags.DEFINE_string("output", None, "Folder to write; it must not exist.")

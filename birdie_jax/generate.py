@@ -18,6 +18,7 @@ from absl import app, flags, logging
 
 from birdie_jax.command_line import cache_compiled_programs, start
 from birdie_jax.config import ConfigError
+from birdie_jax.engine.checkpoint_format import CheckpointError
 from birdie_jax.generation import STOP_TOKENS, Generator, Prompt, PromptTooLong, Sampling, state_grows
 from birdie_jax.generation.questions import PromptError, choose_arm, make_prompt
 from birdie_jax.generation.records import as_lines, finished_lines, read_records
@@ -27,7 +28,6 @@ from birdie_jax.interop import InteropError
 from birdie_jax.objectives import OBJECTIVES
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
-from birdie_jax.training.checkpoint import CheckpointError
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 from birdie_jax.command_line import start
 from birdie_jax.config import Config, ConfigError, MeshConfig, parse_config
+from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.planning import (
     MissingCompiler,
     Plan,
@@ -32,7 +33,6 @@ from birdie_jax.planning import (
     make_topology,
 )
 from birdie_jax.text import DataError, Tokenizer, load_tokenizer
-from birdie_jax.training.sharding import make_mesh
 from birdie_jax.vocabulary import padded_vocab_size
 
 _CONFIG = config_flags.DEFINE_config_file(

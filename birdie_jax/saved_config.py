@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_collections
+from absl import logging
 
 from birdie_jax.config import Config, ConfigError, default_config, parse_config
 
@@ -29,16 +30,27 @@ def read_json(path: Path, allowed: str) -> dict[str, Any]:
 def parse_saved_config(found: dict[str, Any], path: Path) -> Config:
     """Return the configuration in `found`, the contents of `path`.
 
-    Fields that it lacks were added after it was saved; their defaults leave a model as it was.
+    Fields that it lacks were added after it was saved; their defaults leave a model as it was. Fields that
+    are known no more are left out, with a warning.
 
     Raises:
-        ConfigError: a field is unknown or has an unusable value.
+        ConfigError: a field has an unusable value.
     """
-    whole = default_config().to_dict()
-    for section, fields in found.items():
-        both = isinstance(fields, dict) and isinstance(whole.get(section), dict)
-        whole[section] = {**whole[section], **fields} if both else fields
+    whole = _updated(default_config().to_dict(), found, "config", path)
     try:
         return parse_config(ml_collections.ConfigDict(whole))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _updated(default: dict[str, Any], found: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
+    """Return `default` with the fields of `found` in their places."""
+    updated = dict(default)
+    for name, value in found.items():
+        if name not in default and where != "config.objectives.arms":
+            logging.warning("%s: %s.%s is known no more, and left out", path, where, name)
+        elif isinstance(value, dict) and isinstance(default.get(name), dict):
+            updated[name] = _updated(default[name], value, f"{where}.{name}", path)
+        else:
+            updated[name] = value
+    return updated

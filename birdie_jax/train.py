@@ -1,11 +1,12 @@
 """Pre-train a language model: `python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny`.
 
 Started again with the same workdir, a run goes on from its newest checkpoint. On several hosts, every
-process is started with the same command; birdie_jax/training/processes.py tells how they find each other.
+process is started with the same command; birdie_jax/engine/processes.py tells how they find each other.
 """
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -13,23 +14,28 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from birdie_jax.command_line import cache_compiled_programs, cache_folder, start
-from birdie_jax.config import Config, ConfigError, parse_config
+from birdie_jax.config import Config, default_config, parse_config, to_dict
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.engine import CheckpointError, Outcome, Workdir
+from birdie_jax.engine.agreement import check_agreement, check_shared
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.lease import Lease, LeaseLost
+from birdie_jax.engine.mesh import check_mesh
+from birdie_jax.engine.processes import initialize_processes
+from birdie_jax.engine.step_log import TrainingDiverged
+from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.interop.errors import InteropError
+from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.pretraining.arm_samples import describe_arms
+from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.pretraining.run import pretrain
+from birdie_jax.pretraining.training_text import TrainingText, check_same_text
 from birdie_jax.reporting.page import write_report
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
-from birdie_jax.training.agreement import check_agreement, check_same_text, check_shared
-from birdie_jax.training.arm_samples import describe_arms
-from birdie_jax.training.checkpoint import CheckpointError
-from birdie_jax.training.coordination import Processes
-from birdie_jax.training.loop import Outcome, TrainingText, row_settings, train
-from birdie_jax.training.metrics import TrainingDiverged
-from birdie_jax.training.mixture import configured_mixture
-from birdie_jax.training.processes import initialize_processes
-from birdie_jax.training.sharding import check_mesh
-from birdie_jax.training.watch import Limits, Watch
-from birdie_jax.training.workdir import claim_workdir, write_json
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "What to train: a file of configs/, with :variant if it has any."
@@ -41,12 +47,20 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this run has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
 
-_OWN_FAULTS = (ConfigError, DataError, CheckpointError, TrainingDiverged, OSError)
+_OWN_FAULTS = (
+    ConfigError,
+    DataError,
+    CheckpointError,
+    InteropError,
+    TrainingDiverged,
+    LeaseLost,
+    OSError,
+)
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
 
 
-def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
-    """Do all of a run: text, training, summary, report.
+def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
+    """Do all of a run: workdir, text, training, summary, report.
 
     What is to be there once is written by the first process; the others wait for it where they need it.
     """
@@ -54,37 +68,64 @@ def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
     mixture = configured_mixture(config)
     # Before a preparation that may take hours.
     check_mesh(config, 0, jax.devices())
-    check_agreement(config, processes)
-    processes.after_first("workdir", lambda: claim_workdir(workdir, config))
-    check_shared(workdir, processes, 2 * config.train.lost_seconds)
-    folder = processes.after_first("text", lambda: str(_text_folder(config)))
+    check_agreement(to_dict(config), processes)
+    with ExitStack() as held:
+        lease = None
+        if processes.first:
+            workdir.make()
+            lease = held.enter_context(Lease(workdir))
+            workdir.claim(to_dict(config), default_config().to_dict())
+        processes.broadcast_from_first("workdir", lambda: str(workdir))
+        check_shared(workdir, processes, 2 * config.train.lost_seconds)
+        text, tokenizer = _prepare_text(config, workdir, processes)
+        if processes.first:
+            arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
+            workdir.write(workdir.arms, arms)
+
+        def initial_params(abstract_params):
+            initial = read_initial_parameters(config.init.from_, abstract_params, tokenizer.sha256)
+            if processes.first:
+                print(initial.table(), flush=True)
+            return initial.put_into
+
+        outcome = pretrain(
+            config,
+            workdir,
+            text,
+            mixture,
+            watch,
+            lease=lease,
+            initial_params=initial_params if config.init.from_ else None,
+        )
+        if processes.first:
+            workdir.write(
+                workdir.summary,
+                {
+                    "parameters": outcome.parameters,
+                    "vocab_size": text.vocab_size,
+                    "completed": outcome.completed,
+                    "unigram_entropy": unigram_entropy(text.validation),
+                },
+            )
+            print(f"report: {write_report(Path(workdir.root))}")
+    return outcome
+
+
+def _prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tuple[TrainingText, Tokenizer]:
+    """Return the text of the run, prepared if need be, and the tokenizer that it is made with."""
+    folder = processes.broadcast_from_first("text", lambda: str(_text_folder(config)))
     if not processes.first:
         # Processes of a host that shares no folder with the first one's prepare it one after another.
         folder = _text_folder(config, wait=True)
     tokenizer = load_tokenizer(folder)
-    sha256 = processes.after_first("tokenizer", lambda: _claimed(workdir, tokenizer))
+    sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
     text = TrainingText(
         train=TokenShards(folder, "train", tokenizer_sha256=sha256),
         validation=TokenShards(folder, "validation", tokenizer_sha256=tokenizer.sha256),
         vocab_size=tokenizer.vocab_size,
     )
     check_same_text(text.train, text.validation, processes)
-    if processes.first:
-        arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
-        write_json(workdir / "arms.json", arms)
-    outcome = train(config, workdir, text, mixture, watch)
-    if processes.first:
-        write_json(
-            workdir / "summary.json",
-            {
-                "parameters": outcome.parameters,
-                "vocab_size": text.vocab_size,
-                "completed": outcome.completed,
-                "unigram_entropy": unigram_entropy(text.validation),
-            },
-        )
-        print(f"report: {write_report(workdir)}")
-    return outcome
+    return text, tokenizer
 
 
 def _text_folder(config: Config, wait: bool = False) -> str | Path:
@@ -104,12 +145,11 @@ def _text_folder(config: Config, wait: bool = False) -> str | Path:
     return prepare(data.source, folder, wait=wait, **settings)
 
 
-def _claimed(workdir: Path, tokenizer: Tokenizer) -> str:
+def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:
     """Keep the run's tokenizer in the workdir; return the hash that its text must be made with."""
-    path = workdir / "tokenizer.model"
-    if not path.exists():
-        tokenizer.save(path)
-    return Tokenizer(path).sha256
+    if not workdir.tokenizer.exists():
+        tokenizer.save(Path(workdir.tokenizer))
+    return Tokenizer(Path(workdir.tokenizer)).sha256
 
 
 def main(arguments: list[str]) -> None:
@@ -123,7 +163,7 @@ def main(arguments: list[str]) -> None:
             f"birdie_jax.train: --workdir: found {_WORKDIR.value}; allowed: a folder; several processes "
             "need one on a file system that they share, as which a bucket can be mounted"
         )
-    workdir = Path(_WORKDIR.value)
+    workdir = Workdir(_WORKDIR.value)
     config = _CONFIG.value
     if not isinstance(config, ConfigDict):
         sys.exit(f"birdie_jax.train: --config={flags.FLAGS['config'].config_filename}: no such file")

@@ -7,27 +7,28 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
+from birdie_jax.engine.stored_parameters import restore_parameters
+from birdie_jax.engine.workdir import Workdir
 from birdie_jax.interop import read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.objectives import Arm
+from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.text import Tokenizer
-from birdie_jax.training.mixture import configured_mixture
-from birdie_jax.training.trained_parameters import restore_parameters
 
 
 class TrainedModel(NamedTuple):
     """What a run made.
 
     Attributes:
-        origin: folder and step, in words.
-        step: of training.
-        config: of the run.
-        model: architecture.
-        params: its parameters.
-        tokenizer: text to tokens and back.
-        arms: what it was trained on.
+        origin: the folder and the step, in words.
+        step: the train step at which it was saved.
+        config: the configuration of the run.
+        model: the model's architecture.
+        params: the model's parameters.
+        tokenizer: the tokenizer of the run.
+        arms: the objective arms that it was trained on.
     """
 
     origin: str
@@ -49,16 +50,17 @@ def model_of_workdir(workdir: Path, step: int | None = None) -> TrainedModel:
         DataError: tokenizer.model is missing or cannot be used.
         CheckpointError: there is no such checkpoint, it is damaged, or it is of another architecture.
     """
-    path = workdir / "config.json"
+    files = Workdir(workdir)
+    path = Path(files.config)
     config = parse_saved_config(read_json(path, "the workdir of a run"), path)
     mixture = configured_mixture(config)
-    tokenizer = Tokenizer(workdir / "tokenizer.model")
+    tokenizer = Tokenizer(Path(files.tokenizer))
     model = build_model(config.model, tokenizer.vocab_size)
     here = SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
     )
-    trained = restore_parameters(workdir, abstract, config.optimizer, step)
+    trained = restore_parameters(files, abstract, step)
     return TrainedModel(
         f"{workdir} step {trained.step}",
         trained.step,

@@ -11,16 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from birdie_jax.bandit import init_bandit
-from birdie_jax.config import Config, parse_config
+from birdie_jax.config import Config, default_config, parse_config, to_dict
+from birdie_jax.engine import Checkpoints, TrainState, Workdir
+from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.text import Tokenizer, train_tokenizer
-from birdie_jax.training.checkpoint import Checkpoints
-from birdie_jax.training.optimizer import make_optimizer
-from birdie_jax.training.step import TrainState
-from birdie_jax.training.workdir import claim_workdir
 
-POSITIONS = np.zeros((2, 3), np.int64)
+POSITION = {"row_streams": np.zeros((2, 3), np.int64)}
 
 
 @cache
@@ -44,16 +42,18 @@ def random_params(config: Config, vocab_size: int, seed: int):
 
 def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object]:
     """Write a run's files, with a checkpoint at each of `steps`; return the parameters of each."""
-    claim_workdir(workdir, config)
+    files = Workdir(workdir)
+    files.claim(to_dict(config), default_config().to_dict())
     tokenizer = small_tokenizer()
     tokenizer.save(workdir / "tokenizer.model")
-    checkpoints = Checkpoints(workdir, config.checkpoint)
+    checkpoints = Checkpoints(files, config.checkpoint)
     saved = {}
     for step in steps:
         params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, step))
         optimizer = make_optimizer(config.optimizer, 10).init(params)
         bandit = init_bandit(config.bandit, [0.5, 0.5], [0, 1], 2, jax.random.key(0))
-        checkpoints.save(TrainState(jnp.int32(step), params, optimizer, bandit), POSITIONS, step)
+        state = TrainState(jnp.int32(step), params, optimizer, {"bandit": bandit})
+        checkpoints.save(state, POSITION, step)
         checkpoints.wait()
         saved[step] = params
     checkpoints.close()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -60,11 +61,13 @@ def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     folder = workdir / "checkpoints" / f"{step:08d}"
     arrays = {}
     handler = ocp.PyTreeCheckpointHandler()
-    for item in ("state", "pipeline"):
+    for item in ("state", "batches"):
         # As arrays of the host, whatever devices they were saved from.
-        types = {name: ocp.RestoreArgs(np.ndarray) for name in handler.metadata(folder / item).tree}
+        saved = handler.metadata(folder / item).tree
+        types = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
         tree = handler.restore(folder / item, args=ocp.args.PyTreeRestore(restore_args=types))
-        arrays |= {f"{item}/{name}": np.asarray(value) for name, value in tree.items()}
+        for path, value in jax.tree_util.tree_leaves_with_path(tree):
+            arrays["/".join([item, *(part.key for part in path)])] = np.asarray(value)
     return arrays
 
 

@@ -12,11 +12,10 @@ from jax.sharding import Mesh
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
+from birdie_jax.engine.mesh import batch_sharding, make_mesh
+from birdie_jax.engine.state import TrainState
 from birdie_jax.planning.memory import OutOfMemory, out_of_memory
-from birdie_jax.training.mixture import configured_mixture
-from birdie_jax.training.programs import make_programs
-from birdie_jax.training.sharding import make_mesh, of_batch
-from birdie_jax.training.step import TrainState
+from birdie_jax.pretraining.abstract_run import abstract_step
 
 
 class CompiledStep(NamedTuple):
@@ -55,18 +54,18 @@ def compile_step(config: Config, vocab_size: int, devices: tuple[Any, ...]) -> C
     mesh = make_mesh(config, vocab_size, devices)
     begin = time.monotonic()
     with jax.set_mesh(mesh):
-        programs = make_programs(config, vocab_size, configured_mixture(config), mesh)
+        step = abstract_step(config, vocab_size, mesh)
         batch = abstract_batch(config, mesh)
         executable, text, refused = None, "", None
         try:
-            executable, text = _compiled(programs.train_step.lower(programs.abstract_state, batch), devices)
+            executable, text = _compiled(step.update.lower(step.abstract_state, batch), devices)
         except jax.errors.JaxRuntimeError as error:
             # A TPU's compiler refuses what does not fit; how much it would need stands in its message.
             refused = out_of_memory(str(error))
             if refused is None:
                 raise
     seconds = time.monotonic() - begin
-    return CompiledStep(mesh, programs.abstract_state, batch, executable, text, refused, seconds)
+    return CompiledStep(mesh, step.abstract_state, batch, executable, text, refused, seconds)
 
 
 def _compiled(lowered: Any, devices: tuple[Any, ...]) -> tuple[Any, str]:
@@ -90,7 +89,7 @@ def _compiled(lowered: Any, devices: tuple[Any, ...]) -> tuple[Any, str]:
 
 def abstract_batch(config: Config, mesh: Mesh) -> Batch:
     """Return shapes, types and shardings of a batch of `config` on `mesh`."""
-    shape, sharding = (config.batching.rows, config.batching.length), of_batch(mesh)
+    shape, sharding = (config.batching.rows, config.batching.length), batch_sharding(mesh)
 
     def array(dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)

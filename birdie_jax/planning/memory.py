@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from birdie_jax.engine.state import TrainState
 from birdie_jax.planning.program_text import Computation, Program
 from birdie_jax.planning.trip_counts import changed_values
-from birdie_jax.training.step import TrainState
 
 _TRANSPARENT = ("copy", "bitcast", "opt-barrier", "optimization-barrier", "copy-done", "copy-start")
 _SIZE = r"([\d.]+)([KMGT]?)"

@@ -1,7 +1,9 @@
 """Writing a file so that a reader sees the old contents or the new ones, never a mixture."""
 
+import errno
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,30 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     temporary.write_bytes(contents)
     publish(temporary, path)
+
+
+def create_whole(path: epath.PathLike, contents: bytes) -> bool:
+    """Write `contents` to `path` unless there is such a file; of several that try, one succeeds.
+
+    Returns:
+        Whether this call has written the file.
+
+    Raises:
+        OSError: the file cannot be written, or the store cannot do it.
+    """
+    if is_remote(path):
+        raise OSError(errno.ENOTSUP, "conditional creation is not supported in this store", os.fspath(path))
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
+    try:
+        temporary.write_bytes(contents)
+        sync(temporary)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:

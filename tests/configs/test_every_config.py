@@ -13,7 +13,7 @@ import pytest
 from birdie_jax.batching.packing import empty_rows
 from birdie_jax.config import MODELS, WITH_ATTENTION, WITH_HAWK, Config, parse_config
 from birdie_jax.models import build_model
-from birdie_jax.training.mixture import configured_mixture
+from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -9,9 +9,8 @@ import numpy as np
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import parse_config
-from birdie_jax.training.mixture import configured_mixture
-from birdie_jax.training.programs import make_programs
-from birdie_jax.training.sharding import make_mesh, of_batch
+from birdie_jax.engine.mesh import batch_sharding, make_mesh
+from birdie_jax.pretraining.abstract_run import abstract_step
 from birdie_jax.vocabulary import padded_vocab_size
 
 
@@ -40,17 +39,18 @@ def main():
     vocab_size = padded_vocab_size(config.data.vocab_size)
     mesh = make_mesh(config, vocab_size)
     with jax.set_mesh(mesh):
-        programs = make_programs(config, vocab_size, configured_mixture(config), mesh)
-        state = programs.create_state()
-        batch = jax.device_put(made_batch(config.batching.rows, config.batching.length), of_batch(mesh))
+        step = abstract_step(config, vocab_size, mesh)
+        state = step.create_state()
+        batch = made_batch(config.batching.rows, config.batching.length)
+        batch = jax.device_put(batch, batch_sharding(mesh))
         first = mesh.devices.flat[0]
         told = {
             "parameters": bytes_on(first, state.params),
             "optimizer": bytes_on(first, state.optimizer),
             "state": bytes_on(first, state),
         }
-        compiled = programs.train_step.lower(state, batch).compile()
-        state, metrics = programs.train_step(state, batch)
+        compiled = step.update.lower(state, batch).compile()
+        state, metrics = step(state, batch)
         assert np.isfinite(metrics.loss)
     memory = compiled.memory_analysis()
     told["total"] = (

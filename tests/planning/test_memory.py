@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from birdie_jax.engine.state import TrainState
 from birdie_jax.planning.memory import OutOfMemory, out_of_memory, state_bytes
-from birdie_jax.training.step import TrainState
 
 
 def test_state_bytes_are_those_of_a_shard():

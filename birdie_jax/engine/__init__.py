@@ -1,0 +1,38 @@
+"""A run of anything: the loop, its state, its checkpoints, and what keeps it alive.
+
+The engine knows three protocols (`protocols.py`) and no objective: `Batches` gives batches and their
+position, `Step` turns (state, batch) into (state, metrics), and a `Hook` does something every few steps and
+may keep arrays in the train state. docs/library.md trains something of one's own with it.
+"""
+
+from birdie_jax.engine.checkpoint import Checkpoints
+from birdie_jax.engine.checkpoint_format import CheckpointError
+from birdie_jax.engine.function_batches import FunctionBatches
+from birdie_jax.engine.loop import Outcome, train
+from birdie_jax.engine.mesh import mesh_of
+from birdie_jax.engine.protocols import Batches, Hook, HookCall, HookResult, Step
+from birdie_jax.engine.sharded_step import LossFunction, ShardedStep, make_step, sections_of
+from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
+from birdie_jax.engine.workdir import Workdir
+
+__all__ = [
+    "Batches",
+    "CheckpointError",
+    "Checkpoints",
+    "FunctionBatches",
+    "Hook",
+    "HookCall",
+    "HookResult",
+    "LossFunction",
+    "Outcome",
+    "ShardedStep",
+    "Step",
+    "StepMetrics",
+    "StepTotals",
+    "TrainState",
+    "Workdir",
+    "make_step",
+    "mesh_of",
+    "sections_of",
+    "train",
+]

@@ -1,0 +1,243 @@
+"""One checkpoint holds all of a run; a damaged one is noticed, set aside, and the one before it is used."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from jax.experimental import multihost_utils
+from jaxtyping import Array, Bool, PyTree
+
+from birdie_jax.config_sections import CheckpointConfig
+from birdie_jax.engine.checkpoint_format import (
+    BATCHES,
+    META,
+    STATE,
+    CheckpointError,
+    DamagedError,
+    describe,
+    host_checksums,
+    named_checksums,
+    named_leaves,
+    nested,
+    state_of_tree,
+    state_tree,
+)
+from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, read_checkpoint
+from birdie_jax.engine.state import TrainState
+from birdie_jax.engine.workdir import Workdir
+
+_WRITING_ERRORS = (OSError, ValueError, RuntimeError)
+
+
+class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
+    """The state holds NaN or infinity, and is not worth a checkpoint."""
+
+
+class Restored(NamedTuple):
+    """What a checkpoint gives back.
+
+    Attributes:
+        state: the train state.
+        position: the position of the batches.
+        filled: names of arrays of hooks' sections that the checkpoint did not have, and that are new.
+        unused: names of arrays of hooks' sections that only the checkpoint has.
+    """
+
+    state: TrainState
+    position: PyTree[np.ndarray]
+    filled: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+class Checkpoints:
+    """The folder `<workdir>/checkpoints`: asynchronous saving through orbax, verified restoring.
+
+    Each checkpoint carries a checksum of every array, computed on the devices when it is saved. So a file
+    whose bits have changed is noticed even where the storage format does not notice it.
+
+    Attributes:
+        directory: the folder of the checkpoints.
+        last_good: the step of the newest checkpoint that is known to be whole, or None.
+    """
+
+    def __init__(self, workdir: Workdir, config: CheckpointConfig):
+        """Open the folder, making it if need be."""
+        self.directory = Path(workdir.checkpoints).resolve()
+        self._damaged = Path(workdir.damaged_checkpoints).resolve()
+        options = ocp.CheckpointManagerOptions(max_to_keep=config.keep, step_format_fixed_length=8)
+        try:
+            self._manager = ocp.CheckpointManager(
+                self.directory, options=options, item_names=(STATE, BATCHES, META)
+            )
+        except OSError as error:
+            raise CheckpointError(f"{self.directory}: cannot be opened: {error}") from error
+        self._pending: int | None = None
+        self.last_good: int | None = None
+
+    def save(self, state: TrainState, position: PyTree[np.ndarray], step: int) -> None:
+        """Copy everything off the devices, and write it while training goes on.
+
+        Raises:
+            CheckpointError: an earlier checkpoint, or this one, could not be written.
+            NotFinite: a parameter or the optimizer's state holds NaN or infinity; nothing was saved.
+        """
+        self.check()
+        if not all_finite(state):
+            raise NotFinite
+        arrays, numbers = named_leaves(state_tree(state)), named_leaves(position)
+        described = {f"{STATE}/{name}": leaf for name, leaf in arrays.items()}
+        described |= {f"{BATCHES}/{name}": leaf for name, leaf in numbers.items()}
+        sums = {f"{STATE}/{name}": value for name, value in named_checksums(arrays).items()}
+        sums |= {f"{BATCHES}/{name}": value for name, value in host_checksums(numbers).items()}
+        try:
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    **{
+                        STATE: ocp.args.StandardSave(nested(arrays)),
+                        BATCHES: ocp.args.StandardSave(nested(numbers)),
+                        META: ocp.args.JsonSave(describe(step, described, sums)),
+                    }
+                ),
+            )
+        except _WRITING_ERRORS as error:
+            raise self._write_failure(step, error) from error
+        self._pending = step
+
+    def check(self) -> None:
+        """Raise CheckpointError if a checkpoint that was being written has failed."""
+        try:
+            self._manager.check_for_errors()
+        except _WRITING_ERRORS as error:
+            raise self._write_failure(self._pending, error) from error
+
+    def wait(self) -> None:
+        """Wait until what was saved is on disk; raises CheckpointError if it could not be written."""
+        try:
+            self._manager.wait_until_finished()
+        except _WRITING_ERRORS as error:
+            raise self._write_failure(self._pending, error) from error
+        self.last_good = self._manager.latest_step()
+
+    def close(self) -> None:
+        """Release what orbax holds."""
+        self._manager.close()
+
+    def restore(
+        self,
+        abstract_state: TrainState,
+        position: PyTree[np.ndarray],
+        create_state: Callable[[], TrainState],
+    ) -> Restored | None:
+        """Return the newest checkpoint that is whole, or None if there is none at all.
+
+        Arrays of hooks' sections that it lacks are taken from a new state; those that nothing asks for are
+        left. The result names both.
+
+        Args:
+            abstract_state: shapes, types and shardings to restore onto.
+            position: a position of the shapes and types of the saved one.
+            create_state: () -> the state before the first step; called if an array of a section is missing.
+
+        Raises:
+            CheckpointError: there are checkpoints, and every one is damaged; or the newest undamaged one
+                has another structure or cannot be read, and everything is left where it is.
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        wanted = named_leaves(state_tree(abstract_state))
+        for step in steps:
+            read, damage, failure = self._read_step(step, wanted, named_leaves(position))
+            if not _on_every_process(failure is None):
+                raise failure or CheckpointError(
+                    f"{self._folder(step)}: another process cannot read it. Nothing was changed"
+                )
+            if _on_every_process(read is not None) and read is not None:
+                self.last_good = step
+                return self._restored(read, abstract_state, position, create_state)
+            self._set_aside(step)
+            logging.error(
+                "%s: the checkpoint of step %d is damaged (%s); moved to %s, trying the one before it",
+                self.directory,
+                step,
+                damage or "another process reads other bits",
+                self._damaged,
+            )
+        if steps:
+            raise CheckpointError(
+                f"{self.directory}: every checkpoint is damaged (steps {steps}); they were moved to "
+                f"{self._damaged}. Starting again with this workdir would begin at step 0"
+            )
+        return None
+
+    def _read_step(
+        self, step: int, wanted: dict[str, Any], position: dict[str, np.ndarray]
+    ) -> tuple[ReadCheckpoint | None, str, CheckpointError | None]:
+        """Return what was read, or what is damaged, or what else keeps it from being read."""
+        try:
+            return read_checkpoint(self._folder(step), wanted, position), "", None
+        except DamagedError as error:
+            return None, str(error), None
+        except CheckpointError as error:
+            return None, "", error
+
+    def _restored(
+        self,
+        read: ReadCheckpoint,
+        abstract_state: TrainState,
+        position: PyTree[np.ndarray],
+        create_state: Callable[[], TrainState],
+    ) -> Restored:
+        arrays = read.state
+        if read.missing:
+            created = named_leaves(state_tree(create_state()))
+            arrays = arrays | {name: created[name] for name in read.missing}
+        tree = state_tree(abstract_state)
+        leaves = [arrays[name] for name in named_leaves(tree)]
+        state = state_of_tree(jax.tree.unflatten(jax.tree.structure(tree), leaves))
+        numbers = [read.batches[name] for name in named_leaves(position)]
+        restored_position = jax.tree.unflatten(jax.tree.structure(position), numbers)
+        return Restored(state, restored_position, read.missing, read.unused)
+
+    def _folder(self, step: int) -> Path:
+        return next(p for p in self.directory.iterdir() if p.name.isdigit() and int(p.name) == step)
+
+    def _set_aside(self, step: int) -> None:
+        if jax.process_index() == 0:
+            source = self._folder(step)
+            self._damaged.mkdir(exist_ok=True)
+            target = self._damaged / source.name
+            number = 1
+            while target.exists():
+                target = self._damaged / f"{source.name}.{number}"
+                number += 1
+            shutil.move(source, target)
+        multihost_utils.sync_global_devices(f"checkpoint {step} is set aside")
+        self._manager.reload()
+
+    def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:
+        free = shutil.disk_usage(self.directory).free
+        good = "none" if self.last_good is None else f"step {self.last_good}"
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+        return CheckpointError(
+            f"{self.directory}: the checkpoint of step {step} could not be written ({first_line}); "
+            f"{free / 2**20:.0f} MiB are free there. Last good checkpoint: {good}; make room and run the "
+            "same command to go on from it"
+        )
+
+
+@jax.jit
+def all_finite(state: TrainState) -> Bool[Array, ""]:
+    """Tell whether parameters and optimizer are free of NaN and infinity."""
+    leaves = jax.tree.leaves((state.params, state.optimizer))
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
+
+
+def _on_every_process(holds: bool) -> bool:
+    """Return whether something holds on every process; they wait for one another here."""
+    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))

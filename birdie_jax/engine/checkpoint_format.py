@@ -1,0 +1,169 @@
+"""What a checkpoint looks like on disk: arrays by name, and a description of them that vouches for itself.
+
+A checkpoint is a folder `checkpoints/<step>` of three items, which orbax alone can read:
+
+    state     params/..., optimizer/..., step, and one entry for each section, by the paths of the tree
+    batches   the position of the batches' source
+    meta      JSON: format version, step, and shape, type and checksum of every array of the other two
+
+The description carries a checksum of itself. So what was saved is known for certain, and can be told from
+what a failing disk gives back.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, UInt32
+
+from birdie_jax.engine.state import TrainState
+
+FORMAT_VERSION = 1
+STATE, BATCHES, META = "state", "batches", "meta"
+# What a model cannot do without; the other entries of a state are hooks' sections.
+REQUIRED = ("step", "params", "optimizer")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read; the message names the folder and what to do."""
+
+
+class DamagedError(ValueError):
+    """A checkpoint's bits are not those that were saved; the message says which."""
+
+
+class SavedArray(NamedTuple):
+    """What is known of an array in a checkpoint.
+
+    Attributes:
+        shape: its shape.
+        dtype: the name of its type.
+        checksum: its bits, see `checksums`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: int
+
+
+def state_tree(state: TrainState) -> dict[str, PyTree]:
+    """Return a train state as the tree that is saved: sections stand beside params, optimizer and step."""
+    return {"step": state.step, "params": state.params, "optimizer": state.optimizer, **state.sections}
+
+
+def state_of_tree(tree: Mapping[str, PyTree]) -> TrainState:
+    """Return the train state of which `tree` is `state_tree`."""
+    sections = {name: section for name, section in tree.items() if name not in REQUIRED}
+    return TrainState(tree["step"], tree["params"], tree["optimizer"], sections)
+
+
+def named_leaves(tree: PyTree) -> dict[str, Any]:
+    """Return the leaves of a tree by their paths, such as `params/blocks/mixer/out/kernel`."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Return a path of JAX's trees as names and indices joined by `/`."""
+    return "/".join(str(_part_name(part)) for part in path)
+
+
+def _part_name(part: Any) -> str | int:
+    match part:
+        case jax.tree_util.DictKey():
+            return part.key
+        case jax.tree_util.GetAttrKey():
+            return part.name
+        case jax.tree_util.SequenceKey():
+            return part.idx
+    raise TypeError(f"checkpoint: found the node {part!r}; allowed: dictionaries, sequences, dataclasses")
+
+
+def nested(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dictionaries of the entries of `named`, whose names are paths."""
+    tree: dict[str, Any] = {}
+    for name, leaf in named.items():
+        *folders, last = name.split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = leaf
+    return tree
+
+
+def describe(step: int, named: Mapping[str, Any], sums: Mapping[str, int]) -> dict[str, Any]:
+    """Return the JSON of `meta` for arrays by name and their checksums."""
+    arrays = {
+        name: [list(leaf.shape), np.dtype(leaf.dtype).name, sums[name]] for name, leaf in named.items()
+    }
+    contents = {"format_version": FORMAT_VERSION, "step": step, "arrays": arrays}
+    return {"contents": contents, "crc32": _crc32(contents)}
+
+
+def read_description(meta: Any) -> dict[str, SavedArray]:
+    """Return the arrays that `meta` describes, by name.
+
+    Raises:
+        CheckpointError: it is of another format version.
+        DamagedError: it is not what was written.
+    """
+    if isinstance(meta, dict) and "fingerprints" in meta:
+        raise CheckpointError(
+            f"its format is older than version {FORMAT_VERSION}, the one that this program reads and writes"
+        )
+    if not isinstance(meta, dict) or meta.keys() != {"contents", "crc32"}:
+        raise DamagedError("its description has other fields than were written")
+    contents = meta["contents"]
+    if _crc32(contents) != meta["crc32"]:
+        raise DamagedError("its description does not have its checksum")
+    if contents["format_version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"its format version is {contents['format_version']}; this program reads {FORMAT_VERSION}"
+        )
+    return {
+        name: SavedArray(tuple(shape), dtype, checksum)
+        for name, (shape, dtype, checksum) in contents["arrays"].items()
+    }
+
+
+@jax.jit
+def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
+    """Return a checksum of the bits of each array: a position-weighted sum modulo 2^32.
+
+    Integer sums do not depend on their order, so the checksum is the same on any mesh.
+    """
+
+    def one(leaf):
+        leaf = jnp.asarray(leaf)
+        if leaf.dtype == jnp.bool_:
+            leaf = leaf.astype(jnp.uint8)
+        width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
+        bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
+        # The index in the flattened array, which is not made: no device may have room for all of a leaf.
+        index = jnp.zeros(bits.shape, jnp.uint32)
+        for axis, size in enumerate(bits.shape):
+            index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+        weights = index * jnp.uint32(2654435761) | jnp.uint32(1)
+        return jnp.sum(bits * weights, dtype=jnp.uint32)
+
+    return jnp.stack([one(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def named_checksums(named: Mapping[str, Any]) -> dict[str, int]:
+    """Return the checksum of each array on the devices, by name."""
+    if not named:
+        return {}
+    values = np.asarray(checksums(list(named.values())))
+    return {name: int(value) for name, value in zip(named, values, strict=True)}
+
+
+def host_checksums(named: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return the checksum of each array on the host, by name; also of types that no device has."""
+    return {name: zlib.crc32(np.ascontiguousarray(array).tobytes()) for name, array in named.items()}
+
+
+def _crc32(contents: Any) -> int:
+    return zlib.crc32(json.dumps(contents, sort_keys=True).encode())

@@ -1,0 +1,288 @@
+"""Reading one checkpoint: whole and verified, or with a word on what is wrong and whose fault it is.
+
+Three things can be wrong, and each has another consequence:
+
+- the bits are not those that were saved: damage (`DamagedError`), and an older checkpoint may be used;
+- what was saved is not what is asked for (`CheckpointError`): another architecture, another format;
+- the store or this machine fails (`CheckpointError`): a file cannot be opened, memory is full.
+
+Only the first is ever called damage. What was saved is known from the checkpoint's own description, whose
+checksum vouches for it; so where reading fails although the description asks for just what is wanted, all
+bytes can be read and memory is not full, the bytes are at fault.
+"""
+
+import errno
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from birdie_jax.engine.checkpoint_format import (
+    BATCHES,
+    META,
+    REQUIRED,
+    STATE,
+    CheckpointError,
+    DamagedError,
+    SavedArray,
+    host_checksums,
+    named_checksums,
+    nested,
+    read_description,
+)
+
+# What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.
+READING_ERRORS = (ValueError, OSError, KeyError, TypeError, RuntimeError, EOFError)
+# How tensorstore, XLA and the system say that a store or a machine fails.
+_FAILING = (
+    "RESOURCE_EXHAUSTED",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "ABORTED",
+    "CANCELLED",
+    "Input/output error",
+    "Permission denied",
+    "Cannot allocate memory",
+    "Out of memory",
+    "Too many open files",
+    "Stale file handle",
+    "No space left",
+    "timed out",
+)
+
+
+class ReadCheckpoint(NamedTuple):
+    """What a checkpoint holds of what was asked for.
+
+    Attributes:
+        state: the arrays of the train state, by name.
+        batches: the arrays of the batches' position, by name.
+        missing: names of arrays of hooks' sections that were asked for and are not in it.
+        unused: names of arrays of hooks' sections that are in it and were not asked for.
+    """
+
+    state: dict[str, jax.Array]
+    batches: dict[str, np.ndarray]
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def read_checkpoint(
+    folder: Path, state: Mapping[str, jax.ShapeDtypeStruct], batches: Mapping[str, np.ndarray]
+) -> ReadCheckpoint:
+    """Read and verify a checkpoint.
+
+    Args:
+        folder: the folder of the checkpoint.
+        state: for each array of the train state its shape, type and sharding, by name. Those of `params`,
+            `optimizer` and `step` have to be in the checkpoint, and no others.
+        batches: for each array of the batches' position one of its shape and type, by name.
+
+    Raises:
+        DamagedError: its bits are not those that were saved.
+        CheckpointError: it holds another structure, or the store or this machine fails.
+    """
+    saved = _description(folder)
+    wanted = {f"{STATE}/{name}": leaf for name, leaf in state.items()}
+    wanted |= {f"{BATCHES}/{name}": leaf for name, leaf in batches.items()}
+    check_structure(folder, saved, wanted)
+    present = {name: leaf for name, leaf in state.items() if f"{STATE}/{name}" in saved}
+    found_state = read_arrays(folder, STATE, present, saved)
+    found_batches = _guarded(folder, lambda: _read_on_host(folder / BATCHES, list(batches)))
+    _compare(folder, BATCHES, host_checksums(found_batches), saved)
+    sections = [name for name in saved if _is_section(name)]
+    return ReadCheckpoint(
+        state=found_state,
+        batches=found_batches,
+        missing=tuple(name for name in state if name not in present),
+        unused=tuple(name.removeprefix(f"{STATE}/") for name in sections if name not in wanted),
+    )
+
+
+def read_parameters(
+    folder: Path, params: Mapping[str, jax.ShapeDtypeStruct], *, exactly: bool
+) -> dict[str, jax.Array]:
+    """Read and verify parameters of a checkpoint, whatever else its state holds.
+
+    Args:
+        folder: the folder of the checkpoint.
+        params: for each parameter its shape, type and sharding, by its name in the state (`params/...`).
+        exactly: whether these have to be all parameters that the checkpoint has.
+
+    Raises:
+        DamagedError: its bits are not those that were saved.
+        CheckpointError: it lacks one, or has it in another shape or type; or store or machine fail.
+    """
+    saved = _description(folder)
+    if exactly:
+        wanted = {f"{STATE}/{name}": leaf for name, leaf in params.items()}
+        check_structure(
+            folder,
+            {name: array for name, array in saved.items() if name.startswith(f"{STATE}/params/")},
+            wanted,
+        )
+    return read_arrays(folder, STATE, params, saved)
+
+
+def saved_arrays(folder: Path) -> dict[str, SavedArray]:
+    """Return what a checkpoint says of the arrays of its state, by name.
+
+    Raises:
+        DamagedError: its description is not what was written.
+        CheckpointError: it is of another format, or the store fails.
+    """
+    prefix = f"{STATE}/"
+    return {
+        name.removeprefix(prefix): array
+        for name, array in _description(folder).items()
+        if name.startswith(prefix)
+    }
+
+
+def check_structure(folder: Path, saved: Mapping[str, SavedArray], wanted: Mapping[str, Any]) -> None:
+    """Check that what was saved is what is wanted, but for arrays that hooks' sections have more or less.
+
+    Raises:
+        CheckpointError: it is not; the message names the first array that differs.
+    """
+    for name, leaf in wanted.items():
+        array = saved.get(name)
+        if array is None and _is_section(name):
+            continue
+        _check_array(folder, name.split("/", 1)[1], array, leaf)
+    for name in saved:
+        if name not in wanted and not _is_section(name):
+            raise CheckpointError(
+                f"{folder}: a checkpoint of another architecture: it has {name.split('/', 1)[1]} "
+                f"({_in_words(saved[name])}), for which the configuration has no place. Nothing was changed"
+            )
+
+
+def read_arrays(
+    folder: Path,
+    item: str,
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    saved: Mapping[str, SavedArray],
+) -> dict[str, jax.Array]:
+    """Read some arrays of an item onto their shardings, and compare them with their checksums."""
+    found = _guarded(folder, lambda: _read_on_devices(folder / item, wanted))
+    _compare(folder, item, named_checksums(found), saved)
+    return found
+
+
+def _read_on_devices(item: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    # By the handler, which reads without waiting for other processes: a file that one of them cannot read
+    # must not leave the others waiting.
+    tree = nested(wanted)
+    arguments = ocp.args.PyTreeRestore(
+        item=tree,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
+        partial_restore=True,
+    )
+    loaded: Any = ocp.PyTreeCheckpointHandler().restore(item, args=arguments)
+    return {name: jnp.asarray(_at(loaded, name)) for name in wanted}
+
+
+def _read_on_host(item: Path, names: list[str]) -> dict[str, np.ndarray]:
+    tree = nested(dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray)))
+    loaded: Any = ocp.PyTreeCheckpointHandler().restore(
+        item, args=ocp.args.PyTreeRestore(restore_args=tree)
+    )
+    return {name: np.asarray(_at(loaded, name)) for name in names}
+
+
+def _at(tree: Any, name: str) -> Any:
+    for part in name.split("/"):
+        tree = tree[part]
+    return tree
+
+
+def _description(folder: Path) -> dict[str, SavedArray]:
+    path = folder / META / "metadata"
+    meta = _guarded(folder, lambda: json.loads(path.read_bytes()))
+    try:
+        return read_description(meta)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}. Nothing was changed") from error
+
+
+def _guarded(folder: Path, read: Any) -> Any:
+    """Return read(), or raise what its failure is."""
+    try:
+        return read()
+    except MemoryError as error:
+        raise _failure(folder, error) from error
+    except READING_ERRORS as error:
+        fault = error if _is_failing(error) else _unreadable_file(folder)
+        if fault is not None:
+            raise _failure(folder, fault) from error
+        raise DamagedError(_first_line(error)) from error
+
+
+def _is_failing(error: BaseException) -> bool:
+    """Tell whether an exception says that the store or the machine fails, and not the bytes."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno not in (errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
+    text = str(error)
+    return any(sign.lower() in text.lower() for sign in _FAILING)
+
+
+def _unreadable_file(folder: Path) -> OSError | None:
+    """Return why a file of a checkpoint cannot be read to its end, or None if all can."""
+    try:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    while file.read(1 << 24):
+                        pass
+    except OSError as error:
+        return error
+    return None
+
+
+def _failure(folder: Path, error: BaseException) -> CheckpointError:
+    return CheckpointError(
+        f"{folder}: cannot be read: {_first_line(error)}. Nothing was changed; the same command tries again"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+
+
+def _check_array(folder: Path, name: str, saved: SavedArray | None, wanted: Any) -> None:
+    shape, dtype = tuple(wanted.shape), np.dtype(wanted.dtype).name
+    if saved is not None and (saved.shape, saved.dtype) == (shape, dtype):
+        return
+    if name == "params/embedding" and saved is not None and saved.shape[1:] == shape[1:]:
+        raise CheckpointError(
+            f"{folder}: the tokenizer does not fit the weights: the embedding table has {saved.shape[0]} "
+            f"rows; the tokenizer asks for {shape[0]}"
+        )
+    found = "nothing" if saved is None else _in_words(saved)
+    raise CheckpointError(
+        f"{folder}: a checkpoint of another architecture: of {name} it has {found}; "
+        f"the configuration asks for {dtype}{list(shape)}. Nothing was changed"
+    )
+
+
+def _compare(folder: Path, item: str, found: Mapping[str, int], saved: Mapping[str, SavedArray]) -> None:
+    for name, checksum in found.items():
+        if checksum != saved[f"{item}/{name}"].checksum:
+            raise DamagedError(f"{name} differs from what was saved: a file of {folder.name} has changed")
+
+
+def _is_section(name: str) -> bool:
+    item, path = name.split("/", 1)
+    return item == STATE and path.split("/", 1)[0] not in REQUIRED
+
+
+def _in_words(array: SavedArray) -> str:
+    return f"{array.dtype}{list(array.shape)}"

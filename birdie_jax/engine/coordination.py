@@ -1,0 +1,54 @@
+"""The processes of a run: who this one is, and short messages between them."""
+
+import time
+from collections.abc import Callable
+
+import jax
+
+# JAX's coordination service keeps keys and values, but has no public way to them.
+from jax._src import distributed
+
+_POLL_SECONDS = 0.2
+
+
+class Processes:
+    """Who this process is among those of its run.
+
+    Messages go through JAX's coordination service, which runs in process 0. They need no device, and a
+    process that computes or hangs does not hold them up.
+
+    Attributes:
+        index: the number of this process.
+        count: the number of processes.
+        first: whether this process is the one that writes what is written once, such as metrics.
+    """
+
+    def __init__(self):
+        """To be made after the processes have joined, see `birdie_jax.engine.processes`."""
+        self.index, self.count = jax.process_index(), jax.process_count()
+        self.first = self.index == 0
+        self._client = distributed.global_state.client
+
+    def write(self, topic: str, text: str) -> None:
+        """Publish a message to all on `topic`, in place of this process's earlier one."""
+        self._client.key_value_set(f"birdie/{topic}/{self.index}", text, allow_overwrite=True)
+
+    def read(self, topic: str) -> dict[int, str]:
+        """Return the messages on `topic` by the number of the process that wrote them."""
+        messages = self._client.key_value_dir_get(f"birdie/{topic}")
+        return {int(key.rsplit("/", 1)[1]): text for key, text in messages}
+
+    def broadcast_from_first(self, topic: str, action: Callable[[], str]) -> str:
+        """Let the first process act; return what it gave, on every process, once it has.
+
+        Args:
+            topic: the name of the message that the others wait for; to be used once.
+            action: what the first process does and the others do not.
+        """
+        if self.count == 1:
+            return action()
+        if self.first:
+            self.write(topic, action())
+        while 0 not in (messages := self.read(topic)):
+            time.sleep(_POLL_SECONDS)
+        return messages[0]

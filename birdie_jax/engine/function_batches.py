@@ -1,0 +1,63 @@
+"""Batches that are a function of the step's number alone: the simplest `Batches`."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
+
+from birdie_jax.engine.mesh import batch_sharding
+from birdie_jax.engine.state import TrainState
+
+
+class FunctionBatches:
+    """`Batches` (see `protocols.py`) whose batch for step s is `make(s)`, in every process alike.
+
+    Draw random numbers from `np.random.default_rng((seed, step))`, so that a resumed run goes on with the
+    batches that it would have had.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], PyTree[np.ndarray]],
+        mesh: Mesh,
+        sharding: NamedSharding | None = None,
+    ):
+        """Make batches for `mesh`.
+
+        Args:
+            make: 0-based number of a train step -> its global batch, a tree of NumPy arrays whose first
+                axis is divided over the devices.
+            mesh: the device mesh of the run.
+            sharding: the sharding of each array; None: the rows divided over `data` and `fsdp`.
+        """
+        self._make = make
+        self._sharding = sharding or batch_sharding(mesh)
+        self._step = 0
+
+    def first_position(self) -> PyTree[np.ndarray]:
+        """Return the number of the first step."""
+        return {"step": np.zeros((), np.int64)}
+
+    def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
+        """Go on with the batch of the step that `position` names."""
+        del state
+        self._step = int(position["step"])
+
+    def __next__(self) -> tuple[PyTree[jax.Array], int]:
+        """Return the next batch and the number of the step after it."""
+        batch = jax.tree.map(self._put, self._make(self._step))
+        self._step += 1
+        return batch, self._step
+
+    def gather(self, position: int) -> PyTree[np.ndarray]:
+        """Return what a checkpoint saves."""
+        return {"step": np.asarray(position, np.int64)}
+
+    def close(self) -> None:
+        """Nothing is made ahead."""
+
+    def _put(self, array: np.ndarray) -> jax.Array:
+        array = np.asarray(array)
+        return jax.make_array_from_callback(array.shape, self._sharding, lambda index: array[index])

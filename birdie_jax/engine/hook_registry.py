@@ -1,0 +1,64 @@
+"""Hooks by name, so that `config.train.hooks` adds one to any run: a hook is one file and one line here.
+
+A hook of one's own is registered by `register_hook` in any module that the configuration file imports.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import Config
+from birdie_jax.engine.profiler_trace import ProfilerTrace
+from birdie_jax.engine.protocols import Hook
+from birdie_jax.engine.workdir import Workdir
+
+
+class HookParts(NamedTuple):
+    """What a hook may be made of.
+
+    Attributes:
+        config: the configuration of the run.
+        workdir: the folder of the run.
+        mesh: the device mesh of the run.
+        vocab_size: the number of rows of the embedding table.
+    """
+
+    config: Config
+    workdir: Workdir
+    mesh: Mesh
+    vocab_size: int
+
+
+_HOOKS: dict[str, Callable[[HookParts], Hook]] = {}
+
+
+def register_hook(name: str, make: Callable[[HookParts], Hook]) -> None:
+    """Let `config.train.hooks` name a hook.
+
+    Raises:
+        ValueError: another hook has the name.
+    """
+    if _HOOKS.get(name, make) is not make:
+        raise ValueError(f"register_hook: found a second hook {name!r}; allowed: a name of its own")
+    _HOOKS[name] = make
+
+
+def configured_hooks(parts: HookParts) -> Sequence[Hook]:
+    """Return the hooks that `config.train.hooks` names, in its order.
+
+    Raises:
+        ConfigError: one of the names is unknown, or stands twice.
+    """
+    names = [name.strip() for name in parts.config.train.hooks.split(",") if name.strip()]
+    for name in names:
+        if name not in _HOOKS or names.count(name) > 1:
+            raise ConfigError(
+                f"config.train.hooks: found {parts.config.train.hooks!r}; allowed: names of "
+                f"{', '.join(sorted(_HOOKS))}, each once, with commas between them"
+            )
+    return [_HOOKS[name](parts) for name in names]
+
+
+register_hook("profiler_trace", lambda parts: ProfilerTrace(parts.workdir))

@@ -1,0 +1,179 @@
+"""One trainer at a time: the lease that a run's first process holds on its workdir.
+
+The lease is the file `lease.json`: who holds it, since when, and a count that goes up every few seconds
+while the holder lives. A second trainer is refused. A holder that was killed leaves the file behind; it is
+taken over at once where the process can be seen to be gone (same machine), else when the count has stood
+still for `EXPIRY_SECONDS`.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from absl import logging
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage import create_whole, write_whole
+
+RENEWAL_SECONDS = 3.0
+EXPIRY_SECONDS = 15.0
+_POLL_SECONDS = 0.5
+
+
+class LeaseLost(RuntimeError):  # noqa: N818 - an outcome
+    """Another trainer holds the workdir now; the message names it."""
+
+
+class Lease:
+    """While entered, this process is the only one that trains in a workdir."""
+
+    def __init__(self, workdir: Workdir):
+        """Name the workdir, which has to exist."""
+        self._path = workdir.lease
+        self._workdir = workdir
+        self._record: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            # What makes the process's number mean the same to two processes.
+            "machine": _machine(),
+            "started": _start_time(os.getpid()),
+            "token": secrets.token_hex(8),
+            "renewals": 0,
+        }
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._lost: str | None = None
+
+    def __enter__(self) -> "Lease":
+        """Take the lease.
+
+        Raises:
+            ConfigError: another trainer holds it; the message names host, process and since when.
+        """
+        while not create_whole(self._path, self._contents()):
+            self._wait_for_its_end()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._lost is None:
+            self._path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if another trainer has taken the lease, or the workdir is gone."""
+        if self._lost is not None:
+            raise LeaseLost(self._lost)
+
+    def _wait_for_its_end(self) -> None:
+        """Return when the lease that is there may be taken; it is gone then, or its holder is."""
+        holder = _read(self._path)
+        if holder is None:
+            return
+        if _same_machine(holder):
+            if _is_alive(holder):
+                raise ConfigError(self._refusal(holder))
+        else:
+            deadline = time.monotonic() + EXPIRY_SECONDS
+            while time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                if _read(self._path) != holder:
+                    raise ConfigError(self._refusal(_read(self._path) or holder))
+        logging.warning(
+            "%s: its trainer, %s, is gone; this one takes its place", self._workdir, _in_words(holder)
+        )
+        _remove(self._path, holder)
+
+    def _refusal(self, holder: dict[str, Any]) -> str:
+        return (
+            f"{self._workdir}: is in use: {_in_words(holder)} has trained here since "
+            f"{holder.get('since')}; allowed: another workdir, or wait until that one has ended"
+        )
+
+    def _contents(self) -> bytes:
+        return (json.dumps(self._record, indent=2) + "\n").encode()
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEWAL_SECONDS):
+            holder = _read(self._path)
+            if holder is not None and holder.get("token") != self._record["token"]:
+                self._lost = f"{self._workdir}: was taken by another trainer, {_in_words(holder)}"
+                return
+            if not self._path.parent.exists():
+                self._lost = f"{self._workdir}: is no longer there"
+                return
+            self._record["renewals"] += 1
+            try:
+                write_whole(self._path, self._contents())
+            except OSError as error:
+                # A full disk must not end a run that may yet save; the next renewal may succeed.
+                logging.warning("%s: cannot be renewed: %s", self._path, error)
+
+
+def _read(path: Any) -> dict[str, Any] | None:
+    """Return what a lease says, nothing if it cannot be understood, or None if there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except OSError:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remove(path: Any, holder: dict[str, Any]) -> None:
+    """Remove the lease of a holder that is gone, if it is still there."""
+    # By a name of its own, so that of two that take over at once only one removes it.
+    aside = Path(f"{path}.{holder.get('token')}")
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return
+    aside.unlink(missing_ok=True)
+
+
+def _same_machine(holder: dict[str, Any]) -> bool:
+    return holder.get("machine") == _machine() and holder.get("machine") is not None
+
+
+def _is_alive(holder: dict[str, Any]) -> bool:
+    process = holder.get("process")
+    return isinstance(process, int) and _start_time(process) == holder.get("started") is not None
+
+
+def _machine() -> str | None:
+    """Return what names this boot of this machine, or of this container on it; None if nothing does."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _start_time(process: int) -> str | None:
+    """Return when a process of this machine started, in ticks since boot; None if there is none."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    # A zombie has ended.
+    return None if fields[0] == "Z" else fields[19]
+
+
+def _in_words(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('process')} on {holder.get('host')}"

@@ -1,0 +1,200 @@
+"""The train loop: any step on any batches, from the newest checkpoint to the last step."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+import jax
+from absl import logging
+
+from birdie_jax.config_sections import CheckpointConfig
+from birdie_jax.engine.checkpoint import Checkpoints, NotFinite
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.lease import Lease
+from birdie_jax.engine.metrics_file import MetricsFile
+from birdie_jax.engine.progress import Progress
+from birdie_jax.engine.protocols import Batches, Hook, Step
+from birdie_jax.engine.run_hooks import HookRunner
+from birdie_jax.engine.state import TrainState
+from birdie_jax.engine.step_log import StepLog, TrainingDiverged
+from birdie_jax.engine.stop import SharedStop, StopRequest
+from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.engine.workdir import Workdir
+
+
+class Outcome(NamedTuple):
+    """How training ended.
+
+    Attributes:
+        step: the last step that was done.
+        completed: whether that is the last step of the run.
+        stopped_by: the name of the signal that asked for the end, or None.
+        parameters: the number of parameters of the model.
+    """
+
+    step: int
+    completed: bool
+    stopped_by: str | None
+    parameters: int
+
+
+def train(
+    step: Step,
+    batches: Batches,
+    hooks: Sequence[Hook] = (),
+    *,
+    workdir: Workdir,
+    num_steps: int,
+    log_every_steps: int = 10,
+    checkpoint: CheckpointConfig | None = None,
+    watch: Watch | None = None,
+    lease: Lease | None = None,
+) -> Outcome:
+    """Train until `num_steps`, or until asked to stop, from the newest whole checkpoint on.
+
+    Of several processes, all call this; the first of them writes the metrics.
+
+    Args:
+        step: what a batch does to the state.
+        batches: what it is trained on; closed at the end.
+        hooks: what is done between steps, in this order where several are due.
+        workdir: the folder of the run: its checkpoints and metrics.
+        num_steps: the number of train steps of the whole run.
+        log_every_steps: the number of steps between two lines of metrics.
+        checkpoint: how often checkpoints are saved, and how many are kept; None: the defaults.
+        watch: notices processes that are lost or hang; has been entered. None where there is one process.
+        lease: held on the workdir; None: it is taken here.
+
+    Raises:
+        ConfigError: another trainer holds the workdir.
+        TrainingDiverged: the loss became NaN or infinite.
+        CheckpointError: a checkpoint could not be written or read, or all are damaged.
+        LeaseLost: another trainer has taken the workdir, or it is gone.
+    """
+    with ExitStack() as held:
+        held.enter_context(jax.set_mesh(step.mesh))
+        if lease is None and jax.process_index() == 0:
+            workdir.make()
+            lease = held.enter_context(Lease(workdir))
+        if watch is None:
+            watch = Watch(Processes(), Limits(30, 600), workdir, ())
+        cadence = _Cadence(num_steps, log_every_steps, checkpoint or CheckpointConfig())
+        return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease))
+
+
+class _Cadence(NamedTuple):
+    """How many steps there are, and how often something is done."""
+
+    num_steps: int
+    log_every_steps: int
+    checkpoint: CheckpointConfig
+
+
+class _Guards(NamedTuple):
+    """What keeps a run from going on when it should not."""
+
+    watch: Watch
+    lease: Lease | None
+
+
+def _train(  # noqa: PLR0917
+    step: Step,
+    batches: Batches,
+    hooks: Sequence[Hook],
+    workdir: Workdir,
+    cadence: _Cadence,
+    guards: _Guards,
+) -> Outcome:
+    num_steps, watch = cadence.num_steps, guards.watch
+    stop = StopRequest()
+    shared_stop = SharedStop(step.mesh, stop)
+    runner = HookRunner(hooks, num_steps, watch, shared_stop)
+    with ExitStack() as opened:
+        checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
+        opened.enter_context(closing(batches))
+        state, position = restore_or_create(step, batches, checkpoints)
+        first_step = done = saved = int(state.step)
+        batches.restore(position, state)
+        runner.resume(state)
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        file = MetricsFile(workdir, first_step, first_step < num_steps, writes=watch.processes.first)
+        opened.enter_context(closing(file))
+        log = StepLog(step.summarise, cadence.log_every_steps, int(file.kept.get("tokens_seen", 0)))
+        progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
+        opened.enter_context(progress)
+        opened.enter_context(stop)
+        stopped_by = None
+        try:
+            while done < num_steps and stopped_by is None:
+                if runner.any_due(done):
+                    write_summary(log.flush(), file, progress)
+                    result = runner.run(state, done, file, log)
+                    if result is None:
+                        stopped_by = shared_stop.answer
+                        break
+                    state = result
+                watch.heartbeat(done + 1, "waiting for its batch")
+                waiting = time.monotonic()
+                batch, position = next(batches)
+                host_wait = time.monotonic() - waiting
+                watch.heartbeat(done + 1, "computing", compiles=done == first_step)
+                state, metrics = step(state, batch)
+                done += 1
+                # Reads the step before: the device already has this one to work on.
+                write_summary(log.add(done, metrics, host_wait), file, progress)
+                if done == num_steps and runner.any_due(done):
+                    write_summary(log.flush(), file, progress)
+                    state = runner.run(state, done, file, log) or state
+                if done % cadence.checkpoint.every_steps == 0 or done == num_steps:
+                    # What is saved has been seen to be finite.
+                    write_summary(log.flush(), file, progress)
+                    watch.heartbeat(done, "saving", compiles=saved == first_step)
+                    checkpoints.save(state, batches.gather(position), done)
+                    saved = done
+                checkpoints.check()
+                if guards.lease is not None:
+                    guards.lease.check()
+                stopped_by = shared_stop.ask()
+            if done > saved:
+                write_summary(log.flush(), file, progress)
+                watch.heartbeat(done, "saving", compiles=saved == first_step)
+                checkpoints.save(state, batches.gather(position), done)
+            watch.heartbeat(done, "waiting for its checkpoint to be written")
+            checkpoints.wait()
+        except (TrainingDiverged, NotFinite) as diverged:
+            raise _explained(diverged, done, checkpoints) from None
+    watch.disarm()
+    return Outcome(done, done == num_steps, stopped_by and stopped_by.name, parameters)
+
+
+def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) -> tuple[TrainState, object]:
+    """Return state and position of the newest whole checkpoint, or those before the first step."""
+    first_position = batches.first_position()
+    restored = checkpoints.restore(step.abstract_state, first_position, step.create_state)
+    if restored is None:
+        return step.create_state(), first_position
+    for name in restored.filled:
+        logging.warning("%s: %s is newer than the run; it starts anew", checkpoints.directory, name)
+    for name in restored.unused:
+        logging.warning("%s: %s is known no more, and left out", checkpoints.directory, name)
+    return restored.state, restored.position
+
+
+def write_summary(summary: dict[str, float] | None, file: MetricsFile, progress: Progress) -> None:
+    """Write what was summed up, if anything was, and show it."""
+    if summary is not None:
+        step = int(summary.pop("step"))
+        file.write(step, summary)
+        progress.show(step, summary)
+
+
+def _explained(diverged: Exception, step: int, checkpoints: Checkpoints) -> TrainingDiverged:
+    """Return the end of a run that diverged, with what is left of it."""
+    what = str(diverged)
+    if isinstance(diverged, NotFinite):
+        what = f"step {step}: the update made a parameter NaN or infinite"
+    checkpoints.wait()
+    good = checkpoints.last_good
+    kept = "there is no checkpoint" if good is None else f"{checkpoints.directory} step {good}"
+    return TrainingDiverged(f"{what}; last good checkpoint: {kept}")

@@ -1,0 +1,218 @@
+"""The device mesh, whether a run fits it, and how batches and state lie on it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from birdie_jax.config import WITH_ATTENTION, WITH_HAWK
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import Config, MeshConfig
+from birdie_jax.engine.state import TrainState
+from birdie_jax.models.axes import MESH_AXES, ROW_AXES, parameter_spec
+from birdie_jax.models.block import ARCHITECTURES
+
+
+def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = None) -> Mesh:
+    """Return the mesh that `config.mesh` asks for, of all devices.
+
+    Args:
+        config: of the run.
+        vocab_size: rows of the embedding table.
+        devices: to take; None = those that JAX has.
+
+    Raises:
+        ConfigError: the devices, the rows or the model cannot be divided so.
+    """
+    devices = jax.devices() if devices is None else devices
+    return _arrange(check_mesh(config, vocab_size, devices), devices)
+
+
+def mesh_of(config: MeshConfig | None = None) -> Mesh:
+    """Return the mesh of all devices that `config` asks for, for something else than a language model.
+
+    Raises:
+        ConfigError: the devices cannot be divided so.
+    """
+    devices = jax.devices()
+    return _arrange(mesh_sizes(config or MeshConfig(), len(devices), _count_slices(devices)), devices)
+
+
+def _arrange(sizes: dict[str, int], devices: Sequence[Any]) -> Mesh:
+    """Return the mesh of these sizes, laid out as the devices' network is."""
+    slices = _count_slices(devices)
+    shape = tuple(sizes.values())
+    # A mesh whose axes are no products of the torus' own is still better than none.
+    options = {"allow_split_physical_axes": True}
+    if slices > 1:
+        inner = (sizes["data"] // slices, *shape[1:])
+        outer = (slices, *[1] * len(shape[1:]))
+        arranged = mesh_utils.create_hybrid_device_mesh(inner, outer, devices, **options)
+    elif devices[0].platform == "tpu":
+        arranged = mesh_utils.create_device_mesh(shape, devices, **options)
+    else:
+        arranged = np.array(devices).reshape(shape)
+    return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def check_mesh(config: Config, vocab_size: int, devices: Sequence[Any]) -> dict[str, int]:
+    """Check that `config.mesh` can be made of `devices`; return its sizes by axis.
+
+    Args:
+        config: of the run.
+        vocab_size: rows of the embedding table; 0 = not known yet, which any size divides.
+        devices: all of which the mesh takes.
+
+    Raises:
+        ConfigError: as `make_mesh`.
+    """
+    sizes = mesh_sizes(config.mesh, len(devices), _count_slices(devices))
+    check_divisible(config, vocab_size, sizes, len(devices))
+    return sizes
+
+
+def _count_slices(devices: Sequence[Any]) -> int:
+    return len({getattr(device, "slice_index", 0) for device in devices})
+
+
+def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[str, int]:
+    """Return the devices along each axis, with -1 replaced by what is left.
+
+    Raises:
+        ConfigError: the product is not the number of devices, or a slice would be cut along another axis
+            than `data`.
+    """
+    asked = dataclasses.asdict(config)
+    found = ", ".join(f"{axis}={size}" for axis, size in asked.items())
+    fixed = prod(size for size in asked.values() if size != -1)
+    sizes = {axis: num_devices // fixed if size == -1 else size for axis, size in asked.items()}
+    if prod(sizes.values()) != num_devices:
+        fits = " or ".join(_completions(asked, num_devices))
+        raise ConfigError(
+            f"config.mesh: found {found}; allowed: sizes whose product is {num_devices}, the devices there "
+            "are" + (f", such as {fits}" if fits else "")
+        )
+    if sizes["data"] % slices:
+        raise ConfigError(
+            f"config.mesh.data: found {sizes['data']}; allowed: a multiple of the {slices} slices, which "
+            "are joined along it alone"
+        )
+    return sizes
+
+
+def _completions(asked: dict[str, int], num_devices: int) -> list[str]:
+    """Return for each axis the size of it alone that would make the product right, if there is one."""
+    fits = []
+    for axis, size in asked.items():
+        others = prod(other for name, other in asked.items() if name != axis and other != -1)
+        if size != -1 and num_devices % others == 0:
+            fits.append(f"{axis}={num_devices // others}")
+    return fits
+
+
+def check_divisible(config: Config, vocab_size: int, sizes: dict[str, int], num_devices: int) -> None:
+    """Check that a mesh divides rows, positions and model evenly.
+
+    Raises:
+        ConfigError: an axis does not; the message names the field and the sizes of it that would fit.
+    """
+    divisors = [size for size in range(1, num_devices + 1) if num_devices % size == 0]
+    for axis, reason in _reasons(config, vocab_size).items():
+        why = reason(sizes[axis])
+        if why is not None:
+            fits = ", ".join(str(size) for size in divisors if reason(size) is None)
+            raise ConfigError(f"config.mesh.{axis}: found {sizes[axis]}; allowed: {fits} ({why})")
+    parts = config.train.accumulation_steps
+    divisor = sizes["data"] * sizes["fsdp"] * parts
+    if config.batching.rows % divisor:
+        raise ConfigError(
+            f"config.batching.rows: found {config.batching.rows}; allowed: a multiple of "
+            f"mesh.data * mesh.fsdp * train.accumulation_steps = {divisor}"
+        )
+
+
+def _reasons(config: Config, vocab_size: int) -> dict[str, Callable[[int], str | None]]:
+    """Return for each axis a function that tells why a size does not fit, or None."""
+    model, length = config.model, config.batching.length
+    recurrent = model.name not in WITH_ATTENTION
+    over_tensor = {"the vocabulary": vocab_size}
+    if recurrent:
+        over_tensor["model.state"] = model.state
+    if ARCHITECTURES[model.name].has_mlp:
+        over_tensor["model.mlp_features"] = model.mlp_features
+    if model.name in WITH_ATTENTION or model.name in WITH_HAWK:
+        over_tensor["model.heads"] = model.heads
+    if model.name in WITH_ATTENTION and model.kv_heads:
+        over_tensor["model.kv_heads"] = model.kv_heads
+
+    def tensor(size):
+        for name, extent in over_tensor.items():
+            if extent % size:
+                return f"it must divide {name} = {extent}"
+        if recurrent and model.bidirectional and size > 1 and size % 2:
+            return "1 or even: half of the recurrent channels is read in reverse"
+        return None
+
+    def fsdp(size):
+        return f"it must divide model.features = {model.features}" if model.features % size else None
+
+    def sequence(size):
+        if size == 1:
+            return None
+        if not recurrent:
+            return f"{model.name} reads whole rows"
+        if length % size:
+            return f"it must divide batching.length = {length}"
+        own = length // size
+        if own < model.conv_width - 1:
+            return f"a device needs model.conv_width - 1 = {model.conv_width - 1} positions of a row"
+        if own % min(config.train.loss_chunk, own):
+            chunk = f"train.loss_chunk = {config.train.loss_chunk}"
+            return f"the positions of a row that a device has must be a multiple of {chunk}"
+        return None
+
+    return {"fsdp": fsdp, "tensor": tensor, "sequence": sequence}
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Return the sharding of a batch: each device has positions of its own of rows of its own."""
+    sequence = "sequence" if mesh.shape["sequence"] > 1 else None
+    rows = ROW_AXES if mesh.shape["fsdp"] > 1 else ROW_AXES[:1]
+    return NamedSharding(mesh, PartitionSpec(rows, *([sequence] if sequence else [])))
+
+
+def state_sharding(mesh: Mesh, state: TrainState) -> TrainState:
+    """Return the sharding of each array of a train state (or of its shapes).
+
+    Parameters lie as `birdie_jax.models.axes` tells, and whatever the optimizer keeps of each as that one;
+    each device has all of the rest.
+    """
+    whole = replicated(mesh)
+
+    def follow(path, leaf):
+        names = [str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey)]
+        return NamedSharding(mesh, parameter_spec("/".join(names), leaf.ndim)) if names else whole
+
+    shardings = jax.tree.map(lambda _: whole, state)
+    return shardings.replace(
+        params=jax.tree_util.tree_map_with_path(follow, state.params),
+        optimizer=jax.tree_util.tree_map_with_path(follow, state.optimizer),
+    )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Return the sharding of what each device has all of."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def replicated_context() -> Any:
+    """Return a context in which a program traced under a mesh is not divided over its devices.
+
+    The bandit's networks are small, and its decisions must not hang on the mesh.
+    """
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))

@@ -1,0 +1,179 @@
+"""How one of the processes of a run finds the others.
+
+A run has one process for each host of a TPU slice, each node of a Slurm job, or each pod of a Kubernetes
+job. They find one another at the coordinator, an address at which process 0 listens
+(https://docs.jax.dev/en/latest/multi_process.html). What says where that is, in this order:
+
+1. the flags `--coordinator_address`, `--num_processes` and `--process_id`, all three;
+2. `JAX_COORDINATOR_ADDRESS` and `JAX_NUM_PROCESSES`, as a Kubernetes manifest sets them, with the process's
+   number in `JAX_PROCESS_ID`, or in `JOB_COMPLETION_INDEX`, which Kubernetes sets in the pods of an Indexed
+   Job;
+3. Slurm, in a step that `srun` started (https://slurm.schedmd.com/srun.html);
+4. a TPU: what is attached here, of which JAX asks the machine itself, on Cloud TPU VMs and in GKE.
+
+Where nothing of this is found, the process is the only one.
+"""
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from birdie_jax.config_errors import ConfigError
+
+_FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
+_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")
+_SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+_FIRST_DYNAMIC_PORT, _DYNAMIC_PORTS = 61440, 4096
+
+
+class ClusterSpec(NamedTuple):
+    """Where the processes of a run find their coordinator.
+
+    Attributes:
+        source: the name of what said so, e.g. "Slurm".
+        arguments: the arguments for `jax.distributed.initialize`; empty if JAX is to ask the machine.
+    """
+
+    source: str
+    arguments: dict[str, Any]
+
+
+def initialize_processes(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    environment: Mapping[str, str],
+    lost_seconds: int,
+) -> ClusterSpec | None:
+    """Join the other processes of this run; return its cluster, or None if there are no others.
+
+    Has to be called before anything else asks JAX for its devices. From then on `jax.process_index()` and
+    `jax.process_count()` tell who this process is.
+
+    Args:
+        coordinator_address: see `detect_cluster`.
+        num_processes: see `detect_cluster`.
+        process_id: see `detect_cluster`.
+        environment: see `detect_cluster`.
+        lost_seconds: how long a process may be silent. JAX itself ends the others after four times that (it
+            counts from a sign of life of its own), so that `birdie_jax.engine.watch` can say first which
+            it was.
+
+    Raises:
+        ConfigError: of what belongs together only some is given, or a value cannot be used.
+    """
+    cluster = detect_cluster(
+        coordinator_address, num_processes, process_id, environment, on_tpu(environment)
+    )
+    if cluster is not None:
+        # Read by the CPU's devices alone; without it they cannot reach those of another process.
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        # It would take SIGTERM for itself; the loop answers it, see birdie_jax/engine/stop.py.
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
+    return cluster
+
+
+def detect_cluster(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    environment: Mapping[str, str],
+    tpu: bool,
+) -> ClusterSpec | None:
+    """Return the cluster of the processes of this run, or None if this is the only one.
+
+    Args:
+        coordinator_address: the flag of that name, `host:port`, or None if it was not given.
+        num_processes: the flag of that name.
+        process_id: the flag of that name.
+        environment: the environment variables.
+        tpu: whether a TPU is attached.
+
+    Raises:
+        ConfigError: as `initialize_processes`.
+    """
+    flags = (coordinator_address, num_processes, process_id)
+    if any(flag is not None for flag in flags):
+        return _explicit("flags", _FLAGS, flags)
+    if "JAX_COORDINATOR_ADDRESS" in environment or "JAX_NUM_PROCESSES" in environment:
+        number = environment.get("JAX_PROCESS_ID", environment.get("JOB_COMPLETION_INDEX"))
+        values = (environment.get("JAX_COORDINATOR_ADDRESS"), environment.get("JAX_NUM_PROCESSES"), number)
+        return _explicit("environment", _VARIABLES, values)
+    if all(name in environment for name in _SLURM_STEP):
+        return _slurm(environment)
+    if tpu:
+        return ClusterSpec("TPU", {})
+    return None
+
+
+def on_tpu(environment: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
+    """Return whether JAX will find a TPU: devices and libtpu are there, and not ruled out."""
+    platforms = environment.get("JAX_PLATFORMS", "")
+    if platforms and "tpu" not in platforms.split(","):
+        return False
+    attached = [*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")]
+    return bool(attached) and importlib.util.find_spec("libtpu") is not None
+
+
+def first_host(nodelist: str) -> str:
+    """Return the first of a Slurm list of hosts: `node[001,007-015],login2` gives `node001`."""
+    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", nodelist).split(",")[0]
+
+
+def _explicit(source: str, names: tuple[str, ...], values: tuple[Any, ...]) -> ClusterSpec:
+    missing = [name for name, value in zip(names, values, strict=True) if value is None]
+    if missing:
+        given = [f"{name}={value}" for name, value in zip(names, values, strict=True) if value is not None]
+        raise ConfigError(
+            f"{', '.join(missing)}: not given; found {', '.join(given)};"
+            f" allowed: all of {', '.join(names)}, or none of them"
+        )
+    address, count, number = values
+    if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}", str(address)):
+        raise ConfigError(f"{names[0]}: found {address!r}; allowed: host:port")
+    count, number = _integer(names[1], count), _integer(names[2], number)
+    if count < 1:
+        raise ConfigError(f"{names[1]}: found {count}; allowed: 1 or more")
+    if not 0 <= number < count:
+        raise ConfigError(
+            f"{names[2]}: found {number}; allowed: 0 to {count - 1}, as {names[1]} is {count}"
+        )
+    return ClusterSpec(source, _arguments(address, count, number, None))
+
+
+def _slurm(environment: Mapping[str, str]) -> ClusterSpec | None:
+    job, count, number, local = (
+        _integer(name, environment[name])
+        for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+    )
+    if count == 1:
+        return None
+    nodes = _integer("SLURM_STEP_NUM_NODES", environment.get("SLURM_STEP_NUM_NODES", "1"))
+    # Jobs that share a host have different numbers, and so, nearly always, different ports.
+    port = _FIRST_DYNAMIC_PORT + job % _DYNAMIC_PORTS
+    address = f"{first_host(environment['SLURM_STEP_NODELIST'])}:{port}"
+    # A task that is alone on its node drives every GPU of it; tasks that share a node have one each.
+    return ClusterSpec("Slurm", _arguments(address, count, number, None if nodes == count else [local]))
+
+
+def _arguments(address: str, count: int, number: int, devices: list[int] | None) -> dict[str, Any]:
+    return {
+        "coordinator_address": address,
+        "num_processes": count,
+        "process_id": number,
+        "local_device_ids": devices,
+        # All is known; what JAX would find by itself could contradict it.
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise ConfigError(f"{name}: found {value!r}; allowed: an integer") from error

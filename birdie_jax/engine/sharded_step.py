@@ -1,0 +1,193 @@
+"""A train step made from a loss: gradient, accumulation, optimizer, compiled for a mesh."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
+
+from birdie_jax.array_types import Key, Scalar
+from birdie_jax.engine.mesh import batch_sharding, replicated, replicated_context
+from birdie_jax.engine.protocols import Hook
+from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
+
+Summarise = Callable[[StepTotals], dict[str, float]]
+
+
+class LossFunction(NamedTuple):
+    """What is minimised: a mean over whatever a batch holds.
+
+    Attributes:
+        sums: (params, batch) -> (the loss summed over the batch, named sums to log, which add up).
+        weight: batch -> what the summed loss is divided by, such as the number of its target tokens.
+        tokens: batch -> how much of it the throughput counts, as float32.
+    """
+
+    sums: Callable[[PyTree, PyTree], tuple[Scalar, dict[str, Any]]]
+    weight: Callable[[PyTree], Scalar]
+    tokens: Callable[[PyTree], Scalar]
+
+
+class ShardedStep(NamedTuple):
+    """A `Step` (see `protocols.py`), compiled by `jax.jit` for a mesh.
+
+    Attributes:
+        mesh: the device mesh of the run.
+        abstract_state: shapes, types and shardings of the train state.
+        create_state: () -> the state before the first step.
+        update: (state, batch) -> (state, metrics); takes the memory of the state that it is given.
+        summarise: the sums of some steps -> the scalars to log.
+    """
+
+    mesh: Mesh
+    abstract_state: TrainState
+    create_state: Callable[[], TrainState]
+    update: Callable[..., Any]
+    summarise: Summarise
+
+    def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
+        """Take one step."""
+        return self.update(state, batch)
+
+    def starting_from(
+        self, initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]
+    ) -> "ShardedStep":
+        """Return the same step whose first state has other parameters.
+
+        Args:
+            initial_params: shapes, types and shardings of the parameters -> a function from the parameters
+                that `create_state` makes to those to start with; called when there is no checkpoint. The
+                optimizer's state is that of the parameters that `create_state` makes.
+        """
+
+        def create_state() -> TrainState:
+            replace = initial_params(self.abstract_state.params)
+            state = self.create_state()
+            return state.replace(params=replace(state.params))
+
+        return self._replace(create_state=create_state)
+
+
+def make_step(
+    init_params: Callable[[Key], PyTree],
+    loss: LossFunction,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    seed: int = 0,
+    sections: Mapping[str, Callable[[Key], PyTree]] | None = None,
+    summarise: Summarise | None = None,
+    accumulation_steps: int = 1,
+    param_shardings: Callable[[TrainState], TrainState] | None = None,
+    batch_shardings: NamedSharding | None = None,
+) -> ShardedStep:
+    """Return the train step of a run on `mesh`.
+
+    Args:
+        init_params: key -> the parameters before the first step; traced by JAX.
+        loss: what is minimised.
+        optimizer: gradient -> update.
+        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        seed: decides the keys of parameters and sections.
+        sections: for each hook its `create_section`, by its name; see `sections_of`.
+        summarise: what is logged of the sums; None: each sum divided by the number of steps.
+        accumulation_steps: parts in which the gradient of a batch is computed, one after the other; changes
+            memory and rounding only.
+        param_shardings: shapes of a train state -> the sharding of each array; None: each device has all.
+        batch_shardings: the sharding of each array of a batch; None: the rows divided over `data` and
+            `fsdp`.
+    """
+
+    def create_state() -> TrainState:
+        params_key, section_key = jax.random.split(jax.random.key(seed))
+        params = init_params(params_key)
+        with replicated_context():
+            created = {name: create(section_key) for name, create in (sections or {}).items()}
+        kept = {name: section for name, section in created.items() if jax.tree.leaves(section)}
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), kept)
+
+    with jax.set_mesh(mesh):
+        shapes = jax.eval_shape(create_state)
+    if param_shardings is None:
+        shardings = jax.tree.map(lambda _: replicated(mesh), shapes)
+    else:
+        shardings = param_shardings(shapes)
+    update = jax.jit(
+        partial(take_step, loss, optimizer, accumulation_steps),
+        in_shardings=(shardings, batch_shardings or batch_sharding(mesh)),
+        out_shardings=(shardings, replicated(mesh)),
+        donate_argnums=0,
+    )
+    abstract_state = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        shardings,
+    )
+    created = jax.jit(create_state, out_shardings=shardings)
+    return ShardedStep(mesh, abstract_state, created, update, summarise or summarise_means)
+
+
+def sections_of(hooks: Sequence[Hook]) -> dict[str, Callable[[Key], PyTree]]:
+    """Return what makes the sections of some hooks, for `make_step`."""
+    return {hook.name: hook.create_section for hook in hooks}
+
+
+def take_step(
+    loss: LossFunction,
+    optimizer: optax.GradientTransformation,
+    accumulation_steps: int,
+    state: TrainState,
+    batch: PyTree,
+) -> tuple[TrainState, StepMetrics]:
+    """Take one optimizer step on the mean loss of `batch`: a pure function of state and batch.
+
+    The mean is over the whole batch however many parts its gradient is accumulated in, so that
+    `accumulation_steps` changes memory and rounding only.
+    """
+    weight = jnp.maximum(loss.weight(batch), 1).astype(jnp.float32)
+
+    def loss_of_part(params, part):
+        summed, sums = loss.sums(params, part)
+        return summed / weight, sums
+
+    gradient = jax.value_and_grad(loss_of_part, has_aux=True)
+    if accumulation_steps == 1:
+        (mean, sums), grads = gradient(state.params, batch)
+    else:
+        parts = _in_parts(batch, accumulation_steps)
+
+        def add_part(carried, part):
+            (mean, sums), grads = gradient(state.params, part)
+            return jax.tree.map(jnp.add, carried, (mean, sums, grads)), None
+
+        one_part = jax.tree.map(lambda leaf: leaf[0], parts)
+        (_, sums), _ = jax.eval_shape(gradient, state.params, one_part)
+        no_sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
+        start = (jnp.zeros((), jnp.float32), no_sums, jax.tree.map(jnp.zeros_like, state.params))
+        (mean, sums, grads), _ = jax.lax.scan(add_part, start, parts)
+
+    updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
+    new_state = state.replace(
+        step=state.step + 1,
+        params=optax.apply_updates(state.params, updates),
+        optimizer=optimizer_state,
+    )
+    return new_state, StepMetrics(mean, optax.tree.norm(grads), loss.tokens(batch), sums)
+
+
+def summarise_means(totals: StepTotals) -> dict[str, float]:
+    """Return each sum divided by the number of steps that it is over, the default of `make_step`."""
+    return {name: float(value) / totals.num_steps for name, value in totals.sums.items()}
+
+
+def _in_parts(batch: PyTree, parts: int) -> PyTree:
+    """Cut the rows so that every device keeps rows of its own in every part."""
+
+    def cut(x):
+        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
+
+    return jax.tree.map(cut, batch)

@@ -1,0 +1,64 @@
+"""What a run carries from step to step, and what a step tells."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.struct
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from birdie_jax.array_types import Scalar
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything on the devices that a run carries from step to step, and that a checkpoint holds.
+
+    Attributes:
+        step: int32, the number of train steps done.
+        params: the model's parameters, float32.
+        optimizer: the optimizer's state.
+        sections: for each hook that keeps arrays, by its name, those arrays.
+    """
+
+    step: Int[Array, ""] | Any
+    params: PyTree
+    optimizer: PyTree
+    sections: Mapping[str, PyTree]
+
+    def with_section(self, name: str, section: PyTree) -> "TrainState":
+        """Return the state with other arrays in the section `name`."""
+        return self.replace(sections={**self.sections, name: section})
+
+
+@flax.struct.dataclass
+class StepMetrics:
+    """What a train step tells, all on the device until it is read.
+
+    Attributes:
+        loss: the mean loss of the batch.
+        grad_norm: the global norm of the gradient before clipping.
+        tokens: how much of the batch the throughput counts: tokens, or examples.
+        sums: named sums over the batch, which add up over steps.
+    """
+
+    loss: Scalar | Any
+    grad_norm: Scalar | Any
+    tokens: Scalar | Any
+    sums: Mapping[str, Any]
+
+
+class StepTotals(NamedTuple):
+    """What some steps came to, on the host.
+
+    Attributes:
+        step: the last of the steps.
+        num_steps: the number of steps.
+        tokens: the sum of their `StepMetrics.tokens`.
+        sums: the sums of their `StepMetrics.sums`, in float64.
+    """
+
+    step: int
+    num_steps: int
+    tokens: float
+    sums: Mapping[str, np.ndarray]

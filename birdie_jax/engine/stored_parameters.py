@@ -1,0 +1,111 @@
+"""The parameters of a run, without the rest of its checkpoint, on whatever devices there are."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import jax
+from absl import logging
+from jaxtyping import PyTree
+
+from birdie_jax.engine.checkpoint_format import CheckpointError, DamagedError, SavedArray, named_leaves
+from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
+from birdie_jax.engine.workdir import Workdir
+
+PARAMS = "params"
+Read = TypeVar("Read")
+
+
+class StoredParameters(NamedTuple):
+    """What a checkpoint holds of a model.
+
+    Attributes:
+        params: the parameters.
+        step: the step at which they were saved.
+    """
+
+    params: PyTree[jax.Array]
+    step: int
+
+
+def restore_parameters(
+    workdir: Workdir, abstract_params: PyTree[jax.ShapeDtypeStruct], step: int | None = None
+) -> StoredParameters:
+    """Read and verify the parameters of a checkpoint; nothing in the workdir changes.
+
+    Args:
+        workdir: the workdir of a run.
+        abstract_params: shapes, types and shardings to restore onto; the mesh that the checkpoint was made
+            on does not matter.
+        step: the step of the checkpoint; None = the newest that is whole, with a warning for each that is
+            not.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, it is damaged or cannot be read, or it holds another
+            architecture.
+    """
+    wanted = named_leaves({PARAMS: abstract_params})
+
+    def read(folder: Path) -> dict[str, jax.Array]:
+        return read_parameters(folder, wanted, exactly=True)
+
+    found, found_step = _newest_whole(workdir, step, read)
+    leaves = [found[name] for name in wanted]
+    return StoredParameters(jax.tree.unflatten(jax.tree.structure(abstract_params), leaves), found_step)
+
+
+def read_some_parameters(
+    workdir: Workdir, abstract_params: PyTree[jax.ShapeDtypeStruct], step: int | None = None
+) -> tuple[dict[str, jax.Array], dict[str, SavedArray], int]:
+    """Read those parameters of a checkpoint that have the name, shape and type of one that is wanted.
+
+    Returns:
+        What was read by name (without `params/`), all that the checkpoint has, and its step.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged or cannot be read.
+    """
+    wanted = named_leaves({PARAMS: abstract_params})
+
+    def read(folder: Path) -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
+        saved = _saved_parameters(folder)
+        fitting = {
+            name: leaf
+            for name, leaf in wanted.items()
+            if name in saved and (saved[name].shape, saved[name].dtype) == (leaf.shape, leaf.dtype.name)
+        }
+        return read_parameters(folder, fitting, exactly=False), saved
+
+    (found, saved), found_step = _newest_whole(workdir, step, read)
+
+    def without_prefix(named):
+        return {name.removeprefix(f"{PARAMS}/"): value for name, value in named.items()}
+
+    return without_prefix(found), without_prefix(saved), found_step
+
+
+def _saved_parameters(folder: Path) -> dict[str, SavedArray]:
+    return {name: array for name, array in saved_arrays(folder).items() if name.startswith(f"{PARAMS}/")}
+
+
+def _newest_whole(workdir: Workdir, step: int | None, read: Callable[[Path], Read]) -> tuple[Read, int]:
+    """Return read(folder) of the checkpoint of `step`, or of the newest undamaged one, and its step."""
+    directory = Path(workdir.checkpoints)
+    steps = workdir.saved_steps()
+    if not steps:
+        raise CheckpointError(
+            f"{directory}: holds no checkpoint; allowed: the workdir of a run that saved one"
+        )
+    if step is not None and step not in steps:
+        raise CheckpointError(
+            f"{directory}: has no checkpoint of step {step}; allowed: {', '.join(map(str, steps))}"
+        )
+    for candidate in [step] if step is not None else reversed(steps):
+        folder = directory / f"{candidate:08d}"
+        try:
+            return read(folder), candidate
+        except DamagedError as error:
+            if step is not None:
+                raise CheckpointError(f"{folder}: the checkpoint is damaged ({error})") from error
+            logging.warning("%s: the checkpoint is damaged (%s); trying the one before it", folder, error)
+    raise CheckpointError(f"{directory}: every checkpoint is damaged (steps {steps})")

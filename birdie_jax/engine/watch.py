@@ -1,0 +1,237 @@
+"""Notices a process that is lost or hangs, says which one and where it was, and ends this one."""
+
+import faulthandler
+import itertools
+import json
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import NamedTuple, NoReturn
+
+import jax
+
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.workdir import Workdir
+
+# sysexits.h calls this a failure that may pass: whoever started the job may start it again.
+EXIT_ANOTHER_FAILED = 75
+_BEATS_IN_LIMIT = 10
+_MAX_BEAT_SECONDS = 2.0
+_FRAMES_SHOWN = 3
+# A phase that may have to compile something may take this many times as long.
+_COMPILE_GRACE = 10
+
+
+class Limits(NamedTuple):
+    """How long a process may be silent.
+
+    Attributes:
+        lost_seconds: the time after which a process that has not been heard of is lost.
+        hung_seconds: the time after which a process whose loop has made no progress hangs; ten times that
+            in a phase that may have to compile.
+    """
+
+    lost_seconds: float
+    hung_seconds: float
+
+
+class _Beat(NamedTuple):
+    """What a process publishes again and again.
+
+    Attributes:
+        serial: the number of times that it has published.
+        progress: the number of heartbeats of its loop.
+        phase: the step and phase of the last heartbeat.
+        done: whether the process has ended well.
+    """
+
+    serial: int = 0
+    progress: int = 0
+    phase: str = "before the first step"
+    done: bool = False
+
+
+class Watch:
+    """While entered, a thread that publishes heartbeats, reads those of others, and ends a failed run.
+
+    When another process is lost, nothing else can end this one: its loop waits in an operation on a
+    device, where no signal reaches it. The steps since the last checkpoint are lost. A single process is
+    not watched.
+
+    Attributes:
+        processes: the processes of the run.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        limits: Limits,
+        workdir: Workdir,
+        own_faults: tuple[type[BaseException], ...],
+    ):
+        """Make a watch over `processes`.
+
+        Args:
+            processes: the processes of the run.
+            limits: how long a process may be silent.
+            workdir: the folder of the run, to which stacks are written.
+            own_faults: exceptions that cannot follow from the failure of another process.
+        """
+        self.processes = processes
+        self._limits = limits
+        self._workdir = workdir
+        self._own_faults = own_faults
+        self._beat_seconds = min(_MAX_BEAT_SECONDS, limits.lost_seconds / _BEATS_IN_LIMIT)
+        self._beat = _Beat()
+        self._hangs_from = math.inf
+        self._over = threading.Event()
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
+
+    def heartbeat(self, step: int, phase: str, *, compiles: bool = False) -> None:
+        """Tell that the loop begins a phase; from the first heartbeat on, it must go on making progress.
+
+        All processes have to pass the same phases in the same order: of those that stand still, the one
+        with the fewest heartbeats is the one that the others wait for.
+
+        Args:
+            step: the step that the loop is at.
+            phase: what it does there.
+            compiles: whether it may have to compile something there.
+        """
+        self._beat = self._beat._replace(progress=self._beat.progress + 1, phase=f"step {step}, {phase}")
+        patience = self._limits.hung_seconds * (_COMPILE_GRACE if compiles else 1)
+        self._hangs_from = time.monotonic() + patience
+
+    def disarm(self) -> None:
+        """Tell that the loop is over: what comes now may take any time."""
+        self._hangs_from = math.inf
+
+    def __enter__(self) -> "Watch":
+        if self.processes.count > 1:
+            # For the end that JAX puts to a process whose coordinator is gone.
+            faulthandler.enable()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.processes.count == 1:
+            return
+        if error is None:
+            self._over.set()
+            self._thread.join()
+            self.processes.write("beat", json.dumps(self._beat._replace(serial=-1, done=True)))
+            return
+        self._hangs_from = math.inf
+        if isinstance(error, Exception) and not isinstance(error, self._own_faults):
+            # It may come of another process's end, of which the other thread will soon know, and tell.
+            traceback.print_exception(kind, error, trace)
+            time.sleep(self._limits.lost_seconds + 3 * self._beat_seconds)
+        with self._ending:
+            text = str(error) or type(error).__name__
+            print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
+            self.processes.write("failed", text.splitlines()[0][:1000])
+            self._exit(1)
+
+    def _listen(self) -> None:
+        heard = {index: (_Beat(), time.monotonic()) for index in range(self.processes.count)}
+        answered = time.monotonic()
+        for serial in itertools.count(1):
+            if self._over.wait(self._beat_seconds):
+                return
+            try:
+                self.processes.write("beat", json.dumps(self._beat._replace(serial=serial)))
+                beats = self.processes.read("beat")
+                failed = self.processes.read("failed")
+                stalled = self.processes.read("stalled")
+            except jax.errors.JaxRuntimeError as error:
+                if time.monotonic() - answered > self._limits.lost_seconds:
+                    self._end(f"the coordinator of the processes does not answer: {error}")
+                continue
+            answered = time.monotonic()
+            for index, text in beats.items():
+                beat = _Beat(*json.loads(text))
+                if beat.serial != heard[index][0].serial:
+                    heard[index] = (beat, answered)
+            for index, text in failed.items():
+                self._end(f"process {index} failed: {text}")
+            for index, (beat, when) in heard.items():
+                if not beat.done and answered - when > self._limits.lost_seconds:
+                    self._end(
+                        f"process {index} is lost: it has not been heard of for "
+                        f"{answered - when:.0f} seconds; it was at: {beat.phase}"
+                    )
+            if stalled or answered > self._hangs_from:
+                self._stalled({index: beat for index, (beat, _) in heard.items()})
+
+    def _stalled(self, beats: dict[int, _Beat]) -> NoReturn:
+        """Publish this process's phase, read those of the others, and end with the one that is behind."""
+        own = {
+            "progress": self._beat.progress,
+            "phase": self._beat.phase,
+            "frames": _innermost_frames(),
+        }
+        self.processes.write("stalled", json.dumps(own))
+        time.sleep(3 * self._beat_seconds)
+        reported = {index: json.loads(text) for index, text in self.processes.read("stalled").items()}
+        progress = {index: reported.get(index, beat._asdict())["progress"] for index, beat in beats.items()}
+        behind = [index for index, count in progress.items() if count == min(progress.values())]
+        seconds = f"{self._limits.hung_seconds:.0f} seconds"
+        if len(behind) == len(progress):
+            self._end(f"no process has made progress for {seconds}; all are at: {self._beat.phase}")
+        reports = []
+        for index in behind:
+            report = reported.get(
+                index, {"phase": beats[index].phase, "frames": ["its stack is not known"]}
+            )
+            reports.append(
+                f"process {index} hangs: it has made no progress for {seconds}; "
+                f"it is at: {report['phase']}; in {', called by '.join(report['frames'])}"
+            )
+        self._end("; ".join(reports))
+
+    def _end(self, message: str) -> NoReturn:
+        with self._ending:
+            number = self.processes.index
+            path = self._workdir.stacks / f"process_{number}.txt"
+            try:
+                path.parent.mkdir(exist_ok=True)
+                with path.open("w") as file:
+                    print(message, file=file, flush=True)
+                    faulthandler.dump_traceback(file)
+            except OSError as error:
+                # A full disk must not keep the process from ending.
+                print(f"{path}: {error}", file=sys.stderr)
+                faulthandler.dump_traceback()
+            steps = self._workdir.saved_steps()
+            good = f"step {steps[-1]}" if steps else "none"
+            print(
+                f"birdie_jax.train: process {number} stops: {message}. Last checkpoint: {good}; the same "
+                f"command goes on from it. Where this process was: {path}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._exit(EXIT_ANOTHER_FAILED)
+
+    def _exit(self, status: int) -> NoReturn:
+        if self.processes.first:
+            # The messages end with this process; the others shall have read them.
+            time.sleep(5 * self._beat_seconds)
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _innermost_frames() -> list[str]:
+    """Return where the main thread is, from the inside out."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    summary = traceback.extract_stack(frame)[-_FRAMES_SHOWN:]
+    return [f"{entry.name} ({entry.filename}:{entry.lineno})" for entry in reversed(summary)]

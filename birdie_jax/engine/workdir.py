@@ -1,0 +1,207 @@
+"""The folder of a run: the one place that knows the names of its files and who may write them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.storage import write_json, write_whole
+
+# What changes neither the batches nor the arithmetic (a mesh: no more than its rounding), and so may differ
+# when a run goes on.
+FREE_FIELDS = frozenset(
+    {
+        "batching.prefetch",
+        "batching.workers",
+        "checkpoint.every_steps",
+        "checkpoint.keep",
+        "data.cache_dir",
+        "data.prepared",
+        "mesh.data",
+        "mesh.fsdp",
+        "mesh.sequence",
+        "mesh.tensor",
+        "train.hooks",
+        "train.hung_seconds",
+        "train.log_every_steps",
+        "train.lost_seconds",
+    }
+)
+
+
+class Workdir:
+    """Every file that a run owns, by its name; what is written here is written whole or not at all.
+
+    Attributes:
+        root: the folder itself.
+    """
+
+    def __init__(self, root: epath.PathLike):
+        """Name the files below `root`, which need not exist."""
+        self.root = epath.Path(root)
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    @property
+    def config(self) -> epath.Path:
+        """The configuration of the run, JSON."""
+        return self.root / "config.json"
+
+    @property
+    def tokenizer(self) -> epath.Path:
+        """The tokenizer of the run, a SentencePiece model."""
+        return self.root / "tokenizer.model"
+
+    @property
+    def arms(self) -> epath.Path:
+        """The objective arms of the run with an example of each, JSON; only of a run that has arms."""
+        return self.root / "arms.json"
+
+    @property
+    def metrics(self) -> epath.Path:
+        """What was logged, one JSON object a line."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def summary(self) -> epath.Path:
+        """What is known at the end of the run, JSON."""
+        return self.root / "summary.json"
+
+    @property
+    def report(self) -> epath.Path:
+        """The report of the run, HTML."""
+        return self.root / "report.html"
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        """The folder of the checkpoints, one folder a step."""
+        return self.root / "checkpoints"
+
+    @property
+    def damaged_checkpoints(self) -> epath.Path:
+        """The folder of checkpoints that were found damaged and set aside."""
+        return self.root / "damaged_checkpoints"
+
+    @property
+    def tensorboard(self) -> epath.Path:
+        """The folder of TensorBoard's event files."""
+        return self.root / "tensorboard"
+
+    @property
+    def stacks(self) -> epath.Path:
+        """The folder of the stacks that processes dumped when one was lost or hung."""
+        return self.root / "stacks"
+
+    @property
+    def lease(self) -> epath.Path:
+        """Who trains here at the moment, JSON; see `lease.py`."""
+        return self.root / "lease.json"
+
+    def sharing_probe(self, token: str) -> epath.Path:
+        """Return the file by which processes look whether they share the folder."""
+        return self.root / f".sharing-probe-{token}"
+
+    def make(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.root}: cannot be used: {error}") from error
+
+    def saved_steps(self) -> list[int]:
+        """Return the steps of the checkpoints, in order."""
+        if not self.checkpoints.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
+
+    def claim(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        """Check that what is in the folder belongs to a run of `config`, and write `config` into it.
+
+        A field that the run's own configuration lacks was added since: it had the default. One that is
+        known no more is left out. Both are said.
+
+        Args:
+            config: nested dictionaries, as JSON has them.
+            defaults: the same of a configuration in which nothing was set.
+
+        Raises:
+            ConfigError: the folder holds a run of another configuration (names every field that differs),
+                or its config.json cannot be read, or the folder cannot be made.
+        """
+        self.make()
+        wanted, default = (flat(json.loads(json.dumps(tree))) for tree in (config, defaults))
+        found = self._read_config()
+        if found is not None:
+            before = flat(found)
+            added = [name for name in wanted if name not in before and name in default]
+            removed = [name for name in before if name not in wanted]
+            before = {name: value for name, value in before.items() if name in wanted}
+            before |= {name: default[name] for name in added}
+            changed = [
+                f"  config.{name}: the run has {one!r}, asked for is {other!r}"
+                for name, one, other in differences(before, wanted)
+                if name not in FREE_FIELDS
+            ]
+            if changed:
+                raise ConfigError(
+                    f"{self.root}: holds a run of another configuration; use another workdir, or its "
+                    "values:\n" + "\n".join(changed)
+                )
+            for name in added:
+                logging.warning(
+                    "%s: config.%s is newer than the run; it has its default, %r",
+                    self.config,
+                    name,
+                    default[name],
+                )
+            for name in removed:
+                logging.warning("%s: config.%s is known no more, and left out", self.config, name)
+        self.write(self.config, config)
+
+    def write(self, path: epath.Path, value: Any) -> None:
+        """Write `value` as JSON to one of the files above."""
+        write_json(path, value)
+
+    def write_text(self, path: epath.Path, text: str) -> None:
+        """Write `text` to one of the files above."""
+        write_whole(path, text.encode())
+
+    def _read_config(self) -> dict[str, Any] | None:
+        """Return config.json, or None if there is none."""
+        try:
+            found = json.loads(self.config.read_text()) if self.config.exists() else None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.config}: cannot be used: {error}") from error
+        if found is not None and not isinstance(found, dict):
+            raise ConfigError(
+                f"{self.config}: cannot be used: found {type(found).__name__}; allowed: an object"
+            )
+        return found
+
+
+def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the fields of nested dictionaries by their dotted names."""
+    fields: dict[str, Any] = {}
+    for name, value in section.items():
+        if isinstance(value, dict) and value:
+            fields.update(flat(value, f"{prefix}{name}."))
+        else:
+            fields[prefix + name] = value
+    return fields
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (field, value in one, value in the other) of each field in which the two differ."""
+    return [
+        (name, one.get(name), other.get(name))
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name)
+    ]

@@ -1,0 +1,74 @@
+"""Cross-entropy and greedy accuracy on the targets, without ever holding all logits."""
+
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from birdie_jax.array_types import Activations, TokenIds, TokenMask
+from birdie_jax.models.axes import constrained, dividing_axes, gathered, mesh_size
+from birdie_jax.models.language_model import token_scores
+
+
+def token_losses(
+    hidden: Activations,
+    table: Float[Array, "vocab features"],
+    targets: TokenIds,
+    loss_mask: TokenMask,
+    chunk: int,
+) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
+    """Return cross-entropy in nats (0 off the mask), and whether the greedy choice is the label.
+
+    Logits exist for `chunk` sequence positions at a time (of each device, where the length is divided), in
+    float32, and are computed again in the backward pass, so that memory is rows * chunk * vocab * 4 bytes
+    whatever the length.
+
+    Raises:
+        ValueError: `chunk` does not divide the length, or a device's part of it.
+    """
+    rows, length, _ = hidden.shape
+    # Positions that are divided over devices stay so: a chunk takes some of each device.
+    shards = tuple(map(mesh_size, dividing_axes("length", length)))
+    own_length = length // prod(shards)
+    chunk = min(chunk, own_length)
+    if own_length % chunk:
+        raise ValueError(f"loss chunk {chunk} does not divide the length {own_length}")
+    in_front = 1 + len(shards)
+
+    def in_chunks(x):
+        divided = x.reshape(rows, *shards, own_length // chunk, chunk, *x.shape[2:])
+        return jnp.moveaxis(divided, in_front, 0)
+
+    # Cast and gathered once here; inside the loop it would be done for every chunk.
+    table = _gradient_summed_whole(gathered(table.astype(hidden.dtype), ("vocab", "features")))
+
+    @jax.checkpoint
+    def one_chunk(table, hidden, targets):
+        logits = token_scores(hidden, table)
+        logits = constrained(logits, "rows", *["length"] * len(shards), None, "vocab")
+        label_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        loss = jax.nn.logsumexp(logits, axis=-1) - label_logits
+        return loss, jnp.argmax(logits, axis=-1) == targets
+
+    _, (loss, correct) = jax.lax.scan(
+        lambda carry, inputs: (carry, one_chunk(table, *inputs)),
+        None,
+        (in_chunks(hidden), in_chunks(targets)),
+    )
+    loss, correct = (jnp.moveaxis(x, 0, in_front).reshape(rows, length) for x in (loss, correct))
+    return jnp.where(loss_mask, loss, 0.0), correct & loss_mask
+
+
+@jax.custom_vjp
+def _gradient_summed_whole(table: Float[Array, "vocab features"]) -> Float[Array, "vocab features"]:
+    """Return `table`; what the chunks add to its gradient is summed by each device before they exchange it.
+
+    Were the sum divided over `fsdp` like the parameter, every chunk would have to be taken apart.
+    """
+    return table
+
+
+_gradient_summed_whole.defvjp(
+    lambda table: (table, None), lambda _, gradient: (constrained(gradient, "vocab", None),)
+)

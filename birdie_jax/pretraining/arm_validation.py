@@ -1,0 +1,135 @@
+"""Validation of every arm and the bandit's decision, as one of the engine's hooks."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from birdie_jax.array_types import ArmVector, Key
+from birdie_jax.bandit import BanditState, init_bandit, observe, propose
+from birdie_jax.batching import in_chunks, validation_batches
+from birdie_jax.batching.decision_schedule import DecisionSchedule
+from birdie_jax.config import Config
+from birdie_jax.engine.mesh import replicated_context
+from birdie_jax.engine.protocols import HookCall, HookResult
+from birdie_jax.engine.state import TrainState
+from birdie_jax.metric_names import arm_metric
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.language_model_step import arm_sums
+from birdie_jax.pretraining.mixture_batches import MixtureBatches
+from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.text import TokenShards
+
+# The name of the bandit's section of the train state.
+SECTION = "bandit"
+
+
+class ArmValidation:
+    """Measures every arm on its fixed rows, lets the bandit see it, and publishes the next mixture.
+
+    Attributes:
+        name: the name of the bandit's section of the train state.
+    """
+
+    name = SECTION
+
+    def __init__(
+        self,
+        config: Config,
+        mixture: Mixture,
+        text: TokenShards,
+        vocab_size: int,
+        batches: MixtureBatches,
+    ):
+        """Make the validation rows of every arm.
+
+        Args:
+            config: the configuration of the run.
+            mixture: the arms of the run.
+            text: the validation split.
+            vocab_size: the number of rows of the embedding table.
+            batches: what is made under the mixtures that are published here.
+
+        Raises:
+            DataError: the validation text cannot make an example of an arm.
+        """
+        self._config, self._mixture, self._batches = config, mixture, batches
+        rows = row_settings(config)
+        self._chunks = in_chunks(
+            validation_batches(
+                text,
+                mixture.arms,
+                rows._replace(rows=config.eval.rows),
+                config.eval.batches_per_arm,
+            ),
+            rows.rows // config.train.accumulation_steps,
+        )
+        model = build_model(config.model, vocab_size)
+        self._measure = jax.jit(partial(arm_sums, model, len(mixture.arms), config.train.loss_chunk))
+
+    def create_section(self, key: Key) -> BanditState:
+        """Return the bandit before its first observation."""
+        return create_bandit(self._config, self._mixture, key)
+
+    def resume(self, state: TrainState) -> None:
+        """Publish the mixture of every decision that is past, or of all where none will be taken."""
+        past = self._batches.schedule.slots
+        if self._steers:
+            # What stands in the place of decisions before the first step is never read.
+            past = self._batches.schedule.taken_before(int(state.step))
+        for _ in range(past):
+            self._batches.history.publish(np.asarray(state.sections[self.name].mixture))
+
+    def is_due(self, step: int, num_steps: int) -> bool:
+        """Whether every arm is measured at `step`: at each decision, and at the end."""
+        return self._batches.schedule.is_due(step) or step == num_steps
+
+    def run(self, state: TrainState, call: HookCall) -> HookResult | None:
+        """Measure every arm; let the bandit see it and, if steps follow, decide."""
+        sums = None
+        for number, chunk in enumerate(self._chunks):
+            call.heartbeat(f"part {number + 1} of {len(self._chunks)}")
+            part = self._measure(state.params, self._batches.put_replicated(chunk))
+            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+            if call.should_stop():
+                return None
+        losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
+        with replicated_context():
+            bandit = observe(state.sections[self.name], losses)
+            if not call.is_last:
+                bandit = propose(bandit)
+        if not call.is_last and self._steers:
+            self._batches.history.publish(np.asarray(bandit.mixture))
+        scalars = _scalars(self._mixture.names, bandit, losses, accuracies)
+        return HookResult(state.with_section(self.name, bandit), scalars)
+
+    @property
+    def _steers(self) -> bool:
+        """Whether the mixture changes while the run goes on."""
+        return self._config.bandit.policy == "birdie"
+
+
+def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
+    """Return the bandit of a run before its first observation."""
+    classes = sorted(set(mixture.groups))
+    groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
+    schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
+    return init_bandit(config.bandit, mixture.weights, groups, schedule.num_decisions, key)
+
+
+def _scalars(
+    names: Sequence[str], bandit: BanditState, losses: ArmVector, accuracies: ArmVector
+) -> dict[str, float]:
+    """Return what was measured, the mixture in force from now on, and what the one before it earned."""
+    bandit, losses, accuracies = jax.device_get((bandit, losses, accuracies))
+    scalars = {}
+    for arm, name in enumerate(names):
+        scalars[arm_metric(name, "validation_loss")] = float(losses[arm])
+        scalars[arm_metric(name, "validation_accuracy")] = float(accuracies[arm])
+        scalars[arm_metric(name, "probability")] = float(bandit.mixture[arm])
+        if bandit.count > 1:
+            scalars[arm_metric(name, "reward")] = float(bandit.rewards[bandit.count - 2][arm])
+    return scalars

@@ -1,0 +1,140 @@
+"""The train step of a causal or prefix language model, with what each objective arm adds to the loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from birdie_jax.array_types import ArmVector, Key, TokenMask
+from birdie_jax.batch import Batch
+from birdie_jax.config import Config
+from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
+from birdie_jax.engine.mesh import state_sharding
+from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
+from birdie_jax.metric_names import arm_metric
+from birdie_jax.models import build_model
+from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.token_losses import token_losses
+from birdie_jax.objectives import Mixture
+
+
+class ArmSums(NamedTuple):
+    """Sums over the target tokens of each arm.
+
+    Attributes:
+        loss: the summed cross-entropy, in nats.
+        correct: the number of tokens whose label has the highest score.
+        tokens: the number of target tokens.
+    """
+
+    loss: ArmVector
+    correct: ArmVector
+    tokens: ArmVector
+
+
+def make_language_model_step(
+    config: Config,
+    vocab_size: int,
+    mixture: Mixture,
+    mesh: Mesh,
+    sections: Mapping[str, Callable[[Key], Any]],
+) -> ShardedStep:
+    """Return the train step of a run.
+
+    Args:
+        config: the configuration of the run.
+        vocab_size: the number of rows of the embedding table.
+        mixture: the arms that the run trains on.
+        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        sections: what makes the sections of the hooks, by their names.
+    """
+    model = build_model(config.model, vocab_size)
+    num_arms, loss_chunk = len(mixture.arms), config.train.loss_chunk
+
+    def init_params(key: Key) -> Any:
+        one = jnp.zeros((1, config.batching.length), jnp.int32)
+        return model.init(key, Batch(one, one, one > 0, one, one, one > 0, one))["params"]
+
+    return make_step(
+        init_params,
+        language_model_loss(model, num_arms, loss_chunk),
+        make_optimizer(config.optimizer, config.train.num_steps),
+        mesh,
+        seed=config.seed,
+        sections=sections,
+        summarise=partial(_summarise, config, mixture.names),
+        accumulation_steps=config.train.accumulation_steps,
+        param_shardings=partial(state_sharding, mesh),
+    )
+
+
+def language_model_loss(model: LanguageModel, num_arms: int, loss_chunk: int) -> LossFunction:
+    """Return the mean cross-entropy over all target tokens of a batch, with sums by arm.
+
+    Args:
+        model: the language model.
+        num_arms: the number of arms of the mixture.
+        loss_chunk: the number of sequence positions whose logits are held at a time.
+    """
+
+    def sums(params, batch):
+        by_arm = arm_sums(model, num_arms, loss_chunk, params, batch)
+        return jnp.sum(by_arm.loss), by_arm._asdict()
+
+    def tokens(batch):
+        return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
+
+    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens)
+
+
+def arm_sums(model: LanguageModel, num_arms: int, loss_chunk: int, params: Any, batch: Batch) -> ArmSums:
+    """Return loss, correct greedy choices and target tokens of each arm; also what validation measures."""
+    layout = packed_layout(batch.segment_ids, batch.bidirectional)
+    hidden, _ = model.apply({"params": params}, batch.tokens, layout, method=LanguageModel.hidden)
+    table = model.apply({"params": params}, method=LanguageModel.head_table)
+    losses, correct = token_losses(hidden, table, batch.targets, batch.loss_mask, loss_chunk)
+    return sums_by_arm(losses, correct, batch.loss_mask, batch.arm_ids, num_arms)
+
+
+def sums_by_arm(
+    losses: Float[Array, "rows length"],
+    correct: Bool[Array, "rows length"],
+    loss_mask: TokenMask,
+    arm_ids: Int[Array, "rows length"],
+    num_arms: int,
+) -> ArmSums:
+    """Sum over the tokens of each arm.
+
+    As reductions, not as a scatter: sums come out the same on every run on every platform, and the
+    bandit's decisions hang on them.
+    """
+    of_arm = arm_ids[None] == jnp.arange(num_arms)[:, None, None]
+
+    def total(values):
+        return jnp.sum(jnp.where(of_arm, values[None].astype(jnp.float32), 0.0), axis=(1, 2))
+
+    return ArmSums(total(losses), total(correct), total(loss_mask))
+
+
+def _summarise(config: Config, names: Sequence[str], totals: StepTotals) -> dict[str, float]:
+    """Return the scalars of some steps: of all arms together, and of each."""
+    loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
+    total = max(tokens.sum(), 1.0)
+    positions = totals.num_steps * (config.batching.rows * config.batching.length)
+    schedule = learning_rate_schedule(config.optimizer, config.train.num_steps)
+    scalars = {
+        "loss": loss.sum() / total,
+        "accuracy": correct.sum() / total,
+        "padding_share": 1.0 - totals.tokens / positions,
+        "learning_rate": schedule(totals.step - 1),
+    }
+    for number, name in enumerate(names):
+        scalars[arm_metric(name, "tokens")] = tokens[number]
+        if tokens[number]:
+            scalars[arm_metric(name, "loss")] = loss[number] / tokens[number]
+            scalars[arm_metric(name, "accuracy")] = correct[number] / tokens[number]
+    return {name: float(value) for name, value in scalars.items()}

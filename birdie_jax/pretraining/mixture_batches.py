@@ -1,0 +1,90 @@
+"""Packed batches under the bandit's mixtures, as the engine's `Batches`."""
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from birdie_jax.batch import Batch
+from birdie_jax.batching import MixtureBoard, RowStreams, first_positions, prefetched
+from birdie_jax.batching.decision_schedule import DecisionSchedule
+from birdie_jax.config import Config
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.engine.local_rows import LocalRows
+from birdie_jax.engine.state import TrainState
+from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.text import TokenShards
+
+# The name of the rows' stream states in the position that a checkpoint saves.
+_ROW_STREAMS = "row_streams"
+
+
+class MixtureBatches:
+    """Batches of packed rows; batch s is made under the mixture of the decision that governs it.
+
+    Attributes:
+        history: the mixtures by decision, where the bandit's hook publishes them and makers of batches wait
+            for them.
+        schedule: which decision governs which step.
+    """
+
+    def __init__(self, config: Config, mixture: Mixture, text: TokenShards, mesh: Mesh):
+        """Prepare to make the rows of which this process's devices hold a part.
+
+        Raises:
+            ConfigError: they cannot be divided among the workers that make them.
+        """
+        self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
+        self.history = MixtureBoard(len(mixture.arms), self.schedule.slots)
+        self._config, self._mixture, self._text = config, mixture, text
+        self._rows = row_settings(config)
+        self._local = LocalRows(self._rows.rows, self._rows.length, mesh)
+        workers = config.batching.workers
+        if workers and len(self._local.numbers) % workers:
+            raise ConfigError(
+                f"config.batching.workers: found {workers}; allowed: 0 or a divisor of "
+                f"{len(self._local.numbers)}, the rows that a process makes"
+            )
+        self._made = None
+
+    def first_position(self) -> PyTree[np.ndarray]:
+        """Return the position from which nothing was drawn."""
+        return {_ROW_STREAMS: first_positions(self._rows.rows, self._rows.lookahead)}
+
+    def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
+        """Start the makers of batches at a position, for the step after `state.step`."""
+        streams = RowStreams(
+            self._text,
+            self._mixture.arms,
+            self._rows,
+            self.history,
+            first_step=int(state.step),
+            every_steps=self.schedule.every_steps,
+            positions=self._local.select(position[_ROW_STREAMS]),
+            rows=self._local.numbers,
+        )
+        batching = self._config.batching
+        self._made = iter(prefetched(streams, workers=batching.workers, prefetch=batching.prefetch))
+
+    def __next__(self) -> tuple[Batch, np.ndarray]:
+        """Return the next global batch on the devices, and the stream states of this process's rows."""
+        if self._made is None:
+            raise ValueError("mixture batches: not started; call restore first")
+        made = next(self._made)
+        return self._local.put(made.batch), made.positions
+
+    def gather(self, position: np.ndarray) -> PyTree[np.ndarray]:
+        """Return the stream states of the rows of all processes."""
+        return {_ROW_STREAMS: self._local.gather(position)}
+
+    def put_replicated(self, batch: Batch) -> PyTree[jax.Array]:
+        """Return a batch on the devices that every process has all of on the host."""
+        return self._local.put_replicated(batch)
+
+    def close(self) -> None:
+        """Stop the makers of batches."""
+        # First the history: makers of batches may be waiting for a mixture that will not come.
+        self.history.close()
+        if self._made is not None:
+            self._made.close()

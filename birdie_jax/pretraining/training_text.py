@@ -1,0 +1,44 @@
+"""The text of a run: both splits, the same in every process."""
+
+import json
+from dataclasses import asdict
+from typing import NamedTuple
+
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.text import DataError, TokenShards
+
+
+class TrainingText(NamedTuple):
+    """What pre-training reads.
+
+    Attributes:
+        train: the training split.
+        validation: the validation split.
+        vocab_size: the number of rows of the embedding table for their tokenizer.
+    """
+
+    train: TokenShards
+    validation: TokenShards
+    vocab_size: int
+
+
+def check_same_text(train: TokenShards, validation: TokenShards, processes: Processes) -> None:
+    """Check that the text that this process reads is what the first one reads.
+
+    Raises:
+        DataError: it is not; the message names both folders.
+    """
+    own = [_description(text) for text in (train, validation)]
+    first = json.loads(
+        processes.broadcast_from_first("shards", lambda: json.dumps([str(train.directory), own]))
+    )
+    if first[1] != json.loads(json.dumps(own)):
+        raise DataError(
+            f"{train.directory}: process {processes.index} has other text there than process 0 has in "
+            f"{first[0]}; prepare both from the same source, with the same settings"
+        )
+
+
+def _description(text: TokenShards) -> list[object]:
+    shards = text.manifest.shards(text.split)
+    return [text.manifest.source_sha256, *(asdict(shard) for shard in shards)]

@@ -1,1 +1,0 @@
-"""Training: optimizer, step, checkpoint, metrics, and the loop that reads from top to bottom."""

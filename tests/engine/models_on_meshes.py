@@ -1,0 +1,140 @@
+"""Run by test_mesh.py on eight fake devices: loss and gradients of models on every mesh of a table."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from birdie_jax.batching.packing import pack_rows
+from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, TrainConfig
+from birdie_jax.engine import TrainState
+from birdie_jax.engine.mesh import batch_sharding, make_mesh, state_sharding
+from birdie_jax.models import build_model
+from birdie_jax.models.over_sequence import Inputs, recurrence_over_devices
+from birdie_jax.models.recurrence import ScanSettings, make_recurrence
+from birdie_jax.objectives import Example
+from birdie_jax.pretraining.language_model_step import arm_sums
+from pallas_kernels.gated_scan import GATED_SSM
+from tests.quick_jit import quick_jit
+
+VOCAB, ROWS, LENGTH = 384, 8, 64
+AXES = ("data", "fsdp", "tensor", "sequence")
+BOTH, CAUSAL = True, False
+# (data, fsdp, tensor, sequence), the models that are tried there.
+TABLE = {
+    (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
+    (1, 1, 8, 1): (("hawk", BOTH),),
+    (1, 1, 1, 8): (("gated_ssm_plus", BOTH),),
+    (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
+    (1, 2, 1, 4): (("hawk", BOTH), ("gated_ssm_plus", CAUSAL)),
+    (2, 2, 2, 1): (("gated_ssm_plus", BOTH),),
+    (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
+    (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("hawk", BOTH), ("gated_ssm", BOTH)),
+}
+
+
+RECURRENCE_MESHES = ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1))
+
+
+def packed_batch():
+    random = np.random.default_rng(0)
+
+    def sample(context, target, arm):
+        tokens = random.integers(256, VOCAB, context + target).astype(np.int32)
+        return Example(tokens[:context], tokens[context:], arm)
+
+    # Some samples go over several shards of 8 positions, some shards hold several samples.
+    rows = [
+        [sample(20 + row, 9, 0), sample(2, 3 + row % 3, 1)]
+        if row % 2
+        else [sample(3, 4, 1), sample(0, 40, 0)]
+        for row in range(ROWS)
+    ]
+    return pack_rows(rows, LENGTH, spacing=3)
+
+
+def loss_of(model, params, batch):
+    sums = arm_sums(model, 2, 4, params, batch)
+    return jnp.sum(sums.loss) / jnp.sum(batch.loss_mask), sums
+
+
+def recurrences():
+    """Values and all gradients of a recurrence with a state before and after it, cut by many resets."""
+    random = np.random.default_rng(1)
+    rows, length, channels = 4, 16, 8
+    draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    a = jnp.asarray(random.uniform(0, 4, (rows, length, channels)), jnp.float32)
+    x, h0 = draw(rows, length, channels), draw(rows, channels)
+    weights, weights_last = draw(rows, length, channels), draw(rows, channels)
+    resets = tuple(jnp.asarray(random.uniform(size=(rows, length)) < 0.1) for _ in range(2))
+    vector = jnp.asarray(random.uniform(0.5, 1, channels), jnp.float32)
+    for sizes in RECURRENCE_MESHES:
+        mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 4)
+        for bidirectional in (BOTH, CAUSAL):
+
+            def total(a, x, h0, vector, bidirectional=bidirectional):
+                y, last = recurrence_over_devices(
+                    make_recurrence(GATED_SSM, ScanSettings(bidirectional, jnp.float32, "xla")),
+                    Inputs(((x, x, a), x), (vector,)),
+                    h0,
+                    resets if bidirectional else resets[:1],
+                    bidirectional=bidirectional,
+                )
+                return jnp.sum(weights * y) + jnp.sum(weights_last * last), (y, last)
+
+            step = jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
+            expected = quick_jit(step)(a, x, h0, vector)
+            with jax.set_mesh(mesh):
+                result = quick_jit(step)(a, x, h0, vector)
+            compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+            jax.tree.map(compare, jax.device_get(result), jax.device_get(expected))
+            print("recurrence", sizes, bidirectional)
+
+
+def main():
+    recurrences()
+    batch = packed_batch()
+    kinds = {}
+    for sizes, models in TABLE.items():
+        for name, bidirectional in models:
+            config = Config(
+                batching=BatchingConfig(rows=ROWS, length=LENGTH),
+                train=TrainConfig(loss_chunk=4),
+                mesh=MeshConfig(*sizes),
+                model=ModelConfig(
+                    name=name,
+                    bidirectional=bidirectional,
+                    layers=2,
+                    features=16,
+                    state=32,
+                    mlp_features=16,
+                    heads=8,
+                    kv_heads=4,
+                    dtype="float32",
+                    remat="full",
+                ),
+            )
+            model = build_model(config.model, VOCAB)
+            step = jax.value_and_grad(partial(loss_of, model), has_aux=True)
+            if (name, bidirectional) not in kinds:
+                params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+                kinds[name, bidirectional] = params, jax.device_get(quick_jit(step)(params, batch))
+            params, expected = kinds[name, bidirectional]
+            mesh = make_mesh(config, VOCAB)
+            shardings = state_sharding(mesh, TrainState(0, params, None, {})).params
+            with jax.set_mesh(mesh):
+                spread = jax.device_put(batch, batch_sharding(mesh))
+                divided = jax.device_put(params, shardings)
+                program = quick_jit(
+                    step, in_shardings=(shardings, batch_sharding(mesh)), out_shardings=(None, shardings)
+                )
+                result = jax.device_get(program(divided, spread))
+            compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+            jax.tree.map(compare, result, expected)
+            print(name, sizes, bidirectional, flush=True)
+
+
+if __name__ == "__main__":
+    main()

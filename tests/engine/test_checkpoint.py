@@ -1,0 +1,282 @@
+"""Checkpoints hold everything by name, notice every changed bit, never hold NaN, and outlast changes."""
+
+import errno
+import json
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+
+from birdie_jax.config import CheckpointConfig
+from birdie_jax.engine import CheckpointError, Checkpoints, TrainState, Workdir, checkpoint_reading
+from birdie_jax.engine.checkpoint import NotFinite
+from birdie_jax.engine.checkpoint_format import checksums
+
+POSITION = {"row_streams": np.random.default_rng(0).integers(-1, 1 << 40, (20, 60))}
+
+
+@flax.struct.dataclass
+class Section:
+    """What a hook keeps, a dataclass as the bandit's is."""
+
+    history: jax.Array
+    layers: tuple[jax.Array, ...]
+    name: str = flax.struct.field(pytree_node=False, default="static")
+
+
+def make_state(seed=0, step=7):
+    key = jax.random.key(seed)
+    params = {"blocks": {"mixer": {"kernel": jax.random.normal(key, (33, 65))}}, "scale": jnp.ones(3)}
+    section = Section(jnp.arange(4.0), (jnp.ones((2, 200), jnp.bfloat16), jnp.arange(3) > 1))
+    optimizer = optax.adam(0.1).init(params)
+    return TrainState(jnp.int32(step), params, optimizer, {"bandit": section})
+
+
+def abstract(state):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    opened = Checkpoints(Workdir(tmp_path), CheckpointConfig(keep=2))
+    yield opened
+    opened.close()
+
+
+def save(checkpoints, state, step):
+    checkpoints.save(state, POSITION, step)
+    checkpoints.wait()
+
+
+def restore(checkpoints, state=None):
+    empty = jax.tree.map(np.zeros_like, POSITION)
+    wanted = make_state(seed=99) if state is None else state
+    return checkpoints.restore(abstract(wanted), empty, lambda: wanted)
+
+
+def contents(folder):
+    """Return every file below a folder with its bytes."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def damage(folder, pattern="state/**/*"):
+    changed = 0
+    for file in folder.glob(pattern):
+        if file.is_file() and file.stat().st_size > 500:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1
+            file.write_bytes(bytes(content))
+            changed += 1
+    assert changed
+
+
+def test_nothing_saved_yet(checkpoints):
+    assert restore(checkpoints) is None
+
+
+def test_round_trip_bit_for_bit(checkpoints):
+    state = make_state()
+    save(checkpoints, state, 7)
+    assert checkpoints.last_good == 7
+    restored = restore(checkpoints)
+    assert jax.tree.structure(restored.state) == jax.tree.structure(state)
+    for found, wanted in zip(jax.tree.leaves(restored.state), jax.tree.leaves(state), strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(restored.position["row_streams"], POSITION["row_streams"])
+    assert restored.position["row_streams"].dtype == np.int64
+
+
+def test_keeps_the_newest(checkpoints):
+    for step in (1, 2, 3):
+        save(checkpoints, make_state(step=step), step)
+    assert sorted(int(path.name) for path in checkpoints.directory.iterdir()) == [2, 3]
+    assert int(restore(checkpoints).state.step) == 3
+
+
+@pytest.mark.parametrize("what", ["bits", "missing file", "truncated meta", "positions"])
+def test_damaged_newest_gives_the_one_before(checkpoints, tmp_path, what, caplog):
+    for step in (1, 2):
+        save(checkpoints, make_state(seed=step, step=step), step)
+    newest = checkpoints.directory / "00000002"
+    match what:
+        case "bits":
+            damage(newest)
+        case "missing file":
+            for file in (newest / "state").iterdir():
+                if file.name.startswith(("manifest", "_METADATA")):
+                    file.unlink()
+        case "truncated meta":
+            (newest / "meta" / "metadata").write_text('{"step": 2, "finger')
+        case "positions":
+            damage(newest, "batches/**/*")
+    restored = restore(checkpoints)
+    assert int(restored.state.step) == 1
+    assert "the checkpoint of step 2 is damaged" in caplog.text
+    assert (tmp_path / "damaged_checkpoints" / "00000002").is_dir()
+    save(checkpoints, make_state(step=2), 2)
+    assert int(restore(checkpoints).state.step) == 2
+
+
+def test_all_damaged_is_an_error(checkpoints):
+    save(checkpoints, make_state(), 7)
+    damage(checkpoints.directory / "00000007")
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(steps \[7\]\)"):
+        restore(checkpoints)
+
+
+def test_a_state_that_is_not_finite_is_not_saved(checkpoints):
+    state = make_state()
+    state = state.replace(params={**state.params, "scale": jnp.array([1.0, jnp.nan, 1.0])})
+    with pytest.raises(NotFinite):
+        checkpoints.save(state, POSITION, 7)
+    assert restore(checkpoints) is None
+
+
+def test_arrays_are_found_by_their_names_with_orbax_alone(checkpoints):
+    state = make_state()
+    save(checkpoints, state, 7)
+    tree = ocp.StandardCheckpointer().restore(checkpoints.directory / "00000007" / "state")
+    assert tree.keys() == {"step", "params", "optimizer", "bandit"}
+    np.testing.assert_array_equal(
+        tree["params"]["blocks"]["mixer"]["kernel"], state.params["blocks"]["mixer"]["kernel"]
+    )
+    np.testing.assert_array_equal(tree["bandit"]["layers"]["0"], state.sections["bandit"].layers[0])
+    np.testing.assert_array_equal(tree["optimizer"]["0"]["mu"]["scale"], np.zeros(3))
+    meta = json.loads((checkpoints.directory / "00000007" / "meta" / "metadata").read_text())
+    assert meta["contents"]["format_version"] == 1
+    assert meta["contents"]["arrays"]["state/params/blocks/mixer/kernel"][:2] == [[33, 65], "float32"]
+
+
+def test_an_array_or_a_section_that_is_newer_than_the_run_is_filled_in(checkpoints):
+    saved = make_state()
+    save(checkpoints, saved, 7)
+    newer = make_state(seed=3)
+    section = {"old": newer.sections["bandit"], "added": jnp.full(2, 5.0)}
+    wanted = newer.replace(sections={"bandit": newer.sections["bandit"], "evaluation": section})
+    restored = restore(checkpoints, wanted)
+    assert restored.filled == (
+        "evaluation/added",
+        "evaluation/old/history",
+        "evaluation/old/layers/0",
+        "evaluation/old/layers/1",
+    )
+    np.testing.assert_array_equal(restored.state.sections["evaluation"]["added"], [5, 5])
+    np.testing.assert_array_equal(restored.state.params["scale"], saved.params["scale"])
+    assert restored.unused == ()
+    fewer = restore(checkpoints, newer.replace(sections={}))
+    assert fewer.unused == ("bandit/history", "bandit/layers/0", "bandit/layers/1")
+    assert fewer.state.sections == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state: {**state.params, "scale": jnp.ones(4)},
+            r"of params/scale it has float32\[3\]; the conf",
+        ),
+        (
+            lambda state: {**state.params, "scale": jnp.ones(3, jnp.bfloat16)},
+            r"asks for bfloat16\[3\]. Nothing was changed",
+        ),
+        (lambda state: {**state.params, "head": jnp.ones(4)}, "of params/head it has nothing"),
+        (lambda state: {"scale": state.params["scale"]}, "it has params/blocks/mixer/kernel "),
+    ],
+)
+def test_another_structure_is_refused_and_nothing_is_touched(checkpoints, tmp_path, change, message):
+    save(checkpoints, make_state(), 7)
+    before = contents(tmp_path)
+    state = make_state()
+    with pytest.raises(CheckpointError, match=message):
+        restore(checkpoints, state.replace(params=change(state)))
+    assert contents(tmp_path) == before
+
+
+def test_a_section_of_another_shape_is_refused(checkpoints):
+    save(checkpoints, make_state(), 7)
+    state = make_state()
+    section = state.sections["bandit"].replace(history=jnp.ones(9))
+    with pytest.raises(CheckpointError, match=r"of bandit/history it has float32\[4\]"):
+        restore(checkpoints, state.with_section("bandit", section))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("cannot allocate"),
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EACCES, "Permission denied"),
+        ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1234 bytes"),
+        RuntimeError("UNAVAILABLE: the store does not answer"),
+        ValueError("Error opening driver: DEADLINE_EXCEEDED"),
+    ],
+)
+def test_a_failing_store_or_machine_is_never_called_damage(checkpoints, tmp_path, monkeypatch, error):
+    for step in (1, 2):
+        save(checkpoints, make_state(step=step), step)
+    before = contents(tmp_path)
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
+    with pytest.raises(CheckpointError, match=r"00000002: cannot be read: .*Nothing was changed"):
+        restore(checkpoints)
+    assert contents(tmp_path) == before
+
+
+def test_a_file_that_cannot_be_read_is_a_failing_store(checkpoints, tmp_path, monkeypatch):
+    """Whatever the library makes of it: the bytes are looked at before they are called damaged."""
+    save(checkpoints, make_state(), 7)
+    before = contents(tmp_path)
+
+    def fail(*arguments):
+        raise ValueError("something that nobody has seen before")
+
+    monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
+    with monkeypatch.context() as failing:
+        failing.setattr(
+            checkpoint_reading, "_unreadable_file", lambda folder: OSError(errno.EIO, "Input/output error")
+        )
+        with pytest.raises(CheckpointError, match="cannot be read: "):
+            restore(checkpoints)
+    assert contents(tmp_path) == before
+    # All bytes can be read, and still they make no sense.
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
+        restore(checkpoints)
+
+
+def test_every_bit_of_the_description_is_vouched_for(checkpoints):
+    for step in (1, 2):
+        save(checkpoints, make_state(step=step), step)
+    path = checkpoints.directory / "00000002" / "meta" / "metadata"
+    path.write_text(
+        path.read_text().replace('[[3], "float32"', '[[4], "float32"', 1).replace("33", "34", 1)
+    )
+    assert int(restore(checkpoints).state.step) == 1
+
+
+def test_an_older_format_is_refused_and_left_alone(checkpoints, tmp_path):
+    save(checkpoints, make_state(), 7)
+    path = checkpoints.directory / "00000007" / "meta" / "metadata"
+    path.write_text(json.dumps({"step": 7, "fingerprints": [1, 2]}))
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=r"00000007: its format is older than version 1.*Nothing was"):
+        restore(checkpoints)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_, jnp.uint8])
+def test_a_checksum_sees_any_bit_and_any_exchange(dtype):
+    values = jnp.arange(40).reshape(8, 5).astype(dtype)
+    before = checksums({"a": values})
+    changed = values.at[3, 2].set(jnp.logical_not(values[3, 2]).astype(dtype))
+    assert int(before[0]) != int(checksums({"a": changed})[0])
+    assert int(before[0]) == int(checksums({"a": values.copy()})[0])
+    if dtype != jnp.bool_:
+        assert int(before[0]) != int(checksums({"a": values[::-1]})[0])

@@ -1,0 +1,86 @@
+"""Divergence, a full disk and wrong input end a run with a clear word, and lose nothing."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from tests.whole_runs import checkpoint_arrays, finish, start, train_command, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("faults"))
+
+
+def steps_saved(workdir):
+    folder = workdir / "checkpoints"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+@pytest.mark.slow
+def test_divergence_stops_the_run_and_names_the_last_good_checkpoint(corpus, tmp_path):
+    overrides = ("--config.optimizer.learning_rate=1e30", "--config.checkpoint.every_steps=1")
+    status, output = finish(
+        train_command(tmp_path / "run", corpus, *overrides, "--config.optimizer.warmup_steps=0")
+    )
+    assert status == 1, output
+    last = output.strip().splitlines()[-1]
+    assert last.startswith("birdie_jax.train: step "), output
+    assert re.search(r"step \d+: the loss is .*(nan|inf).*; losses: arm/\w+ ", last), output
+    saved = steps_saved(tmp_path / "run")
+    assert saved
+    assert f"last good checkpoint: {tmp_path / 'run' / 'checkpoints'} step {saved[-1]}" in last
+
+
+@pytest.mark.slow
+def test_full_disk_keeps_what_was_saved(corpus, tmp_path):
+    command = train_command(tmp_path / "run", corpus)
+    process = start(command)
+    while process.poll() is None and not (tmp_path / "run/checkpoints/00000004").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    saved = steps_saved(tmp_path / "run")
+    before = checkpoint_arrays(tmp_path / "run", saved[-1])
+
+    # No file may grow beyond 32 KiB: what a full disk does, as far as this process can tell.
+    status, output = finish(["bash", "-c", 'ulimit -f 32; exec "$@"', "bash", *command])
+    assert status == 1, output
+    assert "could not be written" in output
+    assert f"Last good checkpoint: step {saved[-1]}" in output
+    assert saved[-1] in steps_saved(tmp_path / "run")
+    after = checkpoint_arrays(tmp_path / "run", saved[-1])
+    assert all((after[name] == before[name]).all() for name in before)
+    status, output = finish(command)
+    assert status == 0, output
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["--config.batching.rowz=3"], "batching.rowz"),
+        (["--config.optimizer.beta1=1.5"], "config.optimizer.beta1: found 1.5"),
+        (["--config.objectives.mixture=none"], "config.objectives.mixture"),
+        (["--config.data.source=/nowhere/*.txt"], "/nowhere/*.txt"),
+        (["--config.data.prepared=/nowhere"], "/nowhere"),
+    ],
+)
+def test_wrong_input_is_told_without_a_traceback(corpus, tmp_path, overrides, message):
+    status, output = finish(train_command(tmp_path / "run", corpus, *overrides))
+    assert status != 0
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_shards_of_another_tokenizer(corpus, tmp_path):
+    command = train_command(tmp_path / "run", corpus, "--config.train.num_steps=1")
+    (tmp_path / "run").mkdir()
+    status, output = finish(command)
+    assert status == 0, output
+    (tmp_path / "run/config.json").unlink()
+    status, output = finish([*command, "--config.data.vocab_size=290"])
+    assert status == 1
+    assert "tokenizer" in output
+    assert "Traceback" not in output

@@ -1,0 +1,160 @@
+"""What docs/library.md shows trains, and is resumed bit for bit; the code is the page's own."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.config import CheckpointConfig
+from birdie_jax.engine import (
+    CheckpointError,
+    FunctionBatches,
+    HookResult,
+    LossFunction,
+    Workdir,
+    make_step,
+    sections_of,
+    train,
+)
+from birdie_jax.engine.step_log import TrainingDiverged
+from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "library.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """Run a code block of the page in an empty folder; return what it defines."""
+    monkeypatch.chdir(tmp_path)
+    np.save("tokens.npy", np.tile(np.arange(300, 340, dtype=np.int32), 30))
+
+    def run(number, names=None):
+        names = {} if names is None else names
+        exec(compile(BLOCKS[number], f"library.md block {number}", "exec"), names)
+        return names
+
+    return run
+
+
+def assert_same_arrays(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_the_regression_learns_its_weights(page, tmp_path):
+    names = page(0)
+    assert names["outcome"].completed
+    saved = checkpoint_arrays(tmp_path / "runs/regression", 200)
+    np.testing.assert_allclose(saved["state/params/w"], names["WEIGHTS"], atol=0.05)
+    logged = metrics(tmp_path / "runs/regression")
+    assert [line["step"] for line in logged] == [50, 100, 150, 200]
+    assert logged[-1]["loss"] < 0.01 < logged[0]["loss"]
+    assert logged[-1]["squared_error"] == pytest.approx(32 * logged[-1]["loss"], rel=1e-3)
+
+
+def test_the_language_model_learns_to_count(page, tmp_path):
+    page(1)
+    logged = metrics(tmp_path / "runs/own_tokens")
+    assert logged[-1]["loss"] < 0.5 * logged[0]["loss"]
+
+
+def test_a_run_with_a_hook_that_is_cut_off_ends_where_it_would_have_ended(page, tmp_path):
+    names = page(0)
+    hooks = [page(2, names)["BestLoss"]()]
+    mesh, make_batch = names["mesh"], names["make_batch"]
+    step = make_step(
+        lambda key: {"w": jax.random.normal(key, (3,))},
+        LossFunction(names["squared_error"], names["count"], names["count"]),
+        names["optax"].adam(0.05),
+        mesh,
+        sections=sections_of(hooks),
+    )
+
+    def run(folder, make):
+        return train(
+            step,
+            FunctionBatches(make, mesh),
+            hooks,
+            workdir=Workdir(tmp_path / folder),
+            num_steps=120,
+            log_every_steps=5,
+            checkpoint=CheckpointConfig(every_steps=25),
+        )
+
+    def cut_off(number):
+        if number == 60:
+            raise KeyboardInterrupt
+        return make_batch(number)
+
+    run("whole", make_batch)
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", cut_off)
+    run("cut", make_batch)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert_same_arrays(checkpoint_arrays(cut, 120), checkpoint_arrays(whole, 120))
+    assert metrics(cut) == metrics(whole)
+    held_out = [line["step"] for line in metrics(whole) if "held_out/best" in line]
+    assert held_out == [0, 50, 100, 120]
+    assert checkpoint_arrays(whole, 120)["state/best/error"] < 1
+
+
+class Divider:
+    """A hook that keeps nothing."""
+
+    name = "divider"
+
+    def create_section(self, key):
+        return {}
+
+    def resume(self, state):
+        pass
+
+    def is_due(self, step, num_steps):
+        return step == 2
+
+    def run(self, state, call):
+        return HookResult(state.replace(params=jax.tree.map(lambda w: w / 0, state.params)), {})
+
+
+def test_a_hook_that_spoils_the_state_is_found_before_anything_is_saved(page, tmp_path):
+    names = page(0)
+    with pytest.raises(TrainingDiverged, match="there is no checkpoint"):
+        train(
+            names["step"],
+            FunctionBatches(names["make_batch"], names["mesh"]),
+            [Divider()],
+            workdir=Workdir(tmp_path / "run"),
+            num_steps=4,
+        )
+
+
+def test_two_hooks_of_one_name_are_refused(page, tmp_path):
+    names = page(0)
+    with pytest.raises(ValueError, match="'divider' is the name of 2"):
+        train(
+            names["step"],
+            FunctionBatches(names["make_batch"], names["mesh"]),
+            [Divider(), Divider()],
+            workdir=Workdir(tmp_path / "run"),
+            num_steps=4,
+        )
+
+
+def test_the_workdir_of_something_else_is_refused(page, tmp_path):
+    names = page(0)
+    other = make_step(
+        lambda key: {"v": jnp.zeros(3)},
+        LossFunction(lambda params, batch: (jnp.sum(params["v"]), {}), names["count"], names["count"]),
+        names["optax"].sgd(0.1),
+        names["mesh"],
+    )
+    with pytest.raises(CheckpointError, match="another architecture"):
+        train(
+            other,
+            FunctionBatches(names["make_batch"], names["mesh"]),
+            workdir=Workdir(tmp_path / "runs/regression"),
+            num_steps=300,
+        )

@@ -1,0 +1,201 @@
+"""Every mesh gives the loss and the gradients of one device; one that is impossible is refused."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.config import BatchingConfig, Config, ConfigError, MeshConfig, ModelConfig, TrainConfig
+from birdie_jax.engine.mesh import check_divisible, mesh_sizes
+from birdie_jax.models import build_model
+from birdie_jax.models.axes import parameter_spec
+from birdie_jax.models.over_sequence import entering_states
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from tests.engine.models_on_meshes import RECURRENCE_MESHES, TABLE
+
+CONFIG = Config(
+    batching=BatchingConfig(rows=16, length=64),
+    train=TrainConfig(loss_chunk=8),
+    model=ModelConfig(name="hawk_mlp", features=24, state=32, mlp_features=48, heads=8),
+)
+VOCAB = 384
+
+
+@pytest.mark.slow
+def test_every_mesh_gives_the_loss_and_the_gradients_of_one_device():
+    """In a process of its own: the number of devices is fixed when JAX starts."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.engine.models_on_meshes"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    expected = [f"recurrence {sizes} {both}" for sizes in RECURRENCE_MESHES for both in (True, False)]
+    expected += [f"{name} {sizes} {both}" for sizes, models in TABLE.items() for name, both in models]
+    assert run.stdout.splitlines() == expected
+
+
+def test_states_that_enter_the_shards_of_a_row():
+    random = np.random.default_rng(0)
+    a, x = random.uniform(0.5, 1, (2, 12, 3)), random.normal(size=(2, 12, 3))
+    a[0, 4] = 0
+    h = before = random.normal(size=(2, 3))
+    entering, products, last = [], [], []
+    for shard in np.split(np.arange(12), 4):
+        entering.append(h)
+        product, own = np.ones((2, 3)), np.zeros((2, 3))
+        for t in shard:
+            h, own, product = a[:, t] * h + x[:, t], a[:, t] * own + x[:, t], a[:, t] * product
+        products.append(product)
+        last.append(own)
+    arrays = (jnp.asarray(values, jnp.float32) for values in (np.stack(products), np.stack(last), before))
+    found, leaving = entering_states(*arrays)
+    np.testing.assert_allclose(found, np.stack(entering), rtol=1e-5)
+    np.testing.assert_allclose(leaving, h, rtol=1e-5)
+
+
+def test_sizes_of_a_mesh():
+    assert mesh_sizes(MeshConfig(), 8) == {"data": 8, "fsdp": 1, "tensor": 1, "sequence": 1}
+    assert mesh_sizes(MeshConfig(2, -1, 2, 1), 8) == {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1}
+    assert mesh_sizes(MeshConfig(fsdp=4), 16, slices=2)["data"] == 4
+
+
+@pytest.mark.parametrize(
+    ("mesh", "slices", "message"),
+    [
+        (
+            MeshConfig(3, 1, 1, 1),
+            1,
+            "config.mesh: found data=3, fsdp=1, tensor=1, sequence=1; allowed: sizes whose product is 8, "
+            "the devices there are, such as data=8",
+        ),
+        (
+            MeshConfig(4, 1, 1, 1),
+            1,
+            "config.mesh: found data=4, fsdp=1, tensor=1, sequence=1; allowed: sizes whose product is 8, "
+            "the devices there are, such as data=8 or fsdp=2 or tensor=2 or sequence=2",
+        ),
+        (
+            MeshConfig(-1, 1, 16, 1),
+            1,
+            "config.mesh: found data=-1, fsdp=1, tensor=16, sequence=1; allowed: sizes whose product is 8, "
+            "the devices there are, such as tensor=8",
+        ),
+        (
+            MeshConfig(1, 8, 1, 1),
+            2,
+            "config.mesh.data: found 1; allowed: a multiple of the 2 slices, which are joined along it "
+            "alone",
+        ),
+    ],
+)
+def test_sizes_that_the_devices_cannot_have(mesh, slices, message):
+    with pytest.raises(ConfigError) as error:
+        mesh_sizes(mesh, 8, slices)
+    assert str(error.value) == message
+
+
+def changed(config, **sections):
+    return replace(
+        config, **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "sizes", "message"),
+    [
+        (
+            {},
+            (1, 16, 1, 1),
+            "config.mesh.fsdp: found 16; allowed: 1, 2, 4, 8 (it must divide model.features = 24)",
+        ),
+        (
+            {},
+            (1, 1, 16, 1),
+            "config.mesh.tensor: found 16; allowed: 1, 2, 4, 8 (it must divide model.heads = 8)",
+        ),
+        (
+            {"model": {"state": 20, "name": "gated_ssm"}},
+            (2, 1, 8, 1),
+            "config.mesh.tensor: found 8; allowed: 1, 2, 4 (it must divide model.state = 20)",
+        ),
+        (
+            {"model": {"mlp_features": 12, "name": "gated_ssm_mlp"}},
+            (2, 1, 8, 1),
+            "config.mesh.tensor: found 8; allowed: 1, 2, 4 (it must divide model.mlp_features = 12)",
+        ),
+        (
+            {"model": {"kv_heads": 2, "name": "transformer"}},
+            (4, 1, 4, 1),
+            "config.mesh.tensor: found 4; allowed: 1, 2 (it must divide model.kv_heads = 2)",
+        ),
+        (
+            {"batching": {"length": 72}, "train": {"loss_chunk": 3}},
+            (1, 1, 1, 16),
+            "config.mesh.sequence: found 16; allowed: 1, 2, 4, 8 (it must divide batching.length = 72)",
+        ),
+        (
+            {"batching": {"length": 32}},
+            (1, 1, 1, 16),
+            "config.mesh.sequence: found 16; allowed: 1, 2, 4, 8 (a device needs model.conv_width - 1 = 3 "
+            "positions of a row)",
+        ),
+        (
+            {"batching": {"length": 48}},
+            (4, 1, 1, 4),
+            "config.mesh.sequence: found 4; allowed: 1, 2, 8, 16 (the positions of a row that a device has "
+            "must be a multiple of train.loss_chunk = 8)",
+        ),
+        (
+            {"train": {"accumulation_steps": 2}},
+            (8, 2, 1, 1),
+            "config.batching.rows: found 16; allowed: a multiple of "
+            "mesh.data * mesh.fsdp * train.accumulation_steps = 32",
+        ),
+    ],
+)
+def test_what_a_mesh_cannot_divide(sections, sizes, message):
+    with pytest.raises(ConfigError) as error:
+        sizes = dict(zip(("data", "fsdp", "tensor", "sequence"), sizes, strict=True))
+        check_divisible(changed(CONFIG, **sections), VOCAB, sizes, 16)
+    assert str(error.value) == message
+
+
+def test_two_directions_need_an_even_number_of_devices():
+    config = changed(CONFIG, model={"name": "gated_ssm", "state": 18})
+    sizes = {"data": 2, "fsdp": 1, "tensor": 3, "sequence": 1}
+    with pytest.raises(ConfigError) as error:
+        check_divisible(config, VOCAB, sizes, 6)
+    assert str(error.value) == (
+        "config.mesh.tensor: found 3; allowed: 1, 2, 6 (1 or even: half of the recurrent channels is read "
+        "in reverse)"
+    )
+    check_divisible(changed(config, model={"bidirectional": False}), VOCAB, sizes, 6)
+
+
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk_mlp", "birdie_ssm", "transformer"])
+def test_every_large_parameter_is_divided_both_ways(name):
+    """A new parameter without a rule, or one that each device would hold whole, shows here."""
+    config = ModelConfig(
+        name=name, layers=2, features=256, state=256, mlp_features=256, tie_embeddings=False
+    )
+    shapes = parameter_shapes(build_model(config, VOCAB))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        names = "/".join(part.key for part in path)
+        axes = [axis for axis in parameter_spec(names, leaf.ndim) if axis]
+        matrix = leaf.size >= VOCAB * 256
+        assert (sorted(axes) == ["fsdp", "tensor"]) == matrix, names
+
+
+def test_a_parameter_without_a_rule_is_an_error():
+    with pytest.raises(ValueError) as error:
+        parameter_spec("blocks/mixer/novel", 2)
+    assert str(error.value) == "axes: no rule tells where parameter 'blocks/mixer/novel' lies on a mesh"

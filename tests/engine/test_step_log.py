@@ -1,0 +1,44 @@
+"""What the steps tell is summed up right, one step late."""
+
+import numpy as np
+import pytest
+
+from birdie_jax.engine import StepMetrics
+from birdie_jax.engine.sharded_step import summarise_means
+from birdie_jax.engine.step_log import StepLog, TrainingDiverged
+
+
+def step_metrics(loss=1.0, error=2.0, grad_norm=2.0, tokens=6.0):
+    sums = {"error": np.float32(error)}
+    return StepMetrics(np.float32(loss), np.float32(grad_norm), np.float32(tokens), sums)
+
+
+def test_summary_is_one_step_late():
+    log = StepLog(summarise_means, log_every_steps=2, tokens_seen=100)
+    assert log.add(1, step_metrics(loss=1.0, error=3.0), 0.5) is None
+    assert log.add(2, step_metrics(loss=2.0, error=5.0, grad_norm=4.0), 0.1) is None
+    summary = log.add(3, step_metrics(), 0.0)
+    assert summary["step"] == 2
+    assert summary["loss"] == pytest.approx(1.5)
+    assert summary["error"] == pytest.approx(4.0)
+    assert summary["grad_norm"] == pytest.approx(3.0)
+    assert summary["tokens_seen"] == 112
+    assert summary["host_wait_seconds"] == pytest.approx(0.3)
+    assert log.flush() is None
+    summary = log.add(4, step_metrics(loss=3.0), 0.0) or log.flush()
+    assert summary["loss"] == pytest.approx(2.0)
+    assert summary["tokens_seen"] == 124
+
+
+def test_a_loss_that_the_step_gives_stands_for_the_mean():
+    log = StepLog(lambda totals: {"loss": float(totals.sums["error"]) / totals.tokens}, 1, 0)
+    log.add(1, step_metrics(error=3.0), 0.0)
+    assert log.flush()["loss"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("bad", [{"loss": np.nan}, {"loss": np.inf}, {"grad_norm": np.nan}])
+def test_divergence_names_step_and_losses(bad):
+    log = StepLog(lambda totals: {"arm/a/loss": 0.5, "accuracy": 0.1}, 10, 0)
+    log.add(41, step_metrics(**bad), 0.0)
+    with pytest.raises(TrainingDiverged, match=r"step 41: the loss is .*; losses: arm/a 0\.5$"):
+        log.flush()

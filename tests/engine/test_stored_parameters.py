@@ -1,0 +1,185 @@
+"""The parameters of a checkpoint alone: whole, verified, and of the architecture that is asked for."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from birdie_jax.config import ConfigError
+from birdie_jax.engine import CheckpointError
+from birdie_jax.text import DataError
+from birdie_jax.trained_model import model_of_workdir
+from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    return tmp_path / "run"
+
+
+def assert_same(found, wanted):
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def damage(folder):
+    for file in folder.glob("state/**/*"):
+        if file.is_file() and file.stat().st_size > 500:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1
+            file.write_bytes(bytes(content))
+
+
+def test_newest_or_the_step_that_is_asked_for(workdir):
+    saved = write_workdir(workdir, micro_config(), steps=(5, 9))
+    newest = model_of_workdir(workdir)
+    assert_same(newest.params, saved[9])
+    assert (newest.step, newest.origin) == (9, f"{workdir} step 9")
+    assert [arm.name for arm in newest.arms][:2] == ["causal_lm", "prefix_lm"]
+    assert_same(model_of_workdir(workdir, 5).params, saved[5])
+    with pytest.raises(CheckpointError) as error:
+        model_of_workdir(workdir, 7)
+    assert str(error.value) == f"{workdir}/checkpoints: has no checkpoint of step 7; allowed: 5, 9"
+
+
+def test_a_damaged_checkpoint_is_noticed_and_left_where_it_is(workdir, caplog):
+    saved = write_workdir(workdir, micro_config(), steps=(5, 9))
+    damage(workdir / "checkpoints" / "00000009")
+    assert_same(model_of_workdir(workdir).params, saved[5])
+    assert f"{workdir}/checkpoints/00000009: the checkpoint is damaged (" in caplog.text
+    with pytest.raises(CheckpointError, match=r"checkpoints/00000009: the checkpoint is damaged \("):
+        model_of_workdir(workdir, 9)
+    damage(workdir / "checkpoints" / "00000005")
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(steps \[5, 9\]\)"):
+        model_of_workdir(workdir)
+    names = sorted(path.name for path in workdir.iterdir())
+    assert names == ["checkpoints", "config.json", "tokenizer.model"]
+    assert len(list((workdir / "checkpoints").iterdir())) == 2
+
+
+def change_config(workdir, **model):
+    path = workdir / "config.json"
+    config = json.loads(path.read_text())
+    config["model"].update(model)
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"features": 32},
+            "of params/blocks/mixer/convolution/kernel it has float32[1, 4, 16]; "
+            "the configuration asks for float32[1, 4, 32]",
+        ),
+        (
+            {"name": "gated_ssm"},
+            "it has params/blocks/mixer/convolution/kernel (float32[1, 4, 16]), for which the "
+            "configuration has no place",
+        ),
+        (
+            {"tie_embeddings": False},
+            "of params/head it has nothing; the configuration asks for float32[640, 16]",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_architecture(workdir, change, message):
+    write_workdir(workdir, micro_config())
+    change_config(workdir, **change)
+    with pytest.raises(CheckpointError) as error:
+        model_of_workdir(workdir)
+    folder = workdir / "checkpoints" / "00000005"
+    expected = f"{folder}: a checkpoint of another architecture: {message}. Nothing was changed"
+    assert str(error.value) == expected
+
+
+def test_a_checkpoint_with_more_than_the_model(workdir):
+    write_workdir(workdir, micro_config(tie_embeddings=False))
+    change_config(workdir, tie_embeddings=True)
+    with pytest.raises(CheckpointError, match=r"it has params/head \(float32"):
+        model_of_workdir(workdir)
+
+
+def test_a_tokenizer_that_does_not_fit_the_weights(workdir):
+    write_workdir(workdir, micro_config())
+    small_tokenizer(400).save(workdir / "tokenizer.model")
+    with pytest.raises(CheckpointError) as error:
+        model_of_workdir(workdir)
+    assert str(error.value) == (
+        f"{workdir}/checkpoints/00000005: the tokenizer does not fit the weights: the embedding table has "
+        "640 rows; the tokenizer asks for 768"
+    )
+
+
+def test_what_is_not_there(workdir):
+    with pytest.raises(ConfigError) as error:
+        model_of_workdir(workdir)
+    assert str(error.value) == f"{workdir}/config.json: not found; allowed: the workdir of a run"
+    write_workdir(workdir, micro_config(), steps=())
+    with pytest.raises(CheckpointError) as error:
+        model_of_workdir(workdir)
+    assert str(error.value) == (
+        f"{workdir}/checkpoints: holds no checkpoint; allowed: the workdir of a run that saved one"
+    )
+    (workdir / "tokenizer.model").unlink()
+    with pytest.raises(DataError, match=r"tokenizer\.model: the tokenizer model cannot be read"):
+        model_of_workdir(workdir)
+
+
+def test_a_configuration_of_another_version(workdir, caplog):
+    saved = write_workdir(workdir, micro_config())
+    path = workdir / "config.json"
+    config = json.loads(path.read_text())
+    del config["model"]["norm_epsilon"], config["eval"]
+    path.write_text(json.dumps(config))
+    assert_same(model_of_workdir(workdir).params, saved[5])
+    config["model"]["colour"] = "red"
+    path.write_text(json.dumps(config))
+    assert_same(model_of_workdir(workdir).params, saved[5])
+    assert "config.model.colour is known no more, and left out" in caplog.text
+
+
+_ON_ANOTHER_MESH = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from birdie_jax.generation import Generator
+from birdie_jax.trained_model import model_of_workdir
+from tests.generation.conftest import some_prompts
+from tests.trained_workdirs import random_params
+trained = model_of_workdir(Path(sys.argv[1]))
+wanted = random_params(trained.config, trained.tokenizer.vocab_size, 5)
+jax.tree.map(np.testing.assert_array_equal, trained.params, wanted)
+generator = Generator(trained.model, trained.params)
+prompts = some_prompts()
+parts = list(generator.stretches(prompts, [9] * 8, [0] * 8))
+print(jax.device_count(), [np.concatenate([part[row] for part in parts]).tolist() for row in range(8)])
+"""
+
+
+@pytest.mark.slow
+def test_devices_change_nothing(workdir):
+    """What one device has saved, four devices read, and divide the prompts among themselves."""
+    config = micro_config()
+    write_workdir(workdir, dataclasses.replace(config, seed=3))
+    results = []
+    for devices in (1, 4):
+        environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(filter(None, sys.path))}
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        finished = subprocess.run(
+            [sys.executable, "-c", _ON_ANOTHER_MESH, str(workdir)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stderr
+        count, answers = finished.stdout.split(" ", 1)
+        assert int(count) == devices
+        results.append(answers)
+    assert results[0] == results[1]

@@ -1,0 +1,88 @@
+"""A workdir belongs to one configuration, also where fields have come and gone since."""
+
+import dataclasses
+import json
+
+import pytest
+
+from birdie_jax.config import CheckpointConfig, Config, ConfigError, OptimizerConfig, to_dict
+from birdie_jax.engine import Workdir
+from birdie_jax.engine.workdir import differences, flat
+
+
+def claim(folder, config=Config()):  # noqa: B008 - frozen
+    Workdir(folder).claim(to_dict(config), to_dict(Config()))
+
+
+def change(folder, edit):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    edit(config)
+    path.write_text(json.dumps(config))
+
+
+def test_claims_a_new_folder_and_knows_it_again(tmp_path):
+    claim(tmp_path / "deep" / "run")
+    claim(tmp_path / "deep" / "run")
+    written = json.loads((tmp_path / "deep" / "run" / "config.json").read_text())
+    assert written["batching"]["rows"] == Config().batching.rows
+
+
+def test_refuses_another_configuration_and_names_every_field(tmp_path):
+    claim(tmp_path)
+    other = Config(seed=3, optimizer=OptimizerConfig(learning_rate=2e-3))
+    with pytest.raises(ConfigError) as error:
+        claim(tmp_path, other)
+    assert str(error.value).splitlines() == [
+        f"{tmp_path}: holds a run of another configuration; use another workdir, or its values:",
+        "  config.optimizer.learning_rate: the run has 0.001, asked for is 0.002",
+        "  config.seed: the run has 0, asked for is 3",
+    ]
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
+
+
+def test_what_does_not_change_the_run_may_differ(tmp_path):
+    claim(tmp_path)
+    claim(tmp_path, dataclasses.replace(Config(), checkpoint=CheckpointConfig(every_steps=7)))
+
+
+def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path, caplog):
+    claim(tmp_path)
+    change(tmp_path, lambda config: config["optimizer"].pop("clip_norm"))
+    claim(tmp_path)
+    assert "config.optimizer.clip_norm is newer than the run; it has its default, 1.0" in caplog.text
+    assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["clip_norm"] == 1.0
+
+
+def test_a_newer_field_with_another_value_would_be_another_run(tmp_path):
+    claim(tmp_path)
+    change(tmp_path, lambda config: config["optimizer"].pop("clip_norm"))
+    with pytest.raises(ConfigError, match=r"clip_norm: the run has 1\.0, asked for is 2\.0"):
+        claim(tmp_path, Config(optimizer=OptimizerConfig(clip_norm=2.0)))
+
+
+def test_a_field_that_is_known_no_more_is_left_out(tmp_path, caplog):
+    claim(tmp_path)
+    change(tmp_path, lambda config: config["model"].update(colour="red"))
+    claim(tmp_path)
+    assert "config.model.colour is known no more, and left out" in caplog.text
+    assert "colour" not in json.loads((tmp_path / "config.json").read_text())["model"]
+
+
+@pytest.mark.parametrize("contents", ["{", "[]", "3"])
+def test_damaged_config_file(tmp_path, contents):
+    (tmp_path / "config.json").write_text(contents)
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be used: "):
+        claim(tmp_path)
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        claim(tmp_path / "file" / "run")
+
+
+def test_dotted_names_and_differences():
+    one = flat({"a": {"b": 1, "c": {}}, "d": [1]})
+    assert one == {"a.b": 1, "a.c": {}, "d": [1]}
+    assert differences(one, one | {"a.b": 2, "e": 3}) == [("a.b", 1, 2), ("e", None, 3)]

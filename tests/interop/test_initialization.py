@@ -1,0 +1,100 @@
+"""`init.from`: parameters by name from a run, one of its checkpoints, or an export; all else is said."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.interop import write_model
+from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
+from tests.whole_runs import checkpoint_arrays, finish, train_command, write_corpus
+
+SHA256 = small_tokenizer().sha256
+
+
+def abstract(config):
+    here = SingleDeviceSharding(jax.devices()[0])
+    shapes = parameter_shapes(build_model(config.model, small_tokenizer().vocab_size))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A workdir with two checkpoints, an export of the second, and the parameters of both."""
+    folder = tmp_path_factory.mktemp("source")
+    config = micro_config()
+    saved = write_workdir(folder / "run", config, steps=(5, 9))
+    write_model(folder / "export", config, saved[9], small_tokenizer(), 9)
+    return folder, saved
+
+
+@pytest.mark.parametrize(("path", "step"), [("run", 9), ("run/checkpoints/00000005", 5), ("export", 9)])
+def test_every_kind_of_source_gives_what_was_saved(source, path, step):
+    folder, saved = source
+    target = abstract(micro_config())
+    initial = read_initial_parameters(str(folder / path), target, SHA256)
+    params = initial.put_into(jax.tree.map(lambda leaf: np.zeros(leaf.shape), target))
+    jax.tree.map(np.testing.assert_array_equal, params, saved[step])
+    assert initial.origin.endswith(f"step {step}")
+    assert (initial.left, initial.new) == ({}, {})
+
+
+@pytest.mark.parametrize("path", ["run", "export"])
+def test_what_does_not_fit_is_left_and_said(source, path):
+    folder, saved = source
+    target = abstract(micro_config(mlp_features=32, tie_embeddings=False))
+    initial = read_initial_parameters(str(folder / path), target, SHA256)
+    assert initial.new["head"] == "float32[640, 16]"
+    assert initial.new["blocks/mlp/in/kernel"] == "float32[1, 16, 32]"
+    assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], this model has float32[1, 16, 32]")
+    lines = initial.table().splitlines()
+    assert lines[0].startswith(f"init.from: {folder / path} step 9: loaded {len(initial.loaded)} arrays, ")
+    assert "  new     head  float32[640, 16]" in lines
+    assert "  loaded  embedding  float32[640, 16]" in lines
+    np.testing.assert_array_equal(initial.loaded["embedding"], saved[9]["embedding"])
+
+
+def test_what_a_larger_source_has_besides_is_said(source):
+    folder, _ = source
+    initial = read_initial_parameters(str(folder / "run"), abstract(micro_config(name="gated_ssm")), SHA256)
+    assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], this model has no such parameter")
+
+
+def test_what_cannot_be_a_source(source, tmp_path):
+    folder, _ = source
+    target = abstract(micro_config())
+    with pytest.raises(ConfigError, match=r"init\.from: .* was trained with another tokenizer"):
+        read_initial_parameters(str(folder / "run"), target, small_tokenizer(400).sha256)
+    with pytest.raises(ConfigError, match=r"which holds no checkpoint; allowed: the workdir of a run"):
+        read_initial_parameters(str(tmp_path), target, SHA256)
+    nothing = {"other": target["embedding"]}
+    with pytest.raises(ConfigError, match="none of its parameters has name and shape"):
+        read_initial_parameters(str(folder / "run"), nothing, SHA256)
+
+
+@pytest.mark.slow
+def test_a_run_starts_with_the_parameters_of_another(tmp_path):
+    corpus = write_corpus(tmp_path)
+    first, second = tmp_path / "first", tmp_path / "second"
+    fixed = ("--config.train.num_steps=2", "--config.eval.rows=1")
+    status, output = finish(train_command(first, corpus, *fixed, variant="fixed"))
+    assert status == 0, output
+    # No more than what rounding leaves of such a rate.
+    slow = ("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=0.0")
+    command = train_command(second, corpus, *fixed, *slow, f"--config.init.from={first}", variant="fixed")
+    status, output = finish(command)
+    assert status == 0, output
+    assert f"init.from: {first} step 2: loaded" in output
+    found, wanted = checkpoint_arrays(second, 2), checkpoint_arrays(first, 2)
+    params = [name for name in wanted if name.startswith("state/params/")]
+    assert params
+    for name in params:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+    # A run that goes on reads its own checkpoint.
+    status, output = finish(command)
+    assert status == 0, output
+    assert "init.from:" not in output

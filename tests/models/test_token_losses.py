@@ -1,0 +1,115 @@
+"""Chunked cross-entropy against all logits at once in float64, and the memory it is chunked for."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.models.token_losses import token_losses
+from tests.quick_jit import quick_jit
+
+ROWS, LENGTH, FEATURES, VOCAB = 2, 12, 8, 40
+CHUNKS = pytest.mark.parametrize("chunk", [1, 4, 12, 99])
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    """Return hidden, table, labels and mask, the mask false on about half of all positions."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(ROWS, LENGTH, FEATURES))
+    table = random.normal(size=(VOCAB, FEATURES))
+    targets = random.integers(0, VOCAB, (ROWS, LENGTH))
+    mask = random.uniform(size=(ROWS, LENGTH)) < 0.5
+    # Some labels must be the greedy choice.
+    targets[:, ::3] = (hidden @ table.T).argmax(-1)[:, ::3]
+    return (
+        jnp.asarray(hidden, jnp.float32),
+        jnp.asarray(table, jnp.float32),
+        jnp.asarray(targets, jnp.int32),
+        jnp.asarray(mask),
+    )
+
+
+def oracle(hidden, table, targets, mask):
+    """Return (loss, correct, probabilities) by the definition, in float64."""
+    logits = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    label = np.take_along_axis(probabilities, np.asarray(targets)[..., None], -1)[..., 0]
+    loss = np.where(mask, -np.log(label), 0)
+    return loss, (logits.argmax(-1) == targets) & np.asarray(mask), probabilities
+
+
+@CHUNKS
+def test_losses_and_greedy_choices(inputs, chunk):
+    loss, correct = quick_jit(token_losses, static_argnums=4)(*inputs, chunk)
+    expected_loss, expected_correct, _ = oracle(*inputs)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(correct, expected_correct)
+    assert 0 < correct.sum() < inputs[3].sum()
+    assert loss.dtype == jnp.float32
+
+
+@CHUNKS
+def test_gradients(inputs, chunk):
+    hidden, table, targets, mask = inputs
+    weights = np.random.default_rng(1).uniform(0.5, 2, (ROWS, LENGTH))
+
+    def total(hidden, table):
+        return jnp.sum(weights * token_losses(hidden, table, targets, mask, chunk)[0])
+
+    of_hidden, of_table = quick_jit(jax.grad(total, (0, 1)))(hidden, table)
+    _, _, probabilities = oracle(*inputs)
+    of_logits = probabilities - np.eye(VOCAB)[np.asarray(targets)]
+    of_logits *= np.where(mask, weights, 0)[..., None]
+    np.testing.assert_allclose(of_hidden, of_logits @ np.asarray(table), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        of_table, np.einsum("rtv,rtd->vd", of_logits, np.asarray(hidden)), rtol=1e-4, atol=1e-5
+    )
+    assert (of_hidden[~mask] == 0).all()
+
+
+def test_labels_off_the_mask_are_not_read(inputs):
+    hidden, table, targets, mask = inputs
+    compute = quick_jit(token_losses, static_argnums=4)
+    other = jnp.where(mask, targets, (targets + 1) % VOCAB)
+    for result, expected in zip(
+        compute(hidden, table, other, mask, 4), compute(hidden, table, targets, mask, 4), strict=True
+    ):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_scores_of_bfloat16_activations_are_float32(inputs):
+    """The loss of rounded inputs is exact to float32, not rounded to bfloat16."""
+    hidden, table = (x.astype(jnp.bfloat16) for x in inputs[:2])
+    loss, _ = quick_jit(token_losses, static_argnums=4)(hidden, table.astype(jnp.float32), *inputs[2:], 4)
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, oracle(hidden, table, *inputs[2:])[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_chunk_that_does_not_divide_the_length_is_refused(inputs):
+    with pytest.raises(ValueError, match=f"^{re.escape('loss chunk 5 does not divide the length 12')}$"):
+        token_losses(*inputs, 5)
+
+
+def test_memory_is_that_of_one_chunk():
+    rows, length, vocab, features = 2, 128, 4096, 8
+    all_logits = rows * length * vocab * 4
+
+    def temporary_bytes(chunk):
+        def total(hidden, table, targets, mask):
+            return jnp.sum(token_losses(hidden, table, targets, mask, chunk)[0])
+
+        shapes = (
+            jax.ShapeDtypeStruct((rows, length, features), jnp.float32),
+            jax.ShapeDtypeStruct((vocab, features), jnp.float32),
+            jax.ShapeDtypeStruct((rows, length), jnp.int32),
+            jax.ShapeDtypeStruct((rows, length), jnp.bool_),
+        )
+        program = quick_jit(jax.grad(total, (0, 1))).lower(*shapes).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(8) < all_logits / 3
+    assert temporary_bytes(length) >= all_logits, "the measure must see logits that are all held"

@@ -1,0 +1,59 @@
+"""A mixture that cannot be trained on is refused before anything is compiled."""
+
+import pytest
+
+from birdie_jax.config import ConfigError, default_config, parse_config
+from birdie_jax.pretraining.mixture import configured_mixture
+
+
+def refusal(**objectives):
+    config = default_config().unlock()
+    config.objectives.update(objectives)
+    with pytest.raises(ConfigError) as error:
+        configured_mixture(parse_config(config))
+    return str(error.value)
+
+
+def test_presets_and_own_arms():
+    assert len(configured_mixture(parse_config(default_config())).arms) == 104
+    config = default_config().unlock()
+    config.objectives.arms = {
+        "short": {"objective": "copying", "max_length": 64, "weight": 3.0},
+        "text": {"objective": "causal_lm"},
+    }
+    mixture = configured_mixture(parse_config(config))
+    assert mixture.names == ("short", "text")
+    assert mixture.weights.tolist() == [0.75, 0.25]
+
+
+def test_unknown_mixture():
+    assert refusal(mixture="birdy").startswith("config.objectives.mixture: ")
+    assert "'birdy'" in refusal(mixture="birdy")
+
+
+@pytest.mark.parametrize(
+    ("arms", "parts"),
+    [
+        ({"a": {"weight": 1.0}}, ("config.objectives.arms: arm 'a': objective = None", "causal_lm")),
+        (
+            {"a": {"objective": "deshuffling", "rate": 1.5}},
+            ("config.objectives.arms: arm 'a'", "rate", "1.5"),
+        ),
+        (
+            {"a": {"objective": "copying", "length": 5}},
+            ("config.objectives.arms: arm 'a'", "length", "max_length"),
+        ),
+        (
+            {"a": {"objective": "copying", "weight": 0.0}},
+            ("config.objectives.arms: mixture: the weights add up to 0",),
+        ),
+        (
+            {"a": {"objective": "copying", "min_length": 2000}},
+            ("arm 'a' needs 2000 tokens of text, and a row of batching.length = 2048 holds 1023",),
+        ),
+    ],
+)
+def test_unusable_arms(arms, parts):
+    message = refusal(arms=arms)
+    for part in parts:
+        assert part in message
