@@ -25,6 +25,7 @@ from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
 from birdie_jax.config import MeshConfig, parse_config
 from birdie_jax.models import build_model
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.planning.compilation import abstract_batch
 from birdie_jax.training.optimizer import make_optimizer
 from birdie_jax.training.sharding import make_mesh, mesh_sizes, of_state, replicated
@@ -46,7 +47,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
     mesh = make_mesh(config, vocab_size, devices)
     batch = abstract_batch(config, mesh)
     model = build_model(config.model, vocab_size)
-    optimizer = make_optimizer(config.optimizer, config.train.num_steps)
+    optimizer = make_optimizer(config.optimizer, config.train.num_steps, parameter_policies(model))
 
     def create_state():
         one = jnp.zeros((1, 8), jnp.int32)
@@ -54,7 +55,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), None)
 
     shapes = jax.eval_shape(create_state)
-    shardings = of_state(mesh, shapes)
+    shardings = of_state(mesh, shapes, parameter_policies(model))
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         shapes,

@@ -14,6 +14,7 @@ from birdie_jax.bandit import init_bandit
 from birdie_jax.config import Config, parse_config
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.text import Tokenizer, train_tokenizer
 from birdie_jax.training.checkpoint import Checkpoints
 from birdie_jax.training.optimizer import make_optimizer
@@ -46,12 +47,13 @@ def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object
     """Write a run's files, with a checkpoint at each of `steps`; return the parameters of each."""
     claim_workdir(workdir, config)
     tokenizer = small_tokenizer()
+    policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
     tokenizer.save(workdir / "tokenizer.model")
     checkpoints = Checkpoints(workdir, config.checkpoint)
     saved = {}
     for step in steps:
         params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, step))
-        optimizer = make_optimizer(config.optimizer, 10).init(params)
+        optimizer = make_optimizer(config.optimizer, 10, policies).init(params)
         bandit = init_bandit(config.bandit, [0.5, 0.5], [0, 1], 2, jax.random.key(0))
         checkpoints.save(TrainState(jnp.int32(step), params, optimizer, bandit), POSITIONS, step)
         checkpoints.wait()

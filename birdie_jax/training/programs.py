@@ -12,6 +12,7 @@ from birdie_jax.bandit import init_bandit
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.models import build_model
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Mixture
 from birdie_jax.training.optimizer import make_optimizer
 from birdie_jax.training.sharding import of_batch, of_state, on_every_device_alike, replicated
@@ -44,7 +45,8 @@ def make_programs(config: Config, vocab_size: int, mixture: Mixture, mesh: jax.s
         mesh: of devices, which need not be there as long as nothing is called.
     """
     model = build_model(config.model, vocab_size)
-    optimizer = make_optimizer(config.optimizer, config.train.num_steps)
+    policies = parameter_policies(model)
+    optimizer = make_optimizer(config.optimizer, config.train.num_steps, policies)
     settings = StepSettings(len(mixture.arms), config.train.accumulation_steps, config.train.loss_chunk)
     classes = sorted(set(mixture.groups))
     groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
@@ -60,7 +62,7 @@ def make_programs(config: Config, vocab_size: int, mixture: Mixture, mesh: jax.s
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), bandit)
 
     shapes = jax.eval_shape(create_state)
-    shardings = of_state(mesh, shapes)
+    shardings = of_state(mesh, shapes, policies)
     return Programs(
         jax.jit(create_state, out_shardings=shardings),
         jax.jit(

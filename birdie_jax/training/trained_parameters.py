@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from birdie_jax.config import OptimizerConfig
+from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.training.checkpoint import UNREADABLE, CheckpointError, fingerprints, leaf_name
 from birdie_jax.training.optimizer import make_optimizer
 
@@ -93,10 +94,12 @@ def _restore(folder: Path, abstract_params: Any, optimizer: OptimizerConfig) -> 
 
 def _check_architecture(folder: Path, saved: Any, abstract_params: Any, optimizer: OptimizerConfig) -> None:
     """Compare step, parameters and optimizer, as they lie in a checkpoint, with what the model wants."""
+    # Neither weight decay nor learning-rate factors show in the shapes of an optimizer's state.
+    policies = jax.tree.map(lambda leaf: ParameterPolicy((None,) * leaf.ndim, False), abstract_params)
     state = {
         "0 step": jax.ShapeDtypeStruct((), np.int32),
         "1 parameter": abstract_params,
-        "2 optimizer": jax.eval_shape(make_optimizer(optimizer, 1).init, abstract_params),
+        "2 optimizer": jax.eval_shape(make_optimizer(optimizer, 1, policies).init, abstract_params),
     }
     for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
         found = saved.get(leaf_name(number))
