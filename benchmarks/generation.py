@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from birdie_jax.config import MODELS, ModelConfig
+from birdie_jax.config import ModelConfig
 from birdie_jax.generation import GREEDY, state_bytes
 from birdie_jax.generation.compute_type import in_compute_type
 from birdie_jax.generation.decoding import Request, Rules, Settings, read, write
-from birdie_jax.models import build_model
+from birdie_jax.models import build_model, model_names
 from birdie_jax.models.parameter_shapes import parameter_shapes
 
 
@@ -107,7 +107,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=MODELS)
+    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=model_names())
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--state", type=int, default=512)

@@ -21,11 +21,12 @@ from recurrentgemma.jax import griffin
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
-from birdie_jax.models.by_layer import ByLayer, hidden_by_layer, unstack
+from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.token_losses import token_losses
+from birdie_jax.models.unrolled_decode import UnstackedLayers, unrolled_hidden, unstack_layers
 
 
 def ours(sizes, dtype, remat):
@@ -35,7 +36,7 @@ def ours(sizes, dtype, remat):
         layers=sizes.layers,
         features=sizes.width,
         state=sizes.width,
-        heads=sizes.heads,
+        sections=(HawkConfig(heads=sizes.heads),),
         mlp_features=sizes.mlp_features,
         bidirectional=False,
         dtype=dtype,
@@ -64,13 +65,13 @@ def ours(sizes, dtype, remat):
             {"params": params}, tokens, layout_of(tokens), empty, method=LanguageModel.hidden
         )
         logits = model.apply({"params": params}, hidden[:, -1:], method=LanguageModel.logits)
-        caches = unstack(model, params, cache).caches
+        caches = unstack_layers(model, params, cache).caches
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
     def step(params, token, position, caches):
-        layers = ByLayer(unstack(model, params, cache=None).params, caches)
+        layers = UnstackedLayers(unstack_layers(model, params, cache=None).params, caches)
         layout = causal_layout(len(token), 1)
-        hidden, caches = hidden_by_layer(model, params, layers, token[:, None], layout)
+        hidden, caches = unrolled_hidden(model, params, layers, token[:, None], layout)
         logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 

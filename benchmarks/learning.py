@@ -28,11 +28,12 @@ from matplotlib.figure import Figure
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching import pack_rows, packed_length
-from birdie_jax.config import MODELS, ModelConfig, OptimizerConfig
+from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
-from birdie_jax.models import build_model
+from birdie_jax.models import build_model, model_names
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example, Objective, UnsuitableText, make_mixture, make_objective
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
@@ -155,7 +156,9 @@ def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
     )
     model = build_model(config, VOCABULARY)
     optimizer = make_optimizer(
-        OptimizerConfig(learning_rate=task.learning_rate, warmup_steps=50, weight_decay=0.0), task.steps
+        OptimizerConfig(learning_rate=task.learning_rate, warmup_steps=50, weight_decay=0.0),
+        task.steps,
+        parameter_policies(model),
     )
     batch = make_batch(task, 0)
     arms = len(task.text_lengths) or int(batch.arm_ids.max()) + 1
@@ -243,12 +246,12 @@ def main():
     default = Path.home() / ".cache/birdie_jax/benchmarks/learning"
     parser.add_argument("--output", type=Path, default=default)
     parser.add_argument("--tasks", nargs="*", default=[task.name for task in TASKS])
-    parser.add_argument("--models", nargs="*", default=MODELS)
+    parser.add_argument("--models", nargs="*", default=model_names())
     parser.add_argument("--directions", nargs="*", default=["bidirectional", "causal"])
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     for task in TASKS:
-        for name in MODELS:
+        for name in model_names():
             for direction in ("bidirectional", "causal"):
                 path = arguments.output / f"{task.name}-{name}-{direction}.json"
                 asked = (

@@ -26,7 +26,7 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks.scan import associative_scan, lax_scan
 from birdie_jax.planning.topology import H200_TARGET
 from pallas_kernels.linear_scan import gpu
-from pallas_kernels.linear_scan.gpu_plan import choose_chunks, count_blocks, make_plan
+from pallas_kernels.linear_scan.gpu_grid import choose_chunks, count_blocks, make_grid
 
 TYPES = ("bfloat16", "float32")
 SHAPES = ((8, 2048, 2048), (1, 16384, 2048))
@@ -65,7 +65,7 @@ def compiled_rows(dumps):
                 if "mosaic_gpu" not in compiled.as_text():
                     raise RuntimeError(f"no kernel in the program of {function.__name__}")
                 chunks = choose_chunks(shape, "both")
-                plan = make_plan(block, block, "both", streams=streams, chunks=chunks, interpret=None)
+                plan = make_grid(block, block, "both", streams=streams, chunks=chunks, interpret=None)
                 item, elements = jnp.dtype(dtype).itemsize, batch * length * channels
                 # Besides the operands the flags are read, and with h a row of each chunk once more.
                 flags = 2 * batch * length // 32 * plan.channels * 4

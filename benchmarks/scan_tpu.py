@@ -19,9 +19,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.gated_scan import GATED_SSM
+from birdie_jax.models.gated_ssm import GATED_SSM
 from pallas_kernels.gated_scan import tpu as gated_tpu
-from pallas_kernels.gated_scan.cells import Inputs
+from pallas_kernels.gated_scan.cell import GatedScanInputs
 from pallas_kernels.linear_scan import tpu, tpu_call, tpu_chunks
 
 # Bytes a second of a chip's memory, cycles a second of a core, cores (Google Cloud's TPU pages; the clock
@@ -37,7 +37,7 @@ ACCESSES = {"forward": 3, "backward": 5}
 GATED_ACCESSES = {"forward": 5, "backward": 9}
 
 
-def elements_per_cycle(bundles: str, plan: tpu_call.Plan, loops: tuple[int, int, int]) -> float:
+def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, int, int]) -> float:
     """Return how many elements the loops of our kernel process in a cycle, the worse of its directions.
 
     Args:
@@ -50,8 +50,8 @@ def elements_per_cycle(bundles: str, plan: tpu_call.Plan, loops: tuple[int, int,
     found = tpu_programs.innermost_loops(bundles)
     each = before + over_steps + after
     groups = [found[start : start + each] for start in range(0, len(found), each)]
-    in_copy = plan.chunk * plan.together * tpu_call.LANES
-    in_steps = tpu_chunks.CHUNKS * tpu_chunks.STEPS_UNROLLED * plan.together * tpu_call.LANES
+    in_copy = plan.chunk * plan.interleaved * tpu_call.LANES
+    in_steps = tpu_chunks.CHUNKS * tpu_chunks.STEPS_UNROLLED * plan.interleaved * tpu_call.LANES
     rates = []
     for group in groups:
         steps = group[before : before + over_steps]
@@ -81,7 +81,7 @@ def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_re
         "backward": (backward, (block, block, state, block, resets), (3, 2, 2)),
     }[pass_name]
     text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
-    plan = tpu_call.make_plan(shape, dtype, direction, False)
+    plan = tpu_call.make_grid(shape, dtype, direction, False)
     return {
         **measures(text, shape, dtype, ACCESSES[pass_name]),
         "rate": elements_per_cycle(bundles, plan, loops),
@@ -94,22 +94,22 @@ def compile_gated(topology, shape, dtype, pass_name):
     batch, length, channels = shape
     block, state = array(shape, dtype), array((batch, channels), jnp.float32)
     resets = (array((batch, length), jnp.bool_),) * 2
-    inputs = Inputs((block,) * 3, block, (array((channels,), jnp.float32),), state, resets)
+    inputs = GatedScanInputs((block,) * 3, block, (array((channels,), jnp.float32),), state, resets)
 
     def forward(inputs):
         return gated_tpu.forward(GATED_SSM, inputs, direction="both")
 
-    def backward(inputs, into_chunks, dy, dlast):
-        return gated_tpu.backward(GATED_SSM, inputs, into_chunks, dy, dlast, direction="both")
+    def backward(inputs, chunk_entries, dy, dlast):
+        return gated_tpu.backward(GATED_SSM, inputs, chunk_entries, dy, dlast, direction="both")
 
-    into_chunks = jax.eval_shape(forward, inputs)[2]
+    chunk_entries = jax.eval_shape(forward, inputs)[2]
     function, arguments, loops = {
         "forward": (forward, (inputs,), (1, 2, 1)),
-        "backward": (backward, (inputs, array(into_chunks.shape, jnp.float32), block, state), (1, 3, 1)),
+        "backward": (backward, (inputs, array(chunk_entries.shape, jnp.float32), block, state), (1, 3, 1)),
     }[pass_name]
     text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
     accesses = GATED_ACCESSES[pass_name]
-    plan = gated_tpu.plan_for([inputs.gate], accesses, "both", False)
+    plan = gated_tpu.grid_for([inputs.gate], accesses, "both", False)
     return {**measures(text, shape, dtype, accesses), "rate": elements_per_cycle(bundles, plan, loops)}
 
 

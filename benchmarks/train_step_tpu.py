@@ -29,6 +29,7 @@ from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.planning.compilation import abstract_batch
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.vocabulary import padded_vocab_size
@@ -48,7 +49,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
     mesh = make_mesh(config, vocab_size, devices)
     batch = abstract_batch(config, mesh)
     model = build_model(config.model, vocab_size)
-    optimizer = make_optimizer(config.optimizer, config.train.num_steps)
+    optimizer = make_optimizer(config.optimizer, config.train.num_steps, parameter_policies(model))
 
     def create_state():
         one = jnp.zeros((1, 8), jnp.int32)
@@ -56,7 +57,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
 
     shapes = jax.eval_shape(create_state)
-    shardings = state_sharding(mesh, shapes)
+    shardings = state_sharding(mesh, shapes, parameter_policies(model))
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         shapes,

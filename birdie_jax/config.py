@@ -1,15 +1,14 @@
 """The one place where a ConfigDict becomes frozen dataclasses; every error names the field.
 
-The fields and their defaults are in config_sections.py. A file in configs/ starts from `default_config()`,
-changes what it wants, and returns the ConfigDict; `parse_config` checks it and gives the rest of the
-program plain, immutable Python.
+The fields and their defaults are in config_sections.py, those of a mixer's own section in the mixer's file
+under models/. A file in configs/ starts from `default_config()`, changes what it wants, and returns the
+ConfigDict; `parse_config` checks it and gives the rest of the program plain, immutable Python.
 """
 
 import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable
 from typing import Any
 
 import ml_collections
@@ -28,9 +27,9 @@ from birdie_jax.config_sections import (
     OptimizerConfig,
     TrainConfig,
 )
+from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 
 __all__ = [
-    "MODELS",
     "BanditConfig",
     "BatchingConfig",
     "CheckpointConfig",
@@ -47,18 +46,6 @@ __all__ = [
     "parse_config",
     "to_dict",
 ]
-
-MODELS = (
-    "gated_ssm_plus",
-    "gated_ssm",
-    "gated_ssm_mlp",
-    "hawk",
-    "hawk_mlp",
-    "birdie_ssm",
-    "transformer",
-)
-WITH_HAWK = ("hawk", "hawk_mlp")
-WITH_ATTENTION = ("transformer",)
 
 
 def default_config() -> ml_collections.ConfigDict:
@@ -78,37 +65,62 @@ def parse_config(config: ml_collections.ConfigDict) -> Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Return `config` as nested plain dicts, for config.json."""
+    """Return `config` as nested plain dicts, for config.json, with the sections of all mixers."""
     return _section_to_dict(config)
 
 
 def _section_to_dict(section: Any) -> dict[str, Any]:
     # `from` is a word of Python: its attribute is `from_`.
-    return {
+    values = {
         name.removesuffix("_"): _section_to_dict(value) if dataclasses.is_dataclass(value) else value
         for name, value in ((f.name, getattr(section, f.name)) for f in dataclasses.fields(section))
     }
+    if isinstance(section, ModelConfig):
+        del values["sections"]
+        values |= {kind.section: dataclasses.asdict(section.section(kind)) for kind in mixer_sections()}
+    return values
+
+
+def _fields_of(section: type) -> dict[str, Any]:
+    """Return the type of each field of a section; that of a model has the mixers' sections as well."""
+    hints = typing.get_type_hints(section)
+    fields = {field.name.removesuffix("_"): hints[field.name] for field in dataclasses.fields(section)}
+    if section is ModelConfig:
+        del fields["sections"]
+        fields |= {kind.section: kind for kind in mixer_sections()}
+    return fields
 
 
 def _parse_section(section: type, values: Any, path: str) -> Any:
     if not isinstance(values, ml_collections.ConfigDict | dict):
         raise ConfigError(f"{path}: found {values!r}; allowed: a section with fields")
-    hints = typing.get_type_hints(section)
-    attributes = {f.name.removesuffix("_"): f.name for f in dataclasses.fields(section)}
-    known = list(attributes)
+    fields = _fields_of(section)
     for name in values:
-        if name not in known:
-            raise ConfigError(f"{path}.{name}: unknown field; allowed: {', '.join(known)}")
+        if name not in fields:
+            raise ConfigError(
+                f"{path}.{name}: unknown field; allowed: {', '.join(fields)}{_homonyms(fields, name, path)}"
+            )
     parsed = {}
-    for name in known:
+    for name, hint in fields.items():
         if name not in values:
             raise ConfigError(f"{path}.{name}: missing")
-        hint, value, where = hints[attributes[name]], values[name], f"{path}.{name}"
+        value, where = values[name], f"{path}.{name}"
         if dataclasses.is_dataclass(hint):
-            parsed[attributes[name]] = _parse_section(typing.cast(type, hint), value, where)
+            parsed[name] = _parse_section(typing.cast(type, hint), value, where)
         else:
-            parsed[attributes[name]] = _parse_value(hint, value, where)
-    return section(**parsed)
+            parsed[name] = _parse_value(hint, value, where)
+    if section is ModelConfig:
+        mixers = [parsed.pop(kind.section) for kind in mixer_sections()]
+        parsed["sections"] = tuple(mixer for mixer in mixers if mixer != type(mixer)())
+    attributes = {field.name.removesuffix("_"): field.name for field in dataclasses.fields(section)}
+    return section(**{attributes[name]: value for name, value in parsed.items()})
+
+
+def _homonyms(fields: dict[str, Any], name: str, path: str) -> str:
+    """Return where the sections within a section have a field of this name."""
+    inner = [section for section, hint in fields.items() if dataclasses.is_dataclass(hint)]
+    found = [f"{path}.{section}.{name}" for section in inner if name in _fields_of(fields[section])]
+    return f"; such a field is {' and '.join(found)}" if found else ""
 
 
 def _parse_value(hint: Any, value: Any, where: str) -> Any:
@@ -130,9 +142,9 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
 def _check(config: Config) -> None:
     def require(ok: bool, name: str, allowed: str) -> None:
         if not ok:
-            found: Any = config
+            found: Any = to_dict(config)
             for part in name.split("."):
-                found = getattr(found, part)
+                found = found[part]
             raise ConfigError(f"config.{name}: found {found!r}; allowed: {allowed}")
 
     def one_of(name: str, *choices: str) -> None:
@@ -140,7 +152,7 @@ def _check(config: Config) -> None:
         require(getattr(getattr(config, section), leaf) in choices, name, ", ".join(choices))
 
     positive = """data.vocab_size data.record_tokens batching.rows batching.length batching.prefetch
-        model.layers model.features model.state model.mlp_features model.conv_width model.heads
+        model.layers model.features model.state model.mlp_features
         bandit.every_steps
         bandit.critic_layers bandit.critic_features bandit.critic_state bandit.candidates
         bandit.average_best bandit.top_arms train.num_steps train.log_every_steps
@@ -151,7 +163,6 @@ def _check(config: Config) -> None:
         require(getattr(getattr(config, section), leaf) >= 1, name, "at least 1")
     for name in (
         "batching.workers",
-        "model.kv_heads",
         "bandit.critic_updates",
         "optimizer.warmup_steps",
         "batching.lookahead",
@@ -161,25 +172,16 @@ def _check(config: Config) -> None:
 
     require(config.seed >= 0, "seed", "at least 0")
     require(0 < config.data.validation_fraction < 1, "data.validation_fraction", "between 0 and 1")
-    one_of("model.name", *MODELS)
+    one_of("model.name", *model_names())
     one_of("model.dtype", "float32", "bfloat16")
     one_of("model.scan_dtype", "float32", "bfloat16")
     one_of("model.remat", "none", "dots", "full")
     one_of("model.scan_implementation", "", "xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
-    one_of("model.input_activation", "tanh", "sigmoid", "gelu", "identity")
-    one_of("model.attention_implementation", "", "xla", "cudnn", "splash", "splash_interpret")
     require(config.model.norm_epsilon > 0, "model.norm_epsilon", "more than 0")
-    require(config.model.rope_base > 1, "model.rope_base", "more than 1")
-    _check_heads(config.model, require)
-    if config.model.name in WITH_ATTENTION and config.model.attention_implementation.startswith("splash"):
-        allowed = "a multiple of 128, the block of model.attention_implementation splash"
-        require(config.batching.length % 128 == 0, "batching.length", allowed)
-    require(
-        config.batching.spacing >= config.model.conv_width - 1,
-        "batching.spacing",
-        f"at least model.conv_width - 1 = {config.model.conv_width - 1}",
-    )
+    for kind in mixer_sections():
+        config.model.section(kind).check_fields(require)
+    mixer_config(config.model).check_model(config, require)
     require(
         config.data.record_tokens >= config.batching.length,
         "data.record_tokens",
@@ -231,18 +233,3 @@ def _check(config: Config) -> None:
     rest = [name for name, size in sizes.items() if size == -1]
     if len(rest) > 1:
         raise ConfigError(f"config.mesh: found -1 for {' and '.join(rest)}; allowed: -1 for one axis")
-    if config.model.name in WITH_ATTENTION:
-        allowed = f"1 for {config.model.name}: attention reads whole rows"
-        require(config.mesh.sequence == 1, "mesh.sequence", allowed)
-
-
-def _check_heads(model: ModelConfig, require: Callable[[bool, str, str], None]) -> None:
-    """Check what divides what, where the model has heads: other models do not read these fields."""
-    if model.name in WITH_HAWK:
-        allowed = f"a divisor of model.state = {model.state}"
-        require(model.state % model.heads == 0, "model.heads", allowed)
-    if model.name in WITH_ATTENTION:
-        allowed = f"a divisor of model.features = {model.features} into heads of an even width"
-        require(model.features % (2 * model.heads) == 0, "model.heads", allowed)
-        allowed = f"a divisor of model.heads = {model.heads}, or 0 for as many"
-        require(model.kv_heads == 0 or model.heads % model.kv_heads == 0, "model.kv_heads", allowed)

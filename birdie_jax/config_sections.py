@@ -1,7 +1,14 @@
-"""Every field of a configuration, with its meaning, its type and its default."""
+"""Every field of a configuration, with its meaning, its type and its default.
 
+The fields that one mixer alone reads are in the mixer's own file, as a `MixerConfig`.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeVar
+
+Require = Callable[[bool, str, str], None]
+"""(condition, field, allowed) -> refuse the configuration, naming the field, unless the condition holds."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +71,85 @@ class BatchingConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """Architecture.
+class MixerConfig:
+    """The section of `config.model` that one sequence mixer alone reads.
+
+    A mixer subclasses it with fields of its own, and says here what they must be, what a mesh may divide
+    and what the mixer costs.
 
     Attributes:
-        name: gated_ssm (fused mixer and MLP), gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and
-            short convolution), hawk, hawk_mlp (separate MLP), birdie_ssm (the early draft's), transformer.
-        layers: number of blocks.
-        features: width D of the residual stream.
-        state: recurrent channels N of a block; half of them run in reverse where `bidirectional`.
-        mlp_features: inner width of the gated MLP.
-        conv_width: taps of the short convolution.
-        heads: query heads of attention; groups of Hawk's block-diagonal gates.
-        kv_heads: heads of keys and values; 0 = as many as `heads`.
-        rope_base: base of attention's rotary frequencies.
-        input_activation: tau of the Birdie SSM: tanh, sigmoid, gelu or identity.
-        bidirectional: read the context in both directions.
-        tie_embeddings: the output head is the embedding table.
-        dtype: type of activations and matrix products; parameters are always float32.
-        scan_dtype: type of the recurrence where it goes through memory. bfloat16 has no value between
+        section: the name of the section.
+    """
+
+    section: ClassVar[str]
+
+    def check_fields(self, require: Require) -> None:
+        """Check each field by itself; this is done whichever model is configured.
+
+        Args:
+            require: called with a condition, the path of a field below `config`, and what is allowed.
+        """
+
+    def check_model(self, config: "Config", require: Require) -> None:
+        """Check what other fields a model with this mixer needs; this is done for such a model alone.
+
+        Args:
+            config: the whole configuration, of which all fields have passed their own checks.
+            require: called with a condition, the path of a field below `config`, and what is allowed.
+        """
+
+    def mesh_problem(self, model: "ModelConfig", length: int, axis: str, size: int) -> str | None:
+        """Return why the mixer cannot be divided over a mesh axis; None if it can.
+
+        A mixer that does not say otherwise is divided by rows and features alone.
+
+        Args:
+            model: the architecture.
+            length: tokens of a row.
+            axis: a mesh axis: "data", "fsdp", "tensor" or "sequence".
+            size: devices along it.
+        """
+        if size == 1 or axis in ("data", "fsdp"):
+            return None
+        return f"{model.name} is not divided over {axis}"
+
+    def extra_flops_per_token(self, model: "ModelConfig", length: int) -> float:
+        """Return the FLOPs of a train step, for each token, beyond 6 for each parameter of the mixer.
+
+        Args:
+            model: the architecture.
+            length: tokens of a row.
+        """
+        return 0.0
+
+
+Section = TypeVar("Section", bound=MixerConfig)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Architecture: what all models read.
+
+    Each registered mixer has a section of its own beside these fields, `config.model.<section>`.
+
+    Attributes:
+        name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
+            gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and short convolution), hawk, hawk_mlp
+            (separate MLP), birdie_ssm (the early draft's), transformer.
+        layers: the number of blocks.
+        features: the width D of the residual stream.
+        state: the recurrent channels N of a block; half of them run in reverse where `bidirectional`.
+        mlp_features: the inner width of the gated MLP.
+        bidirectional: whether the context is read in both directions.
+        tie_embeddings: whether the output head is the embedding table.
+        dtype: the type of activations and matrix products; parameters are always float32.
+        scan_dtype: the type of the recurrence where it goes through memory. bfloat16 has no value between
             0.996 and 1, so that slow decays need float32.
+        scan_implementation: the implementation of `pallas_kernels.gated_scan`; empty = the best one for the
+            platform.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
-        scan_implementation: of `pallas_kernels.gated_scan`; empty = the best one for the platform.
-        attention_implementation: xla, cudnn (NVIDIA), splash (TPU) or splash_interpret (the same kernel
-            in the interpreter); empty = splash on a TPU where a row is a multiple of 128 tokens, else xla.
-        norm_epsilon: added to the mean square in RMSNorm.
+        norm_epsilon: the number added to the mean square in RMSNorm.
+        sections: the mixers' sections that differ from their defaults; see `section`.
     """
 
     name: str = "gated_ssm_plus"
@@ -96,19 +157,21 @@ class ModelConfig:
     features: int = 2048
     state: int = 2560
     mlp_features: int = 4864
-    conv_width: int = 4
-    heads: int = 16
-    kv_heads: int = 0
-    rope_base: float = 500_000.0
-    input_activation: str = "tanh"
     bidirectional: bool = True
     tie_embeddings: bool = True
     dtype: str = "bfloat16"
     scan_dtype: str = "float32"
-    remat: str = "full"
     scan_implementation: str = ""
-    attention_implementation: str = ""
+    remat: str = "full"
     norm_epsilon: float = 1e-6
+    sections: tuple[MixerConfig, ...] = ()
+
+    def section(self, kind: type[Section]) -> Section:
+        """Return a mixer's own section: the one in `sections`, or else its defaults."""
+        for found in self.sections:
+            if type(found) is kind:
+                return found
+        return kind()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import ml_collections
 
-from birdie_jax.config import MODELS, ConfigError
+from birdie_jax.config import ConfigError
+from birdie_jax.models.registry import model_names
 
 _SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}
 
@@ -23,8 +24,8 @@ def choose_variant(variant: str, allowed: Sequence[str]) -> str:
 
 
 def choose_model(variant: str) -> str:
-    """Return the model that `variant` names; gated_ssm_plus if it is empty."""
-    return choose_variant(variant, MODELS)
+    """Return the model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
+    return choose_variant(variant, model_names())
 
 
 def gated_ssm_of_size(config_file: str, size: str) -> ml_collections.ConfigDict:

@@ -27,10 +27,10 @@ _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 12, "state": 768, "mlp_features": 1792},
     "gated_ssm_mlp": {"layers": 12, "state": 768, "mlp_features": 1792},
     "gated_ssm": {"layers": 22, "state": 1024},
-    "hawk": {"layers": 34, "state": 1024, "heads": 16},
-    "hawk_mlp": {"layers": 12, "state": 1024, "heads": 16, "mlp_features": 2048},
+    "hawk": {"layers": 34, "state": 1024, "hawk": {"heads": 16}},
+    "hawk_mlp": {"layers": 12, "state": 1024, "mlp_features": 2048, "hawk": {"heads": 16}},
     "birdie_ssm": {"layers": 24, "state": 1536},
-    "transformer": {"layers": 12, "heads": 12, "mlp_features": 2048},
+    "transformer": {"layers": 12, "mlp_features": 2048, "attention": {"heads": 12}},
 }
 
 

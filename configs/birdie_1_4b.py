@@ -23,10 +23,10 @@ _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 2560, "mlp_features": 4864},
     "gated_ssm_mlp": {"layers": 24, "state": 2560, "mlp_features": 4864},
     "gated_ssm": {"layers": 32, "state": 4096},
-    "hawk": {"layers": 51, "state": 4096, "heads": 32},
-    "hawk_mlp": {"layers": 24, "state": 2560, "heads": 20, "mlp_features": 6400},
+    "hawk": {"layers": 51, "state": 4096, "hawk": {"heads": 32}},
+    "hawk_mlp": {"layers": 24, "state": 2560, "mlp_features": 6400, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 53, "state": 4096},
-    "transformer": {"layers": 24, "heads": 16, "mlp_features": 6400},
+    "transformer": {"layers": 24, "mlp_features": 6400, "attention": {"heads": 16}},
 }
 
 

@@ -22,10 +22,10 @@ _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 1280, "mlp_features": 2816},
     "gated_ssm_mlp": {"layers": 24, "state": 1280, "mlp_features": 2816},
     "gated_ssm": {"layers": 28, "state": 2560},
-    "hawk": {"layers": 43, "state": 2560, "heads": 20},
-    "hawk_mlp": {"layers": 27, "state": 1280, "heads": 20, "mlp_features": 3072},
+    "hawk": {"layers": 43, "state": 2560, "hawk": {"heads": 20}},
+    "hawk_mlp": {"layers": 27, "state": 1280, "mlp_features": 3072, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 47, "state": 2560},
-    "transformer": {"layers": 24, "heads": 16, "mlp_features": 3584},
+    "transformer": {"layers": 24, "mlp_features": 3584, "attention": {"heads": 16}},
 }
 
 

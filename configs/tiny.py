@@ -27,7 +27,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.features = 128
     config.model.state = 256
     config.model.mlp_features = 256
-    config.model.heads = 4
+    config.model.hawk.heads = 4
+    config.model.attention.heads = 4
     config.model.dtype = "float32"
     config.model.remat = "none"
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import ml_collections
 import pytest
 
 from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
+from birdie_jax.models.hawk import HawkConfig
 
 
 def refusal(change):
@@ -29,6 +31,7 @@ def set_field(path, value):
 def test_default_is_usable_and_round_trips():
     config = parse_config(default_config())
     assert config == Config()
+    assert parse_config(ml_collections.ConfigDict(to_dict(config))) == config
     assert to_dict(config)["optimizer"]["learning_rate"] == 1e-3
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.seed = 1
@@ -62,31 +65,52 @@ def test_default_is_usable_and_round_trips():
         (
             "batching.spacing",
             2,
-            "config.batching.spacing: found 2; allowed: at least model.conv_width - 1 = 3",
+            "config.batching.spacing: found 2; allowed: at least model.gated_ssm.conv_width - 1 = 3",
         ),
         (
             "model.name",
             "mamba2",
-            "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, gated_ssm, gated_ssm_mlp, hawk, "
-            "hawk_mlp, birdie_ssm, transformer",
+            "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, birdie_ssm, gated_ssm, "
+            "gated_ssm_mlp, hawk, hawk_mlp, transformer",
         ),
         (
             "model.state",
             33,
             "config.model.state: found 33; allowed: an even number: half of it runs in reverse",
         ),
-        ("model.heads", 0, "config.model.heads: found 0; allowed: at least 1"),
-        ("model.kv_heads", -1, "config.model.kv_heads: found -1; allowed: at least 0"),
-        ("model.rope_base", 1, "config.model.rope_base: found 1.0; allowed: more than 1"),
+        ("model.gated_ssm", 3, "config.model.gated_ssm: found 3; allowed: a section with fields"),
         (
-            "model.input_activation",
-            "relu",
-            "config.model.input_activation: found 'relu'; allowed: tanh, sigmoid, gelu, identity",
+            "model.gated_ssm.conv_width",
+            0,
+            "config.model.gated_ssm.conv_width: found 0; allowed: at least 1",
+        ),
+        ("model.hawk.conv_width", 0, "config.model.hawk.conv_width: found 0; allowed: at least 1"),
+        ("model.hawk.heads", 0, "config.model.hawk.heads: found 0; allowed: at least 1"),
+        ("model.attention.heads", 0, "config.model.attention.heads: found 0; allowed: at least 1"),
+        ("model.attention.kv_heads", -1, "config.model.attention.kv_heads: found -1; allowed: at least 0"),
+        (
+            "model.attention.rope_base",
+            1,
+            "config.model.attention.rope_base: found 1.0; allowed: more than 1",
         ),
         (
-            "model.attention_implementation",
+            "model.heads",
+            4,
+            "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
+            "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
+            "attention, birdie_ssm, gated_ssm, hawk; such a field is config.model.attention.heads and "
+            "config.model.hawk.heads",
+        ),
+        (
+            "model.birdie_ssm.input_activation",
+            "relu",
+            "config.model.birdie_ssm.input_activation: found 'relu'; allowed: tanh, sigmoid, gelu, "
+            "identity",
+        ),
+        (
+            "model.attention.implementation",
             "flash",
-            "config.model.attention_implementation: found 'flash'; allowed: , xla, cudnn, "
+            "config.model.attention.implementation: found 'flash'; allowed: , xla, cudnn, "
             "splash, splash_interpret",
         ),
         (
@@ -130,22 +154,23 @@ def test_missing_field():
     ("fields", "message"),
     [
         (
-            {"name": "hawk", "state": 64, "heads": 12},
-            "config.model.heads: found 12; allowed: a divisor of model.state = 64",
+            {"name": "hawk", "state": 64, "hawk": {"heads": 12}},
+            "config.model.hawk.heads: found 12; allowed: a divisor of model.state = 64",
         ),
         (
-            {"name": "transformer", "features": 60, "heads": 8},
-            "config.model.heads: found 8; allowed: a divisor of model.features = 60 into heads of an even "
-            "width",
+            {"name": "transformer", "features": 60, "attention": {"heads": 8}},
+            "config.model.attention.heads: found 8; allowed: a divisor of model.features = 60 into "
+            "heads of an even width",
         ),
         (
-            {"name": "transformer", "features": 60, "heads": 20},
-            "config.model.heads: found 20; allowed: a divisor of model.features = 60 into heads of an even "
-            "width",
+            {"name": "transformer", "features": 60, "attention": {"heads": 20}},
+            "config.model.attention.heads: found 20; allowed: a divisor of model.features = 60 into "
+            "heads of an even width",
         ),
         (
-            {"name": "transformer", "features": 64, "heads": 8, "kv_heads": 3},
-            "config.model.kv_heads: found 3; allowed: a divisor of model.heads = 8, or 0 for as many",
+            {"name": "transformer", "features": 64, "attention": {"heads": 8, "kv_heads": 3}},
+            "config.model.attention.kv_heads: found 3; allowed: a divisor of model.attention.heads = 8, or "
+            "0 for as many",
         ),
     ],
 )
@@ -156,17 +181,18 @@ def test_heads_that_do_not_divide_are_refused_where_they_are_read(fields, messag
     assert refusal(change) == message
     harmless = default_config()
     change(harmless, name="gated_ssm")
-    assert parse_config(harmless).model.heads == fields["heads"]
+    (section,) = fields.keys() & {"hawk", "attention"}
+    assert to_dict(parse_config(harmless))["model"][section].items() >= fields[section].items()
 
 
 def test_rows_that_splash_attention_cannot_read_are_refused():
     def change(config):
-        config.model.update(name="transformer", attention_implementation="splash")
+        config.model.update(name="transformer", attention={"implementation": "splash"})
         config.batching.length = 1000
 
     assert refusal(change) == (
         "config.batching.length: found 1000; allowed: a multiple of 128, the block of "
-        "model.attention_implementation splash"
+        "model.attention.implementation splash"
     )
 
 
@@ -178,3 +204,13 @@ def test_attention_over_divided_rows_is_refused():
     assert refusal(change) == (
         "config.mesh.sequence: found 2; allowed: 1 for transformer: attention reads whole rows"
     )
+
+
+def test_a_mixer_s_section_comes_back_from_a_saved_configuration():
+    config = default_config()
+    config.model.name = "hawk"
+    config.model.hawk.heads = 8
+    parsed = parse_config(config)
+    assert parsed.model.section(HawkConfig) == HawkConfig(heads=8)
+    assert parsed.model.sections == (HawkConfig(heads=8),)
+    assert parse_config(ml_collections.ConfigDict(to_dict(parsed))) == parsed

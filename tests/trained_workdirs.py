@@ -16,6 +16,7 @@ from birdie_jax.engine import Checkpoints, TrainState, Workdir
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.text import Tokenizer, train_tokenizer
 
 POSITION = {"row_streams": np.zeros((2, 3), np.int64)}
@@ -45,12 +46,13 @@ def write_workdir(workdir: Path, config: Config, steps=(5,)) -> dict[int, object
     files = Workdir(workdir)
     files.claim(to_dict(config), default_config().to_dict())
     tokenizer = small_tokenizer()
+    policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
     tokenizer.save(workdir / "tokenizer.model")
     checkpoints = Checkpoints(files, config.checkpoint)
     saved = {}
     for step in steps:
         params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, step))
-        optimizer = make_optimizer(config.optimizer, 10).init(params)
+        optimizer = make_optimizer(config.optimizer, 10, policies).init(params)
         bandit = init_bandit(config.bandit, [0.5, 0.5], [0, 1], 2, jax.random.key(0))
         state = TrainState(jnp.int32(step), params, optimizer, {"bandit": bandit})
         checkpoints.save(state, POSITION, step)

@@ -11,19 +11,20 @@ A step is [losses, action], each half divided by its root mean square. A predict
 reward per arm. Steps from `used` on are unused buffer, and no prediction depends on them.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from birdie_jax.array_types import ArmVector
-from birdie_jax.bandit.transformer_critic import TransformerCritic, reward_head
-from birdie_jax.config import BanditConfig, ModelConfig
+from birdie_jax.bandit.transformer_critic import RewardHead, TransformerCritic
+from birdie_jax.config_sections import BanditConfig, ModelConfig
 from birdie_jax.models.block import Block, make_mixer
 from birdie_jax.models.layers import RMSNorm, projection
 from birdie_jax.models.layout import Layout, packed_layout
+from birdie_jax.models.parameters import SCANNED_COLLECTIONS, collect_policies
 from birdie_jax.models.recurrence import RecurrentCache
 
 
@@ -59,13 +60,13 @@ class GatedSSMCritic(nn.Module):
         self.entry = projection(self.features, "entry", jnp.dtype("float32"))
         self.blocks = nn.scan(
             Block,
-            variable_axes={"params": 0},
+            variable_axes=SCANNED_COLLECTIONS,
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast),
             length=self.layers,
         )(self._architecture())
         self.final_norm = RMSNorm()
-        self.head = reward_head(self.arms)
+        self.head = RewardHead(self.arms)
 
     def _architecture(self) -> ModelConfig:
         return ModelConfig(
@@ -139,10 +140,10 @@ def critic_inputs(
     return jnp.concatenate([_unit_size(losses), _unit_size(actions)], axis=-1)
 
 
-def decayed_parameters(parameters: Any) -> Any:
-    """Return a tree of flags: weight decay is for matrices, not for norm scales and biases."""
-    # By name: the blocks' vectors are stacked over layers, and look like matrices.
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", parameters)
+def decayed_parameters(critic: GatedSSMCritic | TransformerCritic) -> PyTree[bool]:
+    """Return for each parameter of a critic whether it has weight decay, as its policy says."""
+    policies = collect_policies(critic, jnp.zeros((1, 2 * critic.arms)), jnp.zeros((), jnp.int32))
+    return jax.tree.map(lambda policy: policy.weight_decay, policies)
 
 
 def _unit_size(x: Float[Array, "*steps arms"]) -> Float[Array, "*steps arms"]:

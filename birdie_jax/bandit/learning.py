@@ -9,18 +9,21 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import Key
-from birdie_jax.bandit.critic import decayed_parameters
-from birdie_jax.config import BanditConfig
+from birdie_jax.bandit.critic import GatedSSMCritic, decayed_parameters
+from birdie_jax.bandit.transformer_critic import TransformerCritic
+from birdie_jax.config_sections import BanditConfig
 
 
-def critic_optimizer(config: BanditConfig) -> optax.GradientTransformation:
+def critic_optimizer(
+    config: BanditConfig, critic: GatedSSMCritic | TransformerCritic
+) -> optax.GradientTransformation:
     """Return AdamW at a constant rate, after clipping the global gradient norm."""
     return optax.chain(
         optax.clip_by_global_norm(config.critic_clip),
         optax.adamw(
             config.critic_learning_rate,
             weight_decay=config.critic_weight_decay,
-            mask=decayed_parameters,
+            mask=decayed_parameters(critic),
         ),
     )
 
@@ -61,7 +64,7 @@ def learn(
         config: number of updates, noise, and the optimizer's settings.
         critic: from `make_critic`.
         parameters: the critic's.
-        optimizer_state: of `critic_optimizer(config)`.
+        optimizer_state: of `critic_optimizer(config, critic)`.
         steps: from `critic_inputs`.
         targets: class-scaled reward of each arm for each step's action.
         used: how many steps have a known reward.
@@ -70,7 +73,7 @@ def learn(
     Returns:
         Parameters and optimizer state after the updates.
     """
-    optimizer = critic_optimizer(config)
+    optimizer = critic_optimizer(config, critic)
 
     def update(carry, index):
         parameters, optimizer_state = carry

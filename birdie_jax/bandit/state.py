@@ -15,7 +15,7 @@ from birdie_jax.array_types import Key
 from birdie_jax.bandit.critic import critic_inputs, make_critic
 from birdie_jax.bandit.learning import critic_optimizer, learn
 from birdie_jax.bandit.reward import reward
-from birdie_jax.config import BanditConfig
+from birdie_jax.config_sections import BanditConfig
 
 # What a decision's key is folded with, so that no two uses share random numbers.
 LEARNING, PROPOSING = 0, 1
@@ -204,8 +204,9 @@ def decision_key(state: BanditState, use: int) -> Key:
 def _init_critic(config: BanditConfig, arms: int, key_data: jax.Array) -> tuple[Any, Any]:
     one_step = jnp.zeros((1, 2 * arms), jnp.float32)
     key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
-    parameters = make_critic(config, arms).init(key, one_step, jnp.int32(1))["params"]
-    return parameters, critic_optimizer(config).init(parameters)
+    critic = make_critic(config, arms)
+    parameters = critic.init(key, one_step, jnp.int32(1))["params"]
+    return parameters, critic_optimizer(config, critic).init(parameters)
 
 
 def _check_arms(

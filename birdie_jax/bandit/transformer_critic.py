@@ -8,20 +8,35 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from birdie_jax.array_types import ArmVector
-from birdie_jax.models.layers import GatedMLP, RMSNorm, projection
+from birdie_jax.models.layers import GatedMLP, RMSNorm, output_projection, projection
+from birdie_jax.models.parameters import ParameterPolicy, parameter
 
 HEAD_WIDTH = 64
 _FLOAT32 = jnp.dtype("float32")
 
 
-def reward_head(arms: int) -> nn.Dense:
+class RewardHead(nn.Module):
     """Linear map to one reward per arm, with bias.
 
-    Rewards lie within 1 and are mostly near 0, and a score sums a hundred of them: so the weights start
-    at a tenth of the usual size, lest the noise of an untaught head drown what the critic learns first.
-    They do not start at 0, where all candidates would score the same.
+    Rewards are at most 1 in size and mostly near 0, and a score sums a hundred of them: so the weights
+    start at a tenth of the usual size, lest the noise of an untrained head drown what the critic learns
+    first. They do not start at 0, where all candidates would score the same.
+
+    Attributes:
+        arms: the number of rewards.
     """
-    return nn.Dense(arms, kernel_init=nn.initializers.variance_scaling(0.01, "fan_in", "normal"))
+
+    arms: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch arms"]:
+        """Map each step independently."""
+        init = nn.initializers.variance_scaling(0.01, "fan_in", "normal")
+        kernel_policy = ParameterPolicy((None, None), weight_decay=True)
+        kernel = parameter(self, "kernel", init, (x.shape[-1], self.arms), kernel_policy)
+        bias_policy = ParameterPolicy((None,), weight_decay=False)
+        bias = parameter(self, "bias", nn.initializers.zeros_init(), (self.arms,), bias_policy)
+        return x @ kernel + bias
 
 
 class KeysAndValues(NamedTuple):
@@ -74,7 +89,7 @@ class AttentionLayer(nn.Module):
         if before is not None:
             attended = jax.tree.map(lambda *parts: jnp.concatenate(parts), before, own)
         mixed = jax.nn.dot_product_attention(query, attended.keys, attended.values, mask=visible[None])
-        out = projection(self.features, "out", _FLOAT32, self.output_scale)
+        out = output_projection(self.features, "out", _FLOAT32, self.output_scale)
         x = x + out(mixed.reshape(-1, heads * width))
         normalised = RMSNorm(name="mlp_norm")(x)
         mlp = GatedMLP(3 * self.features, _FLOAT32, self.output_scale, name="mlp")
@@ -100,7 +115,7 @@ class TransformerCritic(nn.Module):
         scale = (2 * self.layers) ** -0.5
         self.blocks = [AttentionLayer(self.features, scale) for _ in range(self.layers)]
         self.final_norm = RMSNorm()
-        self.head = reward_head(self.arms)
+        self.head = RewardHead(self.arms)
 
     def __call__(
         self, steps: Float[Array, "length inputs"], used: Int[Array, ""]

@@ -9,13 +9,14 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
-from birdie_jax.config import WITH_ATTENTION, WITH_HAWK
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config, MeshConfig
 from birdie_jax.engine.state import TrainState
-from birdie_jax.models.axes import MESH_AXES, ROW_AXES, parameter_spec
-from birdie_jax.models.block import ARCHITECTURES
+from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_spec
+from birdie_jax.models.parameters import ParameterPolicy
+from birdie_jax.models.registry import architecture_of, mixer_config
 
 
 def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = None) -> Mesh:
@@ -139,38 +140,24 @@ def check_divisible(config: Config, vocab_size: int, sizes: dict[str, int], num_
 def _reasons(config: Config, vocab_size: int) -> dict[str, Callable[[int], str | None]]:
     """Return for each axis a function that tells why a size does not fit, or None."""
     model, length = config.model, config.batching.length
-    recurrent = model.name not in WITH_ATTENTION
+    mixer = mixer_config(model)
     over_tensor = {"the vocabulary": vocab_size}
-    if recurrent:
-        over_tensor["model.state"] = model.state
-    if ARCHITECTURES[model.name].has_mlp:
+    if architecture_of(model).has_mlp:
         over_tensor["model.mlp_features"] = model.mlp_features
-    if model.name in WITH_ATTENTION or model.name in WITH_HAWK:
-        over_tensor["model.heads"] = model.heads
-    if model.name in WITH_ATTENTION and model.kv_heads:
-        over_tensor["model.kv_heads"] = model.kv_heads
 
     def tensor(size):
-        for name, extent in over_tensor.items():
-            if extent % size:
-                return f"it must divide {name} = {extent}"
-        if recurrent and model.bidirectional and size > 1 and size % 2:
-            return "1 or even: half of the recurrent channels is read in reverse"
-        return None
+        return must_divide(size, over_tensor) or mixer.mesh_problem(model, length, "tensor", size)
 
     def fsdp(size):
-        return f"it must divide model.features = {model.features}" if model.features % size else None
+        over_fsdp = {"model.features": model.features}
+        return must_divide(size, over_fsdp) or mixer.mesh_problem(model, length, "fsdp", size)
 
     def sequence(size):
-        if size == 1:
-            return None
-        if not recurrent:
-            return f"{model.name} reads whole rows"
-        if length % size:
-            return f"it must divide batching.length = {length}"
+        problem = mixer.mesh_problem(model, length, "sequence", size)
+        problem = problem or must_divide(size, {"batching.length": length})
+        if problem is not None:
+            return problem
         own = length // size
-        if own < model.conv_width - 1:
-            return f"a device needs model.conv_width - 1 = {model.conv_width - 1} positions of a row"
         if own % min(config.train.loss_chunk, own):
             chunk = f"train.loss_chunk = {config.train.loss_chunk}"
             return f"the positions of a row that a device has must be a multiple of {chunk}"
@@ -186,23 +173,29 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(rows, *([sequence] if sequence else [])))
 
 
-def state_sharding(mesh: Mesh, state: TrainState) -> TrainState:
+def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPolicy]) -> TrainState:
     """Return the sharding of each array of a train state (or of its shapes).
 
-    Parameters lie as `birdie_jax.models.axes` tells, and whatever the optimizer keeps of each as that one;
-    each device has all of the rest.
+    Parameters are divided as their policies say, and whatever the optimizer keeps of each as that one; each
+    device has all of the rest.
     """
     whole = replicated(mesh)
+    policy_of = {_names(path): policy for path, policy in jax.tree_util.tree_leaves_with_path(policies)}
 
     def follow(path, leaf):
-        names = [str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey)]
-        return NamedSharding(mesh, parameter_spec("/".join(names), leaf.ndim)) if names else whole
+        names = _names(path)
+        return NamedSharding(mesh, partition_spec(policy_of[names].axes, leaf.ndim)) if names else whole
 
     shardings = jax.tree.map(lambda _: whole, state)
     return shardings.replace(
         params=jax.tree_util.tree_map_with_path(follow, state.params),
         optimizer=jax.tree_util.tree_map_with_path(follow, state.optimizer),
     )
+
+
+def _names(path: tuple) -> tuple[str, ...]:
+    """Return the names of a parameter in a path, which may begin with places in an optimizer's state."""
+    return tuple(str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

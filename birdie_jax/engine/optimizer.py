@@ -1,9 +1,11 @@
-"""AdamW as Mamba and the Birdie paper train: warm-up, cosine, clipping, decay on matrices only."""
+"""AdamW as Mamba and the Birdie paper train: warm-up, cosine, clipping, decay where a parameter has it."""
 
 import jax
 import optax
+from jaxtyping import PyTree
 
 from birdie_jax.config_sections import OptimizerConfig
+from birdie_jax.models.parameters import ParameterPolicy
 
 
 def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
@@ -21,21 +23,17 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
     )
 
 
-def make_optimizer(config: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
-    """Return clipping by global norm followed by AdamW; vectors and RG-LRUs have no weight decay.
+def make_optimizer(
+    config: OptimizerConfig, num_steps: int, policies: PyTree[ParameterPolicy]
+) -> optax.GradientTransformation:
+    """Return clipping by global norm followed by AdamW, each parameter decayed and scaled by its policy.
 
-    Vectors are told by their names, since those of scanned layers are stacked to matrices. Nothing of an
-    RG-LRU is decayed, its gates included (Birdie paper, appendix A.1: Hawk's official settings).
+    Args:
+        config: the section of the configuration.
+        num_steps: the train steps of the run.
+        policies: the policy of every parameter (`birdie_jax.models.parameters`).
     """
-
-    def decayed(params):
-        def is_decayed(path, _):
-            vector = path[-1].key.endswith(("scale", "bias"))
-            return not vector and all(part.key != "rg_lru" for part in path)
-
-        return jax.tree_util.tree_map_with_path(is_decayed, params)
-
-    return optax.chain(
+    optimizer = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
             learning_rate_schedule(config, num_steps),
@@ -43,6 +41,18 @@ def make_optimizer(config: OptimizerConfig, num_steps: int) -> optax.GradientTra
             b2=config.beta2,
             eps=config.epsilon,
             weight_decay=config.weight_decay,
-            mask=decayed,
+            mask=jax.tree.map(lambda policy: policy.weight_decay, policies),
         ),
     )
+
+    def scaled(policy: ParameterPolicy, change: jax.Array) -> jax.Array:
+        factor = policy.learning_rate_factor
+        return change if factor == 1.0 else factor * change
+
+    def update(
+        gradients: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        changes, state = optimizer.update(gradients, state, params)
+        return jax.tree.map(scaled, policies, changes), state
+
+    return optax.GradientTransformation(optimizer.init, update)

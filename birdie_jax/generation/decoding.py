@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Int
 
 from birdie_jax.generation.sampling import Sampling, choose
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.by_layer import hidden_by_layer, stack, unstack
 from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.unrolled_decode import stack_caches, unrolled_hidden, unstack_layers
 from birdie_jax.vocabulary import PADDING
 
 
@@ -142,13 +142,13 @@ def _by_scan(settings: Settings, params, state: Writing, rules: Rules):
 
 def _by_layer(settings: Settings, params, state: Writing, rules: Rules):
     model, layout = settings.model, causal_layout(len(state.token), 1)
-    layers = unstack(model, params, state.cache)
+    layers = unstack_layers(model, params, state.cache)
 
     def read_one(token, caches):
-        return hidden_by_layer(model, params, layers._replace(caches=caches), token[:, None], layout)
+        return unrolled_hidden(model, params, layers._replace(caches=caches), token[:, None], layout)
 
     state, tokens = _loop(settings, params, state.replace(cache=layers.caches), rules, read_one)
-    return state.replace(cache=stack(state.cache)), tokens
+    return state.replace(cache=stack_caches(state.cache)), tokens
 
 
 def _loop(settings: Settings, params, state: Writing, rules: Rules, read_one):

@@ -1,7 +1,12 @@
-"""Language models as functional linen modules: language_model.py is the whole, block.py has the mixers."""
+"""Language models as functional linen modules: language_model.py is the whole, block.py one layer of it.
 
-from birdie_jax.config import ModelConfig
+Each mixer is a file that registers the models it makes; importing it, here, is what makes them known.
+"""
+
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models import attention, birdie_ssm, gated_ssm, hawk  # noqa: F401 - they register models
 from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.registry import model_names, register_model
 
 
 def build_model(config: ModelConfig, vocab_size: int) -> LanguageModel:
@@ -13,4 +18,4 @@ def build_model(config: ModelConfig, vocab_size: int) -> LanguageModel:
     return LanguageModel(config, vocab_size)
 
 
-__all__ = ["LanguageModel", "build_model"]
+__all__ = ["LanguageModel", "build_model", "model_names", "register_model"]

@@ -1,6 +1,7 @@
 """The Transformer's sequence mixer: attention within packed samples, unmasked on the context."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -8,22 +9,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from birdie_jax.array_types import Activations, TokenMask
-from birdie_jax.models.layers import projection
+from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
+from birdie_jax.models.axes import must_divide
+from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout, own_segments
+from birdie_jax.models.registry import register_model
 from birdie_jax.models.rotary import rotate
 from birdie_jax.models.splash import fits as splash_fits
 from birdie_jax.models.splash import packed_splash_attention
 
 
-class KeysAndValues(NamedTuple):
+class KeyValueCache(NamedTuple):
     """What decoding carries from token to token: room for a fixed number of tokens.
 
     Attributes:
-        keys: of every token so far, already turned to its position.
-        values: of every token so far.
-        visible: true on the tokens of the sample that a next token may continue.
-        used: int32, slots that are filled, the same in all rows.
-        tokens: int32, tokens that the open sample of each row has.
+        keys: the keys of all tokens so far, already turned to their positions.
+        values: the values of all tokens so far.
+        visible: whether a token belongs to the sample that a next token may continue.
+        used: the number of filled slots, the same in all rows.
+        tokens: the number of tokens of the open sample of each row.
     """
 
     keys: Float[Array, "rows slots kv_heads width"]
@@ -33,11 +37,70 @@ class KeysAndValues(NamedTuple):
     tokens: Int[Array, " rows"]
 
 
+IMPLEMENTATIONS = ("", "xla", "cudnn", "splash", "splash_interpret")
+
+
+@dataclass(frozen=True)
+class AttentionConfig(MixerConfig):
+    """`config.model.attention`.
+
+    Attributes:
+        heads: the number of query heads.
+        kv_heads: the number of heads of keys and values; 0 = as many as `heads`.
+        rope_base: the base of the rotary frequencies.
+        implementation: xla, cudnn (NVIDIA), splash (TPU) or splash_interpret (the same kernel in the
+            interpreter); empty = splash on a TPU where a row is a multiple of 128 tokens, else xla.
+    """
+
+    section: ClassVar[str] = "attention"
+
+    heads: int = 16
+    kv_heads: int = 0
+    rope_base: float = 500_000.0
+    implementation: str = ""
+
+    def check_fields(self, require: Require) -> None:
+        """Check each field by itself."""
+        require(self.heads >= 1, "model.attention.heads", "at least 1")
+        require(self.kv_heads >= 0, "model.attention.kv_heads", "at least 0")
+        require(self.rope_base > 1, "model.attention.rope_base", "more than 1")
+        known = self.implementation in IMPLEMENTATIONS
+        require(known, "model.attention.implementation", ", ".join(IMPLEMENTATIONS))
+
+    def check_model(self, config: Config, require: Require) -> None:
+        """Check how features divide into heads, rows into the kernel's blocks; and the mesh."""
+        features = config.model.features
+        allowed = f"a divisor of model.features = {features} into heads of an even width"
+        require(features % (2 * self.heads) == 0, "model.attention.heads", allowed)
+        allowed = f"a divisor of model.attention.heads = {self.heads}, or 0 for as many"
+        divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
+        require(divides, "model.attention.kv_heads", allowed)
+        if self.implementation.startswith("splash"):
+            allowed = "a multiple of 128, the block of model.attention.implementation splash"
+            require(config.batching.length % 128 == 0, "batching.length", allowed)
+        allowed = f"1 for {config.model.name}: attention reads whole rows"
+        require(config.mesh.sequence == 1, "mesh.sequence", allowed)
+
+    def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
+        """Return why attention cannot be divided: `tensor` divides heads, and nothing divides a row."""
+        if axis == "tensor":
+            heads = {"model.attention.heads": self.heads}
+            kv_heads = {"model.attention.kv_heads": self.kv_heads} if self.kv_heads else {}
+            return must_divide(size, heads | kv_heads)
+        if axis == "sequence" and size > 1:
+            return f"{model.name} reads whole rows"
+        return None
+
+    def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
+        """Return 12 * layers * length * features: all pairs of tokens as in PaLM, whatever the mask."""
+        return 12.0 * model.layers * length * model.features
+
+
 def packed_mask(layout: Layout, bidirectional: bool) -> Bool[Array, "rows length length"]:
     """Return which token (second axis) may attend to which (third).
 
     Within a sample, to itself and those before it, and, where `bidirectional`, to the whole context: since
-    the context is the sample's beginning, only context tokens gain by that. The start token is no part of
+    the context is the sample's beginning, that changes context tokens alone. The start token is no part of
     the context (Birdie paper, appendix E.1: attn_mask). Across samples, and to padding, nothing.
     """
     segments = own_segments(layout)
@@ -64,7 +127,7 @@ def packed_attention(
             query, key, value, layout, bidirectional=bidirectional, interpret=interpret
         )
 
-    def written_mask(query, key, value):
+    def masked(query, key, value):
         mask = packed_mask(layout, bidirectional)[:, None]
         backend = implementation if implementation == "cudnn" else "xla"
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=backend)
@@ -72,8 +135,8 @@ def packed_attention(
     if implementation in ("splash", "splash_interpret"):
         return splash(query, key, value, interpret=implementation == "splash_interpret")
     if implementation is None and splash_fits(query.shape[1]):
-        return jax.lax.platform_dependent(query, key, value, tpu=splash, default=written_mask)
-    return written_mask(query, key, value)
+        return jax.lax.platform_dependent(query, key, value, tpu=splash, default=masked)
+    return masked(query, key, value)
 
 
 class Attention(nn.Module):
@@ -86,16 +149,16 @@ class Attention(nn.Module):
     within the sample. Every `heads / kv_heads` queries share a key and a value.
 
     Attributes:
-        features: width D of input and output.
-        heads: query heads, a divisor of `features`; a head has an even number of channels.
-        kv_heads: heads of keys and values, a divisor of `heads`.
-        rope_base: base of the rotary frequencies.
+        features: the width D of input and output.
+        heads: the number of query heads, a divisor of `features`; a head has an even number of channels.
+        kv_heads: the number of heads of keys and values, a divisor of `heads`.
+        rope_base: the base of the rotary frequencies.
         bidirectional: whether the context attends to the whole context.
-        dtype: type of the matrix products; the softmax is in float32.
+        dtype: the type of the matrix products; the softmax is in float32.
         implementation: "xla" or "cudnn" of `jax.nn.dot_product_attention`, "splash" (TPU), or
             "splash_interpret" (the same in the interpreter); None = the best one for the platform. Beside a
             cache, splash does not run, and "xla" does.
-        output_scale: multiplies the initial size of W_out.
+        output_scale: the factor of the initial size of W_out.
     """
 
     features: int
@@ -107,10 +170,26 @@ class Attention(nn.Module):
     implementation: str | None = None
     output_scale: float = 1.0
 
+    @classmethod
+    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Attention":
+        """Return the mixer of `config`; see `registry.Mixer`."""
+        section = config.section(AttentionConfig)
+        return cls(
+            features=config.features,
+            heads=section.heads,
+            kv_heads=section.kv_heads or section.heads,
+            rope_base=section.rope_base,
+            bidirectional=config.bidirectional,
+            dtype=jnp.dtype(config.dtype),
+            implementation=section.implementation or None,
+            output_scale=output_scale,
+            **module,
+        )
+
     @nn.compact
     def __call__(
-        self, x: Activations, layout: Layout, cache: KeysAndValues | None = None
-    ) -> tuple[Activations, KeysAndValues | None]:
+        self, x: Activations, layout: Layout, cache: KeyValueCache | None = None
+    ) -> tuple[Activations, KeyValueCache | None]:
         """Mix along the sequence.
 
         Args:
@@ -148,13 +227,13 @@ class Attention(nn.Module):
             mixed = jax.nn.dot_product_attention(
                 query, cache.keys, cache.values, mask=mask[:, None], implementation=backend
             )
-        y = projection(self.features, "out", self.dtype, self.output_scale)(mixed.reshape(x.shape))
+        y = output_projection(self.features, "out", self.dtype, self.output_scale)(mixed.reshape(x.shape))
         if cache is not None:
             # There is no error on the device: NaN is what cannot be taken for an answer.
             y = jnp.where(cache.used > cache.keys.shape[1], jnp.nan, y)
         return y, cache
 
-    def empty_cache(self, rows: int, length: int | None = None) -> KeysAndValues:
+    def empty_cache(self, rows: int, length: int | None = None) -> KeyValueCache:
         """Return the cache from which `rows` new samples of at most `length` tokens start.
 
         Raises:
@@ -162,10 +241,10 @@ class Attention(nn.Module):
         """
         if length is None:
             raise ValueError(
-                "empty_cache: attention needs the most tokens that a row will have; found None"
+                "empty_cache: attention needs length, the maximum number of tokens of a row; found None"
             )
         shape = (rows, length, self.kv_heads, self.features // self.heads)
-        return KeysAndValues(
+        return KeyValueCache(
             keys=jnp.zeros(shape, self.dtype),
             values=jnp.zeros(shape, self.dtype),
             visible=jnp.zeros((rows, length), bool),
@@ -175,8 +254,14 @@ class Attention(nn.Module):
 
 
 def _extended(
-    cache: KeysAndValues, layout: Layout, mask: Array, *, key: Array, value: Array, tokens: Array
-) -> tuple[KeysAndValues, Bool[Array, "rows length slots"]]:
+    cache: KeyValueCache,
+    layout: Layout,
+    mask: Bool[Array, "rows length length"],
+    *,
+    key: Float[Array, "rows length kv_heads width"],
+    value: Float[Array, "rows length kv_heads width"],
+    tokens: Int[Array, " rows"],
+) -> tuple[KeyValueCache, Bool[Array, "rows length slots"]]:
     """Return the cache with the tokens of this call, and which of its slots each of them may attend to."""
     length, slots = key.shape[1], cache.keys.shape[1]
     if length > slots:
@@ -185,7 +270,7 @@ def _extended(
     continues = ~jax.lax.associative_scan(jnp.logical_or, layout.forward_reset, axis=1)
     earlier = continues[:, :, None] & cache.visible[:, None, :]
     mask = jax.lax.dynamic_update_slice(earlier, mask, (0, 0, cache.used))
-    extended = KeysAndValues(
+    extended = KeyValueCache(
         keys=jax.lax.dynamic_update_slice(cache.keys, key, (0, cache.used, 0, 0)),
         values=jax.lax.dynamic_update_slice(cache.values, value, (0, cache.used, 0, 0)),
         visible=jax.lax.dynamic_update_slice(
@@ -201,3 +286,6 @@ def _open_sample(layout: Layout) -> TokenMask:
     """Return the tokens of the sample that the last token belongs to, if it is one."""
     segments = layout.segment_ids
     return (segments == segments[:, -1:]) & (segments > 0)
+
+
+register_model("transformer", mixer=Attention, config=AttentionConfig, has_mlp=True)

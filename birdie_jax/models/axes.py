@@ -1,13 +1,14 @@
-"""Where everything lies on the device mesh: one table of logical axes, one of parameters.
+"""What is divided over which axes of the device mesh, by logical axes.
 
-The mesh has four axes. Rows of a batch are divided over `data` and `fsdp`, positions of a row over
-`sequence`; the channels between a block's first and last projection, and the vocabulary, over `tensor`.
-Parameters are divided over `tensor` likewise, and over `fsdp` along the features of the residual stream:
-there they are put together where they are used, and their gradients are taken apart again (ZeRO,
-Rajbhandari et al. 2020; the two projections around `tensor` as in Megatron-LM, Shoeybi et al. 2019).
+The mesh has four axes. Rows of a batch are divided over `data` and `fsdp`, tokens of a row over `sequence`;
+the channels between a block's first and last projection, and the vocabulary, over `tensor`. Parameters are
+divided over `tensor` too, and over `fsdp` along the features of the residual stream: there they are
+gathered where they are used, and their gradients are divided again (ZeRO, Rajbhandari et al. 2020; the two
+projections around `tensor` as in Megatron-LM, Shoeybi et al. 2019). The logical axes of a parameter are
+given where it is created (`parameters`).
 """
 
-import re
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 
@@ -18,10 +19,10 @@ from jaxtyping import Array
 MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 ROW_AXES = ("data", "fsdp")
 
-# Mesh axes of each logical axis; a logical axis None lies on none.
+# The mesh axes of each logical axis; what has the logical axis None is whole on every device.
 _MESH_AXES_OF = {
     "rows": ROW_AXES,
-    # Rows while they read a table whose features lie on `fsdp`.
+    # Rows while they read a table whose features are divided over `fsdp`.
     "reading rows": ("data",),
     "length": ("sequence",),
     "features": ("fsdp",),
@@ -29,38 +30,41 @@ _MESH_AXES_OF = {
     "vocab": ("tensor",),
 }
 
-# The first pattern found in a parameter's path tells its last axes; one before them, of layers, is whole.
-_PARAMETERS = (
-    (r"(embedding|head)$", ("vocab", "features")),
-    (r"rg_lru/\w+_gate/kernel$", ("inner", None, None)),
-    (r"(rg_lru/(\w+_gate/bias|decay)|mixer/forget_bias)$", ("inner",)),
-    # Short vectors of the residual stream: gathering them would cost more than they take.
-    (r"norm/scale$", (None,)),
-    (r"convolution/kernel$", (None, None)),
-    (r"/out/kernel$", ("inner", "features")),
-    (r"(mixer|mlp)/\w+/kernel$", ("features", "inner")),
-)
+LogicalAxes = tuple[str | None, ...]
 
 
-def kernel_axes(name: str) -> tuple[str, str]:
-    """Return the logical axes of the weights of the projection `name`: "out" leads back to the features."""
-    return ("inner", "features") if name == "out" else ("features", "inner")
-
-
-def parameter_spec(path: str, dimensions: int) -> PartitionSpec:
-    """Return where a parameter of a language model lies.
+def partition_spec(axes: LogicalAxes, dimensions: int) -> PartitionSpec:
+    """Return the mesh axes of each dimension of a parameter.
 
     Args:
-        path: its names joined by "/", such as "blocks/mixer/out/kernel".
-        dimensions: of the array.
+        axes: the logical axes of its last dimensions.
+        dimensions: the number of its dimensions; those before, of scanned layers, are whole.
 
     Raises:
-        ValueError: no rule tells of such a parameter.
+        ValueError: an axis is unknown, or there are more of them than dimensions.
     """
-    for pattern, logical in _PARAMETERS:
-        if re.search(pattern, path):
-            return _spec((None,) * (dimensions - len(logical)) + logical)
-    raise ValueError(f"axes: no rule tells where parameter {path!r} lies on a mesh")
+    unknown = [name for name in axes if name is not None and name not in _MESH_AXES_OF]
+    if unknown or len(axes) > dimensions:
+        known = ", ".join(map(repr, _MESH_AXES_OF))
+        raise ValueError(
+            f"axes of a parameter: found {axes} for {dimensions} dimensions; allowed: one of {known} or "
+            "None for each of the last"
+        )
+    whole = (None,) * (dimensions - len(axes))
+    return PartitionSpec(*whole, *(_MESH_AXES_OF[name][0] if name else None for name in axes))
+
+
+def must_divide(size: int, extents: Mapping[str, int]) -> str | None:
+    """Return why `size` devices cannot divide extents evenly; None if they can.
+
+    Args:
+        size: the number of devices.
+        extents: what is divided, by the names of the fields that say how much of it there is.
+    """
+    for name, extent in extents.items():
+        if extent % size:
+            return f"it must divide {name} = {extent}"
+    return None
 
 
 def mesh_size(axis: str) -> int:
@@ -70,13 +74,13 @@ def mesh_size(axis: str) -> int:
 
 
 def dividing_axes(logical: str | None, extent: int) -> tuple[str, ...]:
-    """Return the mesh axes that a logical axis of `extent` lies on; none if they do not divide it."""
+    """Return the mesh axes that divide a logical axis of `extent`; none if they do not divide it evenly."""
     axes = tuple(axis for axis in _MESH_AXES_OF.get(logical, ()) if mesh_size(axis) > 1)
     return axes if extent % prod(map(mesh_size, axes)) == 0 else ()
 
 
 def constrained(x: Array, *logical: str | None) -> Array:
-    """Return `x`, to be held by the devices as its logical axes tell.
+    """Return `x`, divided over the devices by its logical axes.
 
     An axis that cannot be divided evenly is whole on every device. Where rows are all that is divided, XLA
     is left alone: it follows the batch.
@@ -102,7 +106,3 @@ def _gathered_backward(logical, _, gradient):
 
 
 gathered.defvjp(_gathered_forward, _gathered_backward)
-
-
-def _spec(logical):
-    return PartitionSpec(*(_MESH_AXES_OF.get(name, (None,))[0] for name in logical))

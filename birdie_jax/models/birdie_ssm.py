@@ -1,19 +1,27 @@
 """The Minimalist Birdie SSM of the early draft: two maps into the state, one out of it."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from birdie_jax.array_types import Activations
-from birdie_jax.models.layers import projection
+from birdie_jax.config_sections import ModelConfig, Require
+from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.recurrence import (
     RecurrentCache,
+    RecurrentConfig,
     ScanSettings,
     empty_recurrent_cache,
+    recurrent_attributes,
     recurrent_layer,
 )
-from pallas_kernels.gated_scan import BIRDIE_SSM
+from birdie_jax.models.registry import register_model
+from pallas_kernels.gated_scan import Cell, gelu, sigmoid
 
 INPUT_ACTIVATIONS = {
     "tanh": jnp.tanh,
@@ -21,6 +29,48 @@ INPUT_ACTIVATIONS = {
     "gelu": jax.nn.gelu,
     "identity": lambda x: x,
 }
+
+
+@dataclass(frozen=True)
+class BirdieSSMConfig(RecurrentConfig):
+    """`config.model.birdie_ssm`.
+
+    Attributes:
+        input_activation: tau, one of `INPUT_ACTIVATIONS`.
+    """
+
+    section: ClassVar[str] = "birdie_ssm"
+
+    input_activation: str = "tanh"
+
+    def check_fields(self, require: Require) -> None:
+        """Check each field by itself."""
+        known = self.input_activation in INPUT_ACTIVATIONS
+        require(known, "model.birdie_ssm.input_activation", ", ".join(INPUT_ACTIVATIONS))
+
+
+def _recurrence_inputs(
+    parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
+) -> tuple[Array, Array]:
+    """Return f_t and z_t, by which h_t = f_t * h_{t-1} + z_t."""
+    del parameters, not_reset
+    z, w_f_x = operands
+    f = sigmoid(w_f_x)
+    return f, z
+
+
+BIRDIE_SSM = Cell(
+    name="birdie_ssm",
+    operands=("input", "forget_gate"),
+    parameters=(),
+    recurrence_inputs=_recurrence_inputs,
+    # The model has no output gate, and does not use it.
+    readout=gelu,
+    transcendentals=1,
+    # z = 0, f = 1.
+    identity_operands=(0.0, 1e4),
+)
+"""The recurrence of the Minimalist Birdie SSM: see `BirdieSSM`."""
 
 
 class BirdieSSM(nn.Module):
@@ -37,14 +87,14 @@ class BirdieSSM(nn.Module):
     Where `bidirectional`, the second half of the channels runs in reverse on the context.
 
     Attributes:
-        features: width D of input and output.
-        state: recurrent channels N, even.
+        features: the width D of input and output.
+        state: the recurrent channels N, even.
         input_activation: tau, one of `INPUT_ACTIVATIONS`.
         bidirectional: whether the second half of the state runs in reverse on the context.
-        dtype: type of the matrix products.
-        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
-        scan_implementation: for `gated_scan`; None = the best one for the platform.
-        output_scale: multiplies the initial size of W_out.
+        dtype: the type of the matrix products.
+        scan_dtype: the type of f, z and h where they go through memory; the carry is float32.
+        scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
+        output_scale: the factor of the initial size of W_out.
     """  # noqa: D400, D415
 
     features: int
@@ -56,28 +106,41 @@ class BirdieSSM(nn.Module):
     scan_implementation: str | None = None
     output_scale: float = 1.0
 
+    @classmethod
+    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "BirdieSSM":
+        """Return the mixer of `config`; see `registry.Mixer`."""
+        return cls(
+            input_activation=config.section(BirdieSSMConfig).input_activation,
+            output_scale=output_scale,
+            **recurrent_attributes(config),
+            **module,
+        )
+
     @nn.compact
     def __call__(
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
         """Mix along the sequence; arguments and results are those of `GatedSSM`."""
-        activation = INPUT_ACTIVATIONS[self.input_activation]
-        entry = activation(projection(self.state, "input", self.dtype)(x))
-        forget_gate = projection(self.state, "forget_gate", self.dtype)(x)
-        y, last = recurrent_layer(
+        tau = INPUT_ACTIVATIONS[self.input_activation]
+        z = tau(projection(self.state, "input", self.dtype)(x))
+        w_f_x = projection(self.state, "forget_gate", self.dtype)(x)
+        h, last = recurrent_layer(
             BIRDIE_SSM,
-            (entry, forget_gate),
+            (z, w_f_x),
             None,
             (),
             layout=layout,
             initial=None if cache is None else cache.state,
             settings=ScanSettings(self.bidirectional, self.scan_dtype, self.scan_implementation),
         )
-        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
-        return y, None if cache is None else cache.after(last, cache.conv_tail)
+        y = output_projection(self.features, "out", self.dtype, self.output_scale)(h)
+        return y, None if cache is None else cache.updated(last, cache.conv_tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
         del length
         channels = self.state // 2 if self.bidirectional else self.state
         return empty_recurrent_cache(rows, channels, (0, self.features), self.dtype)
+
+
+register_model("birdie_ssm", mixer=BirdieSSM, config=BirdieSSMConfig)

@@ -1,5 +1,8 @@
 """The Gated SSM: one sequence mixer, causal or bidirectional on the context."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,15 +10,41 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from birdie_jax.array_types import Activations, Key
-from birdie_jax.models.layers import ShortConvolution, projection
+from birdie_jax.config_sections import ModelConfig, Require
+from birdie_jax.models.layers import ShortConvolution, output_projection, projection
 from birdie_jax.models.layout import Layout
+from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.recurrence import (
     RecurrentCache,
+    RecurrentConfig,
     ScanSettings,
     empty_recurrent_cache,
+    recurrent_attributes,
     recurrent_layer,
 )
-from pallas_kernels.gated_scan import GATED_SSM
+from birdie_jax.models.registry import register_model
+from pallas_kernels.gated_scan import Cell, gelu, sigmoid
+
+
+@dataclass(frozen=True)
+class GatedSSMConfig(RecurrentConfig):
+    """`config.model.gated_ssm`.
+
+    Attributes:
+        conv_width: the taps of the short convolution of gated_ssm_plus; the other models have none.
+    """
+
+    section: ClassVar[str] = "gated_ssm"
+
+    conv_width: int = 4
+
+    def conv_taps(self, model: ModelConfig) -> int:
+        """Return the taps of the short convolution in a model; 0 without one."""
+        return self.conv_width if model.name == "gated_ssm_plus" else 0
+
+    def check_fields(self, require: Require) -> None:
+        """Check each field by itself."""
+        require(self.conv_width >= 1, "model.gated_ssm.conv_width", "at least 1")
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -26,6 +55,32 @@ def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float3
     """
     timescale = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(2.0), jnp.log(200.0)))
     return jnp.log(timescale - 1)
+
+
+def _recurrence_inputs(
+    parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
+) -> tuple[Array, Array]:
+    """Return f_t and i_t * z_t, by which h_t = f_t * h_{t-1} + i_t * z_t."""
+    del not_reset
+    (b_f,) = parameters
+    w_i_x, z, w_f_x = operands
+    f = sigmoid(w_f_x + b_f)
+    i = sigmoid(w_i_x)
+    return f, i * z
+
+
+GATED_SSM = Cell(
+    name="gated_ssm",
+    operands=("input_gate", "input", "forget_gate"),
+    parameters=("forget_bias",),
+    recurrence_inputs=_recurrence_inputs,
+    # o_t = GeLU(W_o x_t) multiplies h_t.
+    readout=gelu,
+    transcendentals=3,
+    # i = 1/2, z = 0, f = 1.
+    identity_operands=(0.0, 0.0, 1e4),
+)
+"""The recurrence of the Gated SSM: see `GatedSSM`."""
 
 
 class GatedSSM(nn.Module):
@@ -45,14 +100,14 @@ class GatedSSM(nn.Module):
     computation are those of the causal model.
 
     Attributes:
-        features: width D of input and output.
-        state: recurrent channels N, even.
-        conv_width: taps of the convolution; 0 = none.
-        bidirectional: whether the second half runs in reverse.
-        dtype: type of the matrix products.
-        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
-        scan_implementation: for `gated_scan`; None = the best one for the platform.
-        output_scale: multiplies the initial size of W_out.
+        features: the width D of input and output.
+        state: the recurrent channels N, even.
+        conv_width: the taps of the convolution; 0 = none.
+        bidirectional: whether the second half of the channels runs in reverse.
+        dtype: the type of the matrix products.
+        scan_dtype: the type of f, i * z and h where they go through memory; the carry is float32.
+        scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
+        output_scale: the factor of the initial size of W_out.
     """  # noqa: D400, D415
 
     features: int
@@ -64,6 +119,16 @@ class GatedSSM(nn.Module):
     scan_implementation: str | None = None
     output_scale: float = 1.0
 
+    @classmethod
+    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "GatedSSM":
+        """Return the mixer of `config`; see `registry.Mixer`."""
+        return cls(
+            conv_width=config.section(GatedSSMConfig).conv_taps(config),
+            output_scale=output_scale,
+            **recurrent_attributes(config),
+            **module,
+        )
+
     @nn.compact
     def __call__(
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
@@ -73,30 +138,31 @@ class GatedSSM(nn.Module):
         Args:
             x: normalised inputs.
             layout: the resets that keep samples, padding and the target's future apart.
-            cache: state after an earlier part of the same samples, or `empty_cache` to start one.
+            cache: the state after an earlier part of the same samples, or `empty_cache` to start one.
 
         Returns:
             Outputs, and the cache that continues after the last token (None if none was given).
         """
-        output_gate = projection(self.state, "output_gate", self.dtype)(x)
+        w_o_x = projection(self.state, "output_gate", self.dtype)(x)
         initial, tail = (None, None) if cache is None else cache
         if self.conv_width:
             x, tail = ShortConvolution(self.conv_width, self.dtype, name="convolution")(x, layout, tail)
-        forget_bias = self.param("forget_bias", slow_to_fast, (self.state,), jnp.float32)
-        operands = tuple(
-            projection(self.state, name, self.dtype)(x) for name in ("input_gate", "input", "forget_gate")
-        )
-        y, last = recurrent_layer(
+        policy = ParameterPolicy(axes=("inner",), weight_decay=False)
+        b_f = parameter(self, "forget_bias", slow_to_fast, (self.state,), policy)
+        w_i_x = projection(self.state, "input_gate", self.dtype)(x)
+        z = projection(self.state, "input", self.dtype)(x)
+        w_f_x = projection(self.state, "forget_gate", self.dtype)(x)
+        o_h, last = recurrent_layer(
             GATED_SSM,
-            operands,
-            output_gate,
-            (forget_bias,),
+            (w_i_x, z, w_f_x),
+            w_o_x,
+            (b_f,),
             layout=layout,
             initial=initial,
             settings=ScanSettings(self.bidirectional, self.scan_dtype, self.scan_implementation),
         )
-        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
-        return y, None if cache is None else cache.after(last, tail)
+        y = output_projection(self.features, "out", self.dtype, self.output_scale)(o_h)
+        return y, None if cache is None else cache.updated(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
@@ -104,3 +170,8 @@ class GatedSSM(nn.Module):
         channels = self.state // 2 if self.bidirectional else self.state
         tail = (max(self.conv_width - 1, 0), self.features)
         return empty_recurrent_cache(rows, channels, tail, self.dtype)
+
+
+register_model("gated_ssm", mixer=GatedSSM, config=GatedSSMConfig)
+register_model("gated_ssm_mlp", mixer=GatedSSM, config=GatedSSMConfig, has_mlp=True)
+register_model("gated_ssm_plus", mixer=GatedSSM, config=GatedSSMConfig, has_mlp=True)

@@ -1,13 +1,63 @@
 """Hawk's sequence mixer: a short convolution and an RG-LRU, gated."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 
 from birdie_jax.array_types import Activations
-from birdie_jax.models.layers import ShortConvolution, projection
+from birdie_jax.config_sections import Config, ModelConfig, Require
+from birdie_jax.models.axes import must_divide
+from birdie_jax.models.layers import ShortConvolution, output_projection, projection
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.recurrence import RecurrentCache, empty_recurrent_cache
+from birdie_jax.models.recurrence import (
+    RecurrentCache,
+    RecurrentConfig,
+    empty_recurrent_cache,
+    recurrent_attributes,
+)
+from birdie_jax.models.registry import register_model
 from birdie_jax.models.rg_lru import RGLRU
+
+
+@dataclass(frozen=True)
+class HawkConfig(RecurrentConfig):
+    """`config.model.hawk`.
+
+    Attributes:
+        heads: the groups of the RG-LRU's block-diagonal gates.
+        conv_width: the taps of the short convolution.
+    """
+
+    section: ClassVar[str] = "hawk"
+
+    heads: int = 16
+    conv_width: int = 4
+
+    def conv_taps(self, model: ModelConfig) -> int:
+        """Return the taps of the short convolution in a model."""
+        del model
+        return self.conv_width
+
+    def check_fields(self, require: Require) -> None:
+        """Check each field by itself."""
+        require(self.heads >= 1, "model.hawk.heads", "at least 1")
+        require(self.conv_width >= 1, "model.hawk.conv_width", "at least 1")
+
+    def check_model(self, config: Config, require: Require) -> None:
+        """Check that the heads divide the channels, and what the convolution needs."""
+        super().check_model(config, require)
+        state = config.model.state
+        require(state % self.heads == 0, "model.hawk.heads", f"a divisor of model.state = {state}")
+
+    def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
+        """Return why the mixer cannot be divided: `tensor` divides whole heads."""
+        if axis == "tensor":
+            problem = must_divide(size, {"model.state": model.state, "model.hawk.heads": self.heads})
+            if problem is not None:
+                return problem
+        return super().mesh_problem(model, length, axis, size)
 
 
 class Hawk(nn.Module):
@@ -19,15 +69,15 @@ class Hawk(nn.Module):
     Gated SSM+.
 
     Attributes:
-        features: width D of input and output.
-        state: recurrent channels N, even.
-        heads: groups of the RG-LRU's block-diagonal gates, a divisor of `state`.
-        conv_width: taps of the convolution.
+        features: the width D of input and output.
+        state: the recurrent channels N, even.
+        heads: the groups of the RG-LRU's block-diagonal gates, a divisor of `state`.
+        conv_width: the taps of the convolution.
         bidirectional: whether the second half of the state runs in reverse on the context.
-        dtype: type of the matrix products.
-        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
-        scan_implementation: for `gated_scan`; None = the best one for the platform.
-        output_scale: multiplies the initial size of W_out.
+        dtype: the type of the matrix products.
+        scan_dtype: the type of the recurrence where it goes through memory; the carry is float32.
+        scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
+        output_scale: the factor of the initial size of W_out.
     """  # noqa: D400, D415
 
     features: int
@@ -40,27 +90,39 @@ class Hawk(nn.Module):
     scan_implementation: str | None = None
     output_scale: float = 1.0
 
+    @classmethod
+    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Hawk":
+        """Return the mixer of `config`; see `registry.Mixer`."""
+        section = config.section(HawkConfig)
+        return cls(
+            heads=section.heads,
+            conv_width=section.conv_width,
+            output_scale=output_scale,
+            **recurrent_attributes(config),
+            **module,
+        )
+
     @nn.compact
     def __call__(
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
         """Mix along the sequence; arguments and results are those of `GatedSSM`."""
         output_gate = projection(self.state, "output_gate", self.dtype)(x)
-        entry = projection(self.state, "input", self.dtype)(x)
+        u = projection(self.state, "input", self.dtype)(x)
         initial, tail = (None, None) if cache is None else cache
-        entry, tail = ShortConvolution(self.conv_width, self.dtype, "inner", name="convolution")(
-            entry, layout, tail
+        u, tail = ShortConvolution(self.conv_width, self.dtype, "inner", name="convolution")(
+            u, layout, tail
         )
-        y, last = RGLRU(
+        gated, last = RGLRU(
             self.heads,
             self.bidirectional,
             self.dtype,
             self.scan_dtype,
             self.scan_implementation,
             name="rg_lru",
-        )(entry, layout, initial, output_gate)
-        y = projection(self.features, "out", self.dtype, self.output_scale)(y)
-        return y, None if cache is None else cache.after(last, tail)
+        )(u, layout, initial, output_gate)
+        y = output_projection(self.features, "out", self.dtype, self.output_scale)(gated)
+        return y, None if cache is None else cache.updated(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""
@@ -71,3 +133,7 @@ class Hawk(nn.Module):
             (self.conv_width - 1, self.state),
             self.dtype,
         )
+
+
+register_model("hawk", mixer=Hawk, config=HawkConfig)
+register_model("hawk_mlp", mixer=Hawk, config=HawkConfig, has_mlp=True)

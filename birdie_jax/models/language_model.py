@@ -7,12 +7,14 @@ from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
-from birdie_jax.config import ModelConfig
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models import matmul
 from birdie_jax.models.axes import constrained
-from birdie_jax.models.block import Block, Cache, make_mixer
+from birdie_jax.models.block import Block, make_mixer
 from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, packed_layout
+from birdie_jax.models.parameters import SCANNED_COLLECTIONS, ParameterPolicy, parameter
+from birdie_jax.models.registry import Cache
 
 _REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -24,8 +26,8 @@ class LanguageModel(nn.Module):
     """A stack of blocks between an embedding table and a head, layers stacked on a leading axis.
 
     Attributes:
-        config: architecture.
-        vocab_size: rows of the embedding table.
+        config: the architecture.
+        vocab_size: the number of rows of the embedding table.
     """
 
     config: ModelConfig
@@ -36,15 +38,17 @@ class LanguageModel(nn.Module):
         config = self.config
         table_shape = (self.vocab_size, config.features)
         table_init = nn.initializers.normal(config.features**-0.5)
-        self.embedding = self.param("embedding", table_init, table_shape, jnp.float32)
+        # Looked up in float32; `token_scores` multiplies in the type of what it is given.
+        policy = ParameterPolicy(("vocab", "features"), weight_decay=True)
+        self.embedding = parameter(self, "embedding", table_init, table_shape, policy)
         if not config.tie_embeddings:
-            self.head = self.param("head", table_init, table_shape, jnp.float32)
+            self.head = parameter(self, "head", table_init, table_shape, policy)
         block = Block
         if config.remat != "none":
             block = nn.remat(Block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
         self.blocks = nn.scan(
             block,
-            variable_axes={"params": 0},
+            variable_axes=SCANNED_COLLECTIONS,
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast),
             length=config.layers,
@@ -71,12 +75,12 @@ class LanguageModel(nn.Module):
         return constrained(x, "rows", "length", None)
 
     def normalise(self, x: Activations) -> Activations:
-        """Return what the head reads of what the last block leaves."""
+        """Return what the head reads: the normalised output of the last block."""
         return self.final_norm(x)
 
-    def _rows_of_table(self, tokens):
-        # A device reads its part of the features for all rows that its neighbours along `fsdp` have: that
-        # moves activations, and not the table.
+    def _rows_of_table(self, tokens: TokenIds) -> Activations:
+        # A device reads its part of the features for all rows of the devices along `fsdp`: that moves
+        # activations, and not the table.
         tokens = constrained(tokens, "reading rows", "length")
         return constrained(self.embedding[tokens], "reading rows", "length", "features")
 
@@ -92,8 +96,8 @@ class LanguageModel(nn.Module):
         """Return the cache from which `rows` new samples start, one slice a layer.
 
         Args:
-            rows: samples, one a row.
-            length: most tokens that a row will have; a model without attention does not read it.
+            rows: the number of samples, one a row.
+            length: the maximum number of tokens of a row; a model without attention does not read it.
 
         Raises:
             ValueError: the model has attention and `length` is not given.

@@ -1,55 +1,84 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
-from functools import partial
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
 
-from birdie_jax.array_types import Activations
+from birdie_jax.array_types import Activations, Key, TokenIds
 from birdie_jax.models import matmul
-from birdie_jax.models.axes import constrained, dividing_axes, gathered, kernel_axes
+from birdie_jax.models.axes import constrained, dividing_axes, gathered
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.over_sequence import convolution_over_devices
+from birdie_jax.models.parameters import ParameterPolicy, parameter
+from birdie_jax.models.sequence_parallel import sharded_convolution
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32 (Zhang and Sennrich 2019)."""
+    """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32 (Zhang and Sennrich 2019).
+
+    Attributes:
+        epsilon: the number added to the mean square.
+    """
 
     epsilon: float = 1e-6
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
         """Return `x` with unit mean square times a learned scale, in the type of `x`."""
-        scale = self.param("scale", nn.initializers.ones_init(), (x.shape[-1],), jnp.float32)
+        # Whole on every device: gathering so short a vector would cost more than it takes.
+        policy = ParameterPolicy((None,), weight_decay=False)
+        scale = parameter(self, "scale", nn.initializers.ones_init(), (x.shape[-1],), policy)
         x32 = x.astype(jnp.float32)
         inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
         return (x32 * inverse * scale).astype(x.dtype)
 
 
-def projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -> nn.Dense:
-    """Linear map without bias; weights are normal with variance `scale`^2 / inputs, kept in float32."""
-    return nn.Dense(
-        features,
-        use_bias=False,
-        dtype=dtype,
-        param_dtype=jnp.float32,
-        kernel_init=nn.initializers.variance_scaling(scale**2, "fan_in", "normal"),
-        dot_general=partial(_product_on_mesh, kernel_axes(name)),
-        name=name,
-    )
+class Projection(nn.Module):
+    """y = W x, without bias; weights are normal with variance `scale`^2 / inputs.
+
+    Attributes:
+        features: the width of y.
+        axes: the logical axes of the weights, inputs first.
+        dtype: the type of the matrix product.
+        scale: the factor of the initial size of the weights.
+    """
+
+    features: int
+    axes: tuple[str | None, str | None]
+    dtype: jnp.dtype
+    scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
+        """Map each token independently."""
+        init = nn.initializers.variance_scaling(self.scale**2, "fan_in", "normal")
+        policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
+        kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
+        y = matmul.matmul(x.astype(self.dtype), gathered(kernel, self.axes))
+        if y.ndim != 3:
+            return y
+        return constrained(y, "rows", "length", "inner" if self.axes[1] == "inner" else None)
 
 
-def _product_on_mesh(axes, x, kernel, dimension_numbers, precision=None):
-    y = matmul.dot_general(x, gathered(kernel, axes), dimension_numbers, precision)
-    if y.ndim != 3:
-        return y
-    return constrained(y, "rows", "length", "inner" if axes[1] == "inner" else None)
+def projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -> Projection:
+    """Return the projection `name` of the residual stream into the channels of a layer."""
+    return Projection(features, ("features", "inner"), dtype, scale, name=name)
+
+
+def output_projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -> Projection:
+    """Return the projection `name` of the channels of a layer back to the residual stream."""
+    return Projection(features, ("inner", "features"), dtype, scale, name=name)
 
 
 class GatedMLP(nn.Module):
-    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020)."""
+    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020).
+
+    Attributes:
+        inner: the width of W_gate x and W_in x.
+        dtype: the type of the matrix products.
+        output_scale: the factor of the initial size of W_out.
+    """
 
     inner: int
     dtype: jnp.dtype
@@ -57,13 +86,13 @@ class GatedMLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Activations) -> Activations:
-        """Map each position on its own."""
+        """Map each token independently."""
         gate = jax.nn.gelu(projection(self.inner, "gate", self.dtype)(x))
         hidden = projection(self.inner, "in", self.dtype)(x)
-        return projection(x.shape[-1], "out", self.dtype, self.output_scale)(gate * hidden)
+        return output_projection(x.shape[-1], "out", self.dtype, self.output_scale)(gate * hidden)
 
 
-def _near_identity(key, shape, dtype=jnp.float32):
+def _near_identity(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
     """Start as the identity, with small taps into the past: a random mix would blur the tokens together."""
     return nn.initializers.normal(0.1)(key, shape, dtype).at[0].add(1.0)
 
@@ -75,9 +104,9 @@ class ShortConvolution(nn.Module):
     sample of t.
 
     Attributes:
-        width: taps.
-        dtype: type of the products.
-        channels: logical axis of the channels (`birdie_jax.models.axes`).
+        width: the number of taps.
+        dtype: the type of the products.
+        channels: the logical axis of the channels (`birdie_jax.models.axes`).
     """
 
     width: int
@@ -94,38 +123,40 @@ class ShortConvolution(nn.Module):
             The convolved sequence, and the tail for the call that continues it.
         """
         rows, length, features = x.shape
-        kernel = self.param(
-            "kernel",
-            _near_identity,
-            (self.width, features),
-            jnp.float32,
-        ).astype(self.dtype)
+        policy = ParameterPolicy((None, None), weight_decay=True, compute_dtype=self.dtype)
+        kernel = parameter(self, "kernel", _near_identity, (self.width, features), policy)
         x = x.astype(self.dtype)
         segments = layout.segment_ids
         # A token that continues another call belongs to the first segment of this one.
         continues = ~layout.forward_reset[:, :1] & (segments[:, :1] > 0)
-        before = jnp.where(continues, segments[:, :1], -1)
+        previous_segments = jnp.where(continues, segments[:, :1], -1)
         divided = tail is None and dividing_axes("length", length)
         if tail is None:
             tail = jnp.zeros((rows, self.width - 1, features), self.dtype)
         tail = tail.astype(self.dtype)
-        before = jnp.broadcast_to(before, (rows, self.width - 1))
+        previous_segments = jnp.broadcast_to(previous_segments, (rows, self.width - 1))
         if divided:
-            y = convolution_over_devices(_convolve, x, kernel, segments, channels=self.channels)
+            y = sharded_convolution(_convolve, x, kernel, segments, channels=self.channels)
         else:
-            y = _convolve(x, segments, tail, before, kernel)
+            y = _convolve(x, segments, tail, previous_segments, kernel)
         # A sample that began within the tail has no inputs before its first token.
         extended = jnp.concatenate([tail, x], axis=1)
-        extended_segments = jnp.concatenate([before, segments], axis=1)
+        extended_segments = jnp.concatenate([previous_segments, segments], axis=1)
         open_sample = (extended_segments[:, length:] == segments[:, -1:]) & (segments[:, -1:] > 0)
         return y, jnp.where(open_sample[..., None], extended[:, length:], 0)
 
 
-def _convolve(x, segments, tail, segments_before, kernel):
-    """Convolve `x`, before which come width - 1 inputs, all of them within their samples."""
+def _convolve(
+    x: Activations,
+    segments: TokenIds,
+    tail: Float[Array, "rows tail features"],
+    previous_segments: Int[Array, "rows tail"],
+    kernel: Float[Array, "width features"],
+) -> Activations:
+    """Convolve `x` after the width - 1 inputs of `tail`, all of them within their samples."""
     width, length = kernel.shape[0], x.shape[1]
     extended = jnp.concatenate([tail, x], axis=1)
-    extended_segments = jnp.concatenate([segments_before, segments], axis=1)
+    extended_segments = jnp.concatenate([previous_segments, segments], axis=1)
     y = x * kernel[0]
     for k in range(1, width):
         shifted = slice(width - 1 - k, width - 1 - k + length)

@@ -13,10 +13,11 @@ class Layout(NamedTuple):
     """Where information may flow within packed rows.
 
     Attributes:
-        segment_ids: sample of each token, 0 on padding and spacing.
-        forward_reset: nothing enters this token from the one on its left.
-        reverse_reset: nothing enters this token from the one on its right.
-        bidirectional: true on the context, whose tokens may attend to one another (E.1: attn_mask = 1).
+        segment_ids: the sample of each token, 0 on padding and spacing.
+        forward_reset: whether nothing enters a token from the one on its left.
+        reverse_reset: whether nothing enters a token from the one on its right.
+        bidirectional: whether a token belongs to a context, whose tokens may attend to one another (E.1:
+            attn_mask = 1).
     """
 
     segment_ids: TokenIds
@@ -24,16 +25,17 @@ class Layout(NamedTuple):
     reverse_reset: TokenMask
     bidirectional: TokenMask
 
-    def positions(self, before: Int[Array, " rows"] | None = None) -> TokenIds:
+    def positions(self, open_tokens: Int[Array, " rows"] | None = None) -> TokenIds:
         """Return the index of each token within its sample, without meaning on padding.
 
         A sample begins at a forward reset. So a slice of a layout, or one that continues an earlier call,
-        needs no more than `before`, the tokens that the open sample of each row had before this call.
+        needs no more than `open_tokens`, how many tokens the open sample of each row had before this call.
         """
         index = jnp.arange(self.segment_ids.shape[1], dtype=jnp.int32)[None]
-        before = jnp.zeros_like(self.segment_ids[:, 0]) if before is None else before
+        if open_tokens is None:
+            open_tokens = jnp.zeros_like(self.segment_ids[:, 0])
         begin = jax.lax.cummax(jnp.where(self.forward_reset, index, -1), axis=1)
-        return jnp.where(begin < 0, index + before[:, None], index - begin)
+        return jnp.where(begin < 0, index + open_tokens[:, None], index - begin)
 
 
 def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:
@@ -45,18 +47,18 @@ def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:
     """
     padding = segment_ids == 0
     outside = jnp.zeros_like(segment_ids[:, :1])
-    before = jnp.concatenate([outside, segment_ids[:, :-1]], axis=1)
-    after = jnp.concatenate([segment_ids[:, 1:], outside], axis=1)
+    left = jnp.concatenate([outside, segment_ids[:, :-1]], axis=1)
+    right = jnp.concatenate([segment_ids[:, 1:], outside], axis=1)
     return Layout(
         segment_ids=segment_ids,
-        forward_reset=padding | (segment_ids != before),
-        reverse_reset=padding | (segment_ids != after) | ~bidirectional,
+        forward_reset=padding | (segment_ids != left),
+        reverse_reset=padding | (segment_ids != right) | ~bidirectional,
         bidirectional=bidirectional,
     )
 
 
 def causal_layout(rows: int, length: int) -> Layout:
-    """Layout of `length` further tokens of one sample a row: the target while it is generated."""
+    """Return the layout of `length` more tokens of one sample a row: the target while it is generated."""
     return Layout(
         segment_ids=jnp.ones((rows, length), jnp.int32),
         forward_reset=jnp.zeros((rows, length), bool),

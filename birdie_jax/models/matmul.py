@@ -7,59 +7,45 @@ took half the time: `python -m benchmarks.projection_gradient`.
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from birdie_jax.models.axes import mesh_size
 
 NAME = "projection"
 
 
-def dot_general(
-    x: Array, kernel: Array, dimension_numbers: tuple, precision: jax.lax.Precision | None = None
-) -> Array:
-    """Return x @ kernel over the last axis of `x`; for `nn.Dense(dot_general=...)`.
-
-    Args:
-        x: [..., inputs].
-        kernel: [inputs, outputs], in the type of `x`.
-        dimension_numbers: what `nn.Dense` asks for, which must be just that product.
-        precision: must be None, the platform's own.
-
-    Raises:
-        ValueError: another contraction or precision is asked for.
-    """
-    if dimension_numbers != (((x.ndim - 1,), (0,)), ((), ())):
-        raise ValueError(f"matmul: only x @ kernel is computed here; found {dimension_numbers}")
-    if precision is not None:
-        raise ValueError(f"matmul: precision must be None; found {precision!r}")
+def matmul(
+    x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"]
+) -> Float[Array, "*batch outputs"]:
+    """Return x @ kernel, named for rematerialisation by `NAME`; both arguments are of one type."""
     # Rematerialisation by primitive does not see the product inside a function with its own derivative.
     return checkpoint_name(_matmul(x, kernel), NAME)
 
 
 @jax.custom_vjp
-def _matmul(x, kernel):
+def _matmul(x: Array, kernel: Array) -> Array:
     return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
 
 
-def _forward(x, kernel):
+def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
     return _matmul(x, kernel), (x, kernel)
 
 
-def _backward(residuals, g):
+def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, kernel = residuals
     dx = jax.lax.dot_general(g, kernel, (((g.ndim - 1,), (1,)), ((), ())))
-    # Elsewhere the axes stay apart: merging rows and length would gather what a mesh holds apart.
+    # Elsewhere the axes are not merged: merging rows and length would gather what a mesh divides.
     merged = _product if mesh_size("sequence") > 1 else _merged_product
     dkernel = jax.lax.platform_dependent(x, g, cpu=merged, default=_product)
     return dx, dkernel
 
 
-def _product(x, g):
+def _product(x: Array, g: Array) -> Array:
     leading = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, g, ((leading, leading), ((), ())))
 
 
-def _merged_product(x, g):
+def _merged_product(x: Array, g: Array) -> Array:
     return _product(x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))
 
 

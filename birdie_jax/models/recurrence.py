@@ -1,16 +1,52 @@
-"""What every recurrent mixer shares: the scan in the directions that a layout allows, and its cache."""
+"""What every recurrent mixer shares: its limits, its cache, the scan in the directions of a layout."""
 
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import RowState, StateSequence
+from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
+from birdie_jax.models.axes import must_divide
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.over_sequence import Inputs, Recurrence, recurrence_over_devices
+from birdie_jax.models.sequence_parallel import (
+    Recurrence,
+    RecurrenceOperands,
+    Resets,
+    sharded_recurrence,
+)
 from pallas_kernels.gated_scan import Cell, gated_scan
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(MixerConfig):
+    """What the sections of recurrent mixers have in common: what a mesh may divide."""
+
+    def conv_taps(self, model: ModelConfig) -> int:
+        """Return the taps of the short convolution in a model; 0 without one."""
+        del model
+        return 0
+
+    def check_model(self, config: Config, require: Require) -> None:
+        """Check that the spacing between samples is as wide as the convolution reaches."""
+        reach = max(self.conv_taps(config.model) - 1, 0)
+        allowed = f"at least model.{self.section}.conv_width - 1 = {reach}"
+        require(config.batching.spacing >= reach, "batching.spacing", allowed)
+
+    def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
+        """Return why the recurrence cannot be divided: channels by `tensor`, tokens by `sequence`."""
+        if axis == "tensor":
+            problem = must_divide(size, {"model.state": model.state})
+            if problem is None and model.bidirectional and size > 1 and size % 2:
+                return "1 or even: half of the recurrent channels is read in reverse"
+            return problem
+        reach = max(self.conv_taps(model) - 1, 0)
+        if axis == "sequence" and size > 1 and length // size < reach:
+            return f"a device needs model.{self.section}.conv_width - 1 = {reach} positions of a row"
+        return None
 
 
 class ScanSettings(NamedTuple):
@@ -18,8 +54,8 @@ class ScanSettings(NamedTuple):
 
     Attributes:
         bidirectional: whether the second half of the channels runs in reverse.
-        dtype: type of decays, entries and states where they go through memory; the carry is float32.
-        implementation: of `gated_scan`; None = the best one for the platform.
+        dtype: the type of decays, inputs and states where they go through memory; the carry is float32.
+        implementation: the implementation of `gated_scan`; None = the best one for the platform.
     """
 
     bidirectional: bool
@@ -27,28 +63,48 @@ class ScanSettings(NamedTuple):
     implementation: str | None
 
 
+def recurrent_attributes(config: ModelConfig) -> dict[str, Any]:
+    """Return the attributes that every recurrent mixer has, from the fields that all models read."""
+    return {
+        "features": config.features,
+        "state": config.state,
+        "bidirectional": config.bidirectional,
+        "dtype": jnp.dtype(config.dtype),
+        "scan_dtype": jnp.dtype(config.scan_dtype),
+        "scan_implementation": config.scan_implementation or None,
+    }
+
+
 class RecurrentCache(NamedTuple):
     """What decoding carries from token to token, of constant size.
 
     Attributes:
-        state: float32, the forward channels after the last token (all N of them in a causal model).
+        state: the float32 state of the forward channels after the last token (all N of them in a causal
+            model).
         conv_tail: the last conv_width - 1 inputs of the convolution; no time steps where there is none.
     """
 
     state: RowState
     conv_tail: Float[Array, "rows tail channels"]
 
-    def after(
+    def updated(
         self, last: Float[Array, "rows channels"], conv_tail: Float[Array, "rows tail features"]
     ) -> "RecurrentCache":
-        """Return the cache that continues where the state of all channels was `last`."""
+        """Return the cache after a call that left all channels in the state `last`."""
         return RecurrentCache(last[:, : self.state.shape[-1]], conv_tail)
 
 
 def empty_recurrent_cache(
     rows: int, channels: int, tail: tuple[int, int], dtype: jnp.dtype
 ) -> RecurrentCache:
-    """Return the cache of `rows` new samples: `channels` run forward, `tail` is steps and channels."""
+    """Return the cache of `rows` new samples.
+
+    Args:
+        rows: the number of samples, one a row.
+        channels: the number of channels that run forward.
+        tail: the steps and the channels of the convolution's tail.
+        dtype: the type of the tail.
+    """
     return RecurrentCache(
         state=jnp.zeros((rows, channels), jnp.float32), conv_tail=jnp.zeros((rows, *tail), dtype)
     )
@@ -70,12 +126,12 @@ def recurrent_layer(
     h_t = a_t * h_{t+1} + x_t, with a_t taken as zero at a reverse reset.
 
     Args:
-        cell: from the projections to decay, entry and output gate.
+        cell: the functions from the projections to the recurrence's inputs and the output gate.
         operands: the projections that the cell reads.
         gate: the projection of its output gate, or None.
-        parameters: a number a channel each.
-        layout: where information may flow.
-        initial: state of the forward channels before the first token; zero if None.
+        parameters: the cell's parameters, a number for each channel.
+        layout: the resets.
+        initial: the state of the forward channels before the first token; zero if None.
         settings: what the mixer's configuration says of the scan.
 
     Returns:
@@ -85,11 +141,11 @@ def recurrent_layer(
     if settings.bidirectional:
         resets = (layout.forward_reset, layout.reverse_reset)
         if initial is not None:
-            # What comes after the last token is not there yet: the channels in reverse start from nothing.
+            # What comes after the last token is not known yet: the channels in reverse start from zero.
             initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
-    return recurrence_over_devices(
+    return sharded_recurrence(
         make_recurrence(cell, settings),
-        Inputs((operands, gate), parameters),
+        RecurrenceOperands((operands, gate), parameters),
         initial,
         resets,
         bidirectional=settings.bidirectional,
@@ -97,9 +153,11 @@ def recurrent_layer(
 
 
 def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:
-    """Return the recurrence of a cell, whose inputs are ((operands, gate), parameters)."""
+    """Return the recurrence of a cell, whose operands are ((operands, gate), parameters)."""
 
-    def scan(direction, inputs, h0, resets):
+    def scan(
+        direction: str, inputs: RecurrenceOperands, h0: RowState | None, resets: Resets
+    ) -> tuple[StateSequence, RowState]:
         operands, gate = inputs.sequences
         return gated_scan(
             cell,
@@ -113,14 +171,14 @@ def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:
             implementation=settings.implementation,
         )
 
-    return Recurrence(scan, partial(_product, cell))
+    return Recurrence(scan, partial(_decay_product, cell))
 
 
-def _product(cell, direction, inputs, resets):
-    """Return the product of the decays, zero where a reset is among them."""
+def _decay_product(cell: Cell, direction: str, inputs: RecurrenceOperands, resets: Resets) -> RowState:
+    """Return the product of the decays over the row, zero where a reset is among them."""
     operands, _ = inputs.sequences
     as_float32 = jax.tree.map(lambda array: array.astype(jnp.float32), (inputs.vectors, operands))
-    decay, _ = cell.enter(*as_float32, None)
+    decay, _ = cell.recurrence_inputs(*as_float32, None)
     halves = jnp.split(decay, 2, axis=-1) if direction == "both" else (decay,)
     products = [
         jnp.prod(jnp.where(reset[..., None], 0.0, half), axis=1)

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Key, RowState, StateSequence
 from birdie_jax.models import matmul
 from birdie_jax.models.layout import Layout
+from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.recurrence import ScanSettings, recurrent_layer
-from pallas_kernels.gated_scan import RG_LRU
+from pallas_kernels.gated_scan import Cell, bounded_sqrt, gelu, one_minus_square_of_exp, sigmoid
 
 DECAY_SCALE = 8.0
 RADIUS = (0.9, 0.999)
@@ -19,9 +20,36 @@ RADIUS = (0.9, 0.999)
 
 def uniform_on_ring(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
     """Parameters p with exp(-softplus(p))^2 uniform between the squares of `RADIUS` (Griffin, 2.4)."""
-    least, most = (radius**2 for radius in RADIUS)
-    softplus = -jnp.log(jax.random.uniform(key, shape, dtype, least, most)) / 2
+    min_square, max_square = (radius**2 for radius in RADIUS)
+    softplus = -jnp.log(jax.random.uniform(key, shape, dtype, min_square, max_square)) / 2
     return jnp.log(jnp.expm1(softplus))
+
+
+def _recurrence_inputs(
+    parameters: tuple[Array, ...], operands: tuple[Array, ...], not_reset: Array | None
+) -> tuple[Array, Array]:
+    """Return a_t and sqrt(1 - a_t^2) * (i_t * x_t), by which h_t = a_t * h_{t-1} + the latter."""
+    (rate,) = parameters
+    w_a_x, w_x_x, x = operands
+    log_a = rate * sigmoid(w_a_x)
+    multiplier = bounded_sqrt(one_minus_square_of_exp(log_a))
+    if not_reset is not None:
+        multiplier = jnp.where(not_reset, multiplier, 1.0)
+    return jnp.exp(log_a), multiplier * (sigmoid(w_x_x) * x)
+
+
+RG_LRU = Cell(
+    name="rg_lru",
+    operands=("recurrence_gate", "input_gate", "x"),
+    # -8 softplus(lambda).
+    parameters=("rate",),
+    recurrence_inputs=_recurrence_inputs,
+    readout=gelu,
+    transcendentals=7,
+    # r = 0 and so a = 1; x = 0.
+    identity_operands=(-1e4, 0.0, 0.0),
+)
+"""The recurrence of the RG-LRU, in the place that Hawk has it, with Hawk's output gate: see `RGLRU`."""
 
 
 class BlockDiagonal(nn.Module):
@@ -38,11 +66,14 @@ class BlockDiagonal(nn.Module):
         """Map each position on its own."""
         width = x.shape[-1] // self.heads
         init = nn.initializers.variance_scaling(1.0, "fan_in", "normal", batch_axis=(0,))
-        kernel = self.param("kernel", init, (self.heads, width, width), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros_init(), (x.shape[-1],), jnp.float32)
+        # Nothing of an RG-LRU is decayed (Birdie paper, appendix A.1: Hawk's official settings).
+        kernel_policy = ParameterPolicy(("inner", None, None), weight_decay=False, compute_dtype=self.dtype)
+        kernel = parameter(self, "kernel", init, (self.heads, width, width), kernel_policy)
+        bias_policy = ParameterPolicy(("inner",), weight_decay=False, compute_dtype=self.dtype)
+        bias = parameter(self, "bias", nn.initializers.zeros_init(), (x.shape[-1],), bias_policy)
         groups = x.astype(self.dtype).reshape(*x.shape[:-1], self.heads, width)
-        y = jnp.einsum("...hi,hij->...hj", groups, kernel.astype(self.dtype)).reshape(x.shape)
-        return checkpoint_name(y, matmul.NAME) + bias.astype(self.dtype)
+        y = jnp.einsum("...hi,hij->...hj", groups, kernel).reshape(x.shape)
+        return checkpoint_name(y, matmul.NAME) + bias
 
 
 class RGLRU(nn.Module):
@@ -58,11 +89,11 @@ class RGLRU(nn.Module):
     alone, a decoded token what it gives in the whole sequence, and both directions cost the same.
 
     Attributes:
-        heads: groups of channels of the gates' block-diagonal maps.
+        heads: the groups of channels of the gates' block-diagonal maps.
         bidirectional: whether the second half of the channels runs in reverse.
-        dtype: type of the gates' matrix products; the decay is computed in float32.
-        scan_dtype: type of decays, entries and states where they go through memory; the carry is float32.
-        scan_implementation: for `gated_scan`; None = the best one for the platform.
+        dtype: the type of the gates' matrix products; the decay is computed in float32.
+        scan_dtype: the type of the recurrence where it goes through memory; the carry is float32.
+        scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
     """  # noqa: D400, D415
 
     heads: int
@@ -82,19 +113,20 @@ class RGLRU(nn.Module):
         """Return h, or GeLU(output_gate) * h, and the state after the last token that was read.
 
         Args:
-            x: inputs, as wide as the state.
-            layout: where information may flow.
-            initial: state of the forward channels before the first token; zero if None.
-            output_gate: projection of what gates the output, or None.
+            x: the inputs, as wide as the state.
+            layout: the resets.
+            initial: the state of the forward channels before the first token; zero if None.
+            output_gate: the projection of the output gate, or None.
         """
-        decay = self.param("decay", uniform_on_ring, x.shape[-1:], jnp.float32)
+        policy = ParameterPolicy(("inner",), weight_decay=False)
+        lambda_ = parameter(self, "decay", uniform_on_ring, x.shape[-1:], policy)
         recurrence_gate = BlockDiagonal(self.heads, self.dtype, name="recurrence_gate")(x)
         input_gate = BlockDiagonal(self.heads, self.dtype, name="input_gate")(x)
         return recurrent_layer(
             RG_LRU,
             (recurrence_gate, input_gate, x),
             output_gate,
-            (-DECAY_SCALE * jax.nn.softplus(decay),),
+            (-DECAY_SCALE * jax.nn.softplus(lambda_),),
             layout=layout,
             initial=initial,
             settings=ScanSettings(self.bidirectional, self.scan_dtype, self.scan_implementation),

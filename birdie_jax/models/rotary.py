@@ -1,4 +1,4 @@
-"""Rotary position embedding: a query and a key meet at an angle that tells how far apart they stand."""
+"""Rotary position embedding: the angle between a query and a key tells their distance."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,7 +11,7 @@ def rotate(
 ) -> Float[Array, "rows length heads width"]:
     """Turn channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
 
-    A pair is channel i and channel i + width / 2, as in Llama, so that its weights fit.
+    A pair is channel i and channel i + width / 2, as in Llama, so that Llama's weights fit.
     """
     half = x.shape[-1] // 2
     frequencies = base ** (-jnp.arange(half, dtype=jnp.float32) / half)

@@ -2,18 +2,19 @@
 
 The kernel computes its mask from an index for each query, and skips no block but those that a static mask
 rules out. Within a sample a query sees all keys up to some last one: itself, or for a context token the
-end of the context. So those last keys, made from the layout, take the place of the kernel's own indices,
+end of the context. So those last keys, made from the layout, replace the kernel's own indices,
 samples are kept apart by its segment numbers, and no mask is ever written to memory.
 """
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
-from jaxtyping import Array, Float
+from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel import SplashAttentionKernel
+from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import TokenIds
 from birdie_jax.models.layout import Layout, own_segments
-from birdie_jax.models.over_devices import over_devices
+from birdie_jax.models.shard_map import logical_shard_map
 
 BLOCK_SIZES = (512, 256, 128)
 
@@ -37,10 +38,10 @@ def packed_splash_attention(
     Args:
         query: each of `heads / kv_heads` neighbouring heads shares a key and a value.
         key: not yet scaled.
-        value: what is averaged.
-        layout: samples and their contexts.
+        value: the values.
+        layout: the samples and their contexts.
         bidirectional: whether the context attends to the whole context.
-        interpret: run in the interpreter, on any platform.
+        interpret: whether to run in the interpreter, on any platform.
 
     Raises:
         ValueError: the length is no multiple of 128.
@@ -59,13 +60,13 @@ def packed_splash_attention(
         segment_ids = splash_attention.SegmentIds(segments, segments)
         return jnp.swapaxes(one(*by_head, segment_ids=segment_ids), 0, 1)
 
-    return over_devices(
+    return logical_shard_map(
         jax.vmap(attend_row),
         (query, key, value),
         own_segments(layout),
         last_visible(layout),
-        axes=[("rows", None, "inner"), ("rows",), ("rows",)],
-        result=("rows", None, "inner"),
+        in_axes=[("rows", None, "inner"), ("rows",), ("rows",)],
+        out_axes=("rows", None, "inner"),
     )
 
 
@@ -81,12 +82,12 @@ def last_visible(layout: Layout) -> TokenIds:
     return jnp.where(context, end, index)
 
 
-def _offset(length):
+def _offset(length: int) -> int:
     """Return an offset of the causal mask that rules out one key alone, so that no block is skipped."""
     return length - 2
 
 
-def _make_kernel(length, heads, bidirectional, interpret):
+def _make_kernel(length: int, heads: int, bidirectional: bool, interpret: bool) -> SplashAttentionKernel:
     size = next(size for size in BLOCK_SIZES if length % size == 0)
     offset = _offset(length) if bidirectional else 0
     mask = splash_attention.CausalMask((length, length), offset=offset)
@@ -97,8 +98,8 @@ def _make_kernel(length, heads, bidirectional, interpret):
     )
 
 
-def _with_last_keys(kernel, last):
-    """Return `kernel` with the last key of each query in the place of its own index."""
+def _with_last_keys(kernel: SplashAttentionKernel, last: Int[Array, " length"]) -> SplashAttentionKernel:
+    """Return `kernel` with the last key of each query instead of its own index."""
     infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
     replaced = tuple(info._replace(q_sequence=last) for info in infos)
     return type(kernel)(*replaced, **kernel.kwargs)

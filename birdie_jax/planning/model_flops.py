@@ -1,33 +1,31 @@
 """FLOPs that a model asks for, however it is computed: what MFU counts (Chowdhery et al. 2022, appendix B).
 
 A train step takes 6 FLOPs for each parameter and token: 2 forward, 4 backward. The embedding table counts
-where it is the head too, and not where it is only looked up. Attention adds 12 * layers * length * features
-for each token, the whole square of positions as in PaLM, whatever the mask. The recurrences themselves, a
-few FLOPs for each channel and token, and all that is computed twice to save memory do not count.
+where it is the head too, and not where it is only looked up. What else counts of a mixer, it says itself
+(`MixerConfig.extra_flops_per_token`): attention does. The recurrences themselves, a few FLOPs for each
+channel and token, and all that is computed twice to save memory do not count.
 """
 
 from math import prod
 
 import jax
 
-from birdie_jax.config import WITH_ATTENTION, ModelConfig
+from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.registry import mixer_config
 
 
 def model_flops_per_token(config: ModelConfig, vocab_size: int, length: int) -> float:
     """Return the FLOPs of a train step for each token.
 
     Args:
-        config: of the model.
-        vocab_size: rows of the embedding table.
-        length: tokens of a row.
+        config: the architecture.
+        vocab_size: the rows of the embedding table.
+        length: the tokens of a row.
     """
     shapes = parameter_shapes(build_model(config, vocab_size))
     parameters = sum(prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     if not config.tie_embeddings:
         parameters -= prod(shapes["embedding"].shape)
-    flops = 6.0 * parameters
-    if config.name in WITH_ATTENTION:
-        flops += 12.0 * config.layers * length * config.features
-    return flops
+    return 6.0 * parameters + mixer_config(config).extra_flops_per_token(config, length)

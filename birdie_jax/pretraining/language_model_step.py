@@ -18,6 +18,7 @@ from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.token_losses import token_losses
 from birdie_jax.objectives import Mixture
 
@@ -54,6 +55,7 @@ def make_language_model_step(
     """
     model = build_model(config.model, vocab_size)
     num_arms, loss_chunk = len(mixture.arms), config.train.loss_chunk
+    policies = parameter_policies(model)
 
     def init_params(key: Key) -> Any:
         one = jnp.zeros((1, config.batching.length), jnp.int32)
@@ -62,13 +64,13 @@ def make_language_model_step(
     return make_step(
         init_params,
         language_model_loss(model, num_arms, loss_chunk),
-        make_optimizer(config.optimizer, config.train.num_steps),
+        make_optimizer(config.optimizer, config.train.num_steps, policies),
         mesh,
         seed=config.seed,
         sections=sections,
         summarise=partial(_summarise, config, mixture.names),
         accumulation_steps=config.train.accumulation_steps,
-        param_shardings=partial(state_sharding, mesh),
+        param_shardings=partial(state_sharding, mesh, policies=policies),
     )
 
 

@@ -1,6 +1,23 @@
-"""Gated recurrent layers between their projections: gates, linear recurrence and output gate as one."""
+"""Gated recurrent layers between their projections: gates, linear recurrence and output gate as one.
 
-from pallas_kernels.gated_scan.cells import BIRDIE_SSM, GATED_SSM, RG_LRU, Cell
+What a layer computes is its `Cell`, which stands with the layer; here is how a cell is scanned.
+"""
+
+from pallas_kernels.gated_scan.cell import Cell, GatedScanInputs
+from pallas_kernels.gated_scan.elementwise import (
+    bounded_sqrt,
+    gelu,
+    one_minus_square_of_exp,
+    sigmoid,
+)
 from pallas_kernels.gated_scan.gated_scan import gated_scan
 
-__all__ = ["BIRDIE_SSM", "GATED_SSM", "RG_LRU", "Cell", "gated_scan"]
+__all__ = [
+    "Cell",
+    "GatedScanInputs",
+    "bounded_sqrt",
+    "gated_scan",
+    "gelu",
+    "one_minus_square_of_exp",
+    "sigmoid",
+]

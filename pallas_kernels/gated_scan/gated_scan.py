@@ -6,17 +6,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from pallas_kernels.gated_scan import tpu
-from pallas_kernels.gated_scan.cells import Cell, Inputs
+from pallas_kernels.gated_scan.cell import Cell, GatedScanInputs
 from pallas_kernels.linear_scan import IMPLEMENTATIONS, bidirectional_scan, linear_scan
 
 DIRECTIONS = ("forward", "reverse", "both")
 
 
-class _Settings(NamedTuple):
-    """What is static."""
+class _StaticArguments(NamedTuple):
+    """The arguments that a program is compiled for."""
 
     cell: Cell
     direction: str
@@ -37,25 +37,25 @@ def gated_scan(
 ) -> tuple[Float[Array, "batch length channels"], Float[Array, "batch channels"]]:
     """All of a gated recurrent layer between its projections.
 
-        a, x = cell.enter(parameters, operands, keep)
+        a, x = cell.recurrence_inputs(parameters, operands, not_reset)
         h[:, t] = a[:, t] * h[:, t-1] + x[:, t]
         y = cell.readout(gate) * h
 
-    On a TPU one kernel reads the projections and writes y; decays, entries and states stay on the chip, and
-    the derivative computes them again from a state every 64 steps. With n operands and the gate this is
-    n + 2 memory accesses an element forward and 2 n + 3 backward. Elsewhere the steps are written out
-    around `linear_scan`, and cost what XLA does not fuse besides. All is computed in float32.
+    On a TPU one kernel reads the projections and writes y; a, x and h stay on the chip, and the derivative
+    computes them again from a state every 64 steps. With n operands and the gate this is n + 2 memory
+    accesses an element forward and 2 n + 3 backward. Elsewhere the three lines are computed one after the
+    other, the second by `linear_scan`, and take what XLA does not fuse. All is computed in float32.
 
     Args:
-        cell: the functions of the layer, see `cells`.
-        operands: what `cell.enter` reads.
-        gate: what `cell.readout` reads; None: y is h.
-        parameters: a number a channel each.
+        cell: the functions of the layer.
+        operands: the operands of `cell.recurrence_inputs`.
+        gate: the operand of `cell.readout`; None: y is h.
+        parameters: the parameters of the cell, a number for each channel.
         direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
             channels is.
-        h0: state before the first step read; zero if None.
+        h0: the state before the first step read; zero if None.
         resets: for the direction, or for each of both, where a[:, t] counts as zero.
-        scan_dtype: type in which a, x and h go through memory where they do.
+        scan_dtype: the type in which a, x and h go through memory where they do.
         implementation: one of `linear_scan.IMPLEMENTATIONS`, or None for the best one on the platform
             compiled for. A TPU takes its kernel where length and the channels of a direction are
             multiples of 128; asked for by name, it pads others. "pallas_gpu" has a kernel for the
@@ -68,30 +68,30 @@ def gated_scan(
     Raises:
         ValueError: shapes or counts differ, or the direction or the implementation is unknown.
     """
-    inputs = Inputs(tuple(operands), gate, tuple(parameters), h0, resets)
+    inputs = GatedScanInputs(tuple(operands), gate, tuple(parameters), h0, resets)
     _check(cell, inputs, direction, implementation)
     batch, _, channels = shape = inputs.operands[0].shape
     if h0 is None:
         h0 = jnp.zeros((batch, channels), jnp.float32)
     inputs = inputs._replace(h0=h0.astype(jnp.float32))
 
-    def with_kernel(inputs, interpret=False):
-        return _kernel(_Settings(cell, direction, interpret), inputs)
+    def fused(inputs, interpret=False):
+        return _fused(_StaticArguments(cell, direction, interpret), inputs)
 
-    def written_out(inputs):
-        return _written_out(_Settings(cell, direction), inputs, scan_dtype, implementation)
+    def unfused(inputs):
+        return _unfused(_StaticArguments(cell, direction), inputs, scan_dtype, implementation)
 
     match implementation:
         case "pallas_tpu":
-            return with_kernel(inputs)
+            return fused(inputs)
         case "pallas_interpret":
-            return with_kernel(inputs, interpret=True)
+            return fused(inputs, interpret=True)
         case None if tpu.suits(shape, direction):
-            return jax.lax.platform_dependent(inputs, tpu=with_kernel, default=written_out)
-    return written_out(inputs)
+            return jax.lax.platform_dependent(inputs, tpu=fused, default=unfused)
+    return unfused(inputs)
 
 
-def _check(cell, inputs, direction, implementation):
+def _check(cell: Cell, inputs: GatedScanInputs, direction: str, implementation: str | None) -> None:
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ValueError(
             f"gated_scan: implementation {implementation!r} is unknown; allowed: None, "
@@ -130,28 +130,35 @@ def _check(cell, inputs, direction, implementation):
         raise ValueError(f"gated_scan: resets must be {count} of shape {(batch, length)}; found {found}")
 
 
-def _written_out(settings, inputs, scan_dtype, implementation):
+def _unfused(
+    settings: _StaticArguments,
+    inputs: GatedScanInputs,
+    scan_dtype: DTypeLike,
+    implementation: str | None,
+) -> tuple[jax.Array, jax.Array]:
     cell, direction, resets = settings.cell, settings.direction, inputs.resets
     parameters, operands, gate = _as_float32((inputs.parameters, inputs.operands, inputs.gate))
-    decay, entry = cell.enter(parameters, operands, _kept(resets, operands[0].shape))
-    decay, entry = decay.astype(scan_dtype), entry.astype(scan_dtype)
+    a, x = cell.recurrence_inputs(parameters, operands, _not_reset(resets, operands[0].shape))
+    a, x = a.astype(scan_dtype), x.astype(scan_dtype)
     options = {"h0": inputs.h0, "implementation": implementation}
     if direction == "both":
         forward, reverse = resets or (None, None)
-        h = bidirectional_scan(decay, entry, forward_reset=forward, reverse_reset=reverse, **options)
+        h = bidirectional_scan(a, x, forward_reset=forward, reverse_reset=reverse, **options)
         half = h.shape[2] // 2
         last = jnp.concatenate([h[:, -1, :half], h[:, 0, half:]], axis=-1)
     else:
         reset = resets[0] if resets else None
-        h = linear_scan(decay, entry, reset=reset, reverse=direction == "reverse", **options)
+        h = linear_scan(a, x, reset=reset, reverse=direction == "reverse", **options)
         last = h[:, 0] if direction == "reverse" else h[:, -1]
     h, last = _as_float32((h, last))
     y = h if gate is None else cell.readout(gate) * h
     return y.astype(jax.tree.leaves((inputs.operands, inputs.gate))[-1].dtype), last
 
 
-def _kept(resets, shape):
-    """Return for each element whether its state is kept; the directions' channels side by side."""
+def _not_reset(
+    resets: tuple[jax.Array, ...] | None, shape: tuple[int, ...]
+) -> Bool[Array, "batch length channels"] | None:
+    """Return for each element whether it is no reset; the channels of both directions side by side."""
     if resets is None:
         return None
     part = (*shape[:2], shape[2] // len(resets))
@@ -159,28 +166,34 @@ def _kept(resets, shape):
     return jnp.concatenate([jnp.broadcast_to(~reset[..., None], part) for reset in resets], axis=-1)
 
 
-def _as_float32(tree):
+def _as_float32(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda array: array.astype(jnp.float32), tree)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _kernel(settings, inputs):
-    return _kernel_forward(settings, inputs)[0]
+def _fused(settings: _StaticArguments, inputs: GatedScanInputs) -> tuple[jax.Array, jax.Array]:
+    return _fused_forward(settings, inputs)[0]
 
 
-def _kernel_forward(settings, inputs):
-    y, last, into_chunks = tpu.forward(
+def _fused_forward(
+    settings: _StaticArguments, inputs: GatedScanInputs
+) -> tuple[tuple[jax.Array, jax.Array], tuple[GatedScanInputs, jax.Array]]:
+    y, last, chunk_h0 = tpu.forward(
         settings.cell, inputs, direction=settings.direction, interpret=settings.interpret
     )
-    return (y, last), (inputs._replace(h0=None), into_chunks)
+    return (y, last), (inputs._replace(h0=None), chunk_h0)
 
 
-def _kernel_backward(settings, residuals, cotangents):
-    inputs, into_chunks = residuals
+def _fused_backward(
+    settings: _StaticArguments,
+    residuals: tuple[GatedScanInputs, jax.Array],
+    cotangents: tuple[jax.Array, jax.Array],
+) -> tuple[GatedScanInputs]:
+    inputs, chunk_h0 = residuals
     found = tpu.backward(
         settings.cell,
         inputs,
-        into_chunks,
+        chunk_h0,
         *cotangents,
         direction=settings.direction,
         interpret=settings.interpret,
@@ -189,4 +202,4 @@ def _kernel_backward(settings, residuals, cotangents):
     return (found._replace(parameters=parameters),)
 
 
-_kernel.defvjp(_kernel_forward, _kernel_backward)
+_fused.defvjp(_fused_forward, _fused_backward)

@@ -1,8 +1,8 @@
 """gated_scan for TPUs, in Mosaic: gates, recurrence and output gate of a block while it is on the chip.
 
 The blocks, the time chunks on the sublanes and the passes over them are those of `linear_scan.tpu`. What
-is copied to scratch memory is not read but computed from the projections, so that decays, entries and
-states never leave the chip. Of the states only those that enter the chunks are written, a row in 64.
+is copied to scratch memory is not read but computed from the projections, so that a, x and h
+never leave the chip. Of the states only those that enter the chunks are written, a row in 64.
 
 The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
 for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.gated_scan.cells import Inputs
+from pallas_kernels.gated_scan.cell import GatedScanInputs
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
 from pallas_kernels.linear_scan.tpu import suits
-from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_plan, pack_resets
+from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_grid, pack_resets
 from pallas_kernels.linear_scan.tpu_chunks import (
     LANES,
     TILE,
@@ -29,11 +29,11 @@ from pallas_kernels.linear_scan.tpu_chunks import (
     channel_groups,
     for_each_tile,
     gradient_rows,
-    keep,
-    keep_mask,
+    not_reset_mask,
     rows_of,
     scan_rows,
-    states_from,
+    scan_rows_from,
+    zero_at_resets,
 )
 
 __all__ = ["backward", "forward", "suits"]
@@ -43,11 +43,11 @@ BLOCKS_BYTES = 9 << 19
 
 
 def forward(cell, inputs, *, direction, interpret=False):
-    """Return (y, last state, states that enter the chunks).
+    """Return (y, last state, state before each chunk).
 
     Args:
         cell: the functions between the projections.
-        inputs: `cells.Inputs`, blocks in float32 or bfloat16; sizes that do not suit are padded, at the
+        inputs: `GatedScanInputs`, blocks in float32 or bfloat16; sizes that do not suit are padded, at the
             cost of a copy of every operand.
         direction: "forward", "reverse" or "both".
         interpret: run on any platform, slowly, in the TPU interpreter.
@@ -59,29 +59,29 @@ def forward(cell, inputs, *, direction, interpret=False):
     _, length, channels = inputs.operands[0].shape
     pad = _Padding(cell, direction)
     blocks = [*pad.operands(inputs.operands), *pad.gates(inputs.gate)]
-    plan = plan_for(blocks, len(blocks) + 1, direction, interpret)
-    y, into_chunks, last = call_kernel(
-        plan,
+    grid = grid_for(blocks, len(blocks) + 1, direction, interpret)
+    y, chunk_h0, last = call_kernel(
+        grid,
         _forward_kernel(cell, with_gate=inputs.gate is not None),
-        pack_resets(plan, inputs.resets),
+        pack_resets(grid, inputs.resets),
         [*(("block", array) for array in blocks), *pad.vectors(inputs.parameters), pad.row(inputs.h0)],
         (("block", blocks[-1].dtype), ("boundary", jnp.float32), ("row", jnp.float32)),
         scratch_arrays=2,
-        against=False,
+        reverse_time=False,
         transcendentals=cell.transcendentals,
     )
-    return pad.crop(y[:, :length], channels), pad.crop(last, channels), into_chunks
+    return pad.crop(y[:, :length], channels), pad.crop(last, channels), chunk_h0
 
 
-def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False):
-    """Return the cotangents of the inputs as `cells.Inputs`, those of parameters and h0 in float32.
+def backward(cell, inputs, chunk_h0, dy, dlast, *, direction, interpret=False):
+    """Return the cotangents of the inputs as `GatedScanInputs`, those of parameters and h0 in float32.
 
     Args:
-        cell: as for `forward`, like all that is not named here.
+        cell: as for `forward`.
         inputs: as for `forward`; h0 is not looked at.
-        into_chunks: states before each chunk, from `forward`.
-        dy: cotangent of y.
-        dlast: cotangent of the last state.
+        chunk_h0: the state before each chunk, from `forward`.
+        dy: the cotangent of y.
+        dlast: the cotangent of the last state.
         direction: as for `forward`.
         interpret: as for `forward`.
     """
@@ -89,43 +89,43 @@ def backward(cell, inputs, into_chunks, dy, dlast, *, direction, interpret=False
     pad = _Padding(cell, direction)
     blocks = [*pad.operands(inputs.operands), *pad.gates(inputs.gate, dy)]
     results = [("block", array.dtype) for array in blocks[:-1]]
-    plan = plan_for(blocks, len(blocks) + len(results), direction, interpret)
+    grid = grid_for(blocks, len(blocks) + len(results), direction, interpret)
     found = call_kernel(
-        plan,
+        grid,
         _backward_kernel(cell, with_gate=inputs.gate is not None),
-        pack_resets(plan, inputs.resets),
+        pack_resets(grid, inputs.resets),
         [
             *(("block", array) for array in blocks),
             *pad.vectors(inputs.parameters),
-            ("boundary", into_chunks),
+            ("boundary", chunk_h0),
             pad.row(dlast),
         ],
         [*results, *[("row", jnp.float32)] * (len(inputs.parameters) + 1)],
         scratch_arrays=3,
-        against=True,
+        reverse_time=True,
         transcendentals=3 * cell.transcendentals,
     )
     operands = [pad.crop(value[:, :length], channels) for value in found[: len(results)]]
     gate = None if inputs.gate is None else operands.pop()
     *parameters, h0 = (pad.crop(value, channels) for value in found[len(results) :])
     parameters = tuple(value.sum(axis=0) for value in parameters)
-    return Inputs(tuple(operands), gate, parameters, h0, None)
+    return GatedScanInputs(tuple(operands), gate, parameters, h0, None)
 
 
-def plan_for(arrays, blocks, direction, interpret):
-    """Return how a call with such arrays is cut whose grid steps read and write that many blocks."""
+def grid_for(arrays, blocks, direction, interpret):
+    """Return the grid of a call with such arrays, each step of which reads and writes `blocks` blocks."""
     dtype = jnp.result_type(*arrays)
-    return make_plan(arrays[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)
+    return make_grid(arrays[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)
 
 
 class _Padding:
-    """Padding through which the state passes unchanged, so that it may come first."""
+    """Padding through which the state passes unchanged, so that it may be read first."""
 
     def __init__(self, cell, direction):
         self.cell, self.halves = cell, 2 if direction == "both" else 1
 
     def operands(self, arrays):
-        pairs = zip(arrays, self.cell.open_gate, strict=True)
+        pairs = zip(arrays, self.cell.identity_operands, strict=True)
         return [pad_length(self._channels(array), LENGTH_UNIT, fill) for array, fill in pairs]
 
     def gates(self, *arrays):
@@ -157,33 +157,33 @@ def _on_tile(parameter_refs, lane):
 def _forward_kernel(cell, *, with_gate):
     count = len(cell.operands)
 
-    def kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+    def kernel(grid, bits_ref, inputs, outputs, scratch, *, reverse):
         operand_refs, gate_refs = inputs[:count], inputs[count : count + with_gate]
         *parameter_refs, h0_ref = inputs[count + with_gate :]
-        y_ref, into_chunks_ref, last_ref = outputs
+        y_ref, chunk_h0_ref, last_ref = outputs
         carry_ref, a_rows, x_rows = scratch
 
         def run_group(first, lanes):
             parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
 
-            def enter(tile, scratch_row, carried):
-                rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
+            def compute_inputs(tile, scratch_row, carried):
+                rows, mask = pl.ds(scratch_row, TILE), not_reset_mask(bits_ref, tile)
                 for k, lane in enumerate(lanes):
-                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane), mask)
-                    a_rows[k, rows], x_rows[k, rows] = keep(mask, decay), entry
+                    a, x = cell.recurrence_inputs(parameters[k], _loaded(operand_refs, tile, lane), mask)
+                    a_rows[k, rows], x_rows[k, rows] = zero_at_resets(mask, a), x
                 return carried
 
-            for_each_tile(plan.rows, enter)
+            for_each_tile(grid.rows, compute_inputs)
             entering = []
             for k, lane in enumerate(lanes):
                 entering.append(jnp.where(pl.program_id(2) == 0, h0_ref[0, :, lane], carry_ref[first + k]))
-            into_chunks, leaving = scan_rows(plan, a_rows, x_rows, entering, reverse=reverse)
+            chunk_h0, leaving = scan_rows(grid, a_rows, x_rows, entering, reverse=reverse)
             for k, lane in enumerate(lanes):
                 carry_ref[first + k] = leaving[k]
-                into_chunks_ref[0, 0, :, lane] = into_chunks[k]
+                chunk_h0_ref[0, 0, :, lane] = chunk_h0[k]
                 last_ref[0, :, lane] = leaving[k][:1]
 
-            def leave(tile, scratch_row, carried):
+            def write_y(tile, scratch_row, carried):
                 for k, lane in enumerate(lanes):
                     y = x_rows[k, pl.ds(scratch_row, TILE)]
                     for gate in _loaded(gate_refs, tile, lane):
@@ -191,9 +191,9 @@ def _forward_kernel(cell, *, with_gate):
                     y_ref[0, rows_of(tile), lane] = y.astype(y_ref.dtype)
                 return carried
 
-            for_each_tile(plan.rows, leave)
+            for_each_tile(grid.rows, write_y)
 
-        for first, lanes in channel_groups(plan):
+        for first, lanes in channel_groups(grid):
             run_group(first, lanes)
 
     return kernel
@@ -202,49 +202,49 @@ def _forward_kernel(cell, *, with_gate):
 def _backward_kernel(cell, *, with_gate):
     count = len(cell.operands)
 
-    def kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+    def kernel(grid, bits_ref, inputs, outputs, scratch, *, reverse):
         operand_refs, gate_refs = inputs[:count], inputs[count : count + with_gate]
-        dy_ref, *parameter_refs, into_chunks_ref, dlast_ref = inputs[count + with_gate :]
+        dy_ref, *parameter_refs, chunk_h0_ref, dlast_ref = inputs[count + with_gate :]
         *dparameter_refs, dh0_ref = outputs[count + with_gate :]
         carry_ref, a_rows, g_rows, h_rows = scratch
-        # Where the sequence is read forward, step t of a chunk lies in row t + 1, below the state before
-        # it; where it is read in reverse, in row t, above the state before it.
+        # Where the sequence is read forward, step t of a chunk is in row t + 1, below the state before it;
+        # where it is read in reverse, in row t, above the state before it.
         shift = 0 if reverse else 1
         is_first = pl.program_id(2) == 0
 
         def run_group(first, lanes):
             parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
 
-            def enter(tile, scratch_row, carried):
-                rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
+            def compute_inputs(tile, scratch_row, carried):
+                rows, mask = pl.ds(scratch_row, TILE), not_reset_mask(bits_ref, tile)
                 for k, lane in enumerate(lanes):
-                    decay, entry = cell.enter(parameters[k], _loaded(operand_refs, tile, lane), mask)
+                    a, x = cell.recurrence_inputs(parameters[k], _loaded(operand_refs, tile, lane), mask)
                     cotangent, *gates = _loaded([dy_ref, *gate_refs], tile, lane)
-                    a_rows[k, rows] = keep(mask, decay)
-                    h_rows[k, pl.ds(scratch_row + shift, TILE)] = entry
+                    a_rows[k, rows] = zero_at_resets(mask, a)
+                    h_rows[k, pl.ds(scratch_row + shift, TILE)] = x
                     for gate in gates:
                         cotangent = cell.readout(gate) * cotangent
                     g_rows[k, rows] = cotangent
                 return carried
 
-            for_each_tile(plan.rows, enter)
-            into_chunks = [into_chunks_ref[0, 0, :, lane] for lane in lanes]
-            states_from(plan, a_rows, h_rows, into_chunks, reverse=reverse, offset=shift)
+            for_each_tile(grid.rows, compute_inputs)
+            chunk_h0 = [chunk_h0_ref[0, 0, :, lane] for lane in lanes]
+            scan_rows_from(grid, a_rows, h_rows, chunk_h0, reverse=reverse, offset=shift)
             cotangents = []
             for k, lane in enumerate(lanes):
-                h_rows[k, at_step(plan.chunk if reverse else 0, plan.stride)] = into_chunks[k]
+                h_rows[k, at_step(grid.chunk if reverse else 0, grid.stride)] = chunk_h0[k]
                 # The last state's cotangent enters as a g of a step after the last would.
                 cotangents.append(jnp.where(is_first, dlast_ref[0, :, lane], carry_ref[first + k]))
-            leaving = gradient_rows(plan, a_rows, g_rows, h_rows, cotangents, reverse=reverse, shift=shift)
+            leaving = gradient_rows(grid, a_rows, g_rows, h_rows, cotangents, reverse=reverse, shift=shift)
 
-            def leave(tile, scratch_row, sums):
-                rows, mask = pl.ds(scratch_row, TILE), keep_mask(bits_ref, tile)
+            def write_gradients(tile, scratch_row, sums):
+                rows, mask = pl.ds(scratch_row, TILE), not_reset_mask(bits_ref, tile)
                 added = []
                 for k, lane in enumerate(lanes):
                     operands = _loaded(operand_refs, tile, lane)
-                    enter_tile = partial(cell.enter, keep=mask)
+                    enter_tile = partial(cell.recurrence_inputs, not_reset=mask)
                     _, pull = jax.vjp(enter_tile, parameters[k], operands)
-                    dparameters, doperands = pull((keep(mask, a_rows[k, rows]), g_rows[k, rows]))
+                    dparameters, doperands = pull((zero_at_resets(mask, a_rows[k, rows]), g_rows[k, rows]))
                     dy, *gates = _loaded([dy_ref, *gate_refs], tile, lane)
                     for gate in gates:
                         _, pull = jax.vjp(cell.readout, gate)
@@ -254,16 +254,16 @@ def _backward_kernel(cell, *, with_gate):
                     added.append([old + new for old, new in zip(sums[k], dparameters, strict=True)])
                 return added
 
-            nothing = [[jnp.zeros((TILE, LANES), jnp.float32)] * len(dparameter_refs) for _ in lanes]
-            sums = for_each_tile(plan.rows, leave, nothing)
+            zeros = [[jnp.zeros((TILE, LANES), jnp.float32)] * len(dparameter_refs) for _ in lanes]
+            sums = for_each_tile(grid.rows, write_gradients, zeros)
             for k, lane in enumerate(lanes):
                 carry_ref[first + k] = leaving[k]
                 dh0_ref[0, :, lane] = leaving[k][:1]
                 for ref, value in zip(dparameter_refs, sums[k], strict=True):
-                    before = jnp.where(is_first, 0.0, ref[0, :, lane])
-                    ref[0, :, lane] = before + value.sum(axis=0, keepdims=True)
+                    previous = jnp.where(is_first, 0.0, ref[0, :, lane])
+                    ref[0, :, lane] = previous + value.sum(axis=0, keepdims=True)
 
-        for first, lanes in channel_groups(plan):
+        for first, lanes in channel_groups(grid):
             run_group(first, lanes)
 
     return kernel

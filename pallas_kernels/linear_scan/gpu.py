@@ -2,12 +2,12 @@
 
 A block of 128 threads takes some channels of one batch row through the whole sequence. Tiles of time steps
 stream through shared memory: several are on their way in while one is read, and results leave behind it
-(the asynchronous copies are the tensor memory accelerator's). A large batch is walked plainly, one channel
+(the asynchronous copies are the tensor memory accelerator's). A large batch is read plainly, one channel
 a thread. At small batch and long sequences those would be too few blocks. There a block is narrower, down
 to 16 channels, and its threads cut each tile into time chunks, up to 8, that they read side by side: a
 first pass over the tile in shared memory finds what each chunk does to the state that enters it, h -> P h +
 H (Blelloch 1990, section 1.4), the threads exchange that, and a second pass computes every h from the state
-that enters. Chunks so cost arithmetic, and no access to memory. `gpu_plan.choose_chunks` is the rule;
+that enters. Chunks so cost arithmetic, and no access to memory. `gpu_grid.choose_chunks` is the rule;
 [8, 2048, 2048] makes 128 blocks of 1 chunk, [1, 16384, 2048] 128 blocks of 8 chunks.
 
 Two other ways were weighed. Chunks in blocks of their own, with a first launch that finds P and H, read a
@@ -16,14 +16,14 @@ second reading only of what fits it (50 MB, of 134 at [1, 16384, 2048] in bfloat
 the states of others keep three accesses, but wait for flags in global memory or for the barriers of a
 cluster, which the interpreter of JAX 0.10 has not: their order could be tested nowhere without a GPU.
 
-The gradient is the same walk the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] = g[t] h[t-1]
-(Martin and Cundy 2018, section 2.2); it carries a[t] g[t]. Of h it reads one row of the neighbouring tile
-besides. The reset flags of 32 steps are the bits of one word, and stream like the operands.
+The gradient is the same pass the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] = g[t] h[t-1]
+(Martin and Cundy 2018, section 2.2); it carries a[t] g[t]. Of h it also reads one row of the neighbouring
+tile. The reset flags of 32 steps are the bits of one word, and stream like the operands.
 """
 
 from pallas_kernels.linear_scan.gpu_call import call_kernel
-from pallas_kernels.linear_scan.gpu_plan import THREADS, WORD, choose_chunks, make_plan, parts_of
-from pallas_kernels.linear_scan.gpu_walk import Recurrence
+from pallas_kernels.linear_scan.gpu_grid import THREADS, WORD, choose_chunks, make_grid, parts_of
+from pallas_kernels.linear_scan.gpu_pass import Pass
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
 
 
@@ -49,11 +49,11 @@ def forward(a, x, h0, *, resets, direction, chunks=None, interpret=None):
     """
     _, length, channels = a.shape
     parts, chunks = parts_of(direction), chunks or choose_chunks(a.shape, direction)
-    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may come first.
+    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may be read first.
     a, x = _padded(a, parts, chunks, 1.0), _padded(x, parts, chunks, 0.0)
     h0 = pad_channels(h0, parts, THREADS // chunks)
-    plan = make_plan(a, x, direction, streams=2, chunks=chunks, interpret=interpret)
-    (h,) = call_kernel(plan, _FORWARD, streams=(a, x), h0=h0, resets=resets, results=(x.dtype,))
+    grid = make_grid(a, x, direction, streams=2, chunks=chunks, interpret=interpret)
+    (h,) = call_kernel(grid, _FORWARD, streams=(a, x), h0=h0, resets=resets, results=(x.dtype,))
     return crop_channels(h[:, :length], parts, channels)
 
 
@@ -64,9 +64,9 @@ def backward(a, h, h0, dh, *, resets, direction, chunks=None, interpret=None):
     a, dh = _padded(a, parts, chunks, 1.0), _padded(dh, parts, chunks, 0.0)
     h0 = pad_channels(h0, parts, THREADS // chunks)
     h = _padded(h, parts, chunks, h0[:, None])
-    plan = make_plan(a, h, direction, streams=3, chunks=chunks, interpret=interpret)
+    grid = make_grid(a, h, direction, streams=3, chunks=chunks, interpret=interpret)
     results = (a.dtype, h.dtype)
-    da, dx, dh0 = call_kernel(plan, _BACKWARD, streams=(a, dh, h), h0=h0, resets=resets, results=results)
+    da, dx, dh0 = call_kernel(grid, _BACKWARD, streams=(a, dh, h), h0=h0, resets=resets, results=results)
     return (
         crop_channels(da[:, :length], parts, channels),
         crop_channels(dx[:, :length], parts, channels),
@@ -78,13 +78,13 @@ def _padded(values, parts, chunks, fill):
     return pad_length(pad_channels(values, parts, THREADS // chunks), chunks * WORD, fill)
 
 
-_FORWARD = Recurrence(
-    against=False,
+_FORWARD = Pass(
+    reverse_time=False,
     advance=lambda state, decay, new: decay * state + new,
-    results=lambda state, after, new, before, clear: (after,),
+    results=lambda state, after, new, h_prev, clear: (after,),
 )
-_BACKWARD = Recurrence(
-    against=True,
+_BACKWARD = Pass(
+    reverse_time=True,
     advance=lambda state, decay, new: decay * (new + state),
-    results=lambda state, after, new, before, clear: (clear((new + state) * before), new + state),
+    results=lambda state, after, new, h_prev, clear: (clear((new + state) * h_prev), new + state),
 )

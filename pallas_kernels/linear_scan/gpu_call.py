@@ -7,36 +7,36 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.linear_scan.gpu_plan import RESULT_SLOTS, WORD, Plan
-from pallas_kernels.linear_scan.gpu_walk import Block, Recurrence, Refs, walk
+from pallas_kernels.linear_scan.gpu_grid import RESULT_SLOTS, WORD, GpuGrid
+from pallas_kernels.linear_scan.gpu_pass import BlockIndices, Pass, Refs, run_pass
 from pallas_kernels.linear_scan.padding import pad_length
 
 
-def call_kernel(plan: Plan, recurrence: Recurrence, *, streams, h0, resets, results):
+def call_kernel(grid: GpuGrid, scan_pass: Pass, *, streams, h0, resets, results):
     """Run a pass over padded operands.
 
     Args:
-        plan: how it is cut.
-        recurrence: what it computes.
-        streams: a, what is added, and with `against` h; [batch, length, channels].
+        grid: how it is cut.
+        scan_pass: what it computes.
+        streams: a, what is added, and with `reverse_time` h; [batch, length, channels].
         h0: [batch, channels].
         resets: bool [batch, length] for each direction, or None.
-        results: the types of what `recurrence.results` returns.
+        results: the types of what `scan_pass.results` returns.
 
     Returns:
-        The results, [batch, length, channels], then with `against` the last state, [batch, channels].
+        The results, [batch, length, channels], then with `reverse_time` the last state, [batch, channels].
     """
     batch, length, channels = streams[0].shape
-    chunked = (batch, plan.tiles * plan.chunks, plan.rows, channels)
+    chunked = (batch, grid.tiles * grid.chunks, grid.rows, channels)
     operands = [stream.reshape(chunked) for stream in streams]
-    flags = [] if resets is None else [_pack_resets(plan, resets)]
+    flags = [] if resets is None else [_pack_resets(grid, resets)]
     # A state is given and returned once for every chunk, one element a thread.
-    states = (batch, plan.chunks, channels)
+    states = (batch, grid.chunks, channels)
     start = jnp.broadcast_to(h0.astype(jnp.float32)[:, None], states)
     shapes = [jax.ShapeDtypeStruct(chunked, dtype) for dtype in results]
-    if recurrence.against:
+    if scan_pass.reverse_time:
         shapes.append(jax.ShapeDtypeStruct(states, jnp.float32))
-    directions = ("forward", "reverse") if plan.direction == "both" else (plan.direction,)
+    directions = ("forward", "reverse") if grid.direction == "both" else (grid.direction,)
 
     def body(*refs, **scratch):
         refs = list(refs)
@@ -45,60 +45,60 @@ def call_kernel(plan: Plan, recurrence: Recurrence, *, streams, h0, resets, resu
             flags=refs.pop(0) if flags else None,
             start=refs.pop(0),
             results=[refs.pop(0) for _ in results],
-            end=refs.pop(0) if recurrence.against else None,
+            end=refs.pop(0) if scan_pass.reverse_time else None,
             **scratch,
         )
         row, column = jax.lax.axis_index("batch"), jax.lax.axis_index("channels")
         # The directions are programs of their own, so that the places of neighbouring rows are constants.
         for part, direction in enumerate(directions):
-            lanes = pl.ds(column * plan.channels, plan.channels)
-            block = Block(row, row + part * batch, lanes, direction == "reverse")
-            is_mine = (column * plan.channels >= channels // 2) == bool(part)
-            run = partial(walk, plan, recurrence, given, block)
+            lanes = pl.ds(column * grid.channels, grid.channels)
+            block = BlockIndices(row, row + part * batch, lanes, direction == "reverse")
+            is_mine = (column * grid.channels >= channels // 2) == bool(part)
+            run = partial(run_pass, grid, scan_pass, given, block)
             run() if len(directions) == 1 else pl.when(is_mine)(run)
 
     outputs = plgpu.kernel(
         body,
         out_type=shapes,
-        grid=(batch, channels // plan.channels),
+        grid=(batch, channels // grid.channels),
         grid_names=("batch", "channels"),
-        scratch_types=_scratch(plan, recurrence, streams, with_flags=bool(flags), results=results),
-        # Where a barrier is needed the walk has one; the compiler would put two around every store. The
+        scratch_types=_scratch(grid, scan_pass, streams, with_flags=bool(flags), results=results),
+        # Where a barrier is needed the pass has one; the compiler would put two around every store. The
         # semantics are named because JAX 0.11 changed which are the default.
         compiler_params=plgpu.CompilerParams(
             lowering_semantics=plgpu.LoweringSemantics.Lane, unsafe_no_auto_barriers=True
         ),
-        interpret=plan.interpret,
+        interpret=grid.interpret,
     )(*operands, *flags, start)
     wanted = [output.reshape(batch, length, channels) for output in outputs[: len(results)]]
     return (*wanted, *(end[:, 0] for end in outputs[len(results) :]))
 
 
-def _scratch(plan, recurrence, streams, *, with_flags, results):
+def _scratch(grid, scan_pass, streams, *, with_flags, results):
     """Return the shared memory of a block, by the names of `Refs`."""
-    tile = (plan.chunks, plan.rows, plan.channels)
+    tile = (grid.chunks, grid.rows, grid.channels)
     scratch = {
-        "slots": [plgpu.SMEM((plan.slots, *tile), stream.dtype) for stream in streams],
+        "slots": [plgpu.SMEM((grid.slots, *tile), stream.dtype) for stream in streams],
         "result_slots": [plgpu.SMEM((RESULT_SLOTS, *tile), dtype) for dtype in results],
-        "barriers": plgpu.Barrier(num_arrivals=len(streams) + with_flags, num_barriers=plan.slots),
+        "barriers": plgpu.Barrier(num_arrivals=len(streams) + with_flags, num_barriers=grid.slots),
     }
     if with_flags:
-        words = (plan.slots, plan.chunks, plan.words, plan.channels)
+        words = (grid.slots, grid.chunks, grid.words, grid.channels)
         scratch["flag_slots"] = plgpu.SMEM(words, jnp.int32)
-    if plan.chunks > 1:
-        scratch["exchange"] = plgpu.SMEM((2, 3 * plan.chunks, plan.channels), jnp.float32)
-        if recurrence.against:
-            scratch["edges"] = plgpu.SMEM((2 * plan.chunks, plan.channels), jnp.float32)
+    if grid.chunks > 1:
+        scratch["exchange"] = plgpu.SMEM((2, 3 * grid.chunks, grid.channels), jnp.float32)
+        if scan_pass.reverse_time:
+            scratch["edges"] = plgpu.SMEM((2 * grid.chunks, grid.channels), jnp.float32)
     return scratch
 
 
-def _pack_resets(plan, resets):
+def _pack_resets(grid, resets):
     """Return int32 words of 32 reset flags, the same for all channels of a block.
 
     Their shape is [directions * batch, chunks in all, words of a chunk, channels of a block].
     """
-    flags = pad_length(jnp.concatenate(resets), plan.chunks * WORD, False)
-    flags = flags.reshape(flags.shape[0], -1, plan.words, 1, WORD).astype(jnp.uint32)
+    flags = pad_length(jnp.concatenate(resets), grid.chunks * WORD, False)
+    flags = flags.reshape(flags.shape[0], -1, grid.words, 1, WORD).astype(jnp.uint32)
     words = jnp.sum(flags << jnp.arange(WORD, dtype=jnp.uint32), axis=-1)
-    words = jnp.broadcast_to(words, (*words.shape[:-1], plan.channels))
+    words = jnp.broadcast_to(words, (*words.shape[:-1], grid.channels))
     return jax.lax.bitcast_convert_type(words, jnp.int32)

@@ -12,8 +12,13 @@ from pallas_kernels.linear_scan import gpu, tpu, xla
 IMPLEMENTATIONS = ("xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
 
 
-class _Settings(NamedTuple):
-    """What is static: direction "forward", "reverse" or "both" (half of the channels each); backend."""
+class _StaticArguments(NamedTuple):
+    """The arguments that a program is compiled for.
+
+    Attributes:
+        direction: "forward", "reverse" or "both" (half of the channels each).
+        implementation: one of `IMPLEMENTATIONS`, or None.
+    """
 
     direction: str
     implementation: str | None
@@ -37,9 +42,9 @@ def linear_scan(
     g[t] = dh[t] + a[t+1] * g[t+1], dx = g and da[t] = g[t] * h[t-1].
 
     Args:
-        a: decay of the state at each step.
-        x: what is added to the state at each step.
-        h0: state before the first step read (before the last token where `reverse`); zero if None.
+        a: the decay of the state at each step.
+        x: the addend of the state at each step.
+        h0: the state before the first step read (before the last token where `reverse`); zero if None.
         reverse: read the sequence from its end.
         reset: where true, a[:, t] counts as zero: nothing enters t from the step before.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
@@ -47,7 +52,7 @@ def linear_scan(
     Raises:
         ValueError: shapes differ, or the implementation is unknown.
     """
-    settings = _Settings("reverse" if reverse else "forward", implementation)
+    settings = _StaticArguments("reverse" if reverse else "forward", implementation)
     return _checked("linear_scan", settings, a, x, h0=h0, resets={"reset": reset})
 
 
@@ -63,11 +68,11 @@ def bidirectional_scan(
     """`linear_scan` of the first half of the channels, and with `reverse` of the second half, in one pass.
 
     Args:
-        a: decay of the state at each step.
-        x: what is added to the state at each step.
-        h0: state before the first step (first half), and before the last one (second half); zero if None.
-        forward_reset: resets of the first half. Both resets are given, or neither.
-        reverse_reset: resets of the second half.
+        a: the decay of the state at each step.
+        x: the addend of the state at each step.
+        h0: the state before the first step (first half), and before the last (second half); zero if None.
+        forward_reset: the resets of the first half. Both resets are given, or neither.
+        reverse_reset: the resets of the second half.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
 
     Raises:
@@ -79,7 +84,9 @@ def bidirectional_scan(
     resets = {"forward_reset": forward_reset, "reverse_reset": reverse_reset}
     if (forward_reset is None) != (reverse_reset is None):
         raise ValueError("bidirectional_scan: give both resets or neither")
-    return _checked("bidirectional_scan", _Settings("both", implementation), a, x, h0=h0, resets=resets)
+    return _checked(
+        "bidirectional_scan", _StaticArguments("both", implementation), a, x, h0=h0, resets=resets
+    )
 
 
 def _checked(name, settings, a, x, *, h0, resets):
@@ -147,7 +154,7 @@ def _run(pass_name, settings, a, *arrays, resets):
             return getattr(gpu, pass_name)(a, *arrays, resets=resets, direction=direction)
         case "pallas_interpret":
             return with_tpu(a, *arrays, interpret=True)
-    # The GPU kernel has not run on a GPU yet: there it is used where it is asked for, and not by itself.
+    # The GPU kernel has not run on a GPU yet: there it is used only where it is asked for.
     if not tpu.suits(a.shape, direction):
         return with_xla(a, *arrays)
     return jax.lax.platform_dependent(a, *arrays, tpu=with_tpu, default=with_xla)

@@ -5,7 +5,7 @@ from jaxtyping import Array
 
 
 def round_up(size: int, unit: int) -> int:
-    """Return the least multiple of `unit` that is not below `size`."""
+    """Return the smallest multiple of `unit` that is not below `size`."""
     return -(-size // unit) * unit
 
 
@@ -21,7 +21,7 @@ def pad_channels(values: Array, halves: int, unit: int) -> Array:
 
 
 def crop_channels(values: Array, halves: int, channels: int) -> Array:
-    """Undo `pad_channels`: return the `channels` that there were."""
+    """Undo `pad_channels`: return the values without its padding, of `channels` in all."""
     if values.shape[-1] == channels:
         return values
     parts = values.reshape(*values.shape[:-1], halves, -1)[..., : channels // halves]

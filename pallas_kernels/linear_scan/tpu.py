@@ -13,14 +13,14 @@ costs one load. The reset flags of 16 rows are the bits of one scalar and take n
 
 The gradient is the same recurrence read the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = g, da[t] =
 g[t] h[t-1] (Martin and Cundy 2018, section 2.2), in one kernel. What it carries is a[t] g[t], so that a is
-not shifted; of h it reads 16 rows of the neighbouring block besides.
+not shifted; of h it also reads 16 rows of the neighbouring block.
 """
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
-from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_plan, pack_resets
+from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_grid, pack_resets
 from pallas_kernels.linear_scan.tpu_chunks import (
     CHUNKS,
     LANES,
@@ -28,10 +28,10 @@ from pallas_kernels.linear_scan.tpu_chunks import (
     channel_groups,
     for_each_tile,
     gradient_rows,
-    keep,
-    keep_mask,
+    not_reset_mask,
     rows_of,
     scan_rows,
+    zero_at_resets,
 )
 
 
@@ -55,17 +55,17 @@ def forward(a, x, h0, *, resets, direction, interpret=False):
     """
     _, length, channels = a.shape
     halves = 2 if direction == "both" else 1
-    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may come first.
+    # Through padding with a = 1 and x = 0 the state passes unchanged, so that it may be read first.
     a, x, h0 = _padded(a, halves, 1.0), _padded(x, halves, 0.0), pad_channels(h0, halves, LANES)
-    plan = make_plan(a.shape, jnp.promote_types(a.dtype, x.dtype), direction, interpret)
+    grid = make_grid(a.shape, jnp.promote_types(a.dtype, x.dtype), direction, interpret)
     (h,) = call_kernel(
-        plan,
+        grid,
         _forward_kernel,
-        pack_resets(plan, resets),
+        pack_resets(grid, resets),
         (("block", a), ("block", x), ("row", h0.astype(jnp.float32))),
         (("block", x.dtype),),
         scratch_arrays=2,
-        against=False,
+        reverse_time=False,
     )
     return crop_channels(h[:, :length], halves, channels)
 
@@ -76,15 +76,15 @@ def backward(a, h, h0, dh, *, resets, direction, interpret=False):
     halves = 2 if direction == "both" else 1
     a, dh, h0 = _padded(a, halves, 1.0), _padded(dh, halves, 0.0), pad_channels(h0, halves, LANES)
     h = _padded(h, halves, h0[:, None])
-    plan = make_plan(a.shape, jnp.promote_types(a.dtype, h.dtype), direction, interpret)
+    grid = make_grid(a.shape, jnp.promote_types(a.dtype, h.dtype), direction, interpret)
     da, dx, dh0 = call_kernel(
-        plan,
+        grid,
         _backward_kernel,
-        pack_resets(plan, resets),
+        pack_resets(grid, resets),
         (("block", a), ("block", h), ("edge", h), ("block", dh), ("row", h0.astype(jnp.float32))),
         (("block", a.dtype), ("block", h.dtype), ("row", jnp.dtype(jnp.float32))),
         scratch_arrays=3,
-        against=True,
+        reverse_time=True,
     )
     return *(crop_channels(d[:, :length], halves, channels) for d in (da, dx)), crop_channels(
         dh0, halves, channels
@@ -99,78 +99,82 @@ def _padded(values, halves, fill):
     return pad_length(pad_channels(values, halves, LANES), LENGTH_UNIT, fill)
 
 
-def _copy_in(plan, ref, lanes, scratch, *, bits_ref=None, offset=0):
+def _copy_in(grid, ref, lanes, scratch, *, bits_ref=None, offset=0):
     """Copy channels of a block to scratch memory as float32, zero where the row's bit is set."""
 
     def copy(tile, scratch_row, carried):
-        mask = keep_mask(bits_ref, tile)
+        mask = not_reset_mask(bits_ref, tile)
         for k, lane in enumerate(lanes):
             value = ref[0, rows_of(tile), lane].astype(jnp.float32)
-            scratch[k, pl.ds(scratch_row + offset, TILE)] = keep(mask, value)
+            scratch[k, pl.ds(scratch_row + offset, TILE)] = zero_at_resets(mask, value)
         return carried
 
-    for_each_tile(plan.rows, copy)
+    for_each_tile(grid.rows, copy)
 
 
-def _copy_out(plan, scratch, lanes, ref, *, bits_ref=None):
+def _copy_out(grid, scratch, lanes, ref, *, bits_ref=None):
     """Copy scratch memory to channels of a block, zero where the row's bit is set."""
 
     def copy(tile, scratch_row, carried):
-        mask = keep_mask(bits_ref, tile)
+        mask = not_reset_mask(bits_ref, tile)
         for k, lane in enumerate(lanes):
             value = scratch[k, pl.ds(scratch_row, TILE)]
-            ref[0, rows_of(tile), lane] = keep(mask, value).astype(ref.dtype)
+            ref[0, rows_of(tile), lane] = zero_at_resets(mask, value).astype(ref.dtype)
         return carried
 
-    for_each_tile(plan.rows, copy)
+    for_each_tile(grid.rows, copy)
 
 
-def _entering(plan, initial, carry_ref, first):
-    """Return what enters the block: `initial`, or what left the block before it."""
+def _entering(grid, initial, carry_ref, first):
+    """Return the state that enters the block: `initial`, or the state that left the block before it."""
     return [
-        jnp.where(pl.program_id(2) == 0, initial[k], carry_ref[first + k]) for k in range(plan.together)
+        jnp.where(pl.program_id(2) == 0, initial[k], carry_ref[first + k]) for k in range(grid.interleaved)
     ]
 
 
-def _forward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+def _forward_kernel(grid, bits_ref, inputs, outputs, scratch, *, reverse):
     a_ref, x_ref, h0_ref = inputs
     (h_ref,) = outputs
     carry_ref, a_rows, x_rows = scratch
-    for first, lanes in channel_groups(plan):
-        _copy_in(plan, a_ref, lanes, a_rows, bits_ref=bits_ref)
-        _copy_in(plan, x_ref, lanes, x_rows)
-        entering = _entering(plan, [h0_ref[0, :, lane] for lane in lanes], carry_ref, first)
-        _, leaving = scan_rows(plan, a_rows, x_rows, entering, reverse=reverse)
-        for k in range(plan.together):
+    for first, lanes in channel_groups(grid):
+        _copy_in(grid, a_ref, lanes, a_rows, bits_ref=bits_ref)
+        _copy_in(grid, x_ref, lanes, x_rows)
+        entering = _entering(grid, [h0_ref[0, :, lane] for lane in lanes], carry_ref, first)
+        _, leaving = scan_rows(grid, a_rows, x_rows, entering, reverse=reverse)
+        for k in range(grid.interleaved):
             carry_ref[first + k] = leaving[k]
-        _copy_out(plan, x_rows, lanes, h_ref)
+        _copy_out(grid, x_rows, lanes, h_ref)
 
 
-def _backward_kernel(plan, bits_ref, inputs, outputs, scratch, *, reverse):
+def _backward_kernel(grid, bits_ref, inputs, outputs, scratch, *, reverse):
     a_ref, h_ref, edge_ref, dh_ref, h0_ref = inputs
     da_ref, dx_ref, dh0_ref = outputs
-    carry_ref, a_rows, g_rows, before_rows = scratch
-    # Where the sequence is read forward, h[t-1] of step t lies in row t of its chunk, below h[-1]; where it
-    # is read in reverse, h[t+1] lies in row t + 1, and the row after the chunk holds the next one's first.
+    carry_ref, a_rows, g_rows, h_prev_rows = scratch
+    # Where the sequence is read forward, h[t-1] of step t is in row t of its chunk, below h[-1]; where it
+    # is read in reverse, h[t+1] is in row t + 1, and the row after the chunk holds the next one's first.
     shift = 0 if reverse else 1
-    last_step = pl.program_id(2) == plan.row_blocks - 1
-    for first, lanes in channel_groups(plan):
-        _copy_in(plan, a_ref, lanes, a_rows, bits_ref=bits_ref)
-        _copy_in(plan, dh_ref, lanes, g_rows)
-        _copy_in(plan, h_ref, lanes, before_rows, offset=shift)
+    last_step = pl.program_id(2) == grid.row_blocks - 1
+    for first, lanes in channel_groups(grid):
+        _copy_in(grid, a_ref, lanes, a_rows, bits_ref=bits_ref)
+        _copy_in(grid, dh_ref, lanes, g_rows)
+        _copy_in(grid, h_ref, lanes, h_prev_rows, offset=shift)
         for k, lane in enumerate(lanes):
             edge = edge_ref[0, :, lane].astype(jnp.float32)
             edge = jnp.where(last_step, h0_ref[0, :, lane], edge[:1] if reverse else edge[-1:])
             for chunk in range(CHUNKS):
-                begin = chunk * plan.stride
-                here = begin + plan.chunk if reverse else begin
-                there = begin + plan.stride if reverse else begin - 1
-                inside = 0 <= there < CHUNKS * plan.stride
-                before_rows[k, here : here + 1] = before_rows[k, there : there + 1] if inside else edge
-        entering = _entering(plan, [jnp.zeros((1, LANES), jnp.float32)] * plan.together, carry_ref, first)
-        leaving = gradient_rows(plan, a_rows, g_rows, before_rows, entering, reverse=reverse, shift=shift)
-        _copy_out(plan, g_rows, lanes, dx_ref)
-        _copy_out(plan, a_rows, lanes, da_ref, bits_ref=bits_ref)
+                begin = chunk * grid.stride
+                target = begin + grid.chunk if reverse else begin
+                source = begin + grid.stride if reverse else begin - 1
+                inside = 0 <= source < CHUNKS * grid.stride
+                h_prev_rows[k, target : target + 1] = (
+                    h_prev_rows[k, source : source + 1] if inside else edge
+                )
+        entering = _entering(
+            grid, [jnp.zeros((1, LANES), jnp.float32)] * grid.interleaved, carry_ref, first
+        )
+        leaving = gradient_rows(grid, a_rows, g_rows, h_prev_rows, entering, reverse=reverse, shift=shift)
+        _copy_out(grid, g_rows, lanes, dx_ref)
+        _copy_out(grid, a_rows, lanes, da_ref, bits_ref=bits_ref)
         for k, lane in enumerate(lanes):
             carry_ref[first + k] = leaving[k]
             dh0_ref[0, :, lane] = leaving[k][:1]

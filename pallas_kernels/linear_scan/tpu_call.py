@@ -13,20 +13,20 @@ from pallas_kernels.linear_scan.padding import pad_length
 from pallas_kernels.linear_scan.tpu_chunks import CHUNKS, LANES, TILE
 
 LENGTH_UNIT = CHUNKS * TILE
-LONGEST_BLOCK = 512
+MAX_BLOCK_ROWS = 512
 BLOCK_BYTES = 1 << 20
-MOST_TOGETHER = 4
+MAX_INTERLEAVED = 4
 
 
-class Plan(NamedTuple):
+class TpuGrid(NamedTuple):
     """How a call is cut into grid steps; all static.
 
     Attributes:
         direction: "forward", "reverse", or "both" (the second half of the channels in reverse).
-        rows: time steps of a block.
-        columns: groups of 128 channels of a block.
-        row_blocks: blocks along time.
-        column_blocks: blocks along the channels.
+        rows: the number of time steps of a block.
+        columns: the number of groups of 128 channels of a block.
+        row_blocks: the number of blocks along time.
+        column_blocks: the number of blocks along the channels.
         interpret: whether to run in the TPU interpreter, on any platform; or the interpreter's parameters.
     """
 
@@ -48,74 +48,74 @@ class Plan(NamedTuple):
         return self.chunk + 1
 
     @property
-    def together(self) -> int:
+    def interleaved(self) -> int:
         """Groups of channels that run side by side, to fill the latency of the arithmetic."""
-        return max(n for n in range(1, MOST_TOGETHER + 1) if self.columns % n == 0)
+        return max(n for n in range(1, MAX_INTERLEAVED + 1) if self.columns % n == 0)
 
 
-def make_plan(shape, dtype, direction, interpret, block_bytes=BLOCK_BYTES):
+def make_grid(shape, dtype, direction, interpret, block_bytes=BLOCK_BYTES):
     """Choose blocks of at most `block_bytes`."""
     _, length, channels = shape
-    rows = max(n for n in range(LENGTH_UNIT, LONGEST_BLOCK + 1, LENGTH_UNIT) if length % n == 0)
+    rows = max(n for n in range(LENGTH_UNIT, MAX_BLOCK_ROWS + 1, LENGTH_UNIT) if length % n == 0)
     groups = channels // LANES
-    most = max(1, block_bytes // (rows * LANES * jnp.dtype(dtype).itemsize))
+    max_columns = max(1, block_bytes // (rows * LANES * jnp.dtype(dtype).itemsize))
     in_direction = groups // 2 if direction == "both" else groups
-    columns = max(n for n in range(1, most + 1) if in_direction % n == 0)
-    return Plan(direction, rows, columns, length // rows, groups // columns, interpret)
+    columns = max(n for n in range(1, max_columns + 1) if in_direction % n == 0)
+    return TpuGrid(direction, rows, columns, length // rows, groups // columns, interpret)
 
 
-def pack_resets(plan, resets):
+def pack_resets(grid, resets):
     """Return int32 words of 16 reset flags each, [directions * batch, row blocks, 1, tiles], or None.
 
     Args:
-        plan: how the call is cut.
+        grid: how the call is cut.
         resets: for each direction, bool [batch, length].
     """
     if resets is None:
         return None
     flags = pad_length(jnp.concatenate(resets), LENGTH_UNIT, False).reshape(
-        -1, plan.row_blocks, 1, plan.rows // TILE, TILE
+        -1, grid.row_blocks, 1, grid.rows // TILE, TILE
     )
     return jnp.sum(flags.astype(jnp.int32) << jnp.arange(TILE, dtype=jnp.int32), axis=-1)
 
 
-def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, against, transcendentals=0):
-    """Run kernel(plan, bits_ref, inputs, outputs, scratch, reverse=...) over the grid; return its results.
+def call_kernel(grid, kernel, bits, operands, results, *, scratch_arrays, reverse_time, transcendentals=0):
+    """Run kernel(grid, bits_ref, inputs, outputs, scratch, reverse=...) over the grid; return its results.
 
     Operands and results are of these kinds: "block" [batch, length, channels]; "edge", of such an array
     the 16 rows beside the block, on the side from which the recurrence comes; "row" [batch, channels];
     "boundary" [batch, row blocks, 8, channels], a row for each chunk; "channel" [channels].
 
     Args:
-        plan: how the call is cut.
+        grid: how the call is cut.
         kernel: the body of a grid step; its first scratch array is what it carries from block to block.
         bits: from `pack_resets`.
         operands: (kind, array).
         results: (kind, type).
-        scratch_arrays: copies of a block that the kernel needs room for.
-        against: whether time blocks are visited against the recurrence, as for gradients.
-        transcendentals: how many functions such as tanh are computed for an element.
+        scratch_arrays: the number of copies of a block that the kernel needs in scratch memory.
+        reverse_time: whether time blocks are visited in the reverse of the reading order, as for gradients.
+        transcendentals: the number of functions such as tanh that are computed for an element.
     """
     batch, length, channels = operands[0][1].shape
 
     def is_reverse(column):
-        if plan.direction == "both":
-            return column >= plan.column_blocks // 2
-        return plan.direction == "reverse"
+        if grid.direction == "both":
+            return column >= grid.column_blocks // 2
+        return grid.direction == "reverse"
 
     def row_block(column, step):
-        from_the_end = jnp.logical_xor(is_reverse(column), against)
-        return jnp.where(from_the_end, plan.row_blocks - 1 - step, step)
+        from_the_end = jnp.logical_xor(is_reverse(column), reverse_time)
+        return jnp.where(from_the_end, grid.row_blocks - 1 - step, step)
 
     def edge_block(row, column, step):
         # At the end there are none, and the kernel does not look.
-        block, tiles = row_block(column, step), plan.rows // TILE
+        block, tiles = row_block(column, step), grid.rows // TILE
         beside = jnp.where(is_reverse(column), (block + 1) * tiles, block * tiles - 1)
-        return row, jnp.clip(beside, 0, plan.row_blocks * tiles - 1), column
+        return row, jnp.clip(beside, 0, grid.row_blocks * tiles - 1), column
 
-    width = plan.columns * LANES
+    width = grid.columns * LANES
     specs = {
-        "block": pl.BlockSpec((1, plan.rows, width), lambda b, c, t: (b, row_block(c, t), c)),
+        "block": pl.BlockSpec((1, grid.rows, width), lambda b, c, t: (b, row_block(c, t), c)),
         "edge": pl.BlockSpec((1, TILE, width), edge_block),
         "row": pl.BlockSpec((1, 1, width), lambda b, c, t: (b, 0, c)),
         "boundary": pl.BlockSpec((1, 1, CHUNKS, width), lambda b, c, t: (b, row_block(c, t), 0, c)),
@@ -123,9 +123,9 @@ def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, agains
     }
     shapes = {
         "block": (batch, length, channels),
-        "edge": (batch, plan.row_blocks * TILE, channels),
+        "edge": (batch, grid.row_blocks * TILE, channels),
         "row": (batch, 1, channels),
-        "boundary": (batch, plan.row_blocks, CHUNKS, channels),
+        "boundary": (batch, grid.row_blocks, CHUNKS, channels),
         "channel": (1, 1, channels),
     }
     in_specs = [specs[kind] for kind, _ in operands]
@@ -135,43 +135,43 @@ def call_kernel(plan, kernel, bits, operands, results, *, scratch_arrays, agains
     if bits is not None:
 
         def words_of(b, c, t):
-            first = jnp.where(is_reverse(c), batch, 0) if plan.direction == "both" else 0
+            first = jnp.where(is_reverse(c), batch, 0) if grid.direction == "both" else 0
             return first + b, row_block(c, t), 0, 0
 
-        in_specs.insert(0, pl.BlockSpec((1, 1, 1, plan.rows // TILE), words_of, memory_space=pltpu.SMEM))
+        in_specs.insert(0, pl.BlockSpec((1, 1, 1, grid.rows // TILE), words_of, memory_space=pltpu.SMEM))
         arrays.insert(0, bits)
 
     def body(*refs):
         bits_ref, refs = (None, refs) if bits is None else (refs[0], refs[1:])
         inputs, outputs = refs[: len(operands)], refs[len(operands) : len(operands) + len(results)]
         scratch = refs[len(operands) + len(results) :]
-        run = functools.partial(kernel, plan, bits_ref, inputs, outputs, scratch)
-        if plan.direction == "both":
+        run = functools.partial(kernel, grid, bits_ref, inputs, outputs, scratch)
+        if grid.direction == "both":
             reverse = is_reverse(pl.program_id(1))
             pl.when(reverse)(lambda: run(reverse=True))
             pl.when(jnp.logical_not(reverse))(lambda: run(reverse=False))
         else:
-            run(reverse=plan.direction == "reverse")
+            run(reverse=grid.direction == "reverse")
 
     moved = [(kind, array.dtype) for kind, array in operands] + list(results)
-    scratch = pltpu.VMEM((plan.together, CHUNKS * plan.stride, LANES), jnp.float32)
+    scratch = pltpu.VMEM((grid.interleaved, CHUNKS * grid.stride, LANES), jnp.float32)
     outputs = pl.pallas_call(
         body,
         out_shape=[jax.ShapeDtypeStruct(shapes[kind], dtype) for kind, dtype in results],
-        grid=(batch, plan.column_blocks, plan.row_blocks),
+        grid=(batch, grid.column_blocks, grid.row_blocks),
         in_specs=in_specs,
         out_specs=[specs[kind] for kind, _ in results],
         scratch_shapes=[
-            pltpu.VMEM((plan.columns, CHUNKS, LANES), jnp.float32),
+            pltpu.VMEM((grid.columns, CHUNKS, LANES), jnp.float32),
             *[scratch] * scratch_arrays,
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         cost_estimate=pl.CostEstimate(
-            flops=(4 if against else 2) * batch * length * channels,
+            flops=(4 if reverse_time else 2) * batch * length * channels,
             bytes_accessed=sum(math.prod(shapes[kind]) * jnp.dtype(dtype).itemsize for kind, dtype in moved)
             + (0 if bits is None else bits.nbytes),
             transcendentals=transcendentals * batch * length * channels,
         ),
-        interpret=pltpu.InterpretParams() if plan.interpret is True else plan.interpret,
+        interpret=pltpu.InterpretParams() if grid.interpret is True else grid.interpret,
     )(*arrays)
     return [out[:, 0] if kind == "row" else out for out, (kind, _) in zip(outputs, results, strict=True)]

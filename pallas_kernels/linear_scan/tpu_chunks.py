@@ -1,6 +1,6 @@
-"""What the TPU kernels are made of: a block's copy in scratch memory, and its 8 chunks side by side.
+"""The parts of the TPU kernels: a block's copy in scratch memory, and its 8 chunks side by side.
 
-See `tpu` for the algorithm. A block of `chunk` * 8 time steps lies in scratch memory with `chunk` + 1 rows
+See `tpu` for the algorithm. A block of `chunk` * 8 time steps is in scratch memory with `chunk` + 1 rows
 from chunk to chunk, as float32; step t of all chunks is then one strided load.
 """
 
@@ -15,10 +15,10 @@ TILE = 16
 STEPS_UNROLLED = 8
 
 
-def channel_groups(plan):
+def channel_groups(grid):
     """Yield (first group of channels, slices of its channels) for the groups that run side by side."""
-    for first in range(0, plan.columns, plan.together):
-        yield first, [pl.ds((first + k) * LANES, LANES) for k in range(plan.together)]
+    for first in range(0, grid.columns, grid.interleaved):
+        yield first, [pl.ds((first + k) * LANES, LANES) for k in range(grid.interleaved)]
 
 
 def rows_of(tile):
@@ -42,7 +42,7 @@ def for_each_tile(rows, body, carried=0):
     return jax.lax.fori_loop(0, CHUNKS, step, carried)
 
 
-def keep_mask(bits_ref, tile):
+def not_reset_mask(bits_ref, tile):
     """Return a [16, 128] mask that is false where the bit of the row is set; None if there are no bits."""
     if bits_ref is None:
         return None
@@ -50,7 +50,7 @@ def keep_mask(bits_ref, tile):
     return jnp.full((TILE, LANES), bits_ref[0, 0, 0, tile], jnp.int32) & bit == 0
 
 
-def keep(mask, value):
+def zero_at_resets(mask, value):
     """Return `value`, zero where the mask is false."""
     return value if mask is None else jnp.where(mask, value, 0.0)
 
@@ -76,7 +76,7 @@ def for_each_step(chunk, reverse, body, carried):
     return jax.lax.fori_loop(0, turns, turn, carried)
 
 
-def enter_chunks(ends, carry, reverse):
+def entering_states(ends, carry, reverse):
     """Return the state that enters each chunk, and the one that leaves the block.
 
     Args:
@@ -89,26 +89,26 @@ def enter_chunks(ends, carry, reverse):
     if reverse:
         place = CHUNKS - 1 - place
 
-    def from_before(value, distance):
+    def from_previous(value, distance):
         return pltpu.roll(value, CHUNKS - distance if reverse else distance, 0)
 
     for distance in (1, 2, 4):
         reached = place >= distance
-        state = jnp.where(reached, product * from_before(state, distance) + state, state)
-        product = jnp.where(reached, product * from_before(product, distance), product)
+        state = jnp.where(reached, product * from_previous(state, distance) + state, state)
+        product = jnp.where(reached, product * from_previous(product, distance), product)
     state = product * carry + state
-    entering = jnp.where(place == 0, carry, from_before(state, 1))
+    entering = jnp.where(place == 0, carry, from_previous(state, 1))
     last = state[:1] if reverse else state[-1:]
     return entering, jnp.broadcast_to(last, (CHUNKS, LANES))
 
 
-def scan_rows(plan, decay_rows, entry_rows, entering, *, reverse):
-    """Replace the entries of a block in scratch memory by the states.
+def scan_rows(grid, a_rows, x_rows, entering, *, reverse):
+    """Replace x of a block in scratch memory by the states h.
 
     Args:
-        plan: how the call is cut.
-        decay_rows: scratch memory [groups, rows, 128] with the decays, zero at resets.
-        entry_rows: likewise the entries.
+        grid: how the call is cut.
+        a_rows: the decays, zero at resets, in scratch memory [groups, rows, 128].
+        x_rows: the addends x, in scratch memory of that shape.
         entering: for each group, the state that enters the block, on [8, 128].
         reverse: whether the block is read from its end.
 
@@ -117,46 +117,47 @@ def scan_rows(plan, decay_rows, entry_rows, entering, *, reverse):
     """
     groups = range(len(entering))
 
-    def effect(step, carried):
-        rows = at_step(step, plan.stride)
-        decays = [decay_rows[k, rows] for k in groups]
+    def transfer(step, carried):
+        rows = at_step(step, grid.stride)
+        decays = [a_rows[k, rows] for k in groups]
         return [
-            (decay * state + entry_rows[k, rows], decay * product)
+            (decay * state + x_rows[k, rows], decay * product)
             for k, decay, (state, product) in zip(groups, decays, carried, strict=True)
         ]
 
-    into_chunks, leaving = _into_chunks(plan, effect, entering, reverse)
-    states_from(plan, decay_rows, entry_rows, into_chunks, reverse=reverse)
-    return into_chunks, leaving
+    chunk_h0, leaving = _chunk_h0(grid, transfer, entering, reverse)
+    scan_rows_from(grid, a_rows, x_rows, chunk_h0, reverse=reverse)
+    return chunk_h0, leaving
 
 
-def states_from(plan, decay_rows, entry_rows, into_chunks, *, reverse, offset=0):
-    """Replace the entries by the states where the states that enter the chunks are known.
+def scan_rows_from(grid, a_rows, x_rows, chunk_h0, *, reverse, offset=0):
+    """Replace x by the states where the states that enter the chunks are known.
 
-    As `scan_rows`, the entries `offset` rows further down in scratch memory.
+    As `scan_rows`, with x `offset` rows further down in scratch memory.
     """
-    groups = range(len(into_chunks))
+    groups = range(len(chunk_h0))
 
     def update(step, states):
-        rows, entry = at_step(step, plan.stride), at_step(step + offset, plan.stride)
-        states = [decay_rows[k, rows] * states[k] + entry_rows[k, entry] for k in groups]
+        rows, own = at_step(step, grid.stride), at_step(step + offset, grid.stride)
+        states = [a_rows[k, rows] * states[k] + x_rows[k, own] for k in groups]
         for k in groups:
-            entry_rows[k, entry] = states[k]
+            x_rows[k, own] = states[k]
         return states
 
-    for_each_step(plan.chunk, reverse, update, into_chunks)
+    for_each_step(grid.chunk, reverse, update, chunk_h0)
 
 
-def gradient_rows(plan, decay_rows, cotangent_rows, before_rows, entering, *, reverse, shift):
-    """Replace the cotangents of a block's states by those of its entries, and decays by their gradients.
+def gradient_rows(grid, a_rows, g_rows, h_prev_rows, entering, *, reverse, shift):
+    """Replace the cotangents of a block's states by those of x, and the decays by their gradients.
 
     Args:
-        plan: how the call is cut.
-        decay_rows: scratch memory [groups, rows, 128] with the decays, zero at resets.
-        cotangent_rows: likewise the cotangents of the states.
-        before_rows: likewise, for step t of a chunk, the state before it in row t + 1 - `shift`.
+        grid: how the call is cut.
+        a_rows: the decays, zero at resets, in scratch memory [groups, rows, 128].
+        g_rows: the cotangents of the states, in scratch memory of that shape.
+        h_prev_rows: the state before step t of a chunk in row t + 1 - `shift`, in scratch memory of that
+            shape.
         entering: for each group, a[t+1] g[t+1] at the block's end, on [8, 128].
-        reverse: whether the recurrence reads the block from its end; the gradient runs against it.
+        reverse: whether the recurrence reads the block from its end; the gradient is read the other way.
         shift: 0 or 1.
 
     Returns:
@@ -164,31 +165,31 @@ def gradient_rows(plan, decay_rows, cotangent_rows, before_rows, entering, *, re
     """
     groups = range(len(entering))
 
-    def effect(step, carried):
-        rows = at_step(step, plan.stride)
-        decays = [decay_rows[k, rows] for k in groups]
+    def transfer(step, carried):
+        rows = at_step(step, grid.stride)
+        decays = [a_rows[k, rows] for k in groups]
         return [
-            (decay * (state + cotangent_rows[k, rows]), decay * product)
+            (decay * (state + g_rows[k, rows]), decay * product)
             for k, decay, (state, product) in zip(groups, decays, carried, strict=True)
         ]
 
     def update(step, carried):
-        rows, rows_before = at_step(step, plan.stride), at_step(step + 1 - shift, plan.stride)
-        decays = [decay_rows[k, rows] for k in groups]
-        gradients = [carried[k] + cotangent_rows[k, rows] for k in groups]
+        rows, rows_before = at_step(step, grid.stride), at_step(step + 1 - shift, grid.stride)
+        decays = [a_rows[k, rows] for k in groups]
+        gradients = [carried[k] + g_rows[k, rows] for k in groups]
         for k in groups:
-            cotangent_rows[k, rows] = gradients[k]
-            decay_rows[k, rows] = gradients[k] * before_rows[k, rows_before]
+            g_rows[k, rows] = gradients[k]
+            a_rows[k, rows] = gradients[k] * h_prev_rows[k, rows_before]
         return [decays[k] * gradients[k] for k in groups]
 
-    into_chunks, leaving = _into_chunks(plan, effect, entering, not reverse)
-    for_each_step(plan.chunk, not reverse, update, into_chunks)
+    chunk_h0, leaving = _chunk_h0(grid, transfer, entering, not reverse)
+    for_each_step(grid.chunk, not reverse, update, chunk_h0)
     return leaving
 
 
-def _into_chunks(plan, effect, entering, reverse):
-    """Return, for each group, what enters each chunk and what leaves the block."""
-    nothing = (jnp.zeros((CHUNKS, LANES), jnp.float32), jnp.ones((CHUNKS, LANES), jnp.float32))
-    ends = for_each_step(plan.chunk, reverse, effect, [nothing] * len(entering))
-    pairs = [enter_chunks(end, carry, reverse) for end, carry in zip(ends, entering, strict=True)]
+def _chunk_h0(grid, transfer, entering, reverse):
+    """Return, for each group, the state that enters each chunk and the one that leaves the block."""
+    identity = (jnp.zeros((CHUNKS, LANES), jnp.float32), jnp.ones((CHUNKS, LANES), jnp.float32))
+    ends = for_each_step(grid.chunk, reverse, transfer, [identity] * len(entering))
+    pairs = [entering_states(end, carry, reverse) for end, carry in zip(ends, entering, strict=True)]
     return [into for into, _ in pairs], [leaving for _, leaving in pairs]

@@ -25,9 +25,9 @@ def forward(a: Sequence, x: Sequence, h0: State, *, resets: Resets, direction: s
     """Return h of shape [batch, length, channels] in the type of `x`; carry in float32.
 
     Args:
-        a: decays.
-        x: what is added.
-        h0: state before the first step read.
+        a: the decays.
+        x: the addends.
+        h0: the state before the first step read.
         resets: for each direction, where the decay counts as zero; or None.
         direction: "forward", "reverse", or "both": the second half of the channels in reverse.
     """
@@ -43,7 +43,7 @@ def forward(a: Sequence, x: Sequence, h0: State, *, resets: Resets, direction: s
 
 def backward(
     a: Sequence, h: Sequence, h0: State, dh: Sequence, *, resets: Resets, direction: str
-) -> tuple[Sequence, Sequence, Float[Array, "batch channels"]]:
+) -> tuple[Sequence, Sequence, State]:
     """Return (da, dx, dh0) for the cotangent `dh` of h; dx has the type of h."""
     parts = _parts(a.shape[-1], resets, direction)
     return jax.lax.platform_dependent(
@@ -57,14 +57,20 @@ def backward(
 
 
 class _Part(NamedTuple):
-    """Channels that are read in one direction."""
+    """Channels that are read in one direction.
+
+    Attributes:
+        channels: the slice of the channels.
+        reset: where the decay counts as zero; nowhere if None.
+        reverse: whether the sequence is read from its end.
+    """
 
     channels: slice
     reset: Bool[Array, "batch length"] | None
     reverse: bool
 
 
-def _parts(channels, resets, direction):
+def _parts(channels: int, resets: Resets, direction: str) -> list[_Part]:
     resets = (None, None) if resets is None else resets
     if direction != "both":
         return [_Part(slice(0, channels), resets[0], direction == "reverse")]
@@ -72,55 +78,59 @@ def _parts(channels, resets, direction):
     return [_Part(slice(0, half), resets[0], False), _Part(slice(half, channels), resets[1], True)]
 
 
-def _step_of(values, t, part):
+def _step_of(values: Sequence, t: Array | int, part: _Part) -> Float[Array, "batch 1 part"]:
     """Return [batch, 1, channels of the part] at time t in float32."""
     width = part.channels.stop - part.channels.start
     start, size = (0, t, part.channels.start), (values.shape[0], 1, width)
     return jax.lax.dynamic_slice(values, start, size).astype(jnp.float32)
 
 
-def _put_step(values, new, t, part):
+def _put_step(values: Sequence, new: Float[Array, "batch 1 part"], t: Array | int, part: _Part) -> Sequence:
     return jax.lax.dynamic_update_slice(values, new.astype(values.dtype), (0, t, part.channels.start))
 
 
-def _not_reset(values, part, t):
+def _zero_at_reset(
+    values: Float[Array, "batch 1 part"], part: _Part, t: Array | int
+) -> Float[Array, "batch 1 part"]:
     if part.reset is None:
         return values
     return jnp.where(jax.lax.dynamic_slice_in_dim(part.reset, t, 1, axis=1)[..., None], 0.0, values)
 
 
-def _forward_loop(parts, a, x, h0):
+def _forward_loop(parts: list[_Part], a: Sequence, x: Sequence, h0: State) -> Sequence:
     length = a.shape[1]
 
     def step(count, carried):
         states, h = carried
-        after = []
+        new_states = []
         for part, state in zip(parts, states, strict=True):
             t = length - 1 - count if part.reverse else count
-            after.append(_not_reset(_step_of(a, t, part), part, t) * state + _step_of(x, t, part))
-            h = _put_step(h, after[-1], t, part)
-        return after, h
+            new_states.append(_zero_at_reset(_step_of(a, t, part), part, t) * state + _step_of(x, t, part))
+            h = _put_step(h, new_states[-1], t, part)
+        return new_states, h
 
     states = [h0[:, None, part.channels].astype(jnp.float32) for part in parts]
     _, h = jax.lax.fori_loop(0, length, step, (states, jnp.zeros_like(x)), unroll=_unrolled(length))
     return h
 
 
-def _backward_loop(parts, a, h, h0, dh):
+def _backward_loop(
+    parts: list[_Part], a: Sequence, h: Sequence, h0: State, dh: Sequence
+) -> tuple[Sequence, Sequence, State]:
     length = a.shape[1]
 
     def step(count, carried):
         states, da, dx = carried
-        after = []
+        new_states = []
         for part, state in zip(parts, states, strict=True):
             t = count if part.reverse else length - 1 - count
             gradient = _step_of(dh, t, part) + state
-            # At the first step read this is h[0] for h0; it is put right below, outside of the loop.
-            before = jnp.clip(t + 1 if part.reverse else t - 1, 0, length - 1)
-            da = _put_step(da, _not_reset(gradient * _step_of(h, before, part), part, t), t, part)
+            # At the first step read this is h[0] for h0; it is corrected below, outside of the loop.
+            previous = jnp.clip(t + 1 if part.reverse else t - 1, 0, length - 1)
+            da = _put_step(da, _zero_at_reset(gradient * _step_of(h, previous, part), part, t), t, part)
             dx = _put_step(dx, gradient, t, part)
-            after.append(_not_reset(_step_of(a, t, part), part, t) * gradient)
-        return after, da, dx
+            new_states.append(_zero_at_reset(_step_of(a, t, part), part, t) * gradient)
+        return new_states, da, dx
 
     states = [jnp.zeros((h0.shape[0], 1, part.channels.stop - part.channels.start)) for part in parts]
     states, da, dx = jax.lax.fori_loop(
@@ -129,42 +139,44 @@ def _backward_loop(parts, a, h, h0, dh):
     for part in parts:
         t = length - 1 if part.reverse else 0
         first = _step_of(dx, t, part) * h0[:, None, part.channels]
-        da = _put_step(da, _not_reset(first, part, t), t, part)
+        da = _put_step(da, _zero_at_reset(first, part, t), t, part)
     return da, dx, jnp.concatenate(states, axis=-1)[:, 0]
 
 
-def _unrolled(length):
+def _unrolled(length: int) -> int:
     return min(UNROLLED, length)
 
 
-def _forward_prefix(parts, a, x, h0):
+def _forward_prefix(parts: list[_Part], a: Sequence, x: Sequence, h0: State) -> Sequence:
     results = []
     for part in parts:
         a_part, x_part = (values[..., part.channels].astype(jnp.float32) for values in (a, x))
-        results.append(_prefix(_without_resets(a_part, part), x_part, h0[:, part.channels], part.reverse))
+        results.append(_prefix(_zero_at_resets(a_part, part), x_part, h0[:, part.channels], part.reverse))
     return jnp.concatenate(results, axis=-1).astype(x.dtype)
 
 
-def _backward_prefix(parts, a, h, h0, dh):
+def _backward_prefix(
+    parts: list[_Part], a: Sequence, h: Sequence, h0: State, dh: Sequence
+) -> tuple[Sequence, Sequence, State]:
     results = []
     for part in parts:
         a_part, h_part, dh_part = (values[..., part.channels].astype(jnp.float32) for values in (a, h, dh))
-        a_part = _without_resets(a_part, part)
+        a_part = _zero_at_resets(a_part, part)
         state = h0[:, part.channels].astype(jnp.float32)
-        nothing = jnp.zeros_like(state)
-        dx = _prefix(_previous(a_part, nothing, not part.reverse), dh_part, nothing, not part.reverse)
-        da = _without_resets(dx * _previous(h_part, state, part.reverse), part)
+        zero = jnp.zeros_like(state)
+        dx = _prefix(_previous(a_part, zero, not part.reverse), dh_part, zero, not part.reverse)
+        da = _zero_at_resets(dx * _previous(h_part, state, part.reverse), part)
         first = -1 if part.reverse else 0
         results.append((da, dx, a_part[:, first] * dx[:, first]))
     da, dx, dh0 = (jnp.concatenate(values, axis=-1) for values in zip(*results, strict=True))
     return da.astype(a.dtype), dx.astype(h.dtype), dh0
 
 
-def _without_resets(values, part):
+def _zero_at_resets(values: Sequence, part: _Part) -> Sequence:
     return values if part.reset is None else jnp.where(part.reset[..., None], 0.0, values)
 
 
-def _prefix(a, x, h0, reverse):
+def _prefix(a: Sequence, x: Sequence, h0: State, reverse: bool) -> Sequence:
     """Return h in float32 by a parallel prefix over (a, x) pairs."""
     first = -1 if reverse else 0
     x = x.at[:, first].add(a[:, first] * h0.astype(jnp.float32))
@@ -172,7 +184,7 @@ def _prefix(a, x, h0, reverse):
     return h
 
 
-def _previous(y, first, reverse):
+def _previous(y: Sequence, first: State, reverse: bool) -> Sequence:
     """y[t-1] at t in reading order, with `first` before the first step read."""
     first = first[:, None].astype(y.dtype)
     if reverse:
@@ -180,7 +192,7 @@ def _previous(y, first, reverse):
     return jnp.concatenate([first, y[:, :-1]], axis=1)
 
 
-def _combine(left, right):
+def _combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
     a_left, x_left = left
     a_right, x_right = right
     return a_left * a_right, a_right * x_left + x_right

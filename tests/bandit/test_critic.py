@@ -142,7 +142,8 @@ def test_inputs_have_unit_size_whatever_is_measured():
 
 @pytest.mark.parametrize("critic", CRITICS)
 def test_only_matrices_decay(small, after, critic):
-    flags = decayed_parameters(after(small(critic=critic), 0).critic)
+    flags = decayed_parameters(make_critic(small(critic=critic), 3))
+    assert jax.tree.structure(flags) == jax.tree.structure(after(small(critic=critic), 0).critic)
     flags = jax.tree_util.tree_leaves_with_path(flags)
     decays = {path[-1].key: flag for path, flag in flags}
     assert all(decays[name] == (name == "kernel") for name in decays)

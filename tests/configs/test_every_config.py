@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 from birdie_jax.batching.packing import empty_rows
-from birdie_jax.config import MODELS, WITH_ATTENTION, WITH_HAWK, Config, parse_config
-from birdie_jax.models import build_model
+from birdie_jax.config import Config, parse_config
+from birdie_jax.models import build_model, model_names
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.registry import mixer_config
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 
@@ -20,7 +23,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIZES = ("1_4b", "400m", "110m", "tiny")
 PRESETS = {"birdie_1_4b": 1.4e9, "birdie_400m": 400e6, "birdie_110m": 110e6}
 VARIANTS = {
-    **{name: MODELS for name in ("tiny", *PRESETS)},
+    **{name: model_names() for name in ("tiny", *PRESETS)},
     **{
         f"ablation_{name}": SIZES for name in ("birdie", "birdie_causal", "causal_lm", "fixed_ratio", "ul2")
     },
@@ -63,7 +66,7 @@ def test_an_unknown_variant_is_refused(name):
         load(name, "llama")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", model_names())
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_the_parameters_that_they_are_named_for(name, model):
     config = load(name, model)
@@ -71,16 +74,17 @@ def test_presets_have_the_parameters_that_they_are_named_for(name, model):
     assert count_parameters(config) == pytest.approx(PRESETS[name], rel=0.015)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", model_names())
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_widths_that_tile(name, model):
     settings = load(name, model).model
     assert settings.features % 256 == settings.state % 256 == settings.mlp_features % 256 == 0
     assert settings.state // 2 % 128 == 0
-    if model in WITH_HAWK:
-        assert settings.state // settings.heads in (64, 128)
-    if model in WITH_ATTENTION:
-        assert settings.features // settings.heads in (64, 128)
+    mixer = mixer_config(settings)
+    if isinstance(mixer, HawkConfig):
+        assert settings.state // mixer.heads in (64, 128)
+    if isinstance(mixer, AttentionConfig):
+        assert settings.features // mixer.heads in (64, 128)
 
 
 def test_the_paper_trains_32_billion_tokens_in_batches_of_520_rows():

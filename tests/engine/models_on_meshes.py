@@ -12,11 +12,14 @@ from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, T
 from birdie_jax.engine import TrainState
 from birdie_jax.engine.mesh import batch_sharding, make_mesh, state_sharding
 from birdie_jax.models import build_model
-from birdie_jax.models.over_sequence import Inputs, recurrence_over_devices
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.gated_ssm import GATED_SSM
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.recurrence import ScanSettings, make_recurrence
+from birdie_jax.models.sequence_parallel import RecurrenceOperands, sharded_recurrence
 from birdie_jax.objectives import Example
 from birdie_jax.pretraining.language_model_step import arm_sums
-from pallas_kernels.gated_scan import GATED_SSM
 from tests.quick_jit import quick_jit
 
 VOCAB, ROWS, LENGTH = 384, 8, 64
@@ -75,9 +78,9 @@ def recurrences():
         for bidirectional in (BOTH, CAUSAL):
 
             def total(a, x, h0, vector, bidirectional=bidirectional):
-                y, last = recurrence_over_devices(
+                y, last = sharded_recurrence(
                     make_recurrence(GATED_SSM, ScanSettings(bidirectional, jnp.float32, "xla")),
-                    Inputs(((x, x, a), x), (vector,)),
+                    RecurrenceOperands(((x, x, a), x), (vector,)),
                     h0,
                     resets if bidirectional else resets[:1],
                     bidirectional=bidirectional,
@@ -110,8 +113,7 @@ def main():
                     features=16,
                     state=32,
                     mlp_features=16,
-                    heads=8,
-                    kv_heads=4,
+                    sections=(HawkConfig(heads=8), AttentionConfig(heads=8, kv_heads=4)),
                     dtype="float32",
                     remat="full",
                 ),
@@ -123,7 +125,8 @@ def main():
                 kinds[name, bidirectional] = params, jax.device_get(quick_jit(step)(params, batch))
             params, expected = kinds[name, bidirectional]
             mesh = make_mesh(config, VOCAB)
-            shardings = state_sharding(mesh, TrainState(0, params, None, {})).params
+            state = TrainState(0, params, None, {})
+            shardings = state_sharding(mesh, state, parameter_policies(model)).params
             with jax.set_mesh(mesh):
                 spread = jax.device_put(batch, batch_sharding(mesh))
                 divided = jax.device_put(params, shardings)

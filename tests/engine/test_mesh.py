@@ -13,15 +13,20 @@ import pytest
 from birdie_jax.config import BatchingConfig, Config, ConfigError, MeshConfig, ModelConfig, TrainConfig
 from birdie_jax.engine.mesh import check_divisible, mesh_sizes
 from birdie_jax.models import build_model
-from birdie_jax.models.axes import parameter_spec
-from birdie_jax.models.over_sequence import entering_states
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.axes import partition_spec
+from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
+from birdie_jax.models.sequence_parallel import entering_states
 from tests.engine.models_on_meshes import RECURRENCE_MESHES, TABLE
 
 CONFIG = Config(
     batching=BatchingConfig(rows=16, length=64),
     train=TrainConfig(loss_chunk=8),
-    model=ModelConfig(name="hawk_mlp", features=24, state=32, mlp_features=48, heads=8),
+    model=ModelConfig(
+        name="hawk_mlp", features=24, state=32, mlp_features=48, sections=(HawkConfig(heads=8),)
+    ),
 )
 VOCAB = 384
 
@@ -120,7 +125,7 @@ def changed(config, **sections):
         (
             {},
             (1, 1, 16, 1),
-            "config.mesh.tensor: found 16; allowed: 1, 2, 4, 8 (it must divide model.heads = 8)",
+            "config.mesh.tensor: found 16; allowed: 1, 2, 4, 8 (it must divide model.hawk.heads = 8)",
         ),
         (
             {"model": {"state": 20, "name": "gated_ssm"}},
@@ -133,9 +138,9 @@ def changed(config, **sections):
             "config.mesh.tensor: found 8; allowed: 1, 2, 4 (it must divide model.mlp_features = 12)",
         ),
         (
-            {"model": {"kv_heads": 2, "name": "transformer"}},
+            {"model": {"name": "transformer", "sections": (AttentionConfig(heads=8, kv_heads=2),)}},
             (4, 1, 4, 1),
-            "config.mesh.tensor: found 4; allowed: 1, 2 (it must divide model.kv_heads = 2)",
+            "config.mesh.tensor: found 4; allowed: 1, 2 (it must divide model.attention.kv_heads = 2)",
         ),
         (
             {"batching": {"length": 72}, "train": {"loss_chunk": 3}},
@@ -145,8 +150,8 @@ def changed(config, **sections):
         (
             {"batching": {"length": 32}},
             (1, 1, 1, 16),
-            "config.mesh.sequence: found 16; allowed: 1, 2, 4, 8 (a device needs model.conv_width - 1 = 3 "
-            "positions of a row)",
+            "config.mesh.sequence: found 16; allowed: 1, 2, 4, 8 (a device needs model.hawk.conv_width - 1 "
+            "= 3 positions of a row)",
         ),
         (
             {"batching": {"length": 48}},
@@ -183,19 +188,16 @@ def test_two_directions_need_an_even_number_of_devices():
 
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk_mlp", "birdie_ssm", "transformer"])
 def test_every_large_parameter_is_divided_both_ways(name):
-    """A new parameter without a rule, or one that each device would hold whole, shows here."""
+    """A new parameter that each device would hold whole shows here."""
     config = ModelConfig(
         name=name, layers=2, features=256, state=256, mlp_features=256, tie_embeddings=False
     )
-    shapes = parameter_shapes(build_model(config, VOCAB))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-        names = "/".join(part.key for part in path)
-        axes = [axis for axis in parameter_spec(names, leaf.ndim) if axis]
+    model = build_model(config, VOCAB)
+    policies = parameter_policies(model)
+
+    def check(path, leaf, policy):
+        axes = [axis for axis in partition_spec(policy.axes, leaf.ndim) if axis]
         matrix = leaf.size >= VOCAB * 256
-        assert (sorted(axes) == ["fsdp", "tensor"]) == matrix, names
+        assert (sorted(axes) == ["fsdp", "tensor"]) == matrix, path
 
-
-def test_a_parameter_without_a_rule_is_an_error():
-    with pytest.raises(ValueError) as error:
-        parameter_spec("blocks/mixer/novel", 2)
-    assert str(error.value) == "axes: no rule tells where parameter 'blocks/mixer/novel' lies on a mesh"
+    jax.tree_util.tree_map_with_path(check, parameter_shapes(model), policies)

@@ -1,15 +1,22 @@
 """The schedule's shape, and AdamW against its equations in float64."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from birdie_jax.config import OptimizerConfig
+from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
+from birdie_jax.models import build_model
+from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
+from tests.quick_jit import quick_jit
 
 PEAK, FINAL = 1e-3, 1e-5
+DECAYED = ParameterPolicy((None, None), weight_decay=True)
+KEPT = ParameterPolicy((None,), weight_decay=False)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +58,7 @@ def test_steps_follow_the_equations_of_adamw():
         for size in (3, 0.1, 1, 0.01, 2, 0.3)
     ]
 
-    optimizer = make_optimizer(config, num_steps)
+    optimizer = make_optimizer(config, num_steps, {"kernel": DECAYED, "scale": KEPT})
     result = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
     state = optimizer.init(result)
     for gradient in gradients:
@@ -78,48 +85,67 @@ def test_steps_follow_the_equations_of_adamw():
         np.testing.assert_allclose(result[name], value, rtol=1e-4, err_msg=name)
 
 
+def changes(config, policies, gradient):
+    """Return what one step adds to parameters of ones."""
+    params = jax.tree.map(lambda _: jnp.ones((2, 3)), policies)
+    optimizer = make_optimizer(config, 10, policies)
+    gradients = jax.tree.map(lambda leaf: gradient * jnp.ones_like(leaf), params)
+    return quick_jit(optimizer.update)(gradients, optimizer.init(params), params)[0]
+
+
 def test_an_rg_lru_has_no_weight_decay():
     """Its gates' matrices included, which elsewhere would shrink."""
-    optimizer = make_optimizer(OptimizerConfig(warmup_steps=0, weight_decay=0.5), 10)
-    gate = {"kernel": jnp.ones((2, 3, 4, 4)), "bias": jnp.ones((2, 12))}
-    mixer = {
-        "rg_lru": {"decay": jnp.ones((2, 12)), "input_gate": gate},
-        "input": {"kernel": jnp.ones((2, 3))},
-    }
-    params = {"blocks": {"mixer": mixer}}
-    nothing = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
-    moved = updates["blocks"]["mixer"]
+    config = ModelConfig(name="hawk", layers=2, features=16, state=16)
+    policies = parameter_policies(build_model(config, 384))
+    config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
+    moved = changes(config, policies, gradient=0.0)["blocks"]["mixer"]
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(moved["rg_lru"]))
     assert (moved["input"]["kernel"] < 0).all()
 
 
 def test_weight_decay_shrinks_matrices_and_leaves_vectors():
+    config = ModelConfig(name="gated_ssm_plus", layers=2, features=16, state=16, mlp_features=16)
+    policies = parameter_policies(build_model(config, 384))
     config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
-    params = {
-        "embedding": jnp.ones((4, 2)),
-        "blocks": {
-            "mixer_norm": {"scale": jnp.ones((2, 3))},
-            "mixer": {"forget_bias": jnp.ones((2, 3)), "input": {"kernel": jnp.ones((2, 3, 3))}},
-        },
-        "final_norm": {"scale": jnp.ones(3)},
+    moved = changes(config, policies, gradient=0.0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(moved):
+        shrinks = path[-1].key in ("kernel", "embedding")
+        np.testing.assert_allclose(leaf, -0.1 * 0.5 if shrinks else 0.0, rtol=1e-6, err_msg=str(path))
+
+
+def test_a_learning_rate_factor_scales_the_step_and_its_weight_decay():
+    config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
+    policies = {
+        "whole": DECAYED,
+        "half": replace(DECAYED, learning_rate_factor=0.5),
+        "half, not decayed": replace(KEPT, learning_rate_factor=0.5),
+        "frozen": replace(DECAYED, learning_rate_factor=0.0),
     }
-    optimizer = make_optimizer(config, 10)
-    nothing = {
-        "embedding": jnp.zeros((4, 2)),
-        "blocks": {
-            "mixer_norm": {"scale": jnp.zeros((2, 3))},
-            "mixer": {"forget_bias": jnp.zeros((2, 3)), "input": {"kernel": jnp.zeros((2, 3, 3))}},
-        },
-        "final_norm": {"scale": jnp.zeros(3)},
-    }
-    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
-    mixer = updates["blocks"]["mixer"]
-    for shrinking in (updates["embedding"], mixer["input"]["kernel"]):
-        np.testing.assert_allclose(shrinking, -0.1 * 0.5, rtol=1e-6)
-    for kept in (
-        updates["final_norm"]["scale"],
-        updates["blocks"]["mixer_norm"]["scale"],
-        mixer["forget_bias"],
-    ):
-        assert (kept == 0).all()
+    moved = changes(config, policies, gradient=1.0)
+    # Adam's first step has size 1 whatever the gradient.
+    for name, expected in {"whole": -0.15, "half": -0.075, "half, not decayed": -0.05}.items():
+        np.testing.assert_allclose(moved[name], expected, rtol=1e-5, err_msg=name)
+    np.testing.assert_array_equal(moved["frozen"], 0.0)
+
+
+def test_factors_of_one_add_no_operation():
+    """The program is that of optax alone, with the same decay."""
+    config = OptimizerConfig()
+    params = {"kernel": jnp.ones((2, 3)), "scale": jnp.ones(3)}
+    plain = optax.chain(
+        optax.clip_by_global_norm(config.clip_norm),
+        optax.adamw(
+            learning_rate_schedule(config, 10),
+            b1=config.beta1,
+            b2=config.beta2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            mask={"kernel": True, "scale": False},
+        ),
+    )
+    ours = make_optimizer(config, 10, {"kernel": DECAYED, "scale": KEPT})
+    texts = [
+        str(jax.make_jaxpr(optimizer.update)(params, optimizer.init(params), params))
+        for optimizer in (plain, ours)
+    ]
+    assert texts[0] == texts[1]

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
-from birdie_jax.config import MODELS, ModelConfig
+from birdie_jax.config import ModelConfig
 from birdie_jax.generation import Prompt
-from birdie_jax.models import build_model
+from birdie_jax.models import build_model, model_names
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.hawk import HawkConfig
 from tests.quick_jit import quick_jit
 
 VOCAB = 384
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in MODELS
+    for name in model_names()
     for bidirectional in (True, False)
 ]
 
@@ -23,8 +25,8 @@ KINDS = [
 @cache
 def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
     """Return a model and parameters with which every token that was read matters for the next one."""
-    sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4}
-    sizes |= {"heads": 4} if "heads" in ModelConfig.__dataclass_fields__ else {}
+    sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32}
+    sizes |= {"sections": (HawkConfig(heads=4), AttentionConfig(heads=4))}
     exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
     config = ModelConfig(**(sizes | exact | fields), name=name, bidirectional=bidirectional)
     model = build_model(config, VOCAB)

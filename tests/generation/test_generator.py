@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
-from birdie_jax.config import MODELS
 from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, generate, state_bytes
 from birdie_jax.generation.compute_type import in_compute_type
 from birdie_jax.generation.prompt import bucket, padded
+from birdie_jax.models import model_names
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 from tests.generation.conftest import VOCAB, small_model, some_prompts
 from tests.quick_jit import quick_jit
@@ -188,7 +188,7 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", model_names())
 def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     model, params = small_model(name, dtype="bfloat16")
     converted = in_compute_type(params, "bfloat16")

@@ -10,8 +10,10 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching.packing import pack_rows
-from birdie_jax.config import MODELS, ModelConfig
-from birdie_jax.models import build_model
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import build_model, model_names
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
 
@@ -20,9 +22,10 @@ LENGTH = 24
 # Context and target of the samples in a row; the second has no context. One spacing is the least allowed.
 SAMPLES = ((5, 3), (0, 4), (2, 2))
 SPACING = 3
+SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2))
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in MODELS
+    for name in model_names()
     for bidirectional in (True, False)
 ]
 
@@ -47,13 +50,12 @@ def make():
         return {"params": params}
 
     def build(**fields):
-        sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "conv_width": 4}
-        sizes |= {"heads": 4, "kv_heads": 2}
+        sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}
         exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
         config = ModelConfig(**(sizes | exact | fields))
         # Neither direction nor types nor remat change the parameters (test_compute.py).
         plain = replace(config, dtype="float32", remat="none", bidirectional=True, scan_dtype="float32")
-        plain = replace(plain, attention_implementation="")
+        plain = replace(plain, sections=SECTIONS)
         return build_model(config, VOCAB), variables_of(build_model(plain, VOCAB))
 
     return build

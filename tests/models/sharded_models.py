@@ -6,8 +6,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.batching.packing import pack_rows
-from birdie_jax.config import MODELS, ModelConfig
-from birdie_jax.models import build_model
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import build_model, model_names
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
 
@@ -29,7 +31,7 @@ def main():
     assert len(devices) == 8
     mesh = Mesh(np.array(devices), ("data",))
     batch = jax.tree.map(jnp.asarray, rows_of_samples(8))
-    for name in MODELS:
+    for name in model_names():
         model = build_model(
             ModelConfig(
                 name=name,
@@ -37,8 +39,7 @@ def main():
                 features=16,
                 state=16,
                 mlp_features=16,
-                heads=4,
-                kv_heads=2,
+                sections=(HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2)),
                 dtype="float32",
                 remat="none",
             ),

@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import MODELS, WITH_ATTENTION
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import model_names
+from birdie_jax.models.attention import Attention
 from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.registry import architecture_of
 from pallas_kernels.linear_scan.xla import UNROLLED
 from tests.quick_jit import quick_jit
 
-ALL_MODELS = pytest.mark.parametrize("name", MODELS)
+ALL_MODELS = pytest.mark.parametrize("name", model_names())
 
 
 def loss_of(model, batch):
@@ -71,7 +74,7 @@ def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, p
 
     small = more_both_ways()
     np.testing.assert_array_equal(more_both_ways(state=32, features=24), small)
-    pairs = packed.tokens.size**2 if name in WITH_ATTENTION else 0
+    pairs = packed.tokens.size**2 if architecture_of(ModelConfig(name=name)).mixer is Attention else 0
     assert np.abs(small).max() <= 40 * UNROLLED + packed.tokens.size + pairs
 
 

@@ -1,6 +1,5 @@
 """The projections' matrix product against the plain one."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +13,8 @@ def test_value_and_gradients_are_those_of_the_plain_product(leading):
     keys = jax.random.split(jax.random.key(0), 3)
     x, kernel = jax.random.normal(keys[0], (*leading, 6)), jax.random.normal(keys[1], (6, 7))
     weights = jax.random.normal(keys[2], (*leading, 7))
-    dimensions = (((x.ndim - 1,), (0,)), ((), ()))
 
-    y, pull = jax.vjp(lambda x, kernel: matmul.dot_general(x, kernel, dimensions), x, kernel)
+    y, pull = jax.vjp(matmul.matmul, x, kernel)
     dx, dkernel = pull(weights)
 
     rows, cotangents = np.reshape(x, (-1, 6)).astype(float), np.reshape(weights, (-1, 7)).astype(float)
@@ -33,16 +31,6 @@ def test_the_products_for_cpu_and_for_elsewhere_agree():
 
 def test_types_are_those_of_the_inputs():
     x, kernel = jnp.ones((2, 3, 6), jnp.bfloat16), jnp.ones((6, 7), jnp.bfloat16)
-    y, pull = jax.vjp(lambda *inputs: matmul.dot_general(*inputs, (((2,), (0,)), ((), ()))), x, kernel)
+    y, pull = jax.vjp(matmul.matmul, x, kernel)
     assert y.dtype == jnp.bfloat16
     assert [leaf.dtype for leaf in pull(y)] == [jnp.bfloat16, jnp.bfloat16]
-
-
-def test_what_it_does_not_compute_is_refused():
-    x, kernel = jnp.ones((2, 6)), jnp.ones((6, 7))
-    with pytest.raises(ValueError, match="only x @ kernel"):
-        matmul.dot_general(x, kernel, (((0,), (0,)), ((), ())))
-    with pytest.raises(ValueError, match="precision must be None"):
-        nn.Dense(7, dot_general=matmul.dot_general, precision=jax.lax.Precision.HIGHEST).init(
-            jax.random.key(0), x
-        )

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.block import Block
 from birdie_jax.models.hawk import Hawk
 from birdie_jax.models.layout import packed_layout
@@ -196,7 +197,12 @@ def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
         }
 
     config = ModelConfig(
-        name="transformer", layers=1, features=16, mlp_features=24, heads=4, kv_heads=2, dtype="float32"
+        name="transformer",
+        layers=1,
+        features=16,
+        mlp_features=24,
+        dtype="float32",
+        sections=(AttentionConfig(heads=4, kv_heads=2),),
     )
     check_recorded(
         lambda params, x: Block(config).apply({"params": params}, x, None, layout)[0], rename, case

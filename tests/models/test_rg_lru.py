@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.rg_lru import RGLRU
-from pallas_kernels.gated_scan.cells import LARGEST_ROOT_SLOPE, bounded_sqrt
+from pallas_kernels.gated_scan.elementwise import MAX_ROOT_SLOPE, bounded_sqrt
 from tests.quick_jit import quick_jit
 
 STATE, HEADS = 8, 2
@@ -66,11 +66,11 @@ def test_radii_start_uniform_in_their_squares(packed):
     module = RGLRU(512, False, jnp.dtype("float32"), jnp.dtype("float32"))
     decay = quick_jit(module.init)(jax.random.key(0), x, layout)["params"]["decay"]
     squares = np.exp(-2 * np.logaddexp(0, np.asarray(decay, float)))
-    least, most = 0.9**2, 0.999**2
-    assert least - 1e-6 <= squares.min() < least + 0.001
-    assert most - 0.001 < squares.max() <= most + 1e-6
+    low, high = 0.9**2, 0.999**2
+    assert low - 1e-6 <= squares.min() < low + 0.001
+    assert high - 0.001 < squares.max() <= high + 1e-6
     np.testing.assert_allclose(
-        np.quantile(squares, [0.25, 0.5, 0.75]), np.linspace(least, most, 5)[1:4], atol=0.01
+        np.quantile(squares, [0.25, 0.5, 0.75]), np.linspace(low, high, 5)[1:4], atol=0.01
     )
 
 
@@ -78,4 +78,4 @@ def test_the_root_has_a_bounded_derivative():
     x = jnp.array([0.0, 1e-12, 0.25, 1.0])
     np.testing.assert_allclose(bounded_sqrt(x), [0, 1e-6, 0.5, 1], rtol=1e-6)
     slopes = jax.vmap(jax.grad(bounded_sqrt))(x)
-    np.testing.assert_allclose(slopes, [LARGEST_ROOT_SLOPE, LARGEST_ROOT_SLOPE, 1, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(slopes, [MAX_ROOT_SLOPE, MAX_ROOT_SLOPE, 1, 0.5], rtol=1e-6)

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from birdie_jax.config import MODELS
+from birdie_jax.models import model_names
 
 
 def test_every_model_is_the_same_over_eight_devices():
@@ -18,4 +18,4 @@ def test_every_model_is_the_same_over_eight_devices():
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in MODELS]
+    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in model_names()]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.models.attention import packed_mask
+from birdie_jax.models.attention import AttentionConfig, packed_mask
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.splash import last_visible, packed_splash_attention
 from tests.quick_jit import quick_jit
@@ -83,8 +83,7 @@ def test_a_model_gives_the_same_by_either_implementation(bidirectional, make, la
     tokens = jax.random.randint(jax.random.key(0), layout.segment_ids.shape, 256, 384, jnp.int32)
     results = []
     for implementation in ("xla", "splash_interpret"):
-        model, variables = make(
-            name="transformer", bidirectional=bidirectional, attention_implementation=implementation
-        )
+        section = AttentionConfig(heads=4, kv_heads=2, implementation=implementation)
+        model, variables = make(name="transformer", bidirectional=bidirectional, sections=(section,))
         results.append(quick_jit(partial(model.apply, method="hidden"))(variables, tokens, layout)[0])
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)

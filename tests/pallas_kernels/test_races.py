@@ -6,10 +6,10 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.gated_scan import GATED_SSM
 from pallas_kernels.gated_scan import tpu as gated
 from pallas_kernels.linear_scan import tpu as linear
 from pallas_kernels.linear_scan import tpu_call
+from tests.pallas_kernels.gated_scan.cells import GATED
 from tests.pallas_kernels.gated_scan.oracle import layer_inputs
 from tests.pallas_kernels.linear_scan.oracle import inputs
 
@@ -19,7 +19,7 @@ SHAPE = (1, 256, 256)
 @pytest.fixture
 def detector(monkeypatch):
     """Two blocks in time for each direction, so that states pass from one to the next."""
-    monkeypatch.setattr(tpu_call, "LONGEST_BLOCK", 128)
+    monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
     return pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
 
 
@@ -53,6 +53,6 @@ def test_linear_scan_has_none(detector, capsys):
 def test_gated_scan_has_none(detector, capsys):
     arrays, dy, dlast = layer_inputs(SHAPE)
     options = {"direction": "both", "interpret": detector}
-    _, _, into_chunks = gated.forward(GATED_SSM, arrays, **options)
-    jax.block_until_ready(gated.backward(GATED_SSM, arrays, into_chunks, dy, dlast, **options))
+    _, _, chunk_h0 = gated.forward(GATED, arrays, **options)
+    jax.block_until_ready(gated.backward(GATED, arrays, chunk_h0, dy, dlast, **options))
     assert "RACE" not in capsys.readouterr().out

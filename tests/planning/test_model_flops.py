@@ -3,11 +3,14 @@
 import pytest
 
 from birdie_jax.config import ModelConfig
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.planning.model_flops import model_flops_per_token
 
 
 def config(**fields):
-    return ModelConfig(layers=2, features=32, state=48, mlp_features=64, heads=4, **fields)
+    sections = (HawkConfig(heads=4), AttentionConfig(heads=4))
+    return ModelConfig(layers=2, features=32, state=48, mlp_features=64, sections=sections, **fields)
 
 
 def test_a_gated_ssm_by_hand():
@@ -31,7 +34,7 @@ def test_attention_grows_with_the_row_and_recurrences_do_not():
 @pytest.mark.parametrize(("name", "parameters"), [("gated_ssm_plus", 1.4e9), ("transformer", 1.4e9)])
 def test_the_paper_s_size(name, parameters):
     fields = {"gated_ssm_plus": {"mlp_features": 4864}, "transformer": {"mlp_features": 6400}}[name]
-    model = ModelConfig(name=name, layers=24, features=2048, state=2560, heads=16, **fields)
+    model = ModelConfig(name=name, layers=24, features=2048, state=2560, **fields)
     flops = model_flops_per_token(model, 32_256, 2048)
     attention = 12 * 24 * 2048 * 2048 if name == "transformer" else 0
     assert (flops - attention) / 6 == pytest.approx(parameters, rel=0.03)

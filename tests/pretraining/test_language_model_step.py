@@ -14,6 +14,7 @@ from birdie_jax.engine import TrainState
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.models import build_model
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example
 from birdie_jax.pretraining.language_model_step import arm_sums, language_model_loss
 from tests.quick_jit import quick_jit
@@ -25,6 +26,7 @@ MODEL = build_model(
     ),
     VOCAB,
 )
+POLICIES = parameter_policies(MODEL)
 # Context, target and arm of each sample: rows with 20, 1, 3 and 2 + 6 target tokens.
 ROWS = ([(1, 20, 0)], [(20, 1, 2)], [(0, 3, 2)], [(2, 2, 0), (4, 6, 2)])
 
@@ -125,7 +127,7 @@ def test_validation_reads_the_same_sums(params, batch, whole):
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_batch_of_padding_harms_nothing(params, parts):
-    optimizer = make_optimizer(OptimizerConfig(), 100)
+    optimizer = make_optimizer(OptimizerConfig(), 100, POLICIES)
     padding = jax.tree.map(jnp.asarray, empty_rows(4, LENGTH))
     state, metrics = compiled(parts, optimizer)(start(params, optimizer), padding)
     assert (metrics.loss, metrics.grad_norm, metrics.tokens) == (0, 0, 0)
@@ -144,7 +146,7 @@ def test_accumulation_saves_memory(params):
 
 
 def test_learning_repeats_of_one_batch(params, batch):
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.02, warmup_steps=0), 60)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.02, warmup_steps=0), 60, POLICIES)
     step, state = compiled(2, optimizer), start(params, optimizer)
     losses = []
     for _ in range(60):

@@ -1,9 +1,9 @@
-"""The Gated SSM between its projections by its definition and the chain rule, in float64; inputs for it."""
+"""A gated layer (`cells.GATED`) by its definition and the chain rule, in float64; inputs for it."""
 
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.gated_scan.cells import Inputs
+from pallas_kernels.gated_scan.cell import GatedScanInputs
 from tests.pallas_kernels.linear_scan.oracle import oracle, oracle_gradients
 
 
@@ -20,7 +20,7 @@ def gelu_slope(x, step=1e-6):
 
 
 def layer_inputs(shape, dtype=np.float32, seed=0, direction="both"):
-    """Return `Inputs` with resets at a tenth of the tokens, and cotangents of y and of the last state."""
+    """Return inputs with resets at a tenth of the tokens, and cotangents of y and of the last state."""
     random = np.random.default_rng(seed)
     batch, length, channels = shape
     operands = tuple(jnp.asarray(2 * random.normal(size=shape), dtype) for _ in range(3))
@@ -29,7 +29,7 @@ def layer_inputs(shape, dtype=np.float32, seed=0, direction="both"):
     h0, dlast = (jnp.asarray(random.normal(size=(batch, channels)), jnp.float32) for _ in range(2))
     count = 2 if direction == "both" else 1
     resets = tuple(jnp.asarray(random.uniform(size=(batch, length)) < 0.1) for _ in range(count))
-    return Inputs(operands, gate, (bias,), h0, resets), dy, dlast
+    return GatedScanInputs(operands, gate, (bias,), h0, resets), dy, dlast
 
 
 def gated_oracle(inputs, dy, dlast, direction):
@@ -51,19 +51,19 @@ def gated_oracle(inputs, dy, dlast, direction):
 
 def _one_direction(arrays, *, reset, reverse):
     input_gate, candidate, forget_gate, bias, gate, h0, dy, dlast = arrays
-    forget, entry_gate = sigmoid(forget_gate + bias), sigmoid(input_gate)
-    entry = entry_gate * candidate
-    h = oracle(forget, entry, h0, reverse=reverse, reset=reset)
+    forget, input = sigmoid(forget_gate + bias), sigmoid(input_gate)
+    x = input * candidate
+    h = oracle(forget, x, h0, reverse=reverse, reset=reset)
     dh = dy * gelu(gate)
     last = 0 if reverse else -1
     dh[:, last] += dlast
-    dforget, dentry, dh0 = oracle_gradients(forget, entry, h0, dh, reverse=reverse, reset=reset)
+    dforget, dx, dh0 = oracle_gradients(forget, x, h0, dh, reverse=reverse, reset=reset)
     dforget_gate = dforget * forget * (1 - forget)
     return (
         gelu(gate) * h,
         h[:, last],
-        dentry * candidate * entry_gate * (1 - entry_gate),
-        dentry * entry_gate,
+        dx * candidate * input * (1 - input),
+        dx * input,
         dforget_gate,
         dy * h * gelu_slope(gate),
         dforget_gate.sum(axis=(0, 1)),

@@ -12,7 +12,7 @@ from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.linear_scan import gpu
-from pallas_kernels.linear_scan.gpu_plan import choose_chunks, count_blocks, make_plan
+from pallas_kernels.linear_scan.gpu_grid import choose_chunks, count_blocks, make_grid
 from tests.pallas_kernels.linear_scan.oracle import assert_close, inputs
 from tests.pallas_kernels.linear_scan.shared_memory import hazards
 from tests.pallas_kernels.linear_scan.test_backends import DIRECTIONS, expected_of
@@ -53,7 +53,7 @@ def test_the_plain_walk(direction):
 def test_slots_are_filled_again():
     shape = (1, 224, 128)
     a = jnp.zeros(shape)
-    plan = make_plan(a, a, "forward", streams=2, chunks=1, interpret=None)
+    plan = make_grid(a, a, "forward", streams=2, chunks=1, interpret=None)
     assert plan.tiles > plan.slots
     check(shape, "forward", chunks=1)
 

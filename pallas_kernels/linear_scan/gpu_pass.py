@@ -1,4 +1,4 @@
-"""A block of the GPU kernel walks along time: tiles in, states through the steps, tiles out.
+"""A pass of a block of the GPU kernel along time: tiles in, states through the steps, tiles out.
 
 No other block and no other warpgroup takes part in what a block does. Its 128 threads and the asynchronous
 copies are kept in step by: a barrier a slot, for tiles on their way in; `wait_smem_to_gmem`, for results on
@@ -16,28 +16,36 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.linear_scan.gpu_plan import RESULT_SLOTS, WORD, Plan
+from pallas_kernels.linear_scan.gpu_grid import RESULT_SLOTS, WORD, GpuGrid
 
 UNROLLED = 8
 
 
-class Recurrence(NamedTuple):
+class Pass(NamedTuple):
     """What a pass computes; all values are float32.
 
     Attributes:
-        against: the walk goes against the reading order, and needs h of the step read before.
+        reverse_time: whether the pass visits time in the reverse of the reading order, as for gradients; it
+            then needs h of the step read before.
         advance: (state, decay, new) -> state after the step, affine in the state with slope `decay`.
         results: (state before the step, state after it, new, h of the step read before, clear) -> what is
             written, `clear` being the function that puts zero where the step is a reset.
     """
 
-    against: bool
+    reverse_time: bool
     advance: Callable
     results: Callable
 
 
-class Block(NamedTuple):
-    """Whose work it is: a batch row, its row of flags, its channels, and how they are read."""
+class BlockIndices(NamedTuple):
+    """The indices of the part of the arrays that a block computes.
+
+    Attributes:
+        row: the row of the batch.
+        flags_row: the row of the reset flags.
+        lanes: the slice of the channels.
+        reverse: whether the sequence is read from its end.
+    """
 
     row: Any
     flags_row: Any
@@ -49,11 +57,11 @@ class Refs(NamedTuple):
     """Memory, global and shared: [batch, chunks, rows, channels], and [slots, chunks, rows, channels].
 
     Attributes:
-        streams: a, what is added, and with `against` h.
+        streams: a, what is added, and with `reverse_time` h.
         flags: words of reset flags in place of rows, or None.
         start: the state before the first step, [batch, chunks, channels]; the same for every chunk.
         results: what is written.
-        end: with `against`, the state after the last step, like `start`.
+        end: with `reverse_time`, the state after the last step, like `start`.
         slots: tiles of `streams`.
         result_slots: tiles of `results`.
         barriers: one a slot, for the copies that fill it.
@@ -75,16 +83,16 @@ class Refs(NamedTuple):
     edges: Any = None
 
 
-def walk(plan: Plan, recurrence: Recurrence, refs: Refs, block: Block) -> None:
+def run_pass(grid: GpuGrid, scan_pass: Pass, refs: Refs, block: BlockIndices) -> None:
     """Take a block's channels through all tiles."""
     row, _, lanes, reverse = block
-    descending = reverse != recurrence.against
+    descending = reverse != scan_pass.reverse_time
 
     def tile_at(number):
-        return plan.tiles - 1 - number if descending else number
+        return grid.tiles - 1 - number if descending else number
 
     def fetch(number):
-        slot, chunks = jax.lax.rem(number, plan.slots), pl.ds(tile_at(number) * plan.chunks, plan.chunks)
+        slot, chunks = jax.lax.rem(number, grid.slots), pl.ds(tile_at(number) * grid.chunks, grid.chunks)
         copy = partial(plgpu.copy_gmem_to_smem, barrier=refs.barriers.at[slot])
         for ref, shared in zip(refs.streams, refs.slots, strict=True):
             copy(ref.at[row, chunks, :, lanes], shared.at[slot])
@@ -92,72 +100,72 @@ def walk(plan: Plan, recurrence: Recurrence, refs: Refs, block: Block) -> None:
             copy(refs.flags.at[block.flags_row, chunks], refs.flag_slots.at[slot])
 
     def run_tile(number, carry):
-        slot, result_slot = jax.lax.rem(number, plan.slots), jax.lax.rem(number, RESULT_SLOTS)
+        slot, result_slot = jax.lax.rem(number, grid.slots), jax.lax.rem(number, RESULT_SLOTS)
         tile = tile_at(number)
-        edge = _load_outside(plan, refs, block, tile) if recurrence.against else None
+        edge = _load_outside(grid, refs, block, tile) if scan_pass.reverse_time else None
         plgpu.barrier_wait(refs.barriers.at[slot])
         steps = partial(_steps, refs, slot, descending)
         entering = carry
-        if plan.chunks > 1:
-            _leave_effects(plan, recurrence, refs, steps, descending)
-            if recurrence.against:
-                _leave_edges(plan, refs, slot, edge, reverse)
+        if grid.chunks > 1:
+            _store_chunk_transfers(grid, scan_pass, refs, steps, descending)
+            if scan_pass.reverse_time:
+                _store_chunk_edges(grid, refs, slot, edge, reverse)
             plgpu.commit_smem()
-            entering, carry = _enter_chunks(plan, refs, carry, descending)
-            if recurrence.against:
-                edge = refs.edges[pl.ds(1 if reverse else plan.chunks - 1, plan.chunks)]
+            entering, carry = _entering_states(grid, refs, carry, descending)
+            if scan_pass.reverse_time:
+                edge = refs.edges[pl.ds(1 if reverse else grid.chunks - 1, grid.chunks)]
         plgpu.wait_smem_to_gmem((RESULT_SLOTS - 1) * len(refs.results), wait_read_only=True)
 
         def update(first, is_last, state):
-            befores = [None] * UNROLLED
-            if recurrence.against:
-                *befores, last, inside = _befores(refs.slots[2], slot, first, is_last, reverse)
-                befores.append(jnp.where(inside, last, edge))
-            for (t, decay, new, clear), before in zip(steps(first), befores, strict=True):
-                after = recurrence.advance(state, decay, new)
-                written = recurrence.results(state, after, new, before, clear)
+            h_prevs = [None] * UNROLLED
+            if scan_pass.reverse_time:
+                *h_prevs, last, inside = _h_prevs(refs.slots[2], slot, first, is_last, reverse)
+                h_prevs.append(jnp.where(inside, last, edge))
+            for (t, decay, new, clear), h_prev in zip(steps(first), h_prevs, strict=True):
+                after = scan_pass.advance(state, decay, new)
+                written = scan_pass.results(state, after, new, h_prev, clear)
                 for shared, value in zip(refs.result_slots, written, strict=True):
                     shared[result_slot, :, t] = value.astype(shared.dtype)
                 state = after
             return state
 
-        state = _for_each_group(plan, descending, update, entering)
+        state = _for_each_group(grid, descending, update, entering)
         plgpu.commit_smem()
-        chunks = pl.ds(tile * plan.chunks, plan.chunks)
+        chunks = pl.ds(tile * grid.chunks, grid.chunks)
         for shared, ref in zip(refs.result_slots, refs.results, strict=True):
             plgpu.copy_smem_to_gmem(shared.at[result_slot], ref.at[row, chunks, :, lanes])
-        pl.when(number + plan.slots < plan.tiles)(lambda: fetch(number + plan.slots))
-        return state if plan.chunks == 1 else carry
+        pl.when(number + grid.slots < grid.tiles)(lambda: fetch(number + grid.slots))
+        return state if grid.chunks == 1 else carry
 
-    for number in range(plan.slots):
+    for number in range(grid.slots):
         fetch(jnp.int32(number))
-    if plan.chunks > 1:
-        for rows in (pl.ds(0, plan.chunks), pl.ds(2 * plan.chunks, plan.chunks)):
-            for which, value in enumerate(_nothing(plan)):
+    if grid.chunks > 1:
+        for rows in (pl.ds(0, grid.chunks), pl.ds(2 * grid.chunks, grid.chunks)):
+            for which, value in enumerate(_identity_transfer(grid)):
                 refs.exchange[which, rows] = value
-    start = jnp.zeros(plan.lanes, jnp.float32) if recurrence.against else refs.start[row, :, lanes]
-    state = jax.lax.fori_loop(0, plan.tiles, run_tile, _laid_out(plan, start))
+    start = jnp.zeros(grid.lanes, jnp.float32) if scan_pass.reverse_time else refs.start[row, :, lanes]
+    state = jax.lax.fori_loop(0, grid.tiles, run_tile, _laid_out(grid, start))
     plgpu.wait_smem_to_gmem(0)
-    if recurrence.against:
+    if scan_pass.reverse_time:
         refs.end[row, :, lanes] = state
 
 
-def _laid_out(plan, value):
-    """Tell the compiler the layout of what a loop carries; the interpreter knows no layouts."""
-    if plan.interpret is not None:
+def _laid_out(grid, value):
+    """Give the compiler the layout of what a loop carries; the interpreter has no layouts."""
+    if grid.interpret is not None:
         return value
-    return plgpu.layout_cast(value, plgpu.Layout.WG_STRIDED(plan.lanes, 1))
+    return plgpu.layout_cast(value, plgpu.Layout.WG_STRIDED(grid.lanes, 1))
 
 
-def _nothing(plan):
-    """Return what a chunk that changes nothing does to a state h: 1 h + 0."""
-    one, zero = jnp.ones(plan.lanes, jnp.float32), jnp.zeros(plan.lanes, jnp.float32)
-    return _laid_out(plan, one), _laid_out(plan, zero)
+def _identity_transfer(grid):
+    """Return the transfer (P, H) of a chunk that changes nothing: 1 h + 0."""
+    one, zero = jnp.ones(grid.lanes, jnp.float32), jnp.zeros(grid.lanes, jnp.float32)
+    return _laid_out(grid, one), _laid_out(grid, zero)
 
 
-def _for_each_group(plan, descending, function, carry):
+def _for_each_group(grid, descending, function, carry):
     """Run `function(first row, whether it is the last group, carry)` over groups of a chunk's rows."""
-    groups = plan.rows // UNROLLED
+    groups = grid.rows // UNROLLED
 
     def group(index, carry):
         first = UNROLLED * (groups - 1 - index if descending else index)
@@ -167,7 +175,7 @@ def _for_each_group(plan, descending, function, carry):
 
 
 def _steps(refs, slot, descending, first):
-    """Return (row, decay, new, clear) of each step of a group, in the order of the walk."""
+    """Return (row, decay, new, clear) of each step of a group, in the order of the pass."""
     word = None if refs.flags is None else refs.flag_slots[slot, :, jax.lax.div(first, WORD)]
 
     def step(t):
@@ -183,11 +191,11 @@ def _steps(refs, slot, descending, first):
     return [step(first + k) for k in range(UNROLLED)[:: -1 if descending else 1]]
 
 
-def _befores(h, slot, first, is_last, reverse):
-    """Return h of the step read before each step of a group, in the order of a walk against it.
+def _h_prevs(h, slot, first, is_last, reverse):
+    """Return h of the step read before each step of a group, in the order of a pass in reverse time.
 
-    The one of the last step lies in the next group. In a chunk's last group it lies outside of the chunk,
-    and what is returned means nothing; whether it is inside is returned last.
+    The one of the last step is in the next group. In a chunk's last group it is outside of the chunk, and
+    what is returned has no meaning; whether it is inside is returned last.
     """
     if reverse:
         rows, beyond = [first + k + 1 for k in range(UNROLLED - 1)], first + UNROLLED
@@ -197,52 +205,52 @@ def _befores(h, slot, first, is_last, reverse):
     return [*(h[slot, :, t].astype(jnp.float32) for t in rows), jnp.logical_not(is_last)]
 
 
-def _border(plan, reverse):
+def _border(grid, reverse):
     """Return the row of a chunk that the next chunk, in reading order, reads before its first."""
-    return 0 if reverse else plan.rows - 1
+    return 0 if reverse else grid.rows - 1
 
 
-def _load_outside(plan, refs, block, tile):
+def _load_outside(grid, refs, block, tile):
     """Return h at the borders of the chunks of the tile that is read before `tile`; h0 if there is none.
 
     Only that of the one chunk which touches `tile` is of use; all threads do the same.
     """
-    is_first = tile == (plan.tiles - 1 if block.reverse else 0)
+    is_first = tile == (grid.tiles - 1 if block.reverse else 0)
     other = jnp.where(is_first, tile, tile + 1 if block.reverse else tile - 1)
-    chunks = pl.ds(other * plan.chunks, plan.chunks)
-    h = refs.streams[2][block.row, chunks, _border(plan, block.reverse), block.lanes]
+    chunks = pl.ds(other * grid.chunks, grid.chunks)
+    h = refs.streams[2][block.row, chunks, _border(grid, block.reverse), block.lanes]
     return jnp.where(is_first, refs.start[block.row, :, block.lanes], h.astype(jnp.float32))
 
 
-def _leave_edges(plan, refs, slot, outside, reverse):
-    """Leave h at the chunks' borders so that each chunk finds that of the chunk before one row further."""
-    own = refs.slots[2][slot, :, _border(plan, reverse)].astype(jnp.float32)
-    refs.edges[pl.ds(0 if reverse else plan.chunks, plan.chunks)] = own
-    refs.edges[pl.ds(plan.chunks if reverse else 0, plan.chunks)] = outside
+def _store_chunk_edges(grid, refs, slot, outside, reverse):
+    """Store h at the chunks' borders so that each chunk finds that of the chunk before one row further."""
+    own = refs.slots[2][slot, :, _border(grid, reverse)].astype(jnp.float32)
+    refs.edges[pl.ds(0 if reverse else grid.chunks, grid.chunks)] = own
+    refs.edges[pl.ds(grid.chunks if reverse else 0, grid.chunks)] = outside
 
 
-def _leave_effects(plan, recurrence, refs, steps, descending):
-    """Find what each chunk does to the state that enters it, h -> P h + H, and leave it for the others."""
+def _store_chunk_transfers(grid, scan_pass, refs, steps, descending):
+    """Compute each chunk's transfer of the state that enters it, h -> P h + H, and store it for all."""
 
-    def effect(first, is_last, carried):
+    def transfer(first, is_last, carried):
         product, state = carried
         for _, decay, new, _ in steps(first):
-            product, state = decay * product, recurrence.advance(state, decay, new)
+            product, state = decay * product, scan_pass.advance(state, decay, new)
         return product, state
 
-    effects = _for_each_group(plan, descending, effect, _nothing(plan))
-    for which, value in enumerate(effects):
-        refs.exchange[which, pl.ds(plan.chunks, plan.chunks)] = value
+    transfers = _for_each_group(grid, descending, transfer, _identity_transfer(grid))
+    for which, value in enumerate(transfers):
+        refs.exchange[which, pl.ds(grid.chunks, grid.chunks)] = value
 
 
-def _enter_chunks(plan, refs, carry, descending):
+def _entering_states(grid, refs, carry, descending):
     """Return the state that enters each chunk, and the state that leaves the tile, known to all.
 
-    On either side of the effects lie as many identities. So the thread of chunk k finds in the rows from
+    On either side of the transfers are as many identities. So the thread of chunk k finds in the rows from
     k + 1 on first identities and then the chunks before its own, and in those from k + chunks on its own,
     those after it, and identities again: all threads read as many rows, each from its own view.
     """
-    chunks = plan.chunks
+    chunks = grid.chunks
 
     def through(state, offsets):
         for offset in offsets:

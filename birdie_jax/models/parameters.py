@@ -1,0 +1,121 @@
+"""What belongs to a parameter besides its values, said where the parameter is created.
+
+A layer creates its parameters by `parameter`, with a `ParameterPolicy` each. `init` and `apply` are those
+of any linen module and know plain arrays alone; `parameter_policies` collects the policies of a model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
+
+from birdie_jax.batch import Batch
+
+# The one collection that `init` does not return unless it is asked to, so that nobody but
+# `collect_policies` ever sees what is recorded there.
+_POLICIES = "intermediates"
+
+SCANNED_COLLECTIONS = {"params": 0, _POLICIES: 0}
+"""The `variable_axes` of an `nn.scan` over layers."""
+
+
+@dataclass(frozen=True)
+class ParameterPolicy:
+    """How a parameter is divided over devices, trained, and computed with.
+
+    Attributes:
+        axes: the logical axis of each dimension (`birdie_jax.models.axes`), None where it is whole on every
+            device. The leading dimension of scanned layers is not counted, and whole.
+        weight_decay: whether the optimizer decays the parameter.
+        learning_rate_factor: the factor of its learning rate, and so of its weight decay.
+        compute_dtype: the type in which the layer reads it; the parameter itself is float32.
+    """
+
+    axes: tuple[str | None, ...]
+    weight_decay: bool
+    learning_rate_factor: float = 1.0
+    compute_dtype: DTypeLike = jnp.float32
+
+
+@jax.tree_util.register_static
+class _Recorded(NamedTuple):
+    """A policy as a pytree without leaves, as which it passes through `nn.scan` and `jax.eval_shape`."""
+
+    policy: ParameterPolicy
+
+
+def parameter(
+    module: nn.Module,
+    name: str,
+    init: Callable[..., Array],
+    shape: tuple[int, ...],
+    policy: ParameterPolicy,
+) -> Float[Array, "..."]:
+    """Create a float32 parameter of a module; return it in the type of computation of its policy.
+
+    Args:
+        module: the module that has the parameter.
+        name: its name within the module.
+        init: (key, shape, dtype) -> initial values.
+        shape: its shape.
+        policy: what belongs to it.
+
+    Raises:
+        ValueError: the policy has not one axis for each dimension.
+    """
+    if len(policy.axes) != len(shape):
+        path = "/".join((*module.path, name))
+        raise ValueError(
+            f"parameter {path!r}: found {len(policy.axes)} axes {policy.axes} for shape {shape}; "
+            "allowed: one for each dimension"
+        )
+    module.sow(_POLICIES, name, _Recorded(policy), reduce_fn=lambda _, new: new, init_fn=lambda: None)
+    return module.param(name, init, shape, jnp.float32).astype(policy.compute_dtype)
+
+
+def parameter_policies(model: nn.Module) -> PyTree[ParameterPolicy]:
+    """Return the policy of every parameter of a language model, in the structure of its parameters.
+
+    Raises:
+        ValueError: a parameter was not created by `parameter`.
+    """
+    return collect_policies(model, one_token_batch())
+
+
+def collect_policies(module: nn.Module, *inputs: Any) -> PyTree[ParameterPolicy]:
+    """Return the policy of every parameter of a module, in the structure of its parameters.
+
+    Args:
+        module: any linen module; nothing of it is computed.
+        inputs: arguments with which it can be called.
+
+    Raises:
+        ValueError: a parameter was not created by `parameter`.
+    """
+    key = jax.random.key(0)
+    variables = jax.eval_shape(lambda: module.init(key, *inputs, mutable=["params", _POLICIES]))
+    recorded = variables.get(_POLICIES, {})
+
+    def policy_of(path: tuple, _: Any) -> ParameterPolicy:
+        found = recorded
+        for part in path:
+            found = found.get(part.key) if isinstance(found, dict) else None
+        if not isinstance(found, _Recorded):
+            name = "/".join(part.key for part in path)
+            raise ValueError(
+                f"parameter {name!r} has no policy; create it by birdie_jax.models.parameters.parameter"
+            )
+        return found.policy
+
+    return jax.tree_util.tree_map_with_path(policy_of, variables["params"])
+
+
+def one_token_batch() -> Batch:
+    """Return the smallest batch, by which a model's parameters are found without its data."""
+    one = jnp.zeros((1, 1), jnp.int32)
+    return Batch(one, one, one > 0, one, one, one > 0, one)

@@ -1,0 +1,116 @@
+"""The models by name. The file of a mixer registers the models that it makes; nothing else lists names."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array, PyTree
+
+from birdie_jax.array_types import Activations
+from birdie_jax.config_sections import MixerConfig, ModelConfig
+from birdie_jax.models.layout import Layout
+
+Cache = PyTree[Array]
+"""What decoding carries from token to token; its shapes are the same before and after a call."""
+
+
+@runtime_checkable
+class Mixer(Protocol):
+    """A sequence mixer: a linen module between the norm of a block and the residual stream."""
+
+    @classmethod
+    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Mixer":
+        """Return the mixer of `config`.
+
+        Args:
+            config: the architecture; `config.section(...)` is the mixer's own section.
+            output_scale: the factor of the initial size of the weights that lead to the residual stream.
+            module: `name` and `parent` of the linen module.
+        """
+        ...
+
+    def __call__(
+        self, x: Activations, layout: Layout, cache: Cache | None = None
+    ) -> tuple[Activations, Cache | None]:
+        """Mix the normalised inputs along the sequence, within the bounds of `layout`.
+
+        With a cache this is decoding: the call continues the samples that the cache stands for, and returns
+        the cache after its own last token (None if none was given).
+        """
+        ...
+
+    def empty_cache(self, rows: int, length: int | None = None) -> Cache:
+        """Return the cache from which `rows` new samples of at most `length` tokens start."""
+        ...
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the name of a model stands for.
+
+    Attributes:
+        mixer: the class of its sequence mixer, a linen module that is a `Mixer`.
+        config: the class of the mixer's own section of `config.model`.
+        has_mlp: whether a gated MLP follows the mixer in a block.
+    """
+
+    mixer: type[Mixer]
+    config: type[MixerConfig]
+    has_mlp: bool
+
+
+_ARCHITECTURES: dict[str, Architecture] = {}
+
+
+def register_model(
+    name: str, *, mixer: type[Mixer], config: type[MixerConfig], has_mlp: bool = False
+) -> None:
+    """Make a model known as `config.model.name`, and the mixer's section as `config.model.<section>`.
+
+    Args:
+        name: the name of the model.
+        mixer: the class of its sequence mixer.
+        config: the class of the mixer's section; several models may share one.
+        has_mlp: whether a gated MLP follows the mixer in a block.
+
+    Raises:
+        ValueError: the name is taken, or the section's name is one of another section or of a field of
+            `config.model`.
+    """
+    architecture = Architecture(mixer, config, has_mlp)
+    if _ARCHITECTURES.get(name, architecture) != architecture:
+        raise ValueError(f"register_model: model {name!r} is registered already; choose another name")
+    others = {kind.section for kind in mixer_sections() if kind is not config}
+    if config.section in others | set(ModelConfig.__dataclass_fields__):
+        raise ValueError(
+            f"register_model: config.model.{config.section} is taken; choose another section name for "
+            f"{config.__name__}"
+        )
+    _ARCHITECTURES[name] = architecture
+
+
+def architecture_of(config: ModelConfig) -> Architecture:
+    """Return what `config.name` stands for.
+
+    Raises:
+        ValueError: no mixer has registered such a model.
+    """
+    if config.name not in _ARCHITECTURES:
+        raise ValueError(f"model.name: found {config.name!r}; allowed: {', '.join(model_names())}")
+    return _ARCHITECTURES[config.name]
+
+
+def mixer_config(config: ModelConfig) -> MixerConfig:
+    """Return the section of the mixer that `config.name` asks for."""
+    return config.section(architecture_of(config).config)
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the registered models: the default one, then the others in alphabetical order."""
+    default = ModelConfig().name
+    return tuple(sorted(_ARCHITECTURES, key=lambda name: (name != default, name)))
+
+
+def mixer_sections() -> tuple[type[MixerConfig], ...]:
+    """Return the classes of all mixers' sections, in alphabetical order of the sections' names."""
+    kinds = {architecture.config for architecture in _ARCHITECTURES.values()}
+    return tuple(sorted(kinds, key=lambda kind: kind.section))

@@ -1,0 +1,62 @@
+"""Decoding with the layers unrolled, each with its own unstacked parameters: for CPUs.
+
+A scan over stacked layers takes each layer's parameters out of the stack. TPUs and GPUs read them in place;
+XLA's CPU compiler copies them first, at every token as many bytes again as the step itself reads.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from birdie_jax.array_types import Activations, TokenIds
+from birdie_jax.models.block import Block
+from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.layout import Layout
+from birdie_jax.models.registry import Cache
+
+
+class UnstackedLayers(NamedTuple):
+    """The parameters and the cache of each layer, in their order.
+
+    Attributes:
+        params: the parameters of each block.
+        caches: the cache of each mixer.
+    """
+
+    params: list[PyTree[Array]]
+    caches: list[Cache]
+
+
+def unstack_layers(model: LanguageModel, params: PyTree[Array], cache: Cache) -> UnstackedLayers:
+    """Return the parameters and the cache of each layer, taken out of their stacks."""
+
+    def slices(stacked: PyTree[Array]) -> list[PyTree[Array]]:
+        return [
+            jax.tree.map(lambda leaf, layer=layer: leaf[layer], stacked)
+            for layer in range(model.config.layers)
+        ]
+
+    return UnstackedLayers(slices(params["blocks"]), slices(cache))
+
+
+def stack_caches(caches: list[Cache]) -> Cache:
+    """Return the caches as the model has them, layers on the leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *caches)
+
+
+def unrolled_hidden(
+    model: LanguageModel, params: PyTree[Array], layers: UnstackedLayers, tokens: TokenIds, layout: Layout
+) -> tuple[Activations, list[Cache]]:
+    """Return what `LanguageModel.hidden` does, with unstacked caches.
+
+    `params` holds all parameters of the model; those outside the layers are read.
+    """
+    x = model.apply({"params": params}, tokens, method=LanguageModel.embed)
+    block = Block(model.config)
+    caches = []
+    for layer_params, layer_cache in zip(*layers, strict=True):
+        x, new_cache = block.apply({"params": layer_params}, x, layer_cache, layout)
+        caches.append(new_cache)
+    return model.apply({"params": params}, x, method=LanguageModel.normalise), caches
