@@ -25,7 +25,7 @@ class HeavyOp(NamedTuple):
 
     name: str
     opcode: str
-    traffic_bytes: float
+    traffic_bytes: int
     dot_flops: float
     executions: int
     op_name: str

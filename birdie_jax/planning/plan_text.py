@@ -61,7 +61,7 @@ def _memory(plan: RunPlan, largest: LargestBatch | None) -> str:
     return "\n".join(lines)
 
 
-def _binary(size: float | None) -> str:
+def _binary(size: int | float | None) -> str:
     """Return bytes in the largest binary unit of which there is at least 1."""
     if size is None:
         return "unknown"
@@ -70,7 +70,7 @@ def _binary(size: float | None) -> str:
     return f"{size / unit:.2f} {name}"
 
 
-def _decimal(amount: float, unit: str) -> str:
+def _decimal(amount: int | float, unit: str) -> str:
     """Return an amount with the largest decimal prefix of which there is at least 1."""
     prefixes = [prefix for prefix in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if amount >= prefix[1]]
     name, size = prefixes[0] if prefixes else ("k", 1e3)

@@ -36,8 +36,8 @@ class DeviceBytes(NamedTuple):
     activations: int | None
     temporaries: int | None
     batch: int | None
-    total: float
-    available: float
+    total: int | float
+    available: int | float
 
 
 class CollectiveTotal(NamedTuple):

@@ -1,5 +1,7 @@
 """Times of collectives on the links of small machines, computed by hand."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -10,24 +12,27 @@ from hlo_analysis import Collective, ReplicaGroups
 
 LINK, NETWORK = 100e9, 6.25e9
 PAYLOAD = 1_000_000_000
+Machine = tuple[Topology, list[DeviceLocation]]
 
 
-def grid(*shape, slices=1):
+def grid(*shape: int, slices: int = 1) -> Machine:
     """Return a v5p topology of a shape, and the locations of its devices in the order of a mesh."""
     coordinates = [tuple(map(int, location)) for location in np.ndindex(*shape)]
     locations = [DeviceLocation(part, location) for part in range(slices) for location in coordinates]
     return Topology("v5p", CHIPS["v5p"], (), shape), locations
 
 
-def hosts(count, gpus):
-    return Topology("h200", CHIPS["h200"], (), ()), [
-        DeviceLocation(host, ()) for host in range(count) for _ in range(gpus)
-    ]
+def hosts(count: int, gpus: int) -> Machine:
+    locations = [DeviceLocation(host, ()) for host in range(count) for _ in range(gpus)]
+    return Topology("h200", CHIPS["h200"], (), ()), locations
 
 
-def busy(machine, kind, members, axes=("fsdp",)):
-    groups = ReplicaGroups(np.array([members]), axes, is_product=True)
-    return busy_seconds(*machine, Collective(kind, groups, PAYLOAD, 1, "c", ""))
+def busy(
+    machine: Machine, kind: str, members: Iterable[int], axes: tuple[str, ...] = ("fsdp",)
+) -> dict[str, float]:
+    topology, locations = machine
+    groups = ReplicaGroups(np.array([list(members)]), axes, is_product=True)
+    return busy_seconds(topology, locations, Collective(kind, groups, PAYLOAD, 1, "c", ""))
 
 
 def test_a_ring_is_used_both_ways_and_a_line_one_way():

@@ -1,8 +1,9 @@
-"""Run by test_plan.py on fake devices: one step of a run as the train loop makes it, and what it takes."""
+"""Run by test_plan.py on fake devices: one step of a run as the train loop executes it, and its costs."""
 
 import json
 import runpy
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,8 +16,8 @@ from birdie_jax.training.sharding import make_mesh, of_batch
 from birdie_jax.vocabulary import padded_vocab_size
 
 
-def made_batch(rows, length):
-    """Return a batch of whole rows, half context and half target."""
+def full_batch(rows: int, length: int) -> Batch:
+    """Return a batch of full rows, half context and half target."""
     tokens = np.random.default_rng(0).integers(256, 500, (rows, length)).astype(np.int32)
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), tokens.shape)
     context = positions < length // 2
@@ -24,13 +25,13 @@ def made_batch(rows, length):
     return Batch(tokens, tokens, ~context, ones, positions, context, 0 * ones)
 
 
-def bytes_on(device, tree):
-    """Return the bytes of the arrays of `tree` that lie on `device`."""
+def bytes_on(device: Any, tree: Any) -> int:
+    """Return the bytes of the arrays of `tree` on `device`."""
     shards = (shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
     return sum(shard.data.nbytes for shard in shards if shard.device == device)
 
 
-def main():
+def main() -> None:
     file, overrides = sys.argv[1], sys.argv[2:]
     config = runpy.run_path(file)["get_config"]()
     config.update_from_flattened_dict(
@@ -42,9 +43,9 @@ def main():
     with jax.set_mesh(mesh):
         programs = make_programs(config, vocab_size, configured_mixture(config), mesh)
         state = programs.create_state()
-        batch = jax.device_put(made_batch(config.batching.rows, config.batching.length), of_batch(mesh))
+        batch = jax.device_put(full_batch(config.batching.rows, config.batching.length), of_batch(mesh))
         first = mesh.devices.flat[0]
-        told = {
+        costs = {
             "parameters": bytes_on(first, state.params),
             "optimizer": bytes_on(first, state.optimizer),
             "state": bytes_on(first, state),
@@ -53,15 +54,15 @@ def main():
         state, metrics = programs.train_step(state, batch)
         assert np.isfinite(metrics.loss)
     memory = compiled.memory_analysis()
-    told["total"] = (
+    costs["total"] = (
         memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
     )
-    told["flops"] = compiled.cost_analysis()["flops"]
-    print(json.dumps(told))
+    costs["flops"] = compiled.cost_analysis()["flops"]
+    print(json.dumps(costs))
 
 
 if __name__ == "__main__":
