@@ -39,13 +39,13 @@ GATED_ACCESSES = {"forward": 5, "backward": 9}
 
 
 def elements_per_cycle(bundles: str, plan: tpu_call.Plan, loops: tuple[int, int, int]) -> float:
-    """Return how many elements the loops of our kernel process in a cycle, the worse of its directions.
+    """Return the elements per cycle that the loops of our kernel process, in its slower direction.
 
     Args:
-        bundles: the compiled kernel.
-        plan: how the call is cut.
-        loops: of a group of channels: over tiles before the recurrence (one chunk a turn), over steps, over
-            tiles after it.
+        bundles: the bundles of the compiled kernel.
+        plan: the chunks and groups of channels of the call.
+        loops: the numbers of loops of a group of channels: over tiles before the recurrence (one chunk an
+            iteration), over steps, and over tiles after it.
     """
     before, over_steps, after = loops
     found = tpu_programs.innermost_loops(bundles)

@@ -1,6 +1,6 @@
 """A parsed HLO module: computations of instructions with the shapes of their results.
 
-Of an instruction only what costs depend on is taken apart; the rest of its line is kept in `attributes`.
+Of an instruction only the parts that every cost needs are parsed; `attributes` keeps the rest as text.
 """
 
 import re

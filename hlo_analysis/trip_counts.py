@@ -76,7 +76,7 @@ def trip_count(module: HloModule, frame: CallFrame, loop: Instruction) -> int:
                 return count
     raise UnknownTripCountError(
         f"loop {loop.name}: found neither known_trip_count nor a counter in its condition "
-        f"{condition.name}; one of them has to tell how often it runs"
+        f"{condition.name}; allowed: a loop with either"
     )
 
 

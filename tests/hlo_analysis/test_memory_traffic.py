@@ -85,7 +85,7 @@ EXPECTED = {
     "layer": 4 + 3 * LAYER,
     # The nested fusion takes a layer; its second result stays on the chip.
     "two": 4 + 3 * LAYER,
-    # What a nested fusion only turns is read by what comes after it.
+    # What a nested fusion only bitcasts is read by its user.
     "product": 3 * LAYER,
     "copied": 2 * LAYER,
     "twice": 2 * LAYER,

@@ -1,4 +1,4 @@
-"""Texts taken apart: shapes, the short form of tuple elements, and what is no HLO."""
+"""The parser: shapes, the short form of tuple elements, and texts that are no HLO."""
 
 import pytest
 
