@@ -1,7 +1,8 @@
 """Plans of the 1.4B model at scale, as tables: `python -m benchmarks.scale_plan --results=scale.jsonl`.
 
-Needs the compilers of `launch/compilers.sh` and no device. Every plan is a process of its own and a line of
---results; started again, the command goes on with what is missing. --tables prints what is there.
+Needs the compilers of `launch/compilers.sh` and no device. Every plan is made by a process of its own and
+is one line of --results; started again, the command makes the missing ones. --tables prints those of
+--results.
 """
 
 import argparse
@@ -19,7 +20,16 @@ MILLION = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A row of a table: what is planned, on what."""
+    """One row of a table.
+
+    Attributes:
+        table: the title of the table.
+        topology: the topology, as --topology takes it.
+        mesh: the mesh, as --compare takes it.
+        rows: the number of rows of the global batch.
+        length: the number of tokens of a row.
+        overrides: further flags of the command.
+    """
 
     table: str
     topology: str
@@ -30,7 +40,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Return what tells it from the others."""
+        """The text that identifies the case in --results."""
         return json.dumps(dataclasses.asdict(self))
 
 
@@ -71,7 +81,7 @@ SCALING = tuple(
 
 
 def plan(case: Case, folder: Path) -> dict:
-    """Run the verb for a case; return its JSON."""
+    """Run the plan command for a case and return its JSON."""
     output = folder / "plan.json"
     output.unlink(missing_ok=True)
     axes = dict.fromkeys(("data", "fsdp", "tensor", "sequence"), "1")
@@ -95,7 +105,7 @@ def plan(case: Case, folder: Path) -> dict:
 
 
 def print_tables(results: dict[str, dict]) -> None:
-    """Print what is there, a table each."""
+    """Print the tables of the plans that are there."""
     columns = "topology mesh rows length fits GiB TFLOP HBM-GB sent-GB products-ms memory-ms links-ms"
     for table in dict.fromkeys(case.table for case in cases()):
         print(f"\n{table}:\n")
@@ -113,8 +123,8 @@ def print_tables(results: dict[str, dict]) -> None:
             total[0] += one["sent_bytes"] / 1e9
             total[1] += one["payload_bytes"] / 1e9
         if sums:
-            told = "; ".join(f"{name} {sent:.4f} ({payload:.4f})" for name, (sent, payload) in sums.items())
-            print(f"- {case.topology} {case.mesh} {case.rows}x{case.length}: {told}")
+            text = "; ".join(f"{name} {sent:.4f} ({payload:.4f})" for name, (sent, payload) in sums.items())
+            print(f"- {case.topology} {case.mesh} {case.rows}x{case.length}: {text}")
 
 
 def row(case: Case, found: dict) -> str:
@@ -139,13 +149,13 @@ def row(case: Case, found: dict) -> str:
 
 
 def main() -> None:
-    """Plan what is missing, and print the tables."""
+    """Make the missing plans, and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=Path("scale_plan.jsonl"))
-    parser.add_argument("--only", default="", help="plan cases of this table alone")
-    parser.add_argument("--tables", action="store_true", help="print what is there, and plan nothing")
+    parser.add_argument("--only", default="", help="make the plans of this table alone")
+    parser.add_argument("--tables", action="store_true", help="print the tables, and make no plan")
     arguments = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
     results = {}

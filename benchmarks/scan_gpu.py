@@ -1,16 +1,19 @@
 """linear_scan for GPUs: `python -m benchmarks.scan_gpu`, with a GPU or without.
 
-On a GPU: microseconds of a pass forward, and of one forward with one backward, and which share of the
-measured speed of a copy 3 and 8 accesses an element in that time come to. Beside the kernel as the rule
-cuts it and as a plain walk: `jax.lax.associative_scan`, `jax.lax.scan`, and flash-linear-attention's HGRN
-where that is installed. Each is run in a chain, each call on the result of the one before.
+On a GPU: microseconds of a forward pass, and of a forward with a backward pass, and the memory bandwidth of
+3 and 8 accesses to each element in that time, as a share of the measured bandwidth of a copy. Beside the
+kernel with the chunks of its own rule and with fixed ones: `jax.lax.associative_scan`, `jax.lax.scan`, and
+flash-linear-attention's HGRN where that is installed. Each runs in a chain, each call on the result of the
+one before.
 
-Without one (or with --compile): the kernels compiled for an H200, for which jax-cuda13-pjrt,
-jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of JAX's version must be installed: both passes, both
-ways with resets; how the rule cuts them, what the compiler says of a block, and the bytes moved by design.
+Without a GPU (or with --compile): the kernels compiled for an H200, for which jax-cuda13-pjrt,
+jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of JAX's version must be installed: both passes, in both
+directions with resets; the chunks of the rule, what the assembler reports of a block, and the bytes moved
+by design.
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -35,8 +38,8 @@ REPEATS = 20
 
 
 def compiled_rows(dumps):
-    """Yield what is known of each pass compiled for an H200; the compiler writes to the folder `dumps`."""
-    # Read when a program is compiled; the dump holds what the assembler says of a kernel.
+    """Yield a row for each pass compiled for an H200; the compiler writes to the folder `dumps`."""
+    # Read when a program is compiled; the dump has the report of the assembler on a kernel.
     os.environ |= {"MOSAIC_GPU_DUMP_TO": dumps, "MOSAIC_GPU_DUMP_PTXAS": "1"}
     topology = topologies.get_topology_desc("1x1x1", "cuda", target_config=H200_TARGET, topology="1x1x1")
     sharding = SingleDeviceSharding(topology.devices[0])
@@ -62,12 +65,15 @@ def compiled_rows(dumps):
                 begin = time.monotonic()
                 compiled = jax.jit(function).lower(*arguments).compile()
                 seconds = time.monotonic() - begin
-                if "mosaic_gpu" not in compiled.as_text():
+                if "mosaic_gpu" not in (compiled.as_text() or ""):
                     raise RuntimeError(f"no kernel in the program of {function.__name__}")
+                memory = compiled.memory_analysis()
+                if memory is None:
+                    raise RuntimeError("the GPU compiler does not state the memory of the program")
                 chunks = choose_chunks(shape, "both")
                 plan = make_grid(block, block, "both", streams=streams, chunks=chunks, interpret=None)
                 item, elements = jnp.dtype(dtype).itemsize, batch * length * channels
-                # Besides the operands the flags are read, and with h a row of each chunk once more.
+                # Beside the operands the flags are read, and backward a row of each chunk of h again.
                 flags = 2 * batch * length // 32 * plan.channels * 4
                 again = elements * item // plan.rows if streams == 3 else 0
                 yield {
@@ -76,33 +82,41 @@ def compiled_rows(dumps):
                     "pass": function.__name__,
                     "chunks": chunks,
                     "blocks": count_blocks(shape, "both", chunks),
-                    **said_by_the_assembler(Path(dumps)),
-                    "way_kib": streams * plan.slots * plan.rows * 128 * item // 1024,
+                    **assembler_report(Path(dumps)),
+                    "buffers_kib": streams * plan.slots * plan.rows * 128 * item // 1024,
                     "accesses": (streams + results) + (flags + again) / (elements * item),
-                    "temporary": compiled.memory_analysis().temp_size_in_bytes / (elements * item),
+                    "temporary": memory.temp_size_in_bytes / (elements * item),
                     "seconds": seconds,
                 }
 
 
-def said_by_the_assembler(dumps):
-    """Return registers a thread, spilled bytes and KiB of shared memory of the kernel compiled last."""
+def assembler_report(dumps: Path) -> dict[str, float]:
+    """Return registers per thread, spilled bytes and KiB of shared memory of the kernel compiled last.
+
+    Raises:
+        ValueError: the report is not in the format of this version of ptxas.
+    """
     newest = max(dumps.glob("*.ptxas"), key=lambda path: path.stat().st_mtime_ns)
-    said = newest.read_text()
+    report = newest.read_text()
     passes = newest.with_suffix(".mlir-passes.log").read_text()
     shared = re.search(r"dynamic_shared_memory_size %c(\d+)_i32", passes)
+    registers = re.search(r"Used (\d+) registers", report)
+    if shared is None or registers is None:
+        raise ValueError(f"{newest}: found neither registers nor shared memory; expected a report of ptxas")
     return {
-        "registers": int(re.search(r"Used (\d+) registers", said).group(1)),
-        "spilled": sum(map(int, re.findall(r"(\d+) bytes (?:stack frame|spill)", said))),
+        "registers": int(registers.group(1)),
+        "spilled": sum(map(int, re.findall(r"(\d+) bytes (?:stack frame|spill)", report))),
         "shared_kib": round(int(shared.group(1)) / 1024, 1),
     }
 
 
 def seconds_of(run, *arguments):
-    """Return the best time of a call of a chain of `CHAIN`, calls being put in line without waiting."""
+    """Return the best seconds of one call in a chain of `CHAIN`; chains are dispatched without waiting."""
     jax.block_until_ready(run(*arguments))
     best = float("inf")
     for _ in range(3):
         begin = time.perf_counter()
+        result = None
         for _ in range(REPEATS):
             result = run(*arguments)
         jax.block_until_ready(result)
@@ -127,7 +141,7 @@ def chains(forward, backward):
 
 
 def kernel(chunks):
-    """Return the kernel's two passes with so many time chunks."""
+    """Return the chains of the kernel with a number of time chunks; None = the number of its own rule."""
 
     def forward(a, x):
         h0 = jnp.zeros((a.shape[0], a.shape[2]), jnp.float32)
@@ -141,7 +155,7 @@ def kernel(chunks):
 
 
 def differentiated(scan):
-    """Return the chains of a scan whose derivative JAX finds."""
+    """Return the chains of a scan that JAX differentiates."""
 
     def pairs(a, x):
         for _ in range(CHAIN):
@@ -155,8 +169,8 @@ def differentiated(scan):
 def hgrn_seconds(shape, dtype):
     """Return the seconds of flash-linear-attention's HGRN forward, and with backward; None without it."""
     try:
-        import torch
-        from fla.ops.hgrn import fused_recurrent_hgrn
+        torch = importlib.import_module("torch")
+        fused_recurrent_hgrn = importlib.import_module("fla.ops.hgrn").fused_recurrent_hgrn
     except ImportError:
         return None
     options = {"device": "cuda", "dtype": getattr(torch, dtype)}
@@ -184,7 +198,7 @@ def hgrn_seconds(shape, dtype):
 
 
 def measured_rows():
-    """Yield (type, shape, way, seconds forward, seconds with backward, bytes of an access, copy speed)."""
+    """Yield (type, shape, name, seconds forward, with backward, bytes of an access, copy bandwidth)."""
     size = 2**28
     ones = jnp.ones(size, jnp.float32)
     copies, _ = chains(lambda a, x: x + a, None)
@@ -194,13 +208,13 @@ def measured_rows():
             keys = jax.random.split(jax.random.key(0))
             a = jax.random.uniform(keys[0], shape, jnp.float32, 0.5, 1).astype(dtype)
             x = jax.random.normal(keys[1], shape, jnp.float32).astype(dtype)
-            ways = {f"kernel, {choose_chunks(shape, 'forward')} chunks": kernel(None)}
-            ways |= {f"kernel, {chunks} chunks": kernel(chunks) for chunks in (1, 2, 4, 8)}
-            ways |= {
+            implementations = {f"kernel, {choose_chunks(shape, 'forward')} chunks": kernel(None)}
+            implementations |= {f"kernel, {chunks} chunks": kernel(chunks) for chunks in (1, 2, 4, 8)}
+            implementations |= {
                 "associative_scan": differentiated(associative_scan),
                 "lax.scan": differentiated(lax_scan),
             }
-            for name, (forwards, pairs) in ways.items():
+            for name, (forwards, pairs) in implementations.items():
                 yield (
                     dtype,
                     shape,
@@ -216,12 +230,12 @@ def measured_rows():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--compile", action="store_true", help="compile for an H200 although a GPU is here")
-    parser.add_argument("--json", type=Path, help="write what the compiler says there, too")
+    parser.add_argument("--json", type=Path, help="also write the rows of --compile to this file")
     options = parser.parse_args()
     if Path("/dev/nvidiactl").exists() and not options.compile:
-        print("| type | shape | way | forward us | of copy | with backward us | of copy |")
+        print("| type | shape | implementation | forward us | of copy | with backward us | of copy |")
         print("|---|---|---|---|---|---|---|")
         for dtype, shape, name, forward, pair, size, copy in measured_rows():
             shares = (3 * size / forward / copy, 8 * size / pair / copy)
@@ -233,7 +247,7 @@ def main():
         return
     jax.config.update("jax_platforms", "cpu")
     print(
-        "| type | shape | pass | chunks | blocks | registers | spilled bytes | shared KiB | KiB on the way "
+        "| type | shape | pass | chunks | blocks | registers | spilled bytes | shared KiB | KiB of buffers "
         "| accesses by design | temporary accesses | compile s |"
     )
     print("|---" * 12 + "|")

@@ -1,16 +1,17 @@
 """The scans compiled for TPUs that are not there: `python -m benchmarks.scan_tpu` (`pip install libtpu`).
 
-For each chip, type, shape and pass: the bytes that the program moves, as a multiple of what three (forward)
-or five (backward) accesses an element come to, for gated_scan five and nine; whole operands copied around
-the kernel; elements a cycle that its loops process, and how many the memory can deliver. `recurrentgemma`
-and `associative_scan` are compiled beside them; the first is left out where it is not installed. Bytes are
-counted from the compiled text; bundles and loops are those of the final program.
+For each chip, type, shape and pass: the bytes that the program moves, as a multiple of the bytes of three
+(forward) or five (backward) accesses to each element, for gated_scan five and nine; whole operands copied
+around the kernel; elements per cycle that its loops process, and how many the memory can deliver.
+`recurrentgemma` and `associative_scan` are compiled beside them; the first is left out where it is not
+installed. Bytes are counted from the HLO text; bundles and loops are those of the final program.
 """
 
 from benchmarks import tpu_programs  # isort: skip
 
 import argparse
 import functools
+import importlib
 import importlib.util
 import itertools
 import json
@@ -38,13 +39,13 @@ GATED_ACCESSES = {"forward": 5, "backward": 9}
 
 
 def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, int, int]) -> float:
-    """Return how many elements the loops of our kernel process in a cycle, the worse of its directions.
+    """Return the elements per cycle that the loops of our kernel process, in its slower direction.
 
     Args:
-        bundles: the compiled kernel.
-        plan: how the call is cut.
-        loops: of a group of channels: over tiles before the recurrence (one chunk a turn), over steps, over
-            tiles after it.
+        bundles: the bundles of the compiled kernel.
+        plan: the chunks and groups of channels of the call.
+        loops: the numbers of loops of a group of channels: over tiles before the recurrence (one chunk an
+            iteration), over steps, and over tiles after it.
     """
     before, over_steps, after = loops
     found = tpu_programs.innermost_loops(bundles)
@@ -55,7 +56,7 @@ def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, i
     rates = []
     for group in groups:
         steps = group[before : before + over_steps]
-        if len(group) != each or not all(products for _, products in steps):
+        if len(group) != each or not all(multiplications for _, multiplications in steps):
             raise ValueError(f"the loops of the kernel are not the ones expected: {found}")
         copying = sum(cycles for cycles, _ in group) - sum(cycles for cycles, _ in steps)
         rates.append(1 / (copying / in_copy + sum(cycles for cycles, _ in steps) / in_steps))
@@ -131,7 +132,7 @@ def compile_other(scan, topology, shape, dtype, pass_name):
 
 
 def measures(text, shape, dtype, accesses):
-    """Return bytes as a multiple of the least possible, and the number of whole operands copied."""
+    """Return bytes as a multiple of the minimum, and the number of whole operands copied."""
     array_bytes = shape[0] * shape[1] * shape[2] * jnp.dtype(dtype).itemsize
     return {
         "bytes": tpu_programs.moved_bytes(text) / (accesses * array_bytes),
@@ -152,10 +153,9 @@ def associative_scan(a, x):
 def others():
     """Yield (name, scan) of the implementations beside ours."""
     if importlib.util.find_spec("recurrentgemma"):
-        from recurrentgemma import common
-        from recurrentgemma.jax.scan import linear_scan as theirs
-
-        kernel = functools.partial(theirs, scan_type=common.ScanType.LINEAR_PALLAS)
+        common = importlib.import_module("recurrentgemma.common")
+        scan = importlib.import_module("recurrentgemma.jax.scan")
+        kernel = functools.partial(scan.linear_scan, scan_type=common.ScanType.LINEAR_PALLAS)
         yield "recurrentgemma", lambda a, x: kernel(x=x, a=a)[0]
     yield "associative_scan", associative_scan
 
@@ -172,13 +172,13 @@ def rows(topologies, beside):
                     "shape": list(shape),
                     "pass": pass_name,
                 }
-                least = jnp.dtype(dtype).itemsize * clock * cores / bandwidth
+                cycles_per_access = jnp.dtype(dtype).itemsize * clock * cores / bandwidth
                 ours = compile_ours(topology, shape, dtype, pass_name)
                 yield {
                     **head,
                     "implementation": "linear_scan, both ways, resets",
                     **ours,
-                    "needed": 1 / (accesses * least),
+                    "needed": 1 / (accesses * cycles_per_access),
                 }
                 if shape == SHAPES[0]:
                     gated = compile_gated(topology, shape, dtype, pass_name)
@@ -186,14 +186,19 @@ def rows(topologies, beside):
                         **head,
                         "implementation": "gated_scan, both ways, resets",
                         **gated,
-                        "needed": 1 / (GATED_ACCESSES[pass_name] * least),
+                        "needed": 1 / (GATED_ACCESSES[pass_name] * cycles_per_access),
                     }
                 if topology not in beside or shape != SHAPES[0]:
                     continue
                 for name, scan in others():
                     try:
                         other = compile_other(scan, topology, shape, dtype, pass_name)
-                    except Exception as error:
+                    except (
+                        jax.errors.JaxRuntimeError,
+                        NotImplementedError,
+                        TypeError,
+                        ValueError,
+                    ) as error:
                         other = {"failure": str(error).splitlines()[0][:80]}
                     yield {**head, "implementation": name, **other}
 
@@ -218,7 +223,7 @@ def main():
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     print(
-        "| chip | type | shape | pass | implementation | bytes / least | copies | elements/cycle | needed |"
+        "| chip | type | shape | pass | implementation | bytes/minimum | copies | elements/cycle | needed |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     found = []

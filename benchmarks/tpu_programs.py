@@ -1,7 +1,7 @@
-"""What can be read from a program compiled for a TPU: the bytes it moves, and the cycles of its loops.
+"""The bytes that a program compiled for a TPU moves, and the cycles of its loops.
 
-Import this before JAX: it tells the TPU compiler, `pip install libtpu`, to write its final bundles (one is
-one cycle) to a folder of this process. No TPU is needed.
+Import this before JAX: it makes the TPU compiler, `pip install libtpu`, write its final bundles (a bundle
+is one cycle) to a folder of this process. No TPU is needed.
 """
 
 import atexit
@@ -9,7 +9,9 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(tempfile.mkdtemp(prefix="tpu_programs_"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -22,22 +24,31 @@ import jax  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import SingleDeviceSharding  # noqa: E402
 
-_ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
-_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done", "after-all"}
-_INSTRUCTION = re.compile(r"(?:ROOT )?%(\S+) = (.+?) ([a-z][a-z0-9-]*)\((.*)")
+from hlo_analysis import parse_hlo  # noqa: E402
+from hlo_analysis.shapes import total_bytes  # noqa: E402
+
+_MOVES_NOTHING = (
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "copy-done",
+    "after-all",
+)
 
 
-def abstract(topology: str):
-    """Return a function (shape, dtype) -> an array that is on a chip of `topology`."""
+def abstract(topology: str) -> Callable[..., Any]:
+    """Return a function (shape, dtype) -> an abstract array on a chip of `topology`."""
     device = topologies.get_topology_desc(topology, platform="tpu").devices[0]
     sharding = SingleDeviceSharding(device)
     return lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
-def compile_with_bundles(function, *arguments) -> tuple[str, str]:
-    """Return the compiled text, and the bundles of the kernel in it that multiplies most."""
+def compile_with_bundles(function: Callable[..., Any], *arguments: Any) -> tuple[str, str]:
+    """Return the HLO text, and the bundles of its kernel with the most multiplications."""
     before = set(FOLDER.iterdir())
-    text = jax.jit(function).lower(*arguments).compile().as_text()
+    text = jax.jit(function).lower(*arguments).compile().as_text() or ""
     bundles = [
         path.read_text()
         for path in set(FOLDER.iterdir()) - before
@@ -49,48 +60,31 @@ def compile_with_bundles(function, *arguments) -> tuple[str, str]:
     return text, max(bundles, key=lambda program: program.count(" vmul"), default="")
 
 
-def type_bytes(text: str) -> int:
-    """Return the bytes of an HLO type, or of all in a tuple of them."""
-    total = 0
-    for name, sizes in re.findall(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]", text):
-        if name in _ITEM_BYTES:
-            count = 1
-            for size in filter(None, sizes.split(",")):
-                count *= int(size)
-            total += count * _ITEM_BYTES[name]
-    return total
-
-
 def moved_bytes(text: str) -> int:
-    """Add up operands and results of every instruction of the entry computation; an operand counts once."""
+    """Return the bytes of operands and results of all instructions of the entry; an operand counts once."""
     return sum(sum(sizes) for _, sizes in _entry_instructions(text))
 
 
 def full_copies(text: str, array_bytes: int) -> int:
-    """Count copies, transposes, fusions and the like of whole operands: all but kernels."""
+    """Return the number of copies, transposes, fusions and the like of whole operands: all but kernels."""
     return sum(
-        kind != "custom-call" and max(sizes) >= array_bytes for kind, sizes in _entry_instructions(text)
+        opcode != "custom-call" and max(sizes) >= array_bytes for opcode, sizes in _entry_instructions(text)
     )
 
 
-def _entry_instructions(text):
-    entry = text[text.index("ENTRY ") :]
-    types, found = {}, []
-    for line in entry.splitlines()[1:]:
-        match = _INSTRUCTION.match(line.strip())
-        if match is None:
-            continue
-        name, result, kind, rest = match.groups()
-        types[name] = type_bytes(result)
-        if kind not in _FREE:
-            operands = set(re.findall(r"%([\w.-]+)", rest.split("), ")[0]))
-            found.append((kind, [types[name], *(types.get(operand, 0) for operand in operands)]))
-    return found
+def _entry_instructions(text: str) -> Iterator[tuple[str, list[int]]]:
+    """Yield the opcode of each instruction of the entry, and the bytes of its result and operands."""
+    entry = parse_hlo(text).entry
+    for instruction in entry:
+        if instruction.opcode not in _MOVES_NOTHING:
+            names = (instruction.name, *dict.fromkeys(instruction.operands))
+            yield instruction.opcode, [total_bytes(entry.instructions[name].shapes) for name in names]
 
 
 def innermost_loops(bundles: str) -> list[tuple[int, int]]:
-    """Return (cycles of a turn, products in it) of every loop within the loop over the grid."""
-    loops, current = [], None
+    """Return (cycles, multiplications) of an iteration of every loop inside the loop over the grid."""
+    loops: list[list[int]] = []
+    current: list[int] | None = None
     for line in bundles.splitlines():
         match = re.match(r"\s*(?:0x[0-9a-f]+|\d+)\s+(\w\w)?\s*:\s*(>*)", line)
         if match is None:
@@ -103,4 +97,4 @@ def innermost_loops(bundles: str) -> list[tuple[int, int]]:
         if current is not None and depth >= current[0]:
             current[1] += 1
             current[2] += line.count("vmul.f32")
-    return [(cycles, products) for _, cycles, products in loops]
+    return [(cycles, multiplications) for _, cycles, multiplications in loops]

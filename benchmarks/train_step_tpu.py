@@ -1,9 +1,9 @@
-"""Compiles the real train step for TPUs that are not there: `python -m benchmarks.train_step_tpu`.
+"""Compile the real train step for TPUs that are not there: `python -m benchmarks.train_step_tpu`.
 
-Needs `pip install libtpu` and no TPU. For each topology it prints whether the step of the 1.4B config, on
-the mesh --mesh, compiles, how long that takes, the bytes a chip needs, and the compiled FLOPs. There are
---rows_per_chip rows for each device along `data` and `fsdp`. A scanned loop's body counts once in
-`cost_analysis`, so FLOPs are those of one layer, one loss chunk and one part of the batch.
+Needs `pip install libtpu` and no TPU. For each topology it prints whether the step of the 1.4B config
+compiles on the mesh --mesh, the seconds that this takes, the bytes that a chip needs, and the compiled
+FLOPs. There are --rows_per_chip rows for each device along `data` and `fsdp`. A scanned loop's body counts
+once in `cost_analysis`, so FLOPs are those of one layer, one loss chunk and one part of the batch.
 """
 
 import argparse
@@ -80,13 +80,15 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
                 .compile()
             )
     except jax.errors.JaxRuntimeError as error:
-        # The TPU compiler refuses what does not fit; how much it would need stands in its message.
+        # The TPU compiler refuses what does not fit; the bytes that it needs are in its message.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         print(f"{row}| does not fit: {str(error).splitlines()[0]}", flush=True)
         return
     seconds = time.monotonic() - begin
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    if memory is None or cost is None:
+        raise RuntimeError(f"topology {topology}: its compiler gives no analysis of memory and cost")
     gibibyte = 2**30
     print(
         f"{row}| {seconds:.0f} | {memory.argument_size_in_bytes / gibibyte:.1f} "

@@ -2,16 +2,17 @@
 
     python -m birdie_jax.plan --config=configs/birdie_1_4b.py --topology=v5p:4x4x4 --json=plan.json
 
-The run's own train step is compiled for the topology, with no device. Told are whether it fits, the bytes
-of a device by what they hold, FLOPs, memory traffic and collectives of a step, and the time that each of
-them takes at least. --compare, given once for each mesh, sets meshes side by side. docs/plan.md tells how
-everything is counted.
+The run's own train step is compiled for the topology, with no device. The plan says whether it fits, the
+bytes of a device by what they hold, the FLOPs, memory traffic and collectives of a step, and the least time
+that each of them takes. --compare, given once for each mesh, sets meshes side by side. docs/plan.md
+describes how everything is counted.
 """
 
 import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import app, flags, logging
@@ -21,19 +22,19 @@ from birdie_jax.command_line import start
 from birdie_jax.config import Config, ConfigError, MeshConfig, parse_config
 from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.planning import (
-    MissingCompiler,
-    Plan,
+    MissingCompilerError,
+    RunPlan,
     Topology,
-    UnknownTripCount,
-    as_json,
-    as_text,
-    compared,
-    largest_batch,
-    make_plan,
+    comparison_table,
+    find_largest_batch,
     make_topology,
+    plan_as_json,
+    plan_as_text,
+    plan_run,
 )
 from birdie_jax.text import DataError, Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
+from hlo_analysis import UnknownTripCountError
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "What to plan: a file of configs/, with :variant if it has any."
@@ -41,8 +42,9 @@ _CONFIG = config_flags.DEFINE_config_file(
 _TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
-    "For which machine: v4:4x4x4, v5p:4x4x4, v5e:16x16, v6e:16x16 or other shapes, with ',slices=2' for "
+    "The machine: v4:4x4x4, v5p:4x4x4, v5e:16x16, v6e:16x16 or other shapes, with ',slices=2' for "
     "slices; h200:2x8 (hosts and GPUs of each); cpu or cpu:8 (this machine).",
+    required=True,
 )
 _JSON = flags.DEFINE_string("json", None, "File to write the plan to.")
 _COMPARE = flags.DEFINE_multi_string(
@@ -54,30 +56,30 @@ _LARGEST_BATCH = flags.DEFINE_enum(
     "largest_batch",
     "estimate",
     ["skip", "estimate", "verify"],
-    "Whether to look for the largest batch that fits: estimate compiles one more batch, verify also the "
-    "one that is found and the next larger one. Not looked for with --compare.",
+    "Whether to search for the largest batch that fits: estimate compiles one more batch, verify also the "
+    "one that is found and the next larger one. There is no search with --compare.",
 )
 
 
 def run(config: Config) -> None:
     """Plan, print and write."""
     topology = make_topology(_TOPOLOGY.value)
-    vocab_size = rows_of_table(config)
+    vocab_size = embedding_rows(config)
     if _COMPARE.value:
-        plans = compare(config, vocab_size, topology)
-        print(compared(plans))
-        write({"plans": [as_json(plan) for plan in plans]})
+        plans = plan_meshes(config, vocab_size, topology)
+        print(comparison_table(plans))
+        write_json({"plans": [plan_as_json(plan) for plan in plans]})
         return
-    plan = make_plan(config, vocab_size, topology)
+    plan = plan_run(config, vocab_size, topology)
     largest = None
     if _LARGEST_BATCH.value != "skip":
-        largest = largest_batch(config, plan, verify=_LARGEST_BATCH.value == "verify")
-    print(as_text(plan, largest))
-    write(as_json(plan, largest))
+        largest = find_largest_batch(config, plan, verify=_LARGEST_BATCH.value == "verify")
+    print(plan_as_text(plan, largest))
+    write_json(plan_as_json(plan, largest))
 
 
-def rows_of_table(config: Config) -> int:
-    """Return the rows of the embedding table, by the tokenizer where it is there already."""
+def embedding_rows(config: Config) -> int:
+    """Return the number of rows of the embedding table, by the tokenizer where it exists already."""
     data = config.data
     if data.prepared and Path(data.prepared).is_dir():
         return load_tokenizer(data.prepared).vocab_size
@@ -86,16 +88,16 @@ def rows_of_table(config: Config) -> int:
     return padded_vocab_size(data.vocab_size)
 
 
-def compare(config: Config, vocab_size: int, topology: Topology) -> list[Plan]:
+def plan_meshes(config: Config, vocab_size: int, topology: Topology) -> list[RunPlan]:
     """Return a plan for each mesh of --compare; all are checked before the first is compiled."""
     configs = [dataclasses.replace(config, mesh=parse_mesh(text)) for text in _COMPARE.value]
     for one in configs:
         make_mesh(one, vocab_size, topology.devices)
-    return [make_plan(one, vocab_size, topology) for one in configs]
+    return [plan_run(one, vocab_size, topology) for one in configs]
 
 
 def parse_mesh(text: str) -> MeshConfig:
-    """Return the mesh that `fsdp=16,tensor=4` means; axes that are not named have one device."""
+    """Return the mesh of a text such as `fsdp=16,tensor=4`; axes without a size have one device."""
     axes = [field.name for field in dataclasses.fields(MeshConfig)]
     sizes = dict.fromkeys(axes, 1)
     for part in text.split(","):
@@ -109,28 +111,29 @@ def parse_mesh(text: str) -> MeshConfig:
     return MeshConfig(**sizes)
 
 
-def write(plan: dict) -> None:
-    """Write --json, if it is asked for."""
+def write_json(plan: dict[str, Any]) -> None:
+    """Write the file of --json, if there is one."""
     if _JSON.value is not None:
         Path(_JSON.value).write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
-    """Parse flags and plan; a fault of the user's is told in one line."""
+    """Parse the config and plan; a mistake of the user ends in one line."""
     if len(arguments) > 1:
         raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
-    # Nothing runs here but the compilers; JAX is not to look for other devices.
+    # Only the compilers run here; JAX need not look for other devices.
     jax.config.update("jax_platforms", "cpu")
     config = _CONFIG.value
     if not isinstance(config, ConfigDict):
-        sys.exit(f"birdie_jax.plan: --config={flags.FLAGS['config'].config_filename}: no such file")
+        file = config_flags.get_config_filename(flags.FLAGS["config"])
+        sys.exit(f"birdie_jax.plan: --config={file}: no such file")
     try:
         run(parse_config(config))
-    except (ConfigError, DataError, MissingCompiler, UnknownTripCount, OSError) as error:
+    except (ConfigError, DataError, MissingCompilerError, UnknownTripCountError, OSError) as error:
         sys.exit(f"birdie_jax.plan: {error}")
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["config", "topology"])
+    flags.mark_flag_as_required("config")
     start("plan", main)

@@ -9,4 +9,4 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 from jaxtyping import install_import_hook
 
-install_import_hook(["birdie_jax", "pallas_kernels"], "beartype.beartype")
+install_import_hook(["birdie_jax", "hlo_analysis", "pallas_kernels"], "beartype.beartype")

@@ -1,73 +1,88 @@
-"""The least time that a step can take, by what sets it, and what follows for tokens a second and MFU."""
+"""The least time that a step can take, by what sets it: a roofline with links beside compute and memory."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from birdie_jax.planning.collectives import Collective
 from birdie_jax.planning.links import busy_seconds
-from birdie_jax.planning.topology import Place, Topology
+from birdie_jax.planning.topology import DeviceLocation, Topology
+from hlo_analysis import Collective
 
 
-class Bounds(NamedTuple):
-    """Seconds of a step that nothing can undercut.
+class StepBounds(NamedTuple):
+    """Lower bounds on the seconds of a step.
 
     Attributes:
-        products: matrix products and kernels at the chip's peak.
-        memory: main memory at its bandwidth.
-        links: of collectives, each kind of link at its bandwidth.
+        compute: the seconds of matrix products and kernels at the chip's peak.
+        memory: the seconds of the main memory's traffic at its bandwidth.
+        links: the seconds of the collectives on each kind of link, at its bandwidth.
     """
 
-    products: float
+    compute: float
     memory: float
     links: dict[str, float]
 
     @property
     def collectives(self) -> float:
-        """Seconds of the links that are busy longest."""
+        """The seconds of the kind of link that is busy the longest."""
         return max(self.links.values(), default=0.0)
 
     @property
-    def step(self) -> float:
-        """Seconds of a step in which everything overlaps."""
-        return max(self.products, self.without_products)
-
-    @property
-    def without_products(self) -> float:
-        """Seconds that memory and collectives take, overlapped with each other."""
+    def memory_and_collectives(self) -> float:
+        """The seconds of memory and collectives, overlapped with each other."""
         return max(self.memory, self.collectives)
 
     @property
-    def nothing_overlaps(self) -> float:
-        """Seconds of a step in which products, memory and collectives wait for one another."""
-        return self.products + self.memory + self.collectives
+    def overlapped(self) -> float:
+        """The seconds of a step in which everything overlaps."""
+        return max(self.compute, self.memory_and_collectives)
+
+    @property
+    def serial(self) -> float:
+        """The seconds of a step in which compute, memory and collectives wait for one another."""
+        return self.compute + self.memory + self.collectives
 
     @property
     def set_by(self) -> str:
-        """What takes longest."""
-        seconds = {"products": self.products, "memory": self.memory, **self.links}
+        """The name of the largest bound: "products", "memory" or a kind of link."""
+        seconds = {"products": self.compute, "memory": self.memory, **self.links}
         return max(seconds, key=lambda name: seconds[name])
 
+    @property
+    def seconds_by_cause(self) -> dict[str, float]:
+        """The bounds by what sets them, in the words of a plan's text and JSON."""
+        return {
+            "matrix products": self.compute,
+            "main memory": self.memory,
+            **dict(sorted(self.links.items())),
+            "all of them, everything overlapped": self.overlapped,
+            "memory and collectives alone": self.memory_and_collectives,
+            "nothing overlapped": self.serial,
+        }
 
-def make_bounds(
+
+def step_bounds(
     topology: Topology,
-    places: list[Place],
-    products: float,
-    bytes_moved: float,
+    locations: list[DeviceLocation],
+    dot_flops: float,
+    traffic_bytes: float,
     collectives: Iterable[Collective],
-) -> Bounds:
+) -> StepBounds:
     """Return the bounds of a step.
 
     Args:
-        topology: with a chip of known figures.
-        places: of the devices of the mesh, in its order.
-        products: FLOPs of a device.
-        bytes_moved: between a device and its main memory.
-        collectives: of the step.
+        topology: a topology with figures of its chip.
+        locations: the locations of the devices of the mesh, in the order of the mesh.
+        dot_flops: the FLOPs of matrix products and kernels of one device.
+        traffic_bytes: the bytes between one device and its main memory.
+        collectives: the collectives of the step.
+
+    Raises:
+        ValueError: no figures are known of the topology's chip.
     """
-    links: Counter[str] = Counter()
-    for one in collectives:
-        for name, seconds in busy_seconds(topology, places, one).items():
-            links[name] += seconds * one.times
-    chip = topology.chip
-    return Bounds(products / chip.peak_flops, bytes_moved / chip.memory_bandwidth, dict(links))
+    links: dict[str, float] = defaultdict(float)
+    for collective in collectives:
+        for name, seconds in busy_seconds(topology, locations, collective).items():
+            links[name] += seconds * collective.executions
+    chip = topology.known_chip
+    return StepBounds(dot_flops / chip.peak_flops, traffic_bytes / chip.memory_bandwidth, dict(links))

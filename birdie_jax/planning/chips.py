@@ -1,7 +1,7 @@
-"""Published figures of the chips that a plan can be made for, each with the page that tells it.
+"""Published figures of the chips that a plan can be made for, each with the page that states it.
 
-Bandwidths of links and networks are one way; the pages tell both ways together, or the sum of all links.
-The memory of a TPU is what its compiler leaves to a program, which it tells when it refuses one: somewhat
+Bandwidths of links and networks are one way; the pages state both ways together, or the sum of all links.
+The memory of a TPU is what its compiler leaves to a program, which it states when it refuses one: somewhat
 less than on the page.
 """
 
@@ -13,21 +13,22 @@ _RINGS = "https://jax-ml.github.io/scaling-book/tpus/"
 
 
 class Chip(NamedTuple):
-    """One device of a topology.
+    """The figures of one chip.
 
     Attributes:
-        title: as people write it.
-        peak_flops: bfloat16 matrix products a second, with sums in float32, dense.
-        memory_bytes: main memory that a program may fill.
-        memory_bandwidth: bytes a second between it and the chip.
-        link_bandwidth: bytes a second one way of one link to a neighbour (TPU), or of all links to the
-            switch of the host (GPU).
-        network_bandwidth: bytes a second one way between slices or hosts, for each chip.
-        dimensions: of the grid that the links make; 0 = every device of a host reaches every other.
-        full_ring: extent from which a dimension of the grid closes to a ring, where that hangs on the
-            dimension alone; 0 = where the extents of all dimensions are multiples of 4.
-        most: devices of a slice, or of a host.
-        sources: where the figures come from.
+        title: the name of the chip as its vendor writes it.
+        peak_flops: the dense bfloat16 FLOPs per second of matrix products with float32 sums.
+        memory_bytes: the main memory that a program may fill.
+        memory_bandwidth: the bytes per second between main memory and the chip.
+        link_bandwidth: the bytes per second one way of one link to a neighbour (TPU), or of all links to
+            the switch of the host (GPU).
+        network_bandwidth: the bytes per second one way between slices or hosts, for each chip.
+        grid_dimensions: the number of dimensions of the grid of links; 0 = there is no grid, every device
+            of a host reaches every other through a switch.
+        min_ring_extent: the extent from which a dimension of the grid closes to a ring, where this depends
+            on the dimension alone; 0 = all dimensions are rings where all extents are multiples of 4.
+        max_devices: the largest number of devices of a slice, or of a host.
+        sources: the pages that state the figures.
     """
 
     title: str
@@ -36,9 +37,9 @@ class Chip(NamedTuple):
     memory_bandwidth: float
     link_bandwidth: float
     network_bandwidth: float
-    dimensions: int
-    full_ring: int
-    most: int
+    grid_dimensions: int
+    min_ring_extent: int
+    max_devices: int
     sources: tuple[str, ...]
 
 
@@ -50,9 +51,9 @@ CHIPS = {
         memory_bandwidth=1200e9,
         link_bandwidth=50e9,
         network_bandwidth=6.25e9,
-        dimensions=3,
-        full_ring=0,
-        most=4096,
+        grid_dimensions=3,
+        min_ring_extent=0,
+        max_devices=4096,
         sources=(
             f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s, 4096 chips; rings where all extents are "
             "multiples of 4",
@@ -67,9 +68,9 @@ CHIPS = {
         memory_bandwidth=819e9,
         link_bandwidth=50e9,
         network_bandwidth=3.125e9,
-        dimensions=2,
-        full_ring=16,
-        most=256,
+        grid_dimensions=2,
+        min_ring_extent=16,
+        max_devices=256,
         sources=(
             f"{_TPU_PAGES}v5e: 197 TFLOP/s, 16 GB, 819 GB/s, 4 links of 400 GB/s both ways, 6.4 Tbit/s "
             "of network for all 256 chips",
@@ -83,9 +84,9 @@ CHIPS = {
         memory_bandwidth=2765e9,
         link_bandwidth=100e9,
         network_bandwidth=6.25e9,
-        dimensions=3,
-        full_ring=0,
-        most=8960,
+        grid_dimensions=3,
+        min_ring_extent=0,
+        max_devices=8960,
         sources=(
             f"{_TPU_PAGES}v5p: 459 TFLOP/s, 95 GiB, 2765 GB/s, 6 links of 1200 GB/s both ways, 50 Gbit/s "
             "of network a chip",
@@ -99,9 +100,9 @@ CHIPS = {
         memory_bandwidth=1600e9,
         link_bandwidth=100e9,
         network_bandwidth=12.5e9,
-        dimensions=2,
-        full_ring=16,
-        most=256,
+        grid_dimensions=2,
+        min_ring_extent=16,
+        max_devices=256,
         sources=(
             f"{_TPU_PAGES}v6e: 918 TFLOP/s, 32 GB, 1600 GB/s, 4 links of 800 GB/s both ways, 25.6 Tbit/s "
             "of network for 256 chips",
@@ -115,9 +116,9 @@ CHIPS = {
         memory_bandwidth=4800e9,
         link_bandwidth=450e9,
         network_bandwidth=50e9,
-        dimensions=0,
-        full_ring=0,
-        most=8,
+        grid_dimensions=0,
+        min_ring_extent=0,
+        max_devices=8,
         sources=(
             "https://www.nvidia.com/en-us/data-center/h200/ (SXM): 1979 TFLOP/s with sparsity, so half "
             "without; 141 GB, 4.8 TB/s, NVLink of 900 GB/s both ways",

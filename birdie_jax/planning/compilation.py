@@ -3,95 +3,111 @@
 import dataclasses
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine.mesh import batch_sharding, make_mesh
 from birdie_jax.engine.state import TrainState
-from birdie_jax.planning.memory import OutOfMemory, out_of_memory
+from birdie_jax.planning.topology import Device
 from birdie_jax.pretraining.abstract_run import abstract_step
+from hlo_analysis import OutOfMemory, parse_out_of_memory
+
+
+class CompiledProgram(NamedTuple):
+    """A program that was compiled.
+
+    Attributes:
+        executable: the executable of JAX.
+        hlo_text: the text of its HLO.
+    """
+
+    executable: jax.stages.Compiled
+    hlo_text: str
 
 
 class CompiledStep(NamedTuple):
-    """A train step as a compiler made it, or refused to.
+    """A train step that a compiler was given.
 
     Attributes:
-        mesh: of devices.
-        state: shapes, types and shardings of the train state.
-        batch: likewise of a batch.
-        executable: what was compiled; None if it does not fit.
-        text: of the compiled program; empty if it does not fit.
-        refused: what the compiler said of memory; None if it did not refuse.
-        seconds: that lowering and compiling took.
+        mesh: the device mesh of the run.
+        state: the shapes, types and shardings of the train state.
+        outcome: the compiled step, or what the compiler says of memory where it refuses the step.
+        seconds: the seconds that lowering and compiling took.
     """
 
     mesh: Mesh
     state: TrainState
-    batch: Batch
-    executable: Any
-    text: str
-    refused: OutOfMemory | None
+    outcome: CompiledProgram | OutOfMemory
     seconds: float
 
 
-def compile_step(config: Config, vocab_size: int, devices: tuple[Any, ...]) -> CompiledStep:
+def compile_step(config: Config, vocab_size: int, devices: Sequence[Device]) -> CompiledStep:
     """Compile the train step of a run of `config` on `devices`.
 
     Args:
-        config: of the run, its mesh and its batch included.
-        vocab_size: rows of the embedding table.
-        devices: all of which the mesh takes.
+        config: the configuration of the run, its mesh and its batch included.
+        vocab_size: the number of rows of the embedding table.
+        devices: the devices, all of which the mesh takes.
 
     Raises:
-        ConfigError: devices, rows or model cannot be divided so.
+        ConfigError: devices, rows or model cannot be divided as the mesh asks.
     """
     mesh = make_mesh(config, vocab_size, devices)
     begin = time.monotonic()
     with jax.set_mesh(mesh):
         step = abstract_step(config, vocab_size, mesh)
-        batch = abstract_batch(config, mesh)
-        executable, text, refused = None, "", None
+        outcome: CompiledProgram | OutOfMemory
         try:
-            executable, text = _compiled(step.update.lower(step.abstract_state, batch), devices)
+            lowered = step.update.lower(step.abstract_state, abstract_batch(config, mesh))
+            outcome = compile_lowered(lowered, devices[0].platform)
         except jax.errors.JaxRuntimeError as error:
-            # A TPU's compiler refuses what does not fit; how much it would need stands in its message.
-            refused = out_of_memory(str(error))
-            if refused is None:
+            # The TPU compiler refuses what does not fit; the bytes that it needs are in the message.
+            refusal = parse_out_of_memory(str(error))
+            if refusal is None:
                 raise
-    seconds = time.monotonic() - begin
-    return CompiledStep(mesh, step.abstract_state, batch, executable, text, refused, seconds)
+            outcome = refusal
+    return CompiledStep(mesh, step.abstract_state, outcome, time.monotonic() - begin)
 
 
-def _compiled(lowered: Any, devices: tuple[Any, ...]) -> tuple[Any, str]:
-    """Return what is compiled, and its text.
+def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgram:
+    """Compile a program, and get the text of its HLO.
 
-    JAX cannot always read back the programs of a TPU's compiler (an instruction that goes on asynchronously
-    with several operands is refused), so that compiler itself is asked to write the text.
+    JAX cannot always read back the programs of the TPU compiler (it refuses an instruction that runs
+    asynchronously with several operands), so that compiler itself writes the text.
     """
-    if devices[0].platform != "tpu":
+    if platform != "tpu":
         executable = lowered.compile()
-        return executable, executable.as_text()
+        return CompiledProgram(executable, _as_text(executable))
     with tempfile.TemporaryDirectory(prefix="birdie_jax_plan_") as folder:
-        options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        options: dict[str, str | bool] = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         executable = lowered.compile(compiler_options=options)
-        # Beside the step there are small programs that it offloads to other cores.
+        # Beside the program there are small ones that it runs on other cores.
         written = sorted(Path(folder).glob("*.after_codegen.txt"), key=lambda path: path.stat().st_size)
         if not written:
-            return executable, executable.as_text()
-        return executable, written[-1].read_text(encoding="utf-8")
+            return CompiledProgram(executable, _as_text(executable))
+        return CompiledProgram(executable, written[-1].read_text(encoding="utf-8"))
+
+
+def _as_text(executable: jax.stages.Compiled) -> str:
+    text = executable.as_text()
+    if text is None:
+        raise RuntimeError("the compiler gives no text of the program that it compiled; expected HLO text")
+    return text
 
 
 def abstract_batch(config: Config, mesh: Mesh) -> Batch:
     """Return shapes, types and shardings of a batch of `config` on `mesh`."""
     shape, sharding = (config.batching.rows, config.batching.length), batch_sharding(mesh)
 
-    def array(dtype: Any) -> jax.ShapeDtypeStruct:
+    def array(dtype: DTypeLike) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     number, flag = array(jnp.int32), array(jnp.bool_)
@@ -106,6 +122,6 @@ def abstract_batch(config: Config, mesh: Mesh) -> Batch:
     )
 
 
-def with_rows(config: Config, rows: int) -> Config:
-    """Return `config` with another global batch."""
+def replace_rows(config: Config, rows: int) -> Config:
+    """Return `config` with another number of rows of the global batch."""
     return dataclasses.replace(config, batching=dataclasses.replace(config.batching, rows=rows))

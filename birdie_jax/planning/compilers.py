@@ -1,7 +1,7 @@
-"""Where the compilers for machines that are not there are found.
+"""Where the compilers for TPUs and GPUs are found on a machine that has none.
 
-They are kept out of the environment of the program: with libtpu beside it, JAX looks for a TPU at every
-start, and a CUDA plugin for a GPU. A folder of their own is put on the path when a plan asks for it.
+They are kept out of the program's environment: with libtpu in it, JAX looks for a TPU at every start, and
+with a CUDA plugin for a GPU. A folder of their own is added to the path when a plan needs it.
 """
 
 import importlib.util
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import jax
 
-# It would otherwise ask the cloud's metadata server for all this, and complain.
-_NO_TPU_HERE = {
+# Without these libtpu asks the metadata server of the cloud, and warns that there is none.
+_WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -22,8 +22,8 @@ _NO_TPU_HERE = {
 _TPU_PACKAGE = "libtpu==0.0.51"
 
 
-class MissingCompiler(RuntimeError):  # noqa: N818 - told to the user as it is
-    """A compiler is not installed; the message tells the command that installs it."""
+class MissingCompilerError(RuntimeError):
+    """A compiler is not installed; the message has the command that installs it."""
 
 
 def compilers_folder() -> Path:
@@ -36,9 +36,9 @@ def find_tpu_compiler() -> None:
     """Make `libtpu` importable, and keep it from looking for a TPU.
 
     Raises:
-        MissingCompiler: it is nowhere.
+        MissingCompilerError: libtpu is not found.
     """
-    for name, value in _NO_TPU_HERE.items():
+    for name, value in _WITHOUT_TPU.items():
         os.environ.setdefault(name, value)
     _find("libtpu", "TPUs", _TPU_PACKAGE)
 
@@ -47,7 +47,7 @@ def find_gpu_compiler() -> None:
     """Make the CUDA plugin of this JAX importable.
 
     Raises:
-        MissingCompiler: it is nowhere, or of another version.
+        MissingCompilerError: the plugin is not found, or is of another version.
     """
     version = jax.__version__
     packages = f"jax-cuda13-pjrt=={version} jax-cuda13-plugin=={version} nvidia-cuda-nvcc nvidia-nvvm"
@@ -55,28 +55,30 @@ def find_gpu_compiler() -> None:
 
 
 def _find(module: str, machines: str, packages: str) -> None:
-    unfit = _of_another_jax(path for path in sys.path if path)
+    mismatched = _folders_of_other_versions(path for path in sys.path if path)
     for folder in (os.environ.get("BIRDIE_COMPILERS", ""), str(compilers_folder())):
-        if _is_there(module) and not unfit:
+        if _is_importable(module) and not mismatched:
             return
         if folder and Path(folder).is_dir() and folder not in sys.path:
-            found = _of_another_jax([folder])
-            unfit += found
+            found = _folders_of_other_versions([folder])
+            mismatched += found
             # JAX loads every plugin that it sees, and one of another version ends the process.
             if not found:
                 sys.path.append(folder)
                 importlib.invalidate_caches()
-    if unfit:
-        raise MissingCompiler(
-            f"the compilers in {' and '.join(unfit)} are of another version than this JAX "
-            f"{jax.__version__}; {_how_to_install(packages)}"
+    if mismatched:
+        raise MissingCompilerError(
+            f"the compilers in {' and '.join(mismatched)} are of another version than this JAX "
+            f"{jax.__version__}; {_install_command(packages)}"
         )
-    if not _is_there(module):
-        raise MissingCompiler(f"the compiler for {machines} is not installed; {_how_to_install(packages)}")
+    if not _is_importable(module):
+        raise MissingCompilerError(
+            f"the compiler for {machines} is not installed; {_install_command(packages)}"
+        )
 
 
-def _of_another_jax(folders: Iterable[str]) -> list[str]:
-    """Return the folders with CUDA plugins of other versions of JAX."""
+def _folders_of_other_versions(folders: Iterable[str]) -> list[str]:
+    """Return those folders that have a CUDA plugin for another version of JAX."""
     found = []
     for folder in folders:
         for info in Path(folder).glob("jax_cuda*_plugin-*.dist-info"):
@@ -86,13 +88,13 @@ def _of_another_jax(folders: Iterable[str]) -> list[str]:
     return found
 
 
-def _is_there(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
 
-def _how_to_install(packages: str) -> str:
+def _install_command(packages: str) -> str:
     pip = f"{sys.executable} -m pip install --no-deps --target={compilers_folder()}"
     return f"install it with: {pip} {packages}"

@@ -4,21 +4,21 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from birdie_jax.config import Config
-from birdie_jax.planning.compilation import with_rows
-from birdie_jax.planning.planner import Plan, make_plan
+from birdie_jax.planning.compilation import replace_rows
+from birdie_jax.planning.planner import RunPlan, plan_run
 
-_MOST_COMPILATIONS = 8
+_MAX_COMPILATIONS = 8
 
 
 class LargestBatch(NamedTuple):
     """The largest batch that fits.
 
     Attributes:
-        rows: of the global batch; 0 = not even the smallest fits.
-        verified: whether it was compiled, and the next larger one found not to fit; otherwise it is where
-            the line through two compiled batches meets the memory of a device, or, after too many
+        rows: the number of rows of the global batch; 0 = not even the smallest batch fits.
+        verified: whether this batch was compiled, and the next larger one found not to fit; otherwise it is
+            where the line through two compiled batches meets the memory of a device, or, after too many
             compilations, the largest of them that fitted.
-        compilations: that it took beside the plan's own.
+        compilations: the number of compilations beside the plan's own.
     """
 
     rows: int
@@ -26,22 +26,22 @@ class LargestBatch(NamedTuple):
     compilations: int
 
 
-def largest_batch(config: Config, plan: Plan, *, verify: bool) -> LargestBatch:
+def find_largest_batch(config: Config, plan: RunPlan, *, verify: bool) -> LargestBatch:
     """Return the largest number of rows whose train step fits, all else as in `config`.
 
     Args:
-        config: that `plan` was made of.
-        plan: of its own batch.
-        verify: compile the batch that is found, and the next one.
+        config: the configuration that `plan` was made of.
+        plan: the plan of the configuration's own batch.
+        verify: whether to compile the batch that is found, and the next larger one.
     """
 
-    def needed(rows: int) -> float:
-        return make_plan(with_rows(config, rows), plan.vocab_size, plan.topology).bytes_per_device.total
+    def needed_bytes(rows: int) -> float:
+        return plan_run(replace_rows(config, rows), plan.vocab_size, plan.topology).bytes_per_device.total
 
     step = plan.row_shards * config.train.accumulation_steps
     count = plan.rows // step
-    found = find_largest(
-        lambda count: needed(count * step),
+    found = search_largest(
+        lambda count: needed_bytes(count * step),
         {count: plan.bytes_per_device.total},
         plan.bytes_per_device.available,
         verify=verify,
@@ -49,57 +49,62 @@ def largest_batch(config: Config, plan: Plan, *, verify: bool) -> LargestBatch:
     return found._replace(rows=found.rows * step)
 
 
-def find_largest(
-    needed: Callable[[int], int | float],
+def search_largest(
+    needed_bytes: Callable[[int], int | float],
     known: Mapping[int, int | float],
     available: int | float,
     *,
     verify: bool,
 ) -> LargestBatch:
-    """Return the largest count whose need is at most `available`, for a need that is nearly affine.
+    """Return the largest count that needs at most `available` bytes, where the need is nearly affine.
 
     Args:
-        needed: count -> bytes, slow.
-        known: at least one count with its bytes.
-        available: bytes.
+        needed_bytes: the bytes that a count needs; slow to call.
+        known: the bytes of at least one count.
+        available: the bytes that are available.
         verify: whether to ask for the result and its successor too.
     """
     known = dict(known)
-    asked = 0
+    compilations = 0
 
     def ask(count: int) -> None:
-        nonlocal asked
-        known[count] = needed(count)
-        asked += 1
+        nonlocal compilations
+        known[count] = needed_bytes(count)
+        compilations += 1
 
     if len(known) == 1:
         (first,) = known
         if first == 1 and known[first] > available:
-            return LargestBatch(0, True, asked)
-        # Far apart the line is surer; upwards only where there is room.
+            return LargestBatch(0, True, compilations)
+        # The line is more accurate through distant counts; a larger one is asked for only where it may fit.
         ask(2 * first if known[first] <= available else first // 2)
-    guess = _where_line_meets(known, available)
-    while verify and asked < _MOST_COMPILATIONS:
-        fitting = max((count for count, bytes_ in known.items() if bytes_ <= available), default=0)
-        too_many = min((count for count, bytes_ in known.items() if bytes_ > available), default=None)
-        if too_many == fitting + 1:
-            return LargestBatch(fitting, True, asked)
-        guess = max(guess, fitting + 1)
-        if too_many is not None:
-            guess = min(guess, too_many - 1)
+    guess = _extrapolate(known, available)
+    while verify and compilations < _MAX_COMPILATIONS:
+        max_fitting = _max_fitting(known, available)
+        min_too_large = min((count for count, need in known.items() if need > available), default=None)
+        if min_too_large == max_fitting + 1:
+            return LargestBatch(max_fitting, True, compilations)
+        guess = max(guess, max_fitting + 1)
+        if min_too_large is not None:
+            guess = min(guess, min_too_large - 1)
         if guess in known:
-            guess = fitting + 1
+            guess = max_fitting + 1
         ask(guess)
-        guess = _where_line_meets(known, available)
+        guess = _extrapolate(known, available)
     if verify:
-        guess = max((count for count, bytes_ in known.items() if bytes_ <= available), default=0)
-    return LargestBatch(guess, False, asked)
+        guess = _max_fitting(known, available)
+    return LargestBatch(guess, False, compilations)
 
 
-def _where_line_meets(known: Mapping[int, int | float], available: int | float) -> int:
+def _max_fitting(known: Mapping[int, int | float], available: int | float) -> int:
+    return max((count for count, need in known.items() if need <= available), default=0)
+
+
+def _extrapolate(known: Mapping[int, int | float], available: int | float) -> int:
     """Return the last count below `available` on the line through the two counts nearest to it."""
-    (less, low), (more, high) = sorted(sorted(known.items(), key=lambda pair: abs(pair[1] - available))[:2])
-    slope = (high - low) / (more - less)
+    nearest = sorted(known.items(), key=lambda pair: abs(pair[1] - available))[:2]
+    (lower_count, lower_need), (upper_count, upper_need) = sorted(nearest)
+    slope = (upper_need - lower_need) / (upper_count - lower_count)
     if slope <= 0:
-        return more
-    return max(int((available - low) // slope) + less, 0)
+        return upper_count
+    return max(int((available - lower_need) // slope) + lower_count, 0)

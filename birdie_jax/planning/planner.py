@@ -7,27 +7,27 @@ from math import prod
 from typing import NamedTuple
 
 from birdie_jax.config import Config
-from birdie_jax.planning.bounds import Bounds, make_bounds
-from birdie_jax.planning.collectives import Collective
-from birdie_jax.planning.compilation import CompiledStep, compile_step
-from birdie_jax.planning.memory import state_bytes
+from birdie_jax.planning.bounds import StepBounds, step_bounds
+from birdie_jax.planning.compilation import CompiledProgram, CompiledStep, compile_step
 from birdie_jax.planning.model_flops import model_flops_per_token
-from birdie_jax.planning.reading import Reading, read_program
+from birdie_jax.planning.state_memory import StateBytes, state_bytes
 from birdie_jax.planning.topology import Topology
+from hlo_analysis import Collective, OutOfMemory, StepCosts, read_step_costs
 
 
 class DeviceBytes(NamedTuple):
-    """Bytes that a step needs on one device; None = not known, of a program that was refused.
+    """The bytes that a step needs on one device; None = not known, for a program that was refused.
 
     Attributes:
-        parameters: of the model.
-        optimizer: of its state.
-        other_state: of the bandit and of the step.
-        activations: kept for the backward pass.
-        temporaries: everything else that lives only during the step, gradients included.
-        batch: what the step reads besides the state, results that take the place of nothing, and code.
-        total: of all; a refused program's is what its compiler said.
-        available: that a device has.
+        parameters: the bytes of the model's parameters.
+        optimizer: the bytes of the optimizer's state.
+        other_state: the bytes of the bandit's state and of the step.
+        activations: the bytes that are kept for the backward pass.
+        temporaries: the bytes of everything else that lives only during the step, gradients included.
+        batch: the bytes of what the step reads beside the state, of results that reuse no argument's
+            memory, and of code.
+        total: the bytes of all of these; for a refused program what its compiler states.
+        available: the bytes that a device has.
     """
 
     parameters: int
@@ -36,58 +36,59 @@ class DeviceBytes(NamedTuple):
     activations: int | None
     temporaries: int | None
     batch: int | None
-    total: float
-    available: float
+    total: int | float
+    available: int | float
 
 
-class Exchange(NamedTuple):
-    """Collectives of one kind along the same axes.
+class CollectiveTotal(NamedTuple):
+    """The collectives of one kind along the same mesh axes, added up over a step.
 
     Attributes:
-        kind: such as "all-gather".
-        axes: of the mesh, such as "fsdp" or "data*fsdp".
-        devices: of a group.
-        times: executed in a step.
-        payload_bytes: of a device in a step.
-        sent_bytes: that a device sends in a step.
+        kind: the kind, such as "all-gather".
+        axes: the mesh axes, such as "fsdp" or "data*fsdp".
+        devices: the number of devices of a group.
+        executions: the number of executions in a step.
+        payload_bytes: the payload of one device in a step.
+        sent_bytes: the bytes that one device sends in a step.
     """
 
     kind: str
     axes: str
     devices: int
-    times: int
+    executions: int
     payload_bytes: float
     sent_bytes: float
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a step of a run asks of one device, and how fast it could be.
 
     Attributes:
-        topology: that it is for.
-        mesh: devices along each axis.
-        rows: of the global batch.
-        length: tokens of a row.
-        vocab_size: rows of the embedding table.
-        bytes_per_device: by what they hold.
-        reading: of the compiled program; None if it was refused.
-        exchanges: collectives summed up by kind and axes.
-        model_flops: of a step of all devices, however it is computed.
-        bounds: on the time of a step; None where the program was refused or no figures are known.
-        compile_seconds: that lowering and compiling took.
+        topology: the topology that the plan is made for.
+        mesh_shape: the number of devices along each mesh axis.
+        rows: the number of rows of the global batch.
+        length: the number of tokens of a row.
+        vocab_size: the number of rows of the embedding table.
+        bytes_per_device: the bytes of one device by what they hold.
+        costs: the costs of the compiled step; None if it was refused.
+        collectives: the collectives added up by kind and axes.
+        model_flops: the FLOPs that the model needs for a step of all devices, however it is computed.
+        bounds: the lower bounds on the time of a step; None where the step was refused, or no figures of
+            the chip are known.
+        compile_seconds: the seconds that lowering and compiling took.
     """
 
     topology: Topology
-    mesh: dict[str, int]
+    mesh_shape: dict[str, int]
     rows: int
     length: int
     vocab_size: int
     bytes_per_device: DeviceBytes
-    reading: Reading | None
-    exchanges: list[Exchange]
+    costs: StepCosts | None
+    collectives: list[CollectiveTotal]
     model_flops: float
-    bounds: Bounds | None
+    bounds: StepBounds | None
     compile_seconds: float
 
     @property
@@ -97,66 +98,77 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        """Devices of the mesh."""
-        return prod(self.mesh.values())
+        """The number of devices of the mesh."""
+        return prod(self.mesh_shape.values())
 
     @property
     def row_shards(self) -> int:
-        """Parts that the rows of a batch are divided into."""
-        return self.mesh["data"] * self.mesh["fsdp"]
+        """The number of parts that the rows of a batch are divided into."""
+        return self.mesh_shape["data"] * self.mesh_shape["fsdp"]
 
     def tokens_per_second(self, step_seconds: float) -> float:
-        """Return the positions of rows that all devices compute in a second."""
+        """Return the tokens of rows, padding included, that all devices compute in a second."""
         return self.rows * self.length / step_seconds
 
     def mfu(self, step_seconds: float) -> float:
         """Return the share of the chips' peak that the model's FLOPs take; 1 where they take more."""
-        return min(1.0, self.model_flops / (step_seconds * self.devices * self.topology.chip.peak_flops))
+        peak_flops = self.devices * self.topology.known_chip.peak_flops
+        return min(1.0, self.model_flops / (step_seconds * peak_flops))
 
 
-def make_plan(config: Config, vocab_size: int, topology: Topology) -> Plan:
-    """Compile the train step of `config` for `topology` and tell what it asks for.
+def plan_run(config: Config, vocab_size: int, topology: Topology) -> RunPlan:
+    """Compile the train step of `config` for `topology` and return what it asks for.
 
     Raises:
-        ConfigError: devices, rows or model cannot be divided so.
-        UnknownTripCount: a loop of the program does not tell how often it runs.
+        ConfigError: devices, rows or model cannot be divided as the mesh asks.
+        UnknownTripCountError: the trip count of a loop of the step is unknown.
     """
     step = compile_step(config, vocab_size, topology.devices)
-    mesh = dict(step.mesh.shape)
-    reading = bounds = None
-    exchanges: list[Exchange] = []
-    if step.executable is not None:
-        reading = read_program(step.text, mesh, slices=topology.slices)
-        exchanges = _summed(reading.collectives)
-        if topology.chip is not None:
-            places = [topology.place(device) for device in step.mesh.devices.flat]
-            bounds = make_bounds(
-                topology, places, reading.flops.products, reading.bytes_moved, reading.collectives
-            )
+    mesh_shape = dict(step.mesh.shape)
+    state = state_bytes(step.state)
+    costs = bounds = None
+    if isinstance(step.outcome, OutOfMemory):
+        device_bytes = _refused_bytes(state, step.outcome)
+    else:
+        costs = read_step_costs(step.outcome.hlo_text, mesh_shape, slices=topology.slices)
+        device_bytes = _compiled_bytes(state, step.outcome, costs, topology)
+        bounds = _bounds(topology, step, costs)
     tokens = config.batching.rows * config.batching.length
-    per_token = model_flops_per_token(config.model, vocab_size, config.batching.length)
-    return Plan(
-        topology,
-        mesh,
-        config.batching.rows,
-        config.batching.length,
-        vocab_size,
-        _device_bytes(step, reading, topology),
-        reading,
-        exchanges,
-        per_token * tokens,
-        bounds,
-        step.seconds,
+    flops_per_token = model_flops_per_token(config.model, vocab_size, config.batching.length)
+    return RunPlan(
+        topology=topology,
+        mesh_shape=mesh_shape,
+        rows=config.batching.rows,
+        length=config.batching.length,
+        vocab_size=vocab_size,
+        bytes_per_device=device_bytes,
+        costs=costs,
+        collectives=_add_up(costs.collectives) if costs is not None else [],
+        model_flops=flops_per_token * tokens,
+        bounds=bounds,
+        compile_seconds=step.seconds,
     )
 
 
-def _device_bytes(step: CompiledStep, reading: Reading | None, topology: Topology) -> DeviceBytes:
-    state = state_bytes(step.state)
-    if step.executable is None or reading is None:
-        return DeviceBytes(*state, None, None, None, step.refused.needed, step.refused.available)
-    memory = step.executable.memory_analysis()
-    activations = min(reading.activation_bytes, memory.temp_size_in_bytes)
-    beside = (
+def _bounds(topology: Topology, step: CompiledStep, costs: StepCosts) -> StepBounds | None:
+    if topology.chip is None:
+        return None
+    locations = [topology.location(device) for device in step.mesh.devices.flat]
+    return step_bounds(topology, locations, costs.flops.dot, costs.traffic_bytes, costs.collectives)
+
+
+def _refused_bytes(state: StateBytes, refusal: OutOfMemory) -> DeviceBytes:
+    return DeviceBytes(*state, None, None, None, refusal.needed, refusal.available)
+
+
+def _compiled_bytes(
+    state: StateBytes, program: CompiledProgram, costs: StepCosts, topology: Topology
+) -> DeviceBytes:
+    memory = program.executable.memory_analysis()
+    if memory is None:
+        raise RuntimeError(f"topology {topology.name}: its compiler does not state the memory of the step")
+    activations = min(costs.activation_bytes, memory.temp_size_in_bytes)
+    besides_temporaries = (
         memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
@@ -166,24 +178,31 @@ def _device_bytes(step: CompiledStep, reading: Reading | None, topology: Topolog
         *state,
         activations=activations,
         temporaries=memory.temp_size_in_bytes - activations,
-        batch=beside - sum(state),
-        total=beside + memory.temp_size_in_bytes,
-        available=_available(topology),
+        batch=besides_temporaries - sum(state),
+        total=besides_temporaries + memory.temp_size_in_bytes,
+        available=_available_bytes(topology),
     )
 
 
-def _available(topology: Topology) -> float:
-    """Return the bytes that a device has; those of the CPU share the machine's memory."""
+def _available_bytes(topology: Topology) -> float:
+    """Return the bytes that a device has; CPU devices share the memory of the machine."""
     if topology.chip is not None:
         return topology.chip.memory_bytes
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(topology.devices)
 
 
-def _summed(collectives: list[Collective]) -> list[Exchange]:
-    found: dict[tuple[str, str, int], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for one in collectives:
-        total = found[one.kind, one.groups.label, one.groups.size]
-        for place, value in enumerate((1, one.payload, one.sent)):
-            total[place] += value * one.times
-    exchanges = [Exchange(*key, int(times), payload, sent) for key, (times, payload, sent) in found.items()]
-    return sorted(exchanges, key=lambda one: -one.sent_bytes)
+def _add_up(collectives: list[Collective]) -> list[CollectiveTotal]:
+    """Return the totals by kind, axes and size of the groups, the one that sends the most bytes first."""
+    by_group: dict[tuple[str, str, int], list[Collective]] = defaultdict(list)
+    for collective in collectives:
+        by_group[collective.kind, collective.groups.label, collective.groups.size].append(collective)
+    totals = [
+        CollectiveTotal(
+            *group,
+            executions=sum(one.executions for one in members),
+            payload_bytes=sum((float(one.payload_bytes * one.executions) for one in members), start=0.0),
+            sent_bytes=sum((one.sent_bytes * one.executions for one in members), start=0.0),
+        )
+        for group, members in by_group.items()
+    ]
+    return sorted(totals, key=lambda total: -total.sent_bytes)

@@ -1,10 +1,10 @@
-"""The machine that a plan is made for: its devices, which need not be there, and the links between them."""
+"""The machine that a plan is made for: its devices, which need not be there, and their locations."""
 
 import contextlib
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 from jax.experimental import topologies
@@ -18,7 +18,7 @@ ALLOWED = (
     "',slices=2' for slices joined by a network; h200:2x8 (hosts and GPUs of each); cpu and cpu:8 (devices "
     "of this machine)"
 )
-# Both cores of a chip as one device, as JAX has them on Cloud TPUs.
+# Both cores of a chip are one device, as JAX has them on Cloud TPUs.
 _CHIP_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 # What XLA asks of a device, from the properties that the CUDA driver reports of an H200.
 H200_TARGET = """
@@ -34,13 +34,16 @@ platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { 
 device_description_str: "NVIDIA H200"
 """
 
+# A `jax.Device`; jaxlib has no stubs, so that type checkers refuse that name as a type.
+Device: TypeAlias = Any
 
-class Place(NamedTuple):
-    """Where a device is.
+
+class DeviceLocation(NamedTuple):
+    """The location of a device.
 
     Attributes:
-        domain: number of the slice or host; within one, devices are joined by links.
-        coordinates: in the grid of the links; empty where there is none.
+        domain: the number of the slice or host; within it, devices are joined by links.
+        coordinates: the coordinates in the grid of the links; empty where there is no grid.
     """
 
     domain: int
@@ -51,41 +54,53 @@ class Topology(NamedTuple):
     """Devices that a program can be compiled for.
 
     Attributes:
-        name: as it was asked for.
-        chip: figures of a device; None for the CPU, of which none are assumed.
-        devices: of JAX.
-        shape: extents of the grid of links of a slice; empty where there is none.
+        name: the name of the topology, as in --topology.
+        chip: the figures of a device; None for the CPU, of which none are assumed.
+        devices: the devices of JAX.
+        shape: the extents of the grid of links of a slice; empty where there is no grid.
     """
 
     name: str
     chip: Chip | None
-    devices: tuple[Any, ...]
+    devices: tuple[Device, ...]
     shape: tuple[int, ...]
 
     @property
-    def slices(self) -> int:
-        """Slices of a TPU; 1 where there are none."""
-        return len({self.place(device).domain for device in self.devices}) if self.shape else 1
+    def known_chip(self) -> Chip:
+        """The figures of a device.
 
-    def place(self, device: Any) -> Place:
-        """Return where a device is."""
+        Raises:
+            ValueError: none are assumed of this topology's devices.
+        """
+        if self.chip is None:
+            raise ValueError(f"topology {self.name}: no figures of its devices are assumed")
+        return self.chip
+
+    @property
+    def slices(self) -> int:
+        """The number of slices of a TPU; 1 where there are none."""
+        return len({self.location(device).domain for device in self.devices}) if self.shape else 1
+
+    def location(self, device: Device) -> DeviceLocation:
+        """Return the location of a device."""
         if self.shape:
-            return Place(getattr(device, "slice_index", 0), tuple(device.coords[: len(self.shape)]))
-        return Place(device.process_index, ())
+            coordinates = tuple(device.coords[: len(self.shape)])
+            return DeviceLocation(getattr(device, "slice_index", 0), coordinates)
+        return DeviceLocation(device.process_index, ())
 
     def is_ring(self, dimension: int) -> bool:
         """Return whether the links of a dimension of the grid close to a ring."""
-        if self.chip.full_ring:
-            return self.shape[dimension] >= self.chip.full_ring
+        if self.known_chip.min_ring_extent:
+            return self.shape[dimension] >= self.known_chip.min_ring_extent
         return all(extent % 4 == 0 for extent in self.shape)
 
 
 def make_topology(name: str) -> Topology:
-    """Return the topology that `name` asks for.
+    """Return the topology of a name such as "v5p:4x4x4".
 
     Raises:
-        ConfigError: there is no such topology; the message tells the allowed ones.
-        MissingCompiler: the compiler for it is not installed; the message tells how it is.
+        ConfigError: there is no such topology; the message has the allowed ones.
+        MissingCompilerError: the compiler for it is not installed; the message has the command for it.
     """
     chip, extents, slices = _parse(name)
     if chip == "cpu":
@@ -103,41 +118,43 @@ def make_topology(name: str) -> Topology:
             f"{chip}:{'x'.join(map(str, extents))}", platform="tpu", **options
         )
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        raise _refused(name, str(error).splitlines()[0]) from error
+        raise _refusal(name, str(error).splitlines()[0]) from error
     return Topology(name, CHIPS[chip], tuple(found.devices), extents)
 
 
 def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
     found = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)*))?(?:,slices=(\d+))?", name)
     if found is None:
-        raise _refused(name)
+        raise _refusal(name)
     chip, shape, slices = found.groups()
     if chip != "cpu" and chip not in CHIPS:
-        raise _refused(name, f"chip {chip!r} is unknown")
+        raise _refusal(name, f"chip {chip!r} is unknown")
     extents = tuple(int(extent) for extent in shape.split("x")) if shape else ()
     if 0 in extents or slices == "0":
-        raise _refused(name, "an extent is 0")
-    dimensions = {"cpu": (0, 1), "h200": (2,)}.get(chip) or (CHIPS[chip].dimensions,)
+        raise _refusal(name, "an extent is 0")
+    dimensions = {"cpu": (0, 1), "h200": (2,)}.get(chip) or (CHIPS[chip].grid_dimensions,)
     if len(extents) not in dimensions:
         wanted = " or ".join(map(str, dimensions))
-        raise _refused(name, f"its shape has {len(extents)} dimensions in place of {wanted}")
-    if slices and not (chip in CHIPS and CHIPS[chip].dimensions):
-        raise _refused(name, f"{chip} has no slices")
-    together = extents[1:] if chip == "h200" else extents
-    if chip in CHIPS and prod(together) > CHIPS[chip].most:
+        raise _refusal(name, f"its shape has {len(extents)} dimensions in place of {wanted}")
+    if slices and not (chip in CHIPS and CHIPS[chip].grid_dimensions):
+        raise _refusal(name, f"{chip} has no slices")
+    in_domain = extents[1:] if chip == "h200" else extents
+    if chip in CHIPS and prod(in_domain) > CHIPS[chip].max_devices:
         where = "a host" if chip == "h200" else "a slice"
-        raise _refused(name, f"{where} has at most {CHIPS[chip].most} of them, not {prod(together)}")
+        raise _refusal(
+            name, f"{where} has at most {CHIPS[chip].max_devices} of them, not {prod(in_domain)}"
+        )
     return chip, extents, int(slices or 1)
 
 
-def _refused(name: str, reason: str = "") -> ConfigError:
+def _refusal(name: str, reason: str = "") -> ConfigError:
     because = f" ({reason})" if reason else ""
     return ConfigError(f"--topology: found {name!r}{because}; allowed: {ALLOWED}")
 
 
-def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Any]:
+def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Device]:
     if extents:
-        # Refused where JAX has its devices already.
+        # JAX refuses this once it has its devices.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", prod(extents))
     devices = jax.devices("cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from birdie_jax.planning.largest_batch import find_largest
+from birdie_jax.planning.largest_batch import search_largest
 
 
 def affine(base, each, jumps=0.0):
@@ -14,7 +14,7 @@ def affine(base, each, jumps=0.0):
 def test_verified_search_finds_it_and_compiles_little(first, largest):
     need = affine(1000, 10)
     available = need(largest) + 5
-    found = find_largest(need, {first: need(first)}, available, verify=True)
+    found = search_largest(need, {first: need(first)}, available, verify=True)
     assert (found.rows, found.verified) == (largest, True)
     assert found.compilations <= 5
 
@@ -22,7 +22,7 @@ def test_verified_search_finds_it_and_compiles_little(first, largest):
 def test_a_need_that_is_only_nearly_affine_is_still_found_exactly():
     need = affine(1000, 10, jumps=3)
     fitting = [count for count in range(1, 100) if need(count) <= 1555]
-    found = find_largest(need, {4: need(4)}, 1555, verify=True)
+    found = search_largest(need, {4: need(4)}, 1555, verify=True)
     assert found.verified
     assert found.rows in fitting
     assert found.rows + 1 not in fitting
@@ -30,11 +30,11 @@ def test_a_need_that_is_only_nearly_affine_is_still_found_exactly():
 
 def test_an_estimate_takes_one_more_compilation():
     need = affine(1000, 10)
-    found = find_largest(need, {2: need(2)}, 1555, verify=False)
+    found = search_largest(need, {2: need(2)}, 1555, verify=False)
     assert tuple(found) == (55, False, 1)
 
 
 def test_nothing_fits():
     need = affine(1000, 10)
-    assert tuple(find_largest(need, {1: need(1)}, 900, verify=True)) == (0, True, 0)
-    assert find_largest(need, {4: need(4)}, 900, verify=True).rows == 0
+    assert tuple(search_largest(need, {1: need(1)}, 900, verify=True)) == (0, True, 0)
+    assert search_largest(need, {4: need(4)}, 900, verify=True).rows == 0

@@ -1,34 +1,38 @@
 """Times of collectives on the links of small machines, computed by hand."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
 from birdie_jax.planning.chips import CHIPS
-from birdie_jax.planning.collectives import Collective
 from birdie_jax.planning.links import busy_seconds
-from birdie_jax.planning.replica_groups import Groups
-from birdie_jax.planning.topology import Place, Topology
+from birdie_jax.planning.topology import DeviceLocation, Topology
+from hlo_analysis import Collective, ReplicaGroups
 
 LINK, NETWORK = 100e9, 6.25e9
 PAYLOAD = 1_000_000_000
+Machine = tuple[Topology, list[DeviceLocation]]
 
 
-def grid(*shape, slices=1):
-    """Return a v5p topology of a shape, and the places of its devices in the order of a mesh."""
-    coordinates = [tuple(map(int, place)) for place in np.ndindex(*shape)]
-    places = [Place(part, place) for part in range(slices) for place in coordinates]
-    return Topology("v5p", CHIPS["v5p"], (), shape), places
+def grid(*shape: int, slices: int = 1) -> Machine:
+    """Return a v5p topology of a shape, and the locations of its devices in the order of a mesh."""
+    coordinates = [tuple(map(int, location)) for location in np.ndindex(*shape)]
+    locations = [DeviceLocation(part, location) for part in range(slices) for location in coordinates]
+    return Topology("v5p", CHIPS["v5p"], (), shape), locations
 
 
-def hosts(count, gpus):
-    return Topology("h200", CHIPS["h200"], (), ()), [
-        Place(host, ()) for host in range(count) for _ in range(gpus)
-    ]
+def hosts(count: int, gpus: int) -> Machine:
+    locations = [DeviceLocation(host, ()) for host in range(count) for _ in range(gpus)]
+    return Topology("h200", CHIPS["h200"], (), ()), locations
 
 
-def busy(machine, kind, members, axes=("fsdp",)):
-    groups = Groups(np.array([members]), axes, is_product=True)
-    return busy_seconds(*machine, Collective(kind, groups, PAYLOAD, 1, "c", ""))
+def busy(
+    machine: Machine, kind: str, members: Iterable[int], axes: tuple[str, ...] = ("fsdp",)
+) -> dict[str, float]:
+    topology, locations = machine
+    groups = ReplicaGroups(np.array([list(members)]), axes, is_product=True)
+    return busy_seconds(topology, locations, Collective(kind, groups, PAYLOAD, 1, "c", ""))
 
 
 def test_a_ring_is_used_both_ways_and_a_line_one_way():
@@ -51,8 +55,8 @@ def test_all_dimensions_of_a_group_carry_it_together():
 
 def test_rings_of_v5e_are_dimensions_of_sixteen():
     shape = (8, 16)
-    places = [Place(0, tuple(map(int, place))) for place in np.ndindex(*shape)]
-    machine = Topology("v5e", CHIPS["v5e"], (), shape), places
+    locations = [DeviceLocation(0, tuple(map(int, location))) for location in np.ndindex(*shape)]
+    machine = Topology("v5e", CHIPS["v5e"], (), shape), locations
     assert busy(machine, "all-gather", range(16)) == {"links y": pytest.approx(15 / 16 * PAYLOAD / 100e9)}
     column = busy(machine, "all-gather", range(0, 128, 16))
     assert column == {"links x": pytest.approx(7 / 8 * PAYLOAD / 50e9)}

@@ -68,7 +68,7 @@ def test_the_gpu_kernels_compile_for_an_h200_and_move_no_more_than_they_must(tmp
         assert row["spilled"] == 0, row
         # 227 KiB are all that a block may have; 35 on the way keep the memory of a multiprocessor busy.
         assert row["shared_kib"] <= 227, row
-        assert row["way_kib"] >= 2 * 35, row
+        assert row["buffers_kib"] >= 2 * 35, row
         # No copy of an operand, which would be a whole access: nothing but the flags and the states.
         assert row["temporary"] <= 0.01, row
         assert row["accesses"] <= {"forward": 3.01, "backward": 5.04}[row["pass"]], row

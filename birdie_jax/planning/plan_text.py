@@ -1,0 +1,185 @@
+"""A plan as text for people, and several of them as a table."""
+
+from collections.abc import Sequence
+
+from birdie_jax.planning.bounds import StepBounds
+from birdie_jax.planning.chips import Chip
+from birdie_jax.planning.largest_batch import LargestBatch
+from birdie_jax.planning.planner import CollectiveTotal, RunPlan
+from hlo_analysis import HeavyOp, StepCosts
+
+_GIB = 2**30
+
+
+def plan_as_text(plan: RunPlan, largest: LargestBatch | None) -> str:
+    """Return everything that is known of one plan."""
+    parts = [_head(plan), _memory(plan, largest)]
+    if plan.costs is not None:
+        parts += [_work(plan, plan.costs), _collectives(plan.collectives)]
+    if plan.bounds is not None:
+        parts.append(_bounds(plan, plan.bounds))
+    if plan.costs is not None:
+        parts.append(_heavy_ops(plan.costs.heavy_ops))
+    parts.append(_assumed_figures(plan.topology.chip))
+    return "\n\n".join(parts)
+
+
+def _head(plan: RunPlan) -> str:
+    title = plan.topology.chip.title if plan.topology.chip else "CPU"
+    per_device = plan.rows / plan.row_shards
+    return (
+        f"{plan.topology.name}: {plan.devices} x {title}, mesh {mesh_text(plan.mesh_shape)}\n"
+        f"batch: {plan.rows} rows of {plan.length} tokens, {per_device:g} rows for each device along data "
+        f"and fsdp\ncompiled in {plan.compile_seconds:.0f} s"
+    )
+
+
+def mesh_text(mesh_shape: dict[str, int]) -> str:
+    """Return a mesh as --compare takes it: the axes of more than one device."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh_shape.items() if size > 1) or "one device"
+
+
+def _memory(plan: RunPlan, largest: LargestBatch | None) -> str:
+    need = plan.bytes_per_device
+    rows = {
+        "parameters": need.parameters,
+        "optimizer": need.optimizer,
+        "bandit and step": need.other_state,
+        "activations kept for the backward pass": need.activations,
+        "other temporaries, gradients included": need.temporaries,
+        "batch, code and the rest": need.batch,
+        "total": need.total,
+        "available": need.available,
+    }
+    lines = [f"fits: {'yes' if plan.fits else 'NO'}", "memory of a device"]
+    lines += [f"  {name:40} {_binary(size):>11}" for name, size in rows.items()]
+    if largest is not None:
+        how = "compiled, and the next larger one does not fit"
+        if not largest.verified:
+            how = "by a line through two compiled batches; --largest_batch=verify compiles it"
+        lines.append(f"largest batch that fits: {largest.rows} rows ({how})")
+    return "\n".join(lines)
+
+
+def _binary(size: int | float | None) -> str:
+    """Return bytes in the largest binary unit of which there is at least 1."""
+    if size is None:
+        return "unknown"
+    units = [unit for unit in (("GiB", 2**30), ("MiB", 2**20)) if abs(size) >= unit[1]]
+    name, unit = units[0] if units else ("KiB", 2**10)
+    return f"{size / unit:.2f} {name}"
+
+
+def _decimal(amount: int | float, unit: str) -> str:
+    """Return an amount with the largest decimal prefix of which there is at least 1."""
+    prefixes = [prefix for prefix in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if amount >= prefix[1]]
+    name, size = prefixes[0] if prefixes else ("k", 1e3)
+    return f"{amount / size:.2f} {name}{unit}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _work(plan: RunPlan, costs: StepCosts) -> str:
+    rows = {
+        "matrix products and kernels": _decimal(costs.flops.dot, "FLOP"),
+        "all other arithmetic": _decimal(costs.flops.elementwise, "FLOP"),
+        "asked for by the model": _decimal(plan.model_flops / plan.devices, "FLOP"),
+        "moved between chip and main memory": _decimal(costs.traffic_bytes, "B"),
+    }
+    lines = [f"  {name:40} {amount:>12}" for name, amount in rows.items()]
+    return "\n".join(["work of a device in a step", *lines])
+
+
+def _collectives(totals: Sequence[CollectiveTotal]) -> str:
+    if not totals:
+        return "collectives: none"
+    lines = [
+        "collectives of a device in a step",
+        f"  {'kind':20} {'along':20} {'devices':>7} {'times':>7} {'payload':>11} {'sent':>11}",
+    ]
+    lines += [
+        f"  {total.kind:20} {total.axes:20} {total.devices:7} {total.executions:7} "
+        f"{_decimal(total.payload_bytes, 'B'):>11} {_decimal(total.sent_bytes, 'B'):>11}"
+        for total in totals
+    ]
+    return "\n".join(lines)
+
+
+def _bounds(plan: RunPlan, bounds: StepBounds) -> str:
+    lines = [
+        "bounds: no step is faster than each of these",
+        f"  {'set by':40} {'a step':>12} {'tokens/s':>14} {'MFU':>6}",
+    ]
+    for cause, seconds in bounds.seconds_by_cause.items():
+        if seconds:
+            lines.append(
+                f"  {cause:40} {_milliseconds(seconds):>12} {plan.tokens_per_second(seconds):14,.0f} "
+                f"{plan.mfu(seconds):6.1%}"
+            )
+    return "\n".join(lines)
+
+
+def _heavy_ops(ops: Sequence[HeavyOp]) -> str:
+    lines = [
+        "instructions that move the most bytes",
+        f"  {'bytes':>10} {'products':>12} {'times':>6}  instruction",
+    ]
+    lines += [
+        f"  {_decimal(op.traffic_bytes, 'B'):>10} {_decimal(op.dot_flops, 'FLOP'):>12} {op.executions:6}  "
+        f"{op.name} ({op.opcode}) {op.op_name[-80:]}"
+        for op in ops
+    ]
+    return "\n".join(lines)
+
+
+def _assumed_figures(chip: Chip | None) -> str:
+    if chip is None:
+        return "no figures are assumed of a CPU, so there are no bounds"
+    between = "between slices" if chip.grid_dimensions else "between hosts"
+    links = "each link" if chip.grid_dimensions else "NVLink"
+    return "\n".join(
+        [
+            f"assumed of a {chip.title}: {chip.peak_flops / 1e12:g} TFLOP/s (bfloat16), "
+            f"{chip.memory_bytes / _GIB:.2f} GiB, {chip.memory_bandwidth / 1e9:g} GB/s, one way "
+            f"{chip.link_bandwidth / 1e9:g} GB/s {links} and {chip.network_bandwidth / 1e9:g} GB/s "
+            f"{between}",
+            *(f"  {source}" for source in chip.sources),
+        ]
+    )
+
+
+def comparison_table(plans: Sequence[RunPlan]) -> str:
+    """Return a table of the plans of several meshes side by side."""
+    columns = ["mesh", "rows", "fits", "GiB", "TFLOP", "HBM GB", "sent GB"]
+    columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "compile s"]
+    table = [columns, *map(_table_row, plans)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in table
+    ]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def _table_row(plan: RunPlan) -> list[str]:
+    costs, bounds = plan.costs, plan.bounds
+    row = [mesh_text(plan.mesh_shape), str(plan.rows), "yes" if plan.fits else "NO"]
+    row.append(f"{plan.bytes_per_device.total / _GIB:.2f}")
+    if costs is None:
+        row += ["-"] * 3
+    else:
+        sent = sum(total.sent_bytes for total in plan.collectives)
+        row.append(f"{costs.flops.dot / 1e12:.2f}")
+        row += [f"{costs.traffic_bytes / 1e9:.2f}", f"{sent / 1e9:.3f}"]
+    if bounds is None:
+        row += ["-"] * 6
+    else:
+        row += [f"{1e3 * part:.2f}" for part in (bounds.compute, bounds.memory, bounds.collectives)]
+        row.append(bounds.set_by)
+        row += [
+            f"{plan.tokens_per_second(bounds.overlapped):,.0f}",
+            f"{plan.mfu(bounds.overlapped):.1%}",
+        ]
+    return [*row, f"{plan.compile_seconds:.0f}"]

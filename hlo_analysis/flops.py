@@ -1,0 +1,120 @@
+"""FLOPs of instructions: matrix products and kernels, and elementwise arithmetic as XLA counts it.
+
+- `dot`: 2 * elements of the result * extent of the contracted dimensions.
+- `convolution`: see `convolution_flops`.
+- cuBLAS calls (GPU): as the `dot` that their configuration describes.
+- Pallas kernels: their own cost estimate; without one nothing.
+- all other arithmetic: 1 for each element of the result; for a reduction, also one between devices, the
+  FLOPs of its function for each element that it reduces. Neither transcendental functions nor the movement
+  of data count.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from hlo_analysis.convolution_flops import convolution_flops
+from hlo_analysis.module import Computation, HloModule, Instruction
+from hlo_analysis.schedule import ExecutedInstruction
+from hlo_analysis.shapes import ArrayShape
+
+# fmt: off
+_ELEMENTWISE = frozenset((
+    "abs", "add", "and", "ceil", "clamp", "compare", "complex", "convert", "count-leading-zeros",
+    "divide", "floor", "imag", "is-finite", "maximum", "minimum", "multiply", "negate", "not", "or",
+    "popcnt", "real", "remainder", "round-nearest-afz", "round-nearest-even", "select",
+    "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "stochastic-convert",
+    "subtract", "xor",
+))
+# fmt: on
+_APPLY_A_FUNCTION = ("reduce", "map", "scatter", "all-reduce", "reduce-scatter")
+_CUBLAS = re.compile(r'custom_call_target="(__cublas\$\w+|__cublas\$lt\$matmul[\w$]*)"')
+_COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*?"flops":"?(\d+)')
+
+
+class Flops(NamedTuple):
+    """FLOPs by the unit that executes them.
+
+    Attributes:
+        dot: the FLOPs of dots, convolutions and kernels, for which the peak rate of a chip is given.
+        elementwise: the FLOPs of all other arithmetic.
+    """
+
+    dot: float
+    elementwise: float
+
+    def __add__(self, other: object) -> "Flops":
+        """Return the sum, each kind of its own."""
+        if not isinstance(other, Flops):
+            return NotImplemented
+        return Flops(self.dot + other.dot, self.elementwise + other.elementwise)
+
+
+def instruction_flops(module: HloModule, executed: ExecutedInstruction) -> Flops:
+    """Return the FLOPs of one execution of an instruction, with all that it fuses."""
+    return _flops(module, executed.computation, executed.instruction)
+
+
+def _flops(module: HloModule, computation: Computation, instruction: Instruction) -> Flops:
+    opcode = instruction.opcode
+    if opcode == "fusion":
+        return _computation_flops(module, instruction.called_computations("calls"))
+    if opcode.removesuffix("-start") in _APPLY_A_FUNCTION:
+        operands = computation.operand_shapes(instruction)
+        return Flops(0.0, _applied_function_flops(module, instruction, operands))
+    if opcode == "dot":
+        return Flops(_dot_flops(instruction, _operands_as_written(computation, instruction)), 0.0)
+    if opcode == "convolution":
+        return Flops(convolution_flops(instruction, _operands_as_written(computation, instruction)), 0.0)
+    if opcode.startswith("custom-call"):
+        return Flops(_custom_call_flops(instruction, _operands_as_written(computation, instruction)), 0.0)
+    if opcode in _ELEMENTWISE:
+        return Flops(0.0, float(instruction.elements))
+    return Flops(0.0, 0.0)
+
+
+def _computation_flops(module: HloModule, names: tuple[str, ...]) -> Flops:
+    total = Flops(0.0, 0.0)
+    for name in names:
+        computation = module.computations[name]
+        for instruction in computation:
+            total += _flops(module, computation, instruction)
+    return total
+
+
+def _operands_as_written(computation: Computation, instruction: Instruction) -> list[ArrayShape]:
+    """Return the shapes of the operands one by one, also where two of them are the same."""
+    return [shape for name in instruction.operands for shape in computation.instructions[name].shapes]
+
+
+def _applied_function_flops(
+    module: HloModule, instruction: Instruction, operands: Sequence[ArrayShape]
+) -> float:
+    """Return the FLOPs of an instruction that applies a function to elements again and again."""
+    each = _computation_flops(module, instruction.called_computations("to_apply")).elementwise
+    if instruction.opcode == "reduce":
+        return each * max(operands[0].elements - instruction.elements, 0)
+    if instruction.opcode == "scatter":
+        return each * operands[-1].elements
+    return each * sum(shape.elements for shape in instruction.shapes)
+
+
+def _dot_flops(instruction: Instruction, operands: Sequence[ArrayShape]) -> float:
+    contracted = re.findall(r"\d+", instruction.attribute("lhs_contracting_dims") or "")
+    return _product_flops(instruction, operands[0], [int(dimension) for dimension in contracted])
+
+
+def _product_flops(instruction: Instruction, left: ArrayShape, contracted: Sequence[int]) -> float:
+    extent = prod(left.dimensions[dimension] for dimension in contracted)
+    return 2.0 * instruction.elements * float(extent)
+
+
+def _custom_call_flops(instruction: Instruction, operands: Sequence[ArrayShape]) -> float:
+    if _CUBLAS.search(instruction.attributes):
+        found = re.search(r'"lhs_contracting_dimensions":(\[[^\]]*\])', instruction.attributes)
+        contracted = json.loads(found.group(1)) if found else []
+        return _product_flops(instruction, operands[0], [int(dimension) for dimension in contracted])
+    estimate = _COST_ESTIMATE.search(instruction.attributes)
+    return float(estimate.group(1)) if estimate else 0.0

@@ -1,0 +1,154 @@
+"""A parsed HLO module: computations of instructions with the shapes of their results.
+
+Of an instruction only the parts that every cost needs are parsed; `attributes` keeps the rest as text.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hlo_analysis.shapes import ArrayShape
+
+COLLECTIVE_OPCODES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+# The custom calls between which a TPU runs one collective as parts of several fusions.
+ASYNC_FUSION_START, ASYNC_FUSION_DONE = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction, i.e. one line of a computation.
+
+    Attributes:
+        name: the name of the instruction and of its result.
+        opcode: the opcode, such as "fusion" or "all-gather-start".
+        shapes: the array shapes of the result, those of a tuple in their order.
+        operands: the names of the instructions whose results are read.
+        arguments: the text between the parentheses after the opcode.
+        attributes: the text after these parentheses.
+        is_root: whether its result is the result of the computation.
+    """
+
+    name: str
+    opcode: str
+    shapes: tuple[ArrayShape, ...]
+    operands: tuple[str, ...]
+    arguments: str
+    attributes: str
+    is_root: bool
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the first array of the result."""
+        return self.shapes[0].elements if self.shapes else 0
+
+    def attribute(self, name: str) -> str | None:
+        """Return the text after `name=` without the braces around it; None without such an attribute."""
+        found = re.search(rf"(?:^|[\s,]){name}=(\{{[^{{}}]*\}}|\[[^\]]*\]|[^\s,]+)", self.attributes)
+        return found.group(1).strip("{}") if found else None
+
+    @property
+    def tuple_index(self) -> int:
+        """The index that a get-tuple-element takes from its tuple.
+
+        Raises:
+            ValueError: the instruction has none.
+        """
+        index = self.attribute("index")
+        if index is None:
+            raise ValueError(f"{self.opcode} {self.name}: found no index; a get-tuple-element has one")
+        return int(index)
+
+    def called_computations(self, attribute: str) -> tuple[str, ...]:
+        """Return the names of the computations in an attribute such as "calls" or "body"."""
+        names = (self.attribute(attribute) or "").split(",")
+        return tuple(name.strip().lstrip("%") for name in names if name)
+
+    @property
+    def op_name(self) -> str:
+        """The place in the JAX program that the instruction was made for; "" if the text has none."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found.group(1) if found else ""
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Instructions that are executed together.
+
+    Attributes:
+        name: the name of the computation.
+        instructions: the instructions by name, in the order of the text, which is the order of execution.
+    """
+
+    name: str
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Instruction]:
+        """Iterate over the instructions in their order."""
+        return iter(self.instructions.values())
+
+    @cached_property
+    def root(self) -> Instruction:
+        """The instruction whose result is the result of the computation."""
+        return next(instruction for instruction in self if instruction.is_root)
+
+    @cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """The parameters of the computation by their number."""
+        return {int(one.arguments): one for one in self if one.opcode == "parameter"}
+
+    @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """The instructions that read each result, by the name of the result."""
+        found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
+        for instruction in self:
+            for name in dict.fromkeys(instruction.operands):
+                found[name].append(instruction)
+        return found
+
+    def operand_shapes(self, instruction: Instruction) -> tuple[ArrayShape, ...]:
+        """Return the array shapes that an instruction reads, those of a repeated operand once."""
+        names = dict.fromkeys(instruction.operands)
+        return tuple(shape for name in names for shape in self.instructions[name].shapes)
+
+
+@dataclass(frozen=True)
+class HloModule:
+    """A compiled program.
+
+    Attributes:
+        computations: the computations by name.
+        entry: the computation that a call of the program executes.
+    """
+
+    computations: dict[str, Computation]
+    entry: Computation
+
+    def fused_computation(self, fusion: Instruction) -> Computation:
+        """Return the computation that a fusion executes."""
+        (name,) = fusion.called_computations("calls")
+        return self.computations[name]
+
+    @cached_property
+    def async_fusion_channels(self) -> frozenset[str]:
+        """The channels of the collectives that run as parts of several fusions.
+
+        The TPU compiler overlaps a collective with other work in this way: each of the fusions, from one
+        with an AsyncCollectiveStart to one with an AsyncCollectiveDone, contains the same collective.
+        (Other collectives may share its channel.)
+        """
+        return frozenset(
+            computation.instructions[name].attribute("channel_id") or ""
+            for computation in self.computations.values()
+            for instruction in computation
+            if instruction.opcode == "custom-call" and ASYNC_FUSION_START in instruction.attributes
+            for name in instruction.operands
+        )

@@ -1,0 +1,90 @@
+"""What one device does in a step, from the HLO text of the compiled step: FLOPs, bytes, collectives."""
+
+from typing import NamedTuple
+
+from hlo_analysis.activations import activation_bytes
+from hlo_analysis.collectives import Collective, find_collectives
+from hlo_analysis.flops import Flops, instruction_flops
+from hlo_analysis.memory_traffic import memory_traffic
+from hlo_analysis.parser import parse_hlo
+from hlo_analysis.replica_groups import MeshShape
+from hlo_analysis.schedule import ExecutedInstruction, executed_instructions
+
+
+class HeavyOp(NamedTuple):
+    """An instruction that moves many bytes.
+
+    Attributes:
+        name: the name of the instruction in the HLO text.
+        opcode: the opcode of the instruction.
+        traffic_bytes: the bytes that it moves to and from main memory in one step.
+        dot_flops: the FLOPs of its matrix products in one step.
+        executions: the number of its executions in one step.
+        op_name: the place in the JAX program that it was made for.
+    """
+
+    name: str
+    opcode: str
+    traffic_bytes: int
+    dot_flops: float
+    executions: int
+    op_name: str
+
+
+class StepCosts(NamedTuple):
+    """What one device does in one step.
+
+    Attributes:
+        flops: the FLOPs, matrix products apart from all other arithmetic.
+        traffic_bytes: the bytes moved between the chip and its main memory.
+        collectives: the collectives, each instruction once.
+        activation_bytes: the bytes that are kept for the backward pass.
+        heavy_ops: the instructions that move the most bytes, in descending order.
+    """
+
+    flops: Flops
+    traffic_bytes: float
+    collectives: list[Collective]
+    activation_bytes: int
+    heavy_ops: list[HeavyOp]
+
+
+def read_step_costs(
+    hlo_text: str, mesh_shape: MeshShape, *, slices: int = 1, max_heavy_ops: int = 10
+) -> StepCosts:
+    """Return the costs of a compiled step.
+
+    Args:
+        hlo_text: the text of the compiled step, as `compiled.as_text()` returns it.
+        mesh_shape: the number of devices along each mesh axis.
+        slices: the number of slices of a TPU; they are the outermost part of the first axis.
+        max_heavy_ops: the number of instructions to name.
+
+    Raises:
+        UnknownTripCountError: the trip count of a loop is unknown.
+        ValueError: the text is not that of an HLO module, or replica groups have an unknown format.
+    """
+    module = parse_hlo(hlo_text)
+
+    def cost(executed: ExecutedInstruction) -> tuple[float, float]:
+        flops = instruction_flops(module, executed).dot
+        return flops * executed.executions, memory_traffic(module, executed) * executed.executions
+
+    instructions = executed_instructions(module, cost)
+    flops, traffic_bytes, ops = Flops(0.0, 0.0), 0.0, []
+    for executed in instructions:
+        instruction, executions = executed.instruction, executed.executions
+        once = instruction_flops(module, executed)
+        dot_flops, moved = once.dot * executions, memory_traffic(module, executed) * executions
+        flops += Flops(dot_flops, once.elementwise * executions)
+        traffic_bytes += moved
+        ops.append(
+            HeavyOp(instruction.name, instruction.opcode, moved, dot_flops, executions, instruction.op_name)
+        )
+    return StepCosts(
+        flops,
+        traffic_bytes,
+        find_collectives(module, instructions, mesh_shape, slices),
+        activation_bytes(module),
+        sorted(ops, key=lambda op: -op.traffic_bytes)[:max_heavy_ops],
+    )

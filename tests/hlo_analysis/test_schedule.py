@@ -1,0 +1,35 @@
+"""What programs execute and how often, for programs written by hand."""
+
+from hlo_analysis.parser import parse_hlo
+from hlo_analysis.schedule import ExecutedInstruction, executed_instructions
+from hlo_analysis.shapes import ArrayShape
+from tests.hlo_analysis.handwritten import LOOPS
+
+
+def executed_by_name(text: str) -> dict[str, ExecutedInstruction]:
+    found = executed_instructions(parse_hlo(text), lambda one: (float(one.executions),))
+    return {
+        one.instruction.name: one
+        for one in found
+        if one.instruction.opcode not in ("parameter", "constant")
+    }
+
+
+def test_loops_multiply_what_is_in_them():
+    found = executed_by_name(LOOPS)
+    assert found["twice"].executions == 3 * 5
+    assert found["fused"].executions == 3 * 5
+    assert found["twice"].instruction.op_name == "jit(f)/while (inner)/add"
+
+
+def test_of_a_conditional_the_branch_of_the_highest_cost_counts():
+    found = executed_by_name(LOOPS)
+    assert "a" not in found
+    assert found["b.1"].executions == found["b.2"].executions == 1
+
+
+def test_asynchronous_instructions_count_once_with_the_shape_of_their_end():
+    found = executed_by_name(LOOPS)
+    assert found["copied"].executions == 1
+    assert not {"begun", "going", "ended", "done"} & set(found)
+    assert found["fetched"].shapes == (ArrayShape("f32", (4,), in_main_memory=False),)
