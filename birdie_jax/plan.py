@@ -32,7 +32,7 @@ from birdie_jax.planning import (
     make_topology,
 )
 from birdie_jax.text import DataError, Tokenizer, load_tokenizer
-from birdie_jax.training.sharding import make_mesh
+from birdie_jax.training.sharding import fill_in_sizes, make_mesh
 from birdie_jax.vocabulary import padded_vocab_size
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -68,10 +68,13 @@ def run(config: Config) -> None:
         print(compared(plans))
         write({"plans": [as_json(plan) for plan in plans]})
         return
+    config, explanation = fill_in_sizes(config, vocab_size, topology.devices)
     plan = make_plan(config, vocab_size, topology)
     largest = None
     if _LARGEST_BATCH.value != "skip":
         largest = largest_batch(config, plan, verify=_LARGEST_BATCH.value == "verify")
+    if explanation:
+        print(f"{explanation}\n")
     print(as_text(plan, largest))
     write(as_json(plan, largest))
 
@@ -88,7 +91,8 @@ def rows_of_table(config: Config) -> int:
 
 def compare(config: Config, vocab_size: int, topology: Topology) -> list[Plan]:
     """Return a plan for each mesh of --compare; all are checked before the first is compiled."""
-    configs = [dataclasses.replace(config, mesh=parse_mesh(text)) for text in _COMPARE.value]
+    meshes = [dataclasses.replace(config, mesh=parse_mesh(text)) for text in _COMPARE.value]
+    configs = [fill_in_sizes(one, vocab_size, topology.devices).config for one in meshes]
     for one in configs:
         make_mesh(one, vocab_size, topology.devices)
     return [make_plan(one, vocab_size, topology) for one in configs]

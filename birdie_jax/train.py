@@ -27,7 +27,7 @@ from birdie_jax.training.loop import Outcome, TrainingText, row_settings, train
 from birdie_jax.training.metrics import TrainingDiverged
 from birdie_jax.training.mixture import configured_mixture
 from birdie_jax.training.processes import initialize_processes
-from birdie_jax.training.sharding import check_mesh
+from birdie_jax.training.sharding import check_mesh, fill_in_sizes
 from birdie_jax.training.watch import Limits, Watch
 from birdie_jax.training.workdir import claim_workdir, write_json
 
@@ -72,7 +72,10 @@ def run(config: Config, workdir: Path, watch: Watch) -> Outcome:
     if processes.first:
         arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
         write_json(workdir / "arms.json", arms)
-    outcome = train(config, workdir, text, mixture, watch)
+    sized = fill_in_sizes(config, text.vocab_size, jax.devices())
+    if processes.first and sized.explanation:
+        print(sized.explanation, flush=True)
+    outcome = train(sized.config, workdir, text, mixture, watch)
     if processes.first:
         write_json(
             workdir / "summary.json",

@@ -13,7 +13,7 @@ def test_claims_a_new_folder_and_knows_it_again(tmp_path):
     claim_workdir(tmp_path / "deep" / "run", Config())
     claim_workdir(tmp_path / "deep" / "run", Config())
     written = json.loads((tmp_path / "deep" / "run" / "config.json").read_text())
-    assert written["batching"]["rows"] == 520
+    assert written["batching"]["rows"] == 512
 
 
 def test_refuses_another_configuration_and_names_every_field(tmp_path):
