@@ -111,7 +111,7 @@ def main():
     parser.add_argument("--mesh", default="data=-1", help="such as data=1,fsdp=4")
     arguments = parser.parse_args()
     axes = dict(part.split("=") for part in arguments.mesh.split(","))
-    mesh = MeshConfig(**{"data": 1} | {axis: int(size) for axis, size in axes.items()})
+    mesh = MeshConfig(**{"data": 1, "fsdp": 1} | {axis: int(size) for axis, size in axes.items()})
     get_config = runpy.run_path(arguments.config)["get_config"]
     print(
         "| topology | chips | mesh | model | scan | length | rows a chip "

@@ -156,7 +156,7 @@ def _check(config: Config) -> None:
         bandit.every_steps
         bandit.critic_layers bandit.critic_features bandit.critic_state bandit.candidates
         bandit.average_best bandit.top_arms train.num_steps train.log_every_steps
-        train.accumulation_steps train.loss_chunk train.lost_seconds train.hung_seconds
+        train.loss_chunk train.lost_seconds train.hung_seconds
         checkpoint.every_steps eval.batches_per_arm eval.rows"""
     for name in positive.split():
         section, leaf = name.split(".")
@@ -166,6 +166,7 @@ def _check(config: Config) -> None:
         "bandit.critic_updates",
         "optimizer.warmup_steps",
         "batching.lookahead",
+        "train.accumulation_steps",
     ):
         section, leaf = name.split(".")
         require(getattr(getattr(config, section), leaf) >= 0, name, "at least 0")
@@ -187,11 +188,12 @@ def _check(config: Config) -> None:
         "data.record_tokens",
         f"at least batching.length = {config.batching.length}",
     )
-    require(
-        config.batching.rows % config.train.accumulation_steps == 0,
-        "batching.rows",
-        f"a multiple of train.accumulation_steps = {config.train.accumulation_steps}",
-    )
+    if config.train.accumulation_steps:
+        require(
+            config.batching.rows % config.train.accumulation_steps == 0,
+            "batching.rows",
+            f"a multiple of train.accumulation_steps = {config.train.accumulation_steps}",
+        )
     if config.batching.workers:
         require(
             config.batching.rows % config.batching.workers == 0,
@@ -229,7 +231,10 @@ def _check(config: Config) -> None:
     require(config.checkpoint.keep >= 2, "checkpoint.keep", "at least 2")
     sizes = dataclasses.asdict(config.mesh)
     for name, size in sizes.items():
-        require(size == -1 or size >= 1, f"mesh.{name}", "-1 or at least 1")
+        if name == "fsdp":
+            require(size >= -1, f"mesh.{name}", "-1, 0 or at least 1")
+        else:
+            require(size == -1 or size >= 1, f"mesh.{name}", "-1 or at least 1")
     rest = [name for name, size in sizes.items() if size == -1]
     if len(rest) > 1:
         raise ConfigError(f"config.mesh: found -1 for {' and '.join(rest)}; allowed: -1 for one axis")

@@ -62,7 +62,7 @@ class BatchingConfig:
         prefetch: batches made ahead of the train step.
     """
 
-    rows: int = 520
+    rows: int = 512
     length: int = 2048
     spacing: int = 3
     lookahead: int = 12
@@ -255,14 +255,16 @@ class MeshConfig:
 
     Attributes:
         data: rows of the batch. Slices joined by a data-centre network lie along it, outermost.
-        fsdp: rows of the batch, and the features axis of parameters and optimizer.
+        fsdp: rows of the batch, and the features axis of parameters and optimizer. 0 = left to the program:
+            where `data` is -1, the smallest power of two with which parameters, gradients and optimizer
+            take at most half of a device's memory (1 on CPUs); 1 where `data` is a number.
         tensor: recurrent channels, the inner width of MLPs, heads and the vocabulary. In a bidirectional
             recurrent model an even number, or 1.
         sequence: positions of a row; 1 for a model with attention.
     """
 
     data: int = -1
-    fsdp: int = 1
+    fsdp: int = 0
     tensor: int = 1
     sequence: int = 1
 
@@ -274,7 +276,9 @@ class TrainConfig:
     Attributes:
         num_steps: train steps of the whole run.
         log_every_steps: steps between two lines of metrics.jsonl.
-        accumulation_steps: parts into which a batch is cut to save memory; the result is the same.
+        accumulation_steps: parts into which a batch is cut to save memory; the result is the same. 0 = left
+            to the program: the fewest parts of which a device computes at most 1,024 tokens at a time for
+            each GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
         loss_chunk: sequence positions whose logits are held at a time.
         hooks: names of further hooks with commas between them, such as profiler_trace (three train steps
             for TensorBoard's profile plugin).

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict, config_flags
 
 from birdie_jax.command_line import start
 from birdie_jax.config import Config, ConfigError, MeshConfig, parse_config
-from birdie_jax.engine.mesh import make_mesh
+from birdie_jax.engine.mesh import fill_in_sizes, make_mesh
 from birdie_jax.planning import (
     MissingCompilerError,
     RunPlan,
@@ -70,10 +70,13 @@ def run(config: Config) -> None:
         print(comparison_table(plans))
         write_json({"plans": [plan_as_json(plan) for plan in plans]})
         return
+    config, explanation = fill_in_sizes(config, vocab_size, topology.devices)
     plan = plan_run(config, vocab_size, topology)
     largest = None
     if _LARGEST_BATCH.value != "skip":
         largest = find_largest_batch(config, plan, verify=_LARGEST_BATCH.value == "verify")
+    if explanation:
+        print(f"{explanation}\n")
     print(plan_as_text(plan, largest))
     write_json(plan_as_json(plan, largest))
 
@@ -90,7 +93,8 @@ def embedding_rows(config: Config) -> int:
 
 def plan_meshes(config: Config, vocab_size: int, topology: Topology) -> list[RunPlan]:
     """Return a plan for each mesh of --compare; all are checked before the first is compiled."""
-    configs = [dataclasses.replace(config, mesh=parse_mesh(text)) for text in _COMPARE.value]
+    meshes = [dataclasses.replace(config, mesh=parse_mesh(text)) for text in _COMPARE.value]
+    configs = [fill_in_sizes(one, vocab_size, topology.devices).config for one in meshes]
     for one in configs:
         make_mesh(one, vocab_size, topology.devices)
     return [plan_run(one, vocab_size, topology) for one in configs]

@@ -23,20 +23,44 @@ def choose_variant(variant: str, allowed: Sequence[str]) -> str:
     return variant or allowed[0]
 
 
+def split_paper(variant: str) -> tuple[str, bool]:
+    """Return a variant without `paper`, and whether it had it: "hawk,paper" gives ("hawk", True).
+
+    The paper trained on 20 GPUs, which divide its 520 rows; its variant of a preset has that batch.
+    """
+    parts = variant.split(",")
+    rest = [part for part in parts if part != "paper"]
+    return ",".join(rest), len(rest) < len(parts)
+
+
+def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
+    """Set the rows of a batch of 1M tokens, and in how many parts a step computes them.
+
+    Args:
+        config: the configuration to change.
+        paper: whether the batch is the paper's, 520 rows in 2 parts, for 20, 10, 5 or 4 devices. Otherwise
+            it has 512 rows, for any power of two of devices, in parts that the program chooses.
+    """
+    config.batching.length = 2048
+    config.batching.rows = 520 if paper else 512
+    config.train.accumulation_steps = 2 if paper else 0
+
+
 def choose_model(variant: str) -> str:
     """Return the model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
     return choose_variant(variant, model_names())
 
 
-def gated_ssm_of_size(config_file: str, size: str) -> ml_collections.ConfigDict:
-    """Return the Gated SSM configuration of `size` from the presets beside `config_file`.
+def gated_ssm_of_size(config_file: str, variant: str) -> ml_collections.ConfigDict:
+    """Return the Gated SSM configuration of a size from the presets beside `config_file`.
 
     Args:
-        config_file: `__file__` of a file in configs/.
-        size: 1_4b, 400m, 110m or tiny; empty = 1_4b.
+        config_file: the path of a file in configs/, its `__file__`.
+        variant: 1_4b, 400m, 110m or tiny; empty = 1_4b; with ",paper" (not tiny) the paper's batch.
 
     Raises:
         ConfigError: there is no such size.
     """
+    size, paper = split_paper(variant)
     preset = Path(config_file).with_name(_SIZES[choose_variant(size, tuple(_SIZES))])
-    return runpy.run_path(str(preset))["get_config"]("gated_ssm")
+    return runpy.run_path(str(preset))["get_config"]("gated_ssm,paper" if paper else "gated_ssm")

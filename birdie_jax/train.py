@@ -20,7 +20,7 @@ from birdie_jax.engine import CheckpointError, Outcome, Workdir
 from birdie_jax.engine.agreement import check_agreement, check_shared
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease, LeaseLost
-from birdie_jax.engine.mesh import check_mesh
+from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
@@ -88,8 +88,11 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
                 print(initial.table(), flush=True)
             return initial.put_into
 
+        sized = fill_in_sizes(config, text.vocab_size, jax.devices())
+        if processes.first and sized.explanation:
+            print(sized.explanation, flush=True)
         outcome = pretrain(
-            config,
+            sized.config,
             workdir,
             text,
             mixture,

@@ -13,7 +13,7 @@ from birdie_jax.presets import gated_ssm_of_size
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a size, or empty for 1_4b."""
+    """Return the configuration; `variant` is a size, "paper" or both with a comma between."""
     config = gated_ssm_of_size(__file__, variant)
     config.objectives.mixture = "birdie"
     config.bandit.policy = "birdie"

@@ -21,7 +21,7 @@ Each step is cut into 5 parts of 52 rows, for 4 devices (13 rows each), 2 or 1. 
 import ml_collections
 
 from birdie_jax.config import default_config
-from birdie_jax.presets import choose_model
+from birdie_jax.presets import choose_model, set_batch, split_paper
 
 _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 12, "state": 768, "mlp_features": 1792},
@@ -35,14 +35,16 @@ _DIMENSIONS = {
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
+    """Return the configuration; `variant` is a model name, "paper" or both with a comma between."""
+    variant, paper = split_paper(variant)
     config = default_config()
     config.data.prepared = "data/pile"
     config.data.vocab_size = 32_000
 
     config.objectives.mixture = "birdie"
-    config.batching.rows = 260
-    config.batching.length = 2048
+    set_batch(config, paper)
+    # As many decisions for as many tokens as with half the rows and 512 steps.
+    config.bandit.every_steps = 256
 
     config.model.name = choose_model(variant)
     config.model.features = 768
@@ -54,7 +56,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     # Mamba's recipe for this size (its appendix E.2): warm-up, here a tenth of the run, cosine to 1e-5.
     config.optimizer.learning_rate = 3e-3
     config.optimizer.final_learning_rate = 1e-5
-    config.optimizer.warmup_steps = 1600
-    config.train.num_steps = 16_000
-    config.train.accumulation_steps = 5
+    config.optimizer.warmup_steps = 800
+    config.train.num_steps = 8_000
     return config

@@ -17,7 +17,7 @@ Each step is cut into 2 parts of 260 rows, for 20 devices (13 rows each), 10, 5 
 import ml_collections
 
 from birdie_jax.config import default_config
-from birdie_jax.presets import choose_model
+from birdie_jax.presets import choose_model, set_batch, split_paper
 
 _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 2560, "mlp_features": 4864},
@@ -31,14 +31,14 @@ _DIMENSIONS = {
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
+    """Return the configuration; `variant` is a model name, "paper" or both with a comma between."""
+    variant, paper = split_paper(variant)
     config = default_config()
     config.data.prepared = "data/pile"
     config.data.vocab_size = 32_000
 
     config.objectives.mixture = "birdie"
-    config.batching.rows = 520
-    config.batching.length = 2048
+    set_batch(config, paper)
 
     config.model.name = choose_model(variant)
     config.model.features = 2048
@@ -52,5 +52,4 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer.final_learning_rate = 1e-5
     config.optimizer.warmup_steps = 3200
     config.train.num_steps = 32_000
-    config.train.accumulation_steps = 2
     return config

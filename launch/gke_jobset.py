@@ -52,7 +52,7 @@ _PORTS = (8482, 8080)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the manifest and apply it; return the exit status."""
-    options, command = parse(_parser(), arguments)
+    options, command = parse(make_parser(), arguments)
     run = Commands(options.dry_run)
     try:
         need(command)
@@ -179,7 +179,8 @@ def _topology(text: str) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the launcher's own options."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.gke_jobset",
         usage="%(prog)s [options] -- COMMAND",

@@ -31,7 +31,7 @@ _RESTART_PAUSE_SECONDS = 1.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the processes, see them to their end, and return the exit status."""
-    options, command = parse(_parser(), arguments)
+    options, command = parse(make_parser(), arguments)
     try:
         need(command)
         shares = _shares(options)
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ending.status
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the launcher's own options."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.local",
         usage="%(prog)s [options] -- COMMAND",

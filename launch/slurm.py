@@ -40,7 +40,7 @@ _ENVIRONMENT = ("HOME", "PATH", "USER")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Submit the job; return the exit status."""
-    options, command = parse(_parser(), arguments)
+    options, command = parse(make_parser(), arguments)
     try:
         need(command)
         Commands(options.dry_run).run(submission(options, command))
@@ -73,7 +73,8 @@ def submission(options: argparse.Namespace, command: Sequence[str]) -> list[str]
     return [*submit, "launch/slurm.sbatch", str(options.restarts), *command]
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the launcher's own options."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.slurm",
         usage="%(prog)s [options] -- COMMAND",

@@ -46,7 +46,7 @@ class RunError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what was asked; return the exit status."""
-    options, command = parse(_parser(), arguments)
+    options, command = parse(make_parser(), arguments)
     slices = Slices(options, Commands(options.dry_run))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -176,7 +176,8 @@ def _server(text: str) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the launcher's own options."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.tpu_pod",
         usage="%(prog)s ACTION [options] -- COMMAND",

@@ -46,7 +46,8 @@ def test_default_is_usable_and_round_trips():
             "config.optimizer.learning_rates: unknown field; allowed: learning_rate, final_learning_rate, "
             "warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm",
         ),
-        ("mesh.fsdp", 0, "config.mesh.fsdp: found 0; allowed: -1 or at least 1"),
+        ("mesh.fsdp", -2, "config.mesh.fsdp: found -2; allowed: -1, 0 or at least 1"),
+        ("mesh.data", 0, "config.mesh.data: found 0; allowed: -1 or at least 1"),
         ("mesh.tensor", -1, "config.mesh: found -1 for data and tensor; allowed: -1 for one axis"),
         ("batching.rows", "eight", "config.batching.rows: found 'eight' (str); allowed: int"),
         ("batching.rows", True, "config.batching.rows: found True (bool); allowed: int"),
@@ -60,7 +61,7 @@ def test_default_is_usable_and_round_trips():
         (
             "train.accumulation_steps",
             7,
-            "config.batching.rows: found 520; allowed: a multiple of train.accumulation_steps = 7",
+            "config.batching.rows: found 512; allowed: a multiple of train.accumulation_steps = 7",
         ),
         (
             "batching.spacing",

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config, MeshConfig
+from birdie_jax.engine.automatic_sizes import choose_accumulation_steps, choose_fsdp, describe_machine
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_spec
 from birdie_jax.models.parameters import ParameterPolicy
@@ -23,9 +24,9 @@ def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = N
     """Return the mesh that `config.mesh` asks for, of all devices.
 
     Args:
-        config: of the run.
-        vocab_size: rows of the embedding table.
-        devices: to take; None = those that JAX has.
+        config: the configuration of the run.
+        vocab_size: the rows of the embedding table.
+        devices: the devices of the mesh; None = those that JAX has.
 
     Raises:
         ConfigError: the devices, the rows or the model cannot be divided so.
@@ -65,16 +66,66 @@ def check_mesh(config: Config, vocab_size: int, devices: Sequence[Any]) -> dict[
     """Check that `config.mesh` can be made of `devices`; return its sizes by axis.
 
     Args:
-        config: of the run.
-        vocab_size: rows of the embedding table; 0 = not known yet, which any size divides.
-        devices: all of which the mesh takes.
+        config: the configuration of the run.
+        vocab_size: the rows of the embedding table; 0 = not known yet, which any size divides.
+        devices: the devices, all of which the mesh takes.
 
     Raises:
         ConfigError: as `make_mesh`.
     """
+    config = fill_in_sizes(config, vocab_size, devices).config
     sizes = mesh_sizes(config.mesh, len(devices), _count_slices(devices))
     check_divisible(config, vocab_size, sizes, len(devices))
     return sizes
+
+
+class FilledIn(NamedTuple):
+    """A configuration without a size that is left to the program.
+
+    Attributes:
+        config: the configuration, with numbers for `mesh.fsdp` and `train.accumulation_steps`.
+        explanation: one line that tells the sizes that were chosen and their rules; empty if none was.
+    """
+
+    config: Config
+    explanation: str
+
+
+def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Any]) -> FilledIn:
+    """Choose the sizes that `config` leaves to the program, for a mesh of all `devices`.
+
+    Args:
+        config: the configuration of the run; one without such sizes comes back as it is.
+        vocab_size: the rows of the embedding table; 0 = not known yet.
+        devices: the devices, which need not be attached.
+
+    Raises:
+        ConfigError: as `mesh_sizes`.
+    """
+    machine, reasons = describe_machine(devices), []
+    if config.mesh.fsdp == 0:
+        fsdp = 1
+        if config.mesh.data == -1:
+            fsdp, reason = choose_fsdp(config, vocab_size, machine)
+            if len(devices) > 1:
+                reasons.append(f"config.mesh.fsdp = 0 asks for {reason}")
+        config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=fsdp))
+    sizes = mesh_sizes(config.mesh, machine.devices, machine.slices)
+    if config.train.accumulation_steps == 0:
+        whole = dataclasses.replace(config, mesh=MeshConfig(**sizes))
+        parts, reason = choose_accumulation_steps(whole, sizes["data"] * sizes["fsdp"], machine)
+        reasons.append(f"config.train.accumulation_steps = 0 asks for {reason}")
+        config = dataclasses.replace(
+            config, train=dataclasses.replace(config.train, accumulation_steps=parts)
+        )
+    if not reasons:
+        return FilledIn(config, "")
+    mesh = ", ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1 or axis == "data")
+    explanation = (
+        f"mesh {mesh} of {machine.devices} x {machine.kind}, accumulation_steps="
+        f"{config.train.accumulation_steps}; {'; '.join(reasons)}"
+    )
+    return FilledIn(config, explanation)
 
 
 def _count_slices(devices: Sequence[Any]) -> int:
@@ -83,6 +134,11 @@ def _count_slices(devices: Sequence[Any]) -> int:
 
 def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[str, int]:
     """Return the devices along each axis, with -1 replaced by what is left.
+
+    Args:
+        config: the axes, with a size of `fsdp` that is not left to the program.
+        num_devices: the number of devices.
+        slices: the number of slices or hosts that a network joins.
 
     Raises:
         ConfigError: the product is not the number of devices, or a slice would be cut along another axis
@@ -128,13 +184,18 @@ def check_divisible(config: Config, vocab_size: int, sizes: dict[str, int], num_
         if why is not None:
             fits = ", ".join(str(size) for size in divisors if reason(size) is None)
             raise ConfigError(f"config.mesh.{axis}: found {sizes[axis]}; allowed: {fits} ({why})")
-    parts = config.train.accumulation_steps
-    divisor = sizes["data"] * sizes["fsdp"] * parts
-    if config.batching.rows % divisor:
-        raise ConfigError(
-            f"config.batching.rows: found {config.batching.rows}; allowed: a multiple of "
-            f"mesh.data * mesh.fsdp * train.accumulation_steps = {divisor}"
+    rows, parts = config.batching.rows, config.train.accumulation_steps
+    row_shards = sizes["data"] * sizes["fsdp"]
+    if rows % (row_shards * parts):
+        allowed = (
+            f"a multiple of mesh.data * mesh.fsdp * train.accumulation_steps = {row_shards} * {parts} = "
+            f"{row_shards * parts}"
         )
+        if rows % row_shards == 0:
+            per_device = rows // row_shards
+            fits = [str(size) for size in range(1, per_device + 1) if per_device % size == 0]
+            allowed += f", or train.accumulation_steps of {', '.join(fits)}"
+        raise ConfigError(f"config.batching.rows: found {rows}; allowed: {allowed}")
 
 
 def _reasons(config: Config, vocab_size: int) -> dict[str, Callable[[int], str | None]]:

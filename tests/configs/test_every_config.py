@@ -6,18 +6,18 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-from birdie_jax.batching.packing import empty_rows
 from birdie_jax.config import Config, parse_config
-from birdie_jax.models import build_model, model_names
+from birdie_jax.engine.automatic_sizes import count_parameters
+from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.models import model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
+from tests.pages.hardware import MACHINES, devices_of, gpus
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIZES = ("1_4b", "400m", "110m", "tiny")
@@ -36,13 +36,6 @@ def load(name: str, variant: str = "") -> Config:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return parse_config(module.get_config(variant) if variant else module.get_config())
-
-
-def count_parameters(config: Config) -> int:
-    model = build_model(config.model, padded_vocab_size(config.data.vocab_size))
-    batch = jax.tree.map(jnp.asarray, empty_rows(1, 8))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), batch)
-    return sum(prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 def test_no_file_is_forgotten():
@@ -71,7 +64,9 @@ def test_an_unknown_variant_is_refused(name):
 def test_presets_have_the_parameters_that_they_are_named_for(name, model):
     config = load(name, model)
     assert config.model.name == model
-    assert count_parameters(config) == pytest.approx(PRESETS[name], rel=0.015)
+    assert count_parameters(config.model, padded_vocab_size(config.data.vocab_size)) == pytest.approx(
+        PRESETS[name], rel=0.015
+    )
 
 
 @pytest.mark.parametrize("model", model_names())
@@ -87,11 +82,53 @@ def test_presets_have_widths_that_tile(name, model):
         assert settings.features // mixer.heads in (64, 128)
 
 
-def test_the_paper_trains_32_billion_tokens_in_batches_of_520_rows():
-    config = load("birdie_1_4b")
-    tokens = config.batching.rows * config.batching.length * config.train.num_steps
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("model", model_names())
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_runs_unchanged_on_every_machine(name, model, machine):
+    config, devices = load(name, model), devices_of(machine)
+    sized = fill_in_sizes(config, 0, devices).config
+    sizes = check_mesh(sized, padded_vocab_size(config.data.vocab_size), devices)
+    assert prod(sizes.values()) == len(devices)
+    rows = 512 // (sizes["data"] * sizes["fsdp"] * sized.train.accumulation_steps)
+    assert rows >= min(8, 512 // len(devices))
+
+
+def test_the_largest_preset_shares_its_state_where_a_device_has_too_little_memory():
+    sizes = {machine: check_mesh(load("birdie_1_4b"), 0, devices_of(machine)) for machine in MACHINES}
+    shared = {machine: found["fsdp"] for machine, found in sizes.items() if found["fsdp"] > 1}
+    assert shared == {"v4-128": 2, "v5e-256": 4}
+
+
+def tokens(config: Config) -> int:
+    return config.batching.rows * config.batching.length * config.train.num_steps
+
+
+def test_the_paper_trains_on_32_billion_tokens_in_batches_of_520_rows():
+    config = load("birdie_1_4b", "paper")
     assert (config.batching.rows, config.batching.length) == (520, 2048)
-    assert tokens == pytest.approx(33e9, rel=0.05)
+    assert tokens(config) == pytest.approx(33e9, rel=0.05)
+    assert check_mesh(config, 0, gpus("NVIDIA A100-SXM4-80GB", 20, per_host=4))["data"] == 20
+    assert tokens(load("birdie_1_4b")) == pytest.approx(tokens(config), rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["birdie_400m", "birdie_110m"])
+def test_smaller_presets_decide_as_often_for_their_tokens(name):
+    large, small = load("birdie_1_4b"), load(name)
+    assert tokens(small) == tokens(large) / 4
+    assert small.bandit.every_steps == large.bandit.every_steps / 2
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "tiny"])
+def test_the_papers_batch_is_a_variant_of_every_variant(name):
+    for variant in VARIANTS[name]:
+        if variant != "tiny":
+            plain, paper = load(name, variant), load(name, f"{variant},paper")
+            assert (plain.batching.rows, plain.train.accumulation_steps) == (512, 0)
+            assert (paper.batching.rows, paper.train.accumulation_steps) == (520, 2)
+            batching = replace(paper.batching, rows=512)
+            assert replace(paper, batching=batching, train=plain.train) == plain
+    assert load(name, "paper") == load(name, f"{VARIANTS[name][0]},paper")
 
 
 @pytest.mark.parametrize("size", SIZES)

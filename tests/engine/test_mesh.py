@@ -68,7 +68,7 @@ def test_states_that_enter_the_shards_of_a_row():
 
 
 def test_sizes_of_a_mesh():
-    assert mesh_sizes(MeshConfig(), 8) == {"data": 8, "fsdp": 1, "tensor": 1, "sequence": 1}
+    assert mesh_sizes(MeshConfig(fsdp=1), 8) == {"data": 8, "fsdp": 1, "tensor": 1, "sequence": 1}
     assert mesh_sizes(MeshConfig(2, -1, 2, 1), 8) == {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1}
     assert mesh_sizes(MeshConfig(fsdp=4), 16, slices=2)["data"] == 4
 
@@ -162,8 +162,14 @@ def changed(config, **sections):
         (
             {"train": {"accumulation_steps": 2}},
             (8, 2, 1, 1),
-            "config.batching.rows: found 16; allowed: a multiple of "
-            "mesh.data * mesh.fsdp * train.accumulation_steps = 32",
+            "config.batching.rows: found 16; allowed: a multiple of mesh.data * mesh.fsdp * "
+            "train.accumulation_steps = 16 * 2 = 32, or train.accumulation_steps of 1",
+        ),
+        (
+            {"batching": {"rows": 24}, "train": {"accumulation_steps": 2}},
+            (8, 2, 1, 1),
+            "config.batching.rows: found 24; allowed: a multiple of mesh.data * mesh.fsdp * "
+            "train.accumulation_steps = 16 * 2 = 32",
         ),
     ],
 )

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from birdie_jax.engine.state import TrainState
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from birdie_jax.engine.state import TrainState
 from birdie_jax.planning.state_memory import state_bytes
 
 

@@ -1,0 +1,156 @@
+"""Sizes that a configuration leaves to the program: rules of the configuration and of the machine alone.
+
+Every process of a run, and `birdie_jax.plan`, choose the same, and none of it changes a batch.
+"""
+
+import functools
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from birdie_jax.config_sections import Config, ModelConfig
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.vocabulary import padded_vocab_size
+
+_GIB = 2**30
+# float32: the parameter, its gradient and AdamW's two moments.
+_BYTES_PER_PARAMETER = 16
+# The rest is for activations, gathered parameters and the gradients of one part of a batch.
+_STATE_SHARE = 0.5
+# What one layer and the logits need besides, measured with the planner: BUILD_NOTES.md.
+_TOKENS_PER_GIB = 1024
+_RESIDUAL_SHARE = 1 / 8
+# Memory of a device by `jax.Device.device_kind`: of a TPU what the compiler leaves to a program, as it says
+# when it refuses one; of a GPU the figure of the data sheet.
+_DEVICE_MEMORY = {
+    "TPU v4": 30.75 * _GIB,
+    "TPU v5 lite": 15.75 * _GIB,
+    "TPU v5e": 15.75 * _GIB,
+    "TPU v5": 95.73 * _GIB,
+    "TPU v5p": 95.73 * _GIB,
+    "TPU v6 lite": 31.24 * _GIB,
+    "TPU v6e": 31.24 * _GIB,
+    "NVIDIA A100-SXM4-40GB": 40e9,
+    "NVIDIA A100-PCIE-40GB": 40e9,
+    "NVIDIA A100-SXM4-80GB": 80e9,
+    "NVIDIA A100 80GB PCIe": 80e9,
+    "NVIDIA H100 PCIe": 80e9,
+    "NVIDIA H100 80GB HBM3": 80e9,
+    "NVIDIA H200": 141e9,
+}
+_UNLISTED_DEVICE_MEMORY = 15.75 * _GIB
+
+
+class Machine(NamedTuple):
+    """The devices of a run, as far as the choice of sizes depends on them.
+
+    Attributes:
+        platform: the platform of all devices: "cpu", "gpu" or "tpu".
+        kind: the kind of device, such as "TPU v5 lite".
+        devices: the number of devices.
+        slices: the number of TPU slices, or of hosts of GPUs, that a network joins.
+    """
+
+    platform: str
+    kind: str
+    devices: int
+    slices: int
+
+
+class Choice(NamedTuple):
+    """A size, and why it is that one.
+
+    Attributes:
+        size: the value for the field.
+        reason: the rule with its figures, for people to read.
+    """
+
+    size: int
+    reason: str
+
+
+def describe_machine(devices: Sequence[Any]) -> Machine:
+    """Return the description of `devices`, which need not be attached."""
+    slices = {getattr(device, "slice_index", 0) for device in devices}
+    return Machine(devices[0].platform, devices[0].device_kind, len(devices), len(slices))
+
+
+def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
+    """Return for `mesh.fsdp` the smallest power of two that leaves half of the memory to activations.
+
+    Sizes that do not divide `model.features`, or the devices of a slice beside the axes `tensor` and
+    `sequence`, are left out; where none is large enough, it is the largest. The devices of a CPU share one
+    memory: there it is 1.
+
+    Args:
+        config: the configuration of the run, with sizes for `mesh.tensor` and `mesh.sequence`.
+        vocab_size: the rows of the embedding table; 0 = not known yet: those for `data.vocab_size` pieces.
+        machine: the devices.
+    """
+    if machine.platform == "cpu":
+        return Choice(1, "1 on a CPU, whose devices share one memory")
+    parameters = count_parameters(config.model, vocab_size or padded_vocab_size(config.data.vocab_size))
+    state_bytes = _BYTES_PER_PARAMETER * parameters / config.mesh.tensor
+    memory, described = _device_memory(machine)
+
+    available = machine.devices // (machine.slices * config.mesh.tensor * config.mesh.sequence)
+    sizes = [2**power for power in range(available.bit_length())]
+    sizes = [size for size in sizes if available % size == config.model.features % size == 0] or [1]
+    fitting = [size for size in sizes if state_bytes / size <= _STATE_SHARE * memory]
+    size = fitting[0] if fitting else sizes[-1]
+
+    reason = (
+        f"the smallest power of two with which parameters, gradients and optimizer state, "
+        f"{_BYTES_PER_PARAMETER} bytes for each of {parameters:,} parameters, take at most "
+        f"{_STATE_SHARE:.0%} of a device's {described}: they take "
+        f"{state_bytes / size / _GIB:.2f} GiB"
+    )
+    if not fitting:
+        reason += ", and no larger one divides the devices and model.features"
+    return Choice(size, reason)
+
+
+@functools.cache
+def count_parameters(config: ModelConfig, vocab_size: int) -> int:
+    """Return the number of parameters of a model with an embedding table of `vocab_size` rows."""
+    shapes = parameter_shapes(build_model(config, vocab_size))
+    return sum(prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine) -> Choice:
+    """Return for `train.accumulation_steps` the fewest parts that keep activations small.
+
+    Few, since the devices add up their gradients once for each part.
+
+    Args:
+        config: the configuration of the run, with a size for `mesh.sequence`.
+        row_shards: the parts that the mesh divides the rows of a batch into.
+        machine: the devices.
+    """
+    memory, described = _device_memory(machine)
+    model = config.model
+    bytes_of_token = model.layers * model.features * jnp.dtype(model.dtype).itemsize
+    max_tokens = int(min(_TOKENS_PER_GIB * memory / _GIB, _RESIDUAL_SHARE * memory / bytes_of_token))
+    rows = max(config.batching.rows // row_shards, 1)
+    tokens_of_row = config.batching.length // config.mesh.sequence
+    parts = [parts for parts in range(1, rows + 1) if rows % parts == 0]
+    fitting = [size for size in parts if rows // size * tokens_of_row <= max_tokens]
+    size = fitting[0] if fitting else parts[-1]
+    return Choice(
+        size,
+        f"the fewest parts of which a device computes at most {max_tokens:,} tokens, or one row, at a "
+        f"time: {rows // size} rows of {tokens_of_row:,}; {_TOKENS_PER_GIB:,} tokens for each GiB of a "
+        f"device's {described}, but no more than whose residual streams of all layers fill "
+        f"{_RESIDUAL_SHARE:.1%} of it",
+    )
+
+
+def _device_memory(machine: Machine) -> tuple[int | float, str]:
+    """Return the bytes of a device, and their description for people."""
+    memory = _DEVICE_MEMORY.get(machine.kind, _UNLISTED_DEVICE_MEMORY)
+    listed = "" if machine.kind in _DEVICE_MEMORY else " (assumed: this kind of device is not listed)"
+    return memory, f"{memory / _GIB:.2f} GiB{listed}"

@@ -1,0 +1,96 @@
+"""The verbs that a page shows for a run, with the page's own options, on a smaller model."""
+
+import contextlib
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+
+import ml_collections
+import pytest
+import zstandard
+
+from tests.pages.page_commands import REPOSITORY, commands_of_repository
+from tests.pages.verbs import parsed
+from tests.whole_runs import CONFIG, write_corpus
+
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+COMMANDS = [one for one in commands_of_repository() if one.whole and "..." not in one.arguments]
+
+
+def shown(verb: str) -> list[list[str]]:
+    """Return the options with which pages show a verb in a block, each once."""
+    found = [one.arguments[3:] for one in COMMANDS if one.arguments[1:3] == ("-m", f"birdie_jax.{verb}")]
+    return [list(options) for options in dict.fromkeys(found)]
+
+
+def of_micro_size() -> list[str]:
+    """Return overrides that make configs/tiny.py the run of seconds of tests/micro_config.py."""
+
+    def flat(config: ml_collections.ConfigDict, prefix: str) -> dict[str, object]:
+        return {
+            f"{prefix}.{name}{rest}": leaf
+            for name, value in config.items()
+            for rest, leaf in (
+                flat(value, "").items() if isinstance(value, ml_collections.ConfigDict) else [("", value)]
+            )
+        }
+
+    tiny, micro = (
+        flat(runpy.run_path(str(path))["get_config"](), "--config")
+        for path in (REPOSITORY / "configs/tiny.py", CONFIG)
+    )
+    changed = {name: value for name, value in micro.items() if value != tiny[name]}
+    return [f"{name}={value}" for name, value in changed.items()] + ["--config.train.num_steps=4"]
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory):
+    """A folder in which commands find the repository's files, some text, and a run in runs/tiny."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    for name in ("birdie_jax", "configs", "launch", "pallas_kernels"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    corpus = write_corpus(folder)
+    (folder / "pile").mkdir()
+    (folder / "pile" / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
+    (options,) = [options for options in shown("train") if "--workdir=runs/tiny" in options]
+    text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "birdie_jax.train", *options, *text, *of_micro_size()],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.slow
+def test_commands_of_a_run(sandbox, monkeypatch, capsys):
+    monkeypatch.chdir(sandbox)
+    assert json.loads((sandbox / "runs/tiny/config.json").read_text())["train"]["num_steps"] == 4
+    for verb, more in (("report", []), ("generate", ["--max_tokens=4"]), ("export", [])):
+        for options in shown(verb) or [["--workdir=runs/tiny"]]:
+            with parsed(verb, [*options, *more], whole=True) as module:
+                module.main([verb])
+            assert capsys.readouterr().out
+    assert (sandbox / "runs/tiny/report.html").is_file()
+    assert (sandbox / "exported/tiny/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_text_is_prepared(sandbox, monkeypatch, capsys):
+    monkeypatch.chdir(sandbox)
+    for options in shown("prepare_data"):
+        if "--input=stdlib" not in options and "--output=/shared/pile" not in options:
+            output = next(one for one in options if one.startswith("--output=")).removeprefix("--output=")
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(sandbox / output)
+            smaller = ["--vocab_size=300", "--workers=0", "--validation_fraction=0.3"]
+            with parsed("prepare_data", [*options, *smaller], whole=True) as module:
+                assert module.main(["prepare_data"]) == 0
+            assert f"in {output}" in capsys.readouterr().out

@@ -1,0 +1,60 @@
+"""The verbs of birdie_jax in this process: each defines its flags as it is imported, some of one name."""
+
+import contextlib
+import importlib
+import sys
+import unittest.mock
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+from absl import flags
+
+from birdie_jax.command_line import check_overrides
+
+REQUIRED = {
+    "train": ("config", "workdir"),
+    "plan": ("config", "topology"),
+    "export": ("workdir", "output"),
+    "report": ("workdir",),
+    "prepare_data": ("output",),
+    "generate": (),
+}
+
+
+@contextlib.contextmanager
+def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[ModuleType]:
+    """Parse a verb's command line as the verb does; give its module, whose flags then have their values.
+
+    Args:
+        verb: the name of a module of birdie_jax.
+        arguments: what follows the module on the command line.
+        whole: whether the required flags have to be there.
+
+    Raises:
+        absl.flags.Error: there is no such flag, or its value is none that it takes.
+        ConfigError: `--config.section.field` names no field.
+    """
+    before = set(flags.FLAGS)
+    name = f"birdie_jax.{verb}"
+    others = sys.modules.pop(name, None)
+    try:
+        module = importlib.import_module(name)
+        for flag in flags.FLAGS:
+            # A value that a command leaves out is checked here by `whole`, in a program by `app.run`.
+            flags.FLAGS[flag].required = False
+        check_overrides(arguments)
+        # ml_collections finds the fields that are set there.
+        with unittest.mock.patch.object(sys, "argv", [verb, *arguments]):
+            left = flags.FLAGS(sys.argv)
+        assert left == [verb], f"unknown arguments {left[1:]}"
+        if whole:
+            missing = [flag for flag in REQUIRED[verb] if not flags.FLAGS[flag].present]
+            assert not missing, f"{missing} not given"
+        yield module
+    finally:
+        for flag in set(flags.FLAGS) - before:
+            delattr(flags.FLAGS, flag)
+        flags.FLAGS.unparse_flags()
+        sys.modules.pop(name, None)
+        if others is not None:
+            sys.modules[name] = others
