@@ -27,8 +27,20 @@ def write_files_and_program(page: Path, folder: Path) -> Path:
         else:
             program += contents
     path = folder / "program.py"
-    path.write_text(program)
+    path.write_text(program + "\n".join(checks_of_configs(page.read_text())))
     return path
+
+
+def checks_of_configs(text: str) -> list[str]:
+    """Return lines that check the configuration of each training command on a page of a file of its own."""
+    commands = re.findall(
+        r"^python -m birdie_jax\.train --config=(my_\w+)/(\w+)\.py(?::(\w+))? ", text, re.M
+    )
+    assert commands
+    lines = ["", "from birdie_jax.config import parse_config"]
+    for folder, name, variant in commands:
+        lines += [f"from {folder}.{name} import get_config", f"parse_config(get_config({variant!r}))"]
+    return lines
 
 
 def test_every_page_is_here():
