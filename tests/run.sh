@@ -12,4 +12,5 @@ export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-cache
+.venv/bin/basedpyright
 .venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" "$@"

@@ -1,0 +1,48 @@
+"""The notebook of docs/ runs from its first cell to its last, and shows what it says that it shows."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import REPOSITORY
+
+NOTEBOOK = REPOSITORY / "docs" / "tour.ipynb"
+
+
+def kinds_and_text(outputs: list[list[dict]]) -> tuple[set[str], str]:
+    flat = [output for cell in outputs for output in cell]
+    kinds = {kind for output in flat for kind in output.get("data", {"stdout": None})}
+    return kinds, "".join(line for output in flat for line in output.get("text", []))
+
+
+@pytest.mark.slow
+def test_notebook_runs(tmp_path):
+    ours = {"JAX_PLATFORMS": "cpu", "TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.docs.run_notebook", str(NOTEBOOK)],
+        cwd=REPOSITORY,
+        check=False,
+        env={**os.environ, **ours},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    kinds, text = kinds_and_text(json.loads(done.stdout))
+    assert "image/png" in kinds
+    assert "report.html" in text
+    assert "[CONTEXT]" in text
+
+
+def test_outputs_are_stored():
+    notebook = json.loads(NOTEBOOK.read_text())
+    outputs = [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    kinds, text = kinds_and_text(outputs)
+    assert "image/png" in kinds
+    assert "[CONTEXT]" in text
+    # What a reader of the page sees has been executed in order.
+    counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))

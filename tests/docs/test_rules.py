@@ -1,0 +1,39 @@
+"""Rules that no behaviour shows: what the code must not contain."""
+
+import ast
+
+import pytest
+
+from tests.docs.pages import REPOSITORY
+
+_FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch"}
+_FORBIDDEN_CALLS = {"eval", "exec", "__import__"}
+
+
+def forbidden(source: str) -> list[str]:
+    """Return the modules and calls in a source by which data could be run as code."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in _FORBIDDEN_MODULES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _FORBIDDEN_MODULES:
+            found.append(node.module or "")
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in _FORBIDDEN_CALLS:
+                found.append(node.func.id)
+            found += [keyword.arg for keyword in node.keywords if keyword.arg == "allow_pickle"]
+    return found
+
+
+@pytest.mark.parametrize("package", ["birdie_jax", "pallas_kernels", "hlo_analysis", "launch"])
+def test_nothing_is_unpickled_or_evaluated(package):
+    for file in sorted((REPOSITORY / package).rglob("*.py")):
+        assert forbidden(file.read_text()) == [], file
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from pickle import loads", "eval('1')", "np.load(path, allow_pickle=True)"],
+)
+def test_the_check_sees_it(source):
+    assert forbidden(source)
