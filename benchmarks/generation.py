@@ -1,8 +1,8 @@
 """Time of prefill and of a decoded token after short and long contexts: `python -m benchmarks.generation`.
 
-Rows read a random context of each length, then write greedily. Lengths take turns within a round, so that
-what else the machine does falls on all of them; the table has medians over the rounds. A contestant is a
-name and three functions: what any other implementation has to bring to be put beside.
+Rows prefill a random context of each length, then decode greedily. Lengths take turns within a round, so
+that other load of the machine falls on all of them; the table has medians over the rounds. A contestant is
+a name and three functions, which another implementation has to supply to be compared.
 """
 
 import argparse
@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.generation import GREEDY, state_bytes
-from birdie_jax.generation.compute_type import in_compute_type
-from birdie_jax.generation.decoding import Request, Rules, Settings, read, write
+from birdie_jax.generation import GREEDY, cache_bytes
+from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
+from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.parameter_shapes import parameter_shapes
 
@@ -28,63 +29,63 @@ class Contestant(NamedTuple):
     """One implementation of one model.
 
     Attributes:
-        name: for the table.
-        read: (tokens int32 [rows, length]) -> state after them.
-        write: (state) -> state after a fixed number of further tokens.
-        state_bytes: (length) -> bytes kept for a row of that many tokens.
+        name: the name in the table.
+        prefill: a function (tokens int32 [rows, length]) -> state after them.
+        decode: a function (state) -> state after a fixed number of further tokens.
+        cache_bytes: a function (length) -> bytes of cache for a row of that many tokens.
     """
 
     name: str
-    read: Callable[[Any], Any]
-    write: Callable[[Any], Any]
-    state_bytes: Callable[[int], int]
+    prefill: Callable[[jax.Array], PyTree]
+    decode: Callable[[PyTree], PyTree]
+    cache_bytes: Callable[[int], int]
 
 
 def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Contestant:
     """Return a model of this package with random parameters; no token ends an answer."""
     model = build_model(config, vocab_size)
-    settings = Settings(model, GREEDY, tokens, tokens + 1)
+    settings = DecodeSettings(model, GREEDY, tokens, tokens + 1)
     random = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
         parameter_shapes(model),
     )
-    params = in_compute_type(params, config.dtype)
+    params = cast_kernels(params, config.dtype)
     keys = jax.random.split(jax.random.key(0), rows)
-    most = jnp.full(rows, 1 << 30, jnp.int32)
-    rules = Rules(keys, most, jnp.ones(vocab_size, bool), jnp.zeros(vocab_size, bool))
+    max_tokens = jnp.full(rows, 1 << 30, jnp.int32)
+    rules = DecodeRules(keys, max_tokens, jnp.ones(vocab_size, bool), jnp.zeros(vocab_size, bool))
     ended = jnp.zeros(rows, bool)
-    reading, writing = jax.jit(partial(read, settings)), jax.jit(partial(write, settings))
+    run_prefill, run_decode = jax.jit(partial(prefill, settings)), jax.jit(partial(decode_chunk, settings))
 
-    def read_context(context):
-        both_ways = jnp.ones_like(context, bool).at[:, -1].set(False)
-        return reading(params, Request(context, both_ways, jnp.ones_like(context), *rules))
+    def prefill_context(context):
+        bidirectional = jnp.ones_like(context, bool).at[:, -1].set(False)
+        return run_prefill(params, PromptBatch(context, bidirectional, jnp.ones_like(context)), rules)
 
-    def write_tokens(state):
-        return writing(params, state, rules, ended)[0]
+    def decode_tokens(state):
+        return run_decode(params, state, rules, ended)[0]
 
-    return Contestant(config.name, read_context, write_tokens, partial(state_bytes, model))
+    return Contestant(config.name, prefill_context, decode_tokens, partial(cache_bytes, model))
 
 
 def seconds(function, argument):
-    """Return what the function gives, and how long it took until that was there."""
-    begin = time.perf_counter()
+    """Return the function's result, and the seconds until it was ready."""
+    start = time.perf_counter()
     result = jax.block_until_ready(function(argument))
-    return result, time.perf_counter() - begin
+    return result, time.perf_counter() - start
 
 
 def measure(contestant, contexts, rounds):
-    """Return for each context the median seconds of reading it, and of writing after it."""
-    states = [contestant.read(context) for context in contexts]
+    """Return for each context the median seconds of its prefill, and of decoding after it."""
+    states = [contestant.prefill(context) for context in contexts]
     for state in states:
-        jax.block_until_ready(contestant.write(state))
+        jax.block_until_ready(contestant.decode(state))
     times = [([], []) for _ in contexts]
     for _ in range(rounds):
         for number, context in enumerate(contexts):
             if len(times[number][0]) < max(3, rounds // 5):
-                times[number][0].append(seconds(contestant.read, context)[1])
-            times[number][1].append(seconds(contestant.write, states[number])[1])
-    return [(median(reads), median(writes)) for reads, writes in times]
+                times[number][0].append(seconds(contestant.prefill, context)[1])
+            times[number][1].append(seconds(contestant.decode, states[number])[1])
+    return [(median(prefills), median(decodes)) for prefills, decodes in times]
 
 
 def report(contestant, arguments):
@@ -95,11 +96,11 @@ def report(contestant, arguments):
     contexts = [jnp.asarray(random.integers(256, vocab_size, (rows, n)), jnp.int32) for n in lengths]
     results = measure(contestant, contexts, rounds)
     first = results[0][1]
-    for length, (reading, writing) in zip(lengths, results, strict=True):
+    for length, (prefill_seconds, decode_seconds) in zip(lengths, results, strict=True):
         print(
-            f"| {contestant.name} | {length:,} | {contestant.state_bytes(length):,} "
-            f"| {rows * length / reading:,.0f} | {1e3 * writing / tokens:.4f} "
-            f"| {rows * tokens / writing:,.0f} | {100 * (writing / first - 1):+.1f} % |"
+            f"| {contestant.name} | {length:,} | {contestant.cache_bytes(length):,} "
+            f"| {rows * length / prefill_seconds:,.0f} | {1e3 * decode_seconds / tokens:.4f} "
+            f"| {rows * tokens / decode_seconds:,.0f} | {100 * (decode_seconds / first - 1):+.1f} % |"
         )
 
 
@@ -119,7 +120,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=25)
     arguments = parser.parse_args()
-    print(f"{jax.devices()[0].device_kind}, rows {arguments.rows}, {arguments.tokens} tokens written")
+    print(f"{jax.devices()[0].device_kind}, rows {arguments.rows}, {arguments.tokens} tokens decoded")
     print("| model | context | state, bytes a row | prefill tokens/s | ms a step | tokens/s | step |")
     print("|---|---|---|---|---|---|---|")
     for name in arguments.models:

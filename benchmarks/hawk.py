@@ -2,8 +2,8 @@
 
 Needs recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`). Training: tokens a second
 of a step of AdamW on random rows, causal. Generation: tokens a second of a greedy loop on the device after
-a prompt, each model with the step and cache that it has. Both take turns, so that what else the machine
-does falls on both; medians. recurrentgemma's loss is written here, as its repository has it in an example:
+a prompt, each model with the step and cache that it has. Both take turns, so that other load of the
+machine falls on both; medians. recurrentgemma's loss is written here as in an example of its repository:
 cross-entropy of whole logits.
 """
 
@@ -115,7 +115,7 @@ def theirs(sizes, dtype, remat):
 
 
 def trainer(params, loss):
-    """Return a function of tokens that takes a training step, and keeps the state."""
+    """Return a function of tokens that takes a training step and updates its own state."""
     optimizer = optax.adamw(1e-4)
     state = [jax.tree.map(jnp.array, params), optimizer.init(params)]
 
@@ -132,19 +132,19 @@ def trainer(params, loss):
     return call
 
 
-def writer(params, step, count):
-    """Return a function (token, position, cache) that writes `count` tokens."""
+def decoder(params, step, count):
+    """Return a function (token, position, cache) that decodes `count` tokens."""
 
     @jax.jit
-    def write(params, token, position, cache):
-        def one(carried, offset):
+    def decode(params, token, position, cache):
+        def decode_token(carried, offset):
             token, cache = carried
             token, cache = step(params, token, position + offset, cache)
             return (token, cache), token
 
-        return jax.lax.scan(one, (token, cache), jnp.arange(count))[1]
+        return jax.lax.scan(decode_token, (token, cache), jnp.arange(count))[1]
 
-    return partial(write, params)
+    return partial(decode, params)
 
 
 def in_turns(functions, rounds):
@@ -154,9 +154,9 @@ def in_turns(functions, rounds):
     times = [[] for _ in functions]
     for _ in range(rounds):
         for function, seconds in zip(functions, times, strict=True):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             jax.block_until_ready(function())
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - start)
     return [median(seconds) for seconds in times]
 
 
@@ -173,7 +173,7 @@ def main():
         "rows": 8,
         "length": 512,
         "prompt": 256,
-        "written": 64,
+        "decoded": 64,
         "rounds": 7,
         "loss_tokens": 1024,
     }.items():
@@ -208,15 +208,15 @@ def main():
         )
     for batch in (1, 8) if "generation" in sizes.parts else ():
         prompt = jnp.asarray(random.integers(256, sizes.vocab_size, (batch, sizes.prompt)), jnp.int32)
-        reads, writes = [], []
+        prefills, decodes = [], []
         for params, _, prefill, step in made.values():
-            read = partial(jax.jit(prefill), params, prompt)
-            token, cache = read()
-            reads.append(read)
-            writes.append(partial(writer(params, step, sizes.written), token, sizes.prompt, cache))
+            run_prefill = partial(jax.jit(prefill), params, prompt)
+            token, cache = run_prefill()
+            prefills.append(run_prefill)
+            decodes.append(partial(decoder(params, step, sizes.decoded), token, sizes.prompt, cache))
         what = f"batch {batch}, prompts of {sizes.prompt}"
-        line(f"reading, {what}", batch * sizes.prompt, in_turns(reads, sizes.rounds))
-        line(f"writing {sizes.written}, {what}", batch * sizes.written, in_turns(writes, sizes.rounds))
+        line(f"prefill, {what}", batch * sizes.prompt, in_turns(prefills, sizes.rounds))
+        line(f"decode of {sizes.decoded}, {what}", batch * sizes.decoded, in_turns(decodes, sizes.rounds))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How the verbs start: flags are parsed, and what is wrong with them is told in one line."""
+"""The start of every command: flags are parsed, and an error in them is printed as one line."""
 
 import os
 import sys
@@ -15,14 +15,19 @@ _OVERRIDE = "--config."
 
 
 def start(verb: str, main: Callable[[list[str]], None]) -> None:
-    """Parse the command line, and call `main` with what is left of it."""
+    """Parse the flags, and call `main` with the remaining arguments.
+
+    Args:
+        verb: the name of the command's module, for messages.
+        main: the command itself; it gets the program's name and the arguments that are no flags.
+    """
 
     def parse(arguments: Sequence[str]) -> list[str]:
         try:
             check_overrides(arguments)
             return flags.FLAGS(list(arguments))
         except (flags.Error, ConfigError, AttributeError, TypeError, ValueError) as error:
-            # A config file runs while flags are parsed; a fault in it arrives as text with a traceback.
+            # A config file runs while flags are parsed; its error arrives as text with a traceback.
             message = str(error)
             if "Traceback" in message:
                 message = message.strip().splitlines()[-1]
@@ -32,12 +37,12 @@ def start(verb: str, main: Callable[[list[str]], None]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where this user's machine keeps what can be made again."""
+    """Return the folder for files that can be made again: $XDG_CACHE_HOME, or else ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "birdie_jax"
 
 
 def cache_compiled_programs() -> None:
-    """Keep compiled programs from one command to the next."""
+    """Use JAX's persistent compilation cache, so that the next command need not compile again."""
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
@@ -46,7 +51,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
     """Check that every `--config.section.field=value` names a field.
 
     Raises:
-        ConfigError: one does not; the message names it and the fields that are there.
+        ConfigError: one does not; the message names it and the fields that are allowed.
     """
     for argument in arguments:
         if not argument.startswith(_OVERRIDE):

@@ -1,4 +1,4 @@
-"""The verb `export`: a run's model becomes a folder that other programs can read.
+"""Export a run's model to a folder that other programs can read.
 
     python -m birdie_jax.export --workdir=runs/tiny --output=exported/tiny
 
@@ -17,13 +17,13 @@ from birdie_jax.interop import InteropError, write_model
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import model_of_workdir
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-_OUTPUT = flags.DEFINE_string("output", None, "Folder to write; it must not exist.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "Folder to write; it must not exist.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
 
 
 def main(arguments: list[str]) -> None:
-    """Write the folder; a fault of the user's is told in one line."""
+    """Write the folder; print a user's error as one line."""
     if len(arguments) > 1:
         raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
@@ -37,5 +37,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["workdir", "output"])
     start("export", main)

@@ -1,8 +1,8 @@
 """Answer prompts: `python -m birdie_jax.generate --workdir=runs/tiny --prompt='def main(' --max_tokens=64`.
 
-The prompt is read once, in both directions where the model can; the answer is shown as it is written.
-With --prompt_file, JSON lines with a field `prompt` give JSON lines with a field `generated`; stopped and
-started again with the same --output, the command goes on after the last whole line. Answers go to standard
+The prompt is prefilled once, bidirectionally where the model can; the answer is streamed as it is decoded.
+With --prompt_file, JSONL with a field `prompt` gives JSONL with a field `generated`; stopped and started
+again with the same --output, the command goes on after the last complete line. Answers go to standard
 output or --output, everything else to standard error.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,12 +18,21 @@ from absl import app, flags, logging
 
 from birdie_jax.command_line import cache_compiled_programs, start
 from birdie_jax.config import ConfigError
-from birdie_jax.engine.checkpoint_format import CheckpointError
-from birdie_jax.generation import STOP_TOKENS, Generator, Prompt, PromptTooLong, Sampling, state_grows
-from birdie_jax.generation.questions import PromptError, choose_arm, make_prompt
-from birdie_jax.generation.records import as_lines, finished_lines, read_records
-from birdie_jax.generation.summary import summary
-from birdie_jax.generation.texts import WrittenText, write_texts
+from birdie_jax.engine import CheckpointError
+from birdie_jax.generation import (
+    STOP_TOKENS,
+    Generator,
+    Prompt,
+    PromptError,
+    PromptTooLong,
+    Sampling,
+    cache_grows,
+    choose_arm,
+    make_prompt,
+)
+from birdie_jax.generation.jsonl import Record, count_finished_lines, read_records, to_jsonl
+from birdie_jax.generation.text_generation import TextAnswer, generate_texts
+from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError
 from birdie_jax.objectives import OBJECTIVES
 from birdie_jax.text import DataError
@@ -33,8 +42,8 @@ from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
 _MODEL = flags.DEFINE_string("model", None, "Folder that birdie_jax.export wrote, in place of --workdir.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
-_PROMPT = flags.DEFINE_multi_string("prompt", [], "What to answer; may be given several times.")
-_PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "JSON lines with a field `prompt`, to answer all.")
+_PROMPT = flags.DEFINE_multi_string("prompt", [], "Text to answer; may be given several times.")
+_PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "JSONL file with a field `prompt`, to answer all.")
 _OUTPUT = flags.DEFINE_string(
     "output", None, "File for the answers to --prompt_file; default: standard output."
 )
@@ -44,7 +53,9 @@ _OBJECTIVE = flags.DEFINE_string(
     f"Ask in the form of this objective, or arm, of the run's mixture: {', '.join(OBJECTIVES)}. Default: "
     "prefix_lm, or else causal_lm. [MASK] in the prompt stands for a gap where the objective has gaps.",
 )
-_MAX_TOKENS = flags.DEFINE_integer("max_tokens", 64, "Most tokens of an answer.", lower_bound=1)
+_MAX_TOKENS = flags.DEFINE_integer(
+    "max_tokens", 64, "Largest number of tokens of an answer.", lower_bound=1
+)
 _TEMPERATURE = flags.DEFINE_float(
     "temperature", 0.0, "Divides the logits; 0: the most probable token, always."
 )
@@ -63,11 +74,12 @@ _STOP = flags.DEFINE_multi_string(
 _STOP_TOKEN = flags.DEFINE_multi_string(
     "stop_token", [], "Special token, e.g. [SEP], that ends an answer besides [EOS] and [DONE]."
 )
-_BATCH = flags.DEFINE_integer("batch", 8, "Answers that are written at a time.", lower_bound=1)
+_BATCH = flags.DEFINE_integer("batch", 8, "Answers that are generated at a time.", lower_bound=1)
 _LENGTH_LIMIT = flags.DEFINE_integer(
     "length_limit",
     None,
-    "Most tokens of prompt and answer. Default: with attention the rows of training, otherwise no limit.",
+    "Largest number of tokens of prompt and answer. Default: with attention the length of training's rows, "
+    "otherwise no limit.",
     lower_bound=1,
 )
 
@@ -76,8 +88,6 @@ _FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, P
 
 def run() -> None:
     """Load the model and answer."""
-    if (_WORKDIR.value is None) == (_MODEL.value is None):
-        raise PromptError("give either --workdir, a run, or --model, an exported folder")
     if bool(_PROMPT.value) == (_PROMPT_FILE.value is not None):
         raise PromptError("give either --prompt, which may be repeated, or --prompt_file")
     if _OUTPUT.value is not None and _PROMPT_FILE.value is None:
@@ -97,17 +107,14 @@ def run() -> None:
     if "" in _STOP.value:
         raise PromptError("--stop: found ''; allowed: text of at least one character")
     records = read_records(Path(_PROMPT_FILE.value)) if _PROMPT_FILE.value is not None else None
-    if _WORKDIR.value is not None:
-        trained = model_of_workdir(Path(_WORKDIR.value), _STEP.value)
-    else:
-        trained = model_of_folder(Path(_MODEL.value))
+    trained = _load_model()
     generator = Generator(
         trained.model,
         trained.params,
         num_tokens=NUM_SPECIAL_TOKENS + trained.tokenizer.num_pieces,
         sampling=sampling,
         stop_tokens=stop_tokens,
-        longest=_longest(trained),
+        max_length=_max_length(trained),
     )
     arm = choose_arm(trained.arms, _OBJECTIVE.value)
     texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
@@ -125,27 +132,40 @@ def run() -> None:
     else:
         settings = _digest(trained, arm.name, stop_tokens)
         _answer_file(generator, trained, prompts, records, settings)
-    for line in summary(generator):
+    for line in describe_generation(generator.model, generator.times):
         print(line, file=sys.stderr)
 
 
-def _longest(trained: TrainedModel) -> int | None:
-    """Return the tokens that a row may have: attention has seen the positions of training's rows alone."""
+def _load_model() -> TrainedModel:
+    """Return the model of --workdir or --model.
+
+    Raises:
+        PromptError: both flags are given, or none.
+    """
+    if _WORKDIR.value is not None and _MODEL.value is None:
+        return model_of_workdir(Path(_WORKDIR.value), _STEP.value)
+    if _MODEL.value is not None and _WORKDIR.value is None:
+        return model_of_folder(Path(_MODEL.value))
+    raise PromptError("give either --workdir, a run, or --model, an exported folder")
+
+
+def _max_length(trained: TrainedModel) -> int | None:
+    """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
     if _LENGTH_LIMIT.value is not None:
         return _LENGTH_LIMIT.value
-    return trained.config.batching.length if state_grows(trained.model) else None
+    return trained.config.batching.length if cache_grows(trained.model) else None
 
 
 def _answer_on_terminal(generator: Generator, trained: TrainedModel, prompts: Sequence[Prompt]) -> None:
-    """Show one answer as it is written; several one after the other, each under its number."""
-    asked = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
-    if len(asked) == 1:
-        _write(generator, trained, asked, lambda _, text: print(text, end="", flush=True))
+    """Stream one answer as it is decoded; print several one after the other, each under its number."""
+    requests = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
+    if len(requests) == 1:
+        _generate(generator, trained, requests, lambda _, text: print(text, end="", flush=True))
         print()
         return
-    for first in range(0, len(asked), _BATCH.value):
-        written = _write(generator, trained, asked[first : first + _BATCH.value])
-        for number, answer in enumerate(written, start=first):
+    for first in range(0, len(requests), _BATCH.value):
+        answers = _generate(generator, trained, requests[first : first + _BATCH.value])
+        for number, answer in enumerate(answers, start=first):
             prompt, sample = divmod(number, _SAMPLES.value)
             print(f"--- prompt {prompt + 1}, sample {sample + 1}\n{answer.text}", flush=True)
 
@@ -154,11 +174,11 @@ def _answer_file(
     generator: Generator,
     trained: TrainedModel,
     prompts: Sequence[Prompt],
-    records: Sequence[dict],
+    records: Sequence[Record],
     settings: str,
 ) -> None:
-    """Write a line for each record and sample, in order, after the lines that are there already."""
-    asked = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
+    """Write a line for each record and sample, in order, after the lines of an earlier start."""
+    requests = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
     expected = [
         {**record, "sample": sample, "settings": settings}
         for record in records
@@ -166,24 +186,24 @@ def _answer_file(
     ]
     done = 0
     if _OUTPUT.value is not None:
-        done = finished_lines(Path(_OUTPUT.value), expected)
+        done = count_finished_lines(Path(_OUTPUT.value), expected)
         if done:
             print(f"{_OUTPUT.value}: going on after line {done}", file=sys.stderr)
-    for first in range(done, len(asked), _BATCH.value):
-        written = _write(generator, trained, asked[first : first + _BATCH.value])
-        answers = (
+    for first in range(done, len(requests), _BATCH.value):
+        answers = _generate(generator, trained, requests[first : first + _BATCH.value])
+        lines = to_jsonl(
             {
                 **expected[first + number],
                 "generated": answer.text,
                 "generated_tokens": answer.tokens,
                 "stopped_by": answer.stopped_by,
             }
-            for number, answer in enumerate(written)
+            for number, answer in enumerate(answers)
         )
         if _OUTPUT.value is None:
-            print(as_lines(answers), end="", flush=True)
+            print(lines, end="", flush=True)
         else:
-            _append(Path(_OUTPUT.value), as_lines(answers))
+            _append(Path(_OUTPUT.value), lines)
 
 
 def _append(path: Path, lines: str) -> None:
@@ -194,20 +214,25 @@ def _append(path: Path, lines: str) -> None:
         raise PromptError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _write(generator, trained, asked, show=None) -> list[WrittenText]:
-    return write_texts(
+def _generate(
+    generator: Generator,
+    trained: TrainedModel,
+    requests: Sequence[tuple[Prompt, int]],
+    show: Callable[[int, str], None] | None = None,
+) -> list[TextAnswer]:
+    return generate_texts(
         generator,
         trained.tokenizer,
-        [prompt for prompt, _ in asked],
+        [prompt for prompt, _ in requests],
         max_tokens=_MAX_TOKENS.value,
-        seeds=[_SEED.value + sample for _, sample in asked],
+        seeds=[_SEED.value + sample for _, sample in requests],
         stop_strings=_STOP.value,
         show=show,
     )
 
 
 def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
-    """Return a short name of everything that an answer depends on besides its prompt and sample."""
+    """Return a short hash of everything that an answer depends on besides its prompt and sample."""
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     parts = [
         trained.origin,
@@ -222,7 +247,7 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse flags and answer; a fault of the user's is told in one line."""
+    """Parse flags and answer; print a user's error as one line."""
     if len(arguments) > 1:
         raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
@@ -235,7 +260,7 @@ def main(arguments: list[str]) -> None:
         print("birdie_jax.generate: stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # Who reads the answers wants no more of them; Python would complain again when it flushes.
+        # The reader of the answers has closed the pipe; Python would raise again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

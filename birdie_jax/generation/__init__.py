@@ -1,29 +1,25 @@
-"""Generation: prompts are read in both directions once, then answers are written token by token."""
+"""Generation: prompts are prefilled once, bidirectionally where the model can, then answers are decoded."""
 
-from birdie_jax.generation.generator import (
-    STOP_TOKENS,
-    Answer,
-    Generator,
-    PromptTooLong,
-    Times,
-    answer_of,
-    generate,
-)
+from birdie_jax.generation.cache_size import cache_bytes, cache_grows
+from birdie_jax.generation.generator import STOP_TOKENS, Answer, Generator, PromptTooLong, generate
 from birdie_jax.generation.prompt import Prompt
+from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt
 from birdie_jax.generation.sampling import GREEDY, Sampling
-from birdie_jax.generation.state_size import state_bytes, state_grows
+from birdie_jax.generation.timing import GenerationTimes
 
 __all__ = [
     "GREEDY",
     "STOP_TOKENS",
     "Answer",
+    "GenerationTimes",
     "Generator",
     "Prompt",
+    "PromptError",
     "PromptTooLong",
     "Sampling",
-    "Times",
-    "answer_of",
+    "cache_bytes",
+    "cache_grows",
+    "choose_arm",
     "generate",
-    "state_bytes",
-    "state_grows",
+    "make_prompt",
 ]

@@ -9,24 +9,24 @@ from jaxtyping import Bool, Int32
 
 from birdie_jax.vocabulary import PADDING, START
 
-_SHORTEST = 32
+_MIN_LENGTH = 32
 
 
 class Prompt(NamedTuple):
-    """What an answer continues.
+    """The tokens that an answer continues.
 
     Attributes:
-        context: int32 [context], read in both directions.
-        begun: int32 [begun], the beginning of the answer where it is given, read after the start token.
+        context: int32 [context], the tokens that the model sees bidirectionally.
+        target_prefix: int32 [prefix], the given beginning of the answer, which follows the start token.
     """
 
     context: Int32[np.ndarray, " context"]
-    begun: Int32[np.ndarray, " begun"]
+    target_prefix: Int32[np.ndarray, " prefix"]
 
     @property
     def tokens(self) -> Int32[np.ndarray, " tokens"]:
-        """What the model reads before it writes: context, start token, beginning of the answer."""
-        return np.concatenate([self.context, np.array([START], np.int32), self.begun])
+        """What is prefilled: context, start token, target prefix."""
+        return np.concatenate([self.context, np.array([START], np.int32), self.target_prefix])
 
     @property
     def fingerprint(self) -> int:
@@ -38,7 +38,7 @@ class PaddedPrompts(NamedTuple):
     """Prompts as arrays [rows, length], each at the right end of its row.
 
     Attributes:
-        tokens: int32, padding to the left.
+        tokens: int32, the prompts' tokens, with padding to the left.
         bidirectional: bool, true on contexts.
         segment_ids: int32, 1 on prompts and 0 on padding.
     """
@@ -48,15 +48,15 @@ class PaddedPrompts(NamedTuple):
     segment_ids: Int32[np.ndarray, "rows length"]
 
 
-def padded(prompts: Sequence[Prompt], rows: int) -> PaddedPrompts:
-    """Lay prompts out side by side; rows beyond the prompts hold a start token alone.
+def pad_prompts(prompts: Sequence[Prompt], rows: int) -> PaddedPrompts:
+    """Return the prompts as a batch; rows beyond the prompts hold a start token alone.
 
     To the left of a prompt padding changes nothing: no state enters the prompt's first token, and the
     model's cache is that after the last token of every row.
     """
     filler = Prompt(np.empty(0, np.int32), np.empty(0, np.int32))
     given = [*prompts, *[filler] * (rows - len(prompts))]
-    length = bucket(max(len(prompt.tokens) for prompt in given))
+    length = bucket_length(max(len(prompt.tokens) for prompt in given))
     tokens = np.full((rows, length), PADDING, np.int32)
     bidirectional = np.zeros((rows, length), bool)
     segment_ids = np.zeros((rows, length), np.int32)
@@ -68,13 +68,13 @@ def padded(prompts: Sequence[Prompt], rows: int) -> PaddedPrompts:
     return PaddedPrompts(tokens, bidirectional, segment_ids)
 
 
-def bucket(length: int) -> int:
+def bucket_length(length: int) -> int:
     """Return the padded length of a prompt: the next of 32, 48, 64, 96, 128, 192, ...
 
     So all prompts up to a million tokens need 31 compiled programs, and no prompt of 32 tokens or more is
     padded by more than half of its length.
     """
-    size = _SHORTEST
+    size = _MIN_LENGTH
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return size

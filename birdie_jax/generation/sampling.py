@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 Scores = Float[Array, "rows vocab"]
 
@@ -16,15 +16,19 @@ _ORDER_OF_EXCLUDED = -0x7F800001
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the choice, in the order in which they are applied.
+    """The rule by which the next token is chosen, its parts in the order in which they are applied.
 
     Attributes:
-        temperature: divides the logits; 0 chooses the most probable token (greedy).
-        top_k: only the k most probable tokens, with all that tie with the last of them; 0 = all.
-        top_p: of these, renormalised, the smallest set of most probable tokens that holds this much
-            probability (nucleus sampling; Holtzman et al. 2020, section 3.1); 1 = all.
-        min_p: of these, the tokens at least this share as probable as the most probable one (Nguyen et
-            al. 2024, section 3); 0 = all.
+        temperature: the divisor of the logits; 0 chooses the most probable token (greedy).
+        top_k: the number of most probable tokens that are kept, with all that tie with the last of them;
+            0 = all.
+        top_p: the probability that the smallest set of most probable tokens has to hold, of the tokens kept
+            so far, renormalised (nucleus sampling; Holtzman et al. 2020, section 3.1); 1 = all.
+        min_p: the smallest probability of a token that is kept, as a share of the most probable token's
+            (Nguyen et al. 2024, section 3); 0 = all.
+
+    Raises:
+        ValueError: a field is outside its range, or greedy choice is combined with a filter.
     """
 
     temperature: float = 0.0
@@ -58,67 +62,69 @@ def _require(ok: bool, field: str, value: float | int, allowed: str) -> None:
 GREEDY = Sampling()
 
 
-def filtered(logits: Scores, sampling: Sampling) -> Scores:
+def filter_logits(logits: Scores, sampling: Sampling) -> Scores:
     """Return the logits that `sampling` draws from, minus infinity where a filter excludes a token.
 
     Args:
         logits: float32, minus infinity on tokens that are excluded already.
-        sampling: settings with a temperature above 0.
+        sampling: the rule, with a temperature above 0.
     """
     scores = logits / sampling.temperature
     if sampling.top_k:
-        least = _least_score(scores, jnp.ones_like(scores), sampling.top_k)
-        scores = jnp.where(scores >= least, scores, _EXCLUDED)
+        threshold = _threshold_score(scores, jnp.ones_like(scores), sampling.top_k)
+        scores = jnp.where(scores >= threshold, scores, _EXCLUDED)
     if sampling.top_p < 1:
-        least = _least_score(scores, jax.nn.softmax(scores, axis=-1), sampling.top_p)
-        scores = jnp.where(scores >= least, scores, _EXCLUDED)
+        threshold = _threshold_score(scores, jax.nn.softmax(scores, axis=-1), sampling.top_p)
+        scores = jnp.where(scores >= threshold, scores, _EXCLUDED)
     if sampling.min_p:
-        least = jnp.max(scores, axis=-1, keepdims=True) + math.log(sampling.min_p)
-        scores = jnp.where(scores >= least, scores, _EXCLUDED)
+        threshold = jnp.max(scores, axis=-1, keepdims=True) + math.log(sampling.min_p)
+        scores = jnp.where(scores >= threshold, scores, _EXCLUDED)
     return scores
 
 
-def _least_score(scores: Scores, weights: Scores, enough: float | int) -> Float[Array, "rows 1"]:
-    """Return the greatest score such that the tokens with at least it have `enough` weight together.
+def _threshold_score(scores: Scores, weights: Scores, min_weight: float | int) -> Float[Array, "rows 1"]:
+    """Return the greatest score such that the tokens with at least that score weigh `min_weight` or more.
 
     Found by bisection over all floats, in 32 sums over the vocabulary, where a sort would order all of it
-    for every token that is written. Minus infinity if all have not enough.
+    for every token. Minus infinity if all tokens together weigh less.
     """
     bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
     # As integers, negative floats come in reverse order.
     order = bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
 
-    def halve(_, bounds):
+    def bisect(_, bounds):
         low, high = bounds
         middle = (low | high) - ((low ^ high) >> 1)
-        held = jnp.sum(jnp.where(order >= middle, weights, 0), axis=-1, keepdims=True)
-        return jnp.where(held >= enough, middle, low), jnp.where(held >= enough, high, middle - 1)
+        weight = jnp.sum(jnp.where(order >= middle, weights, 0), axis=-1, keepdims=True)
+        return jnp.where(weight >= min_weight, middle, low), jnp.where(
+            weight >= min_weight, high, middle - 1
+        )
 
     rows = (scores.shape[0], 1)
     bounds = (jnp.full(rows, _ORDER_OF_EXCLUDED, jnp.int32), jnp.max(order, axis=-1, keepdims=True))
-    low, _ = jax.lax.fori_loop(0, 32, halve, bounds)
+    low, _ = jax.lax.fori_loop(0, 32, bisect, bounds)
     return jax.lax.bitcast_convert_type(low ^ ((low >> 31) & jnp.int32(0x7FFFFFFF)), jnp.float32)
 
 
-def choose(
+def sample_tokens(
     logits: Scores,
     allowed: Bool[Array, " vocab"],
-    keys: Array,
-    places: Int[Array, " rows"],
+    keys: Key[Array, " rows"],
+    indices: Int[Array, " rows"],
     sampling: Sampling,
 ) -> Int[Array, " rows"]:
     """Return the next token of each row.
 
     Args:
         logits: float32.
-        allowed: the tokens that may be chosen.
-        keys: [rows], a random key for each row's whole answer.
-        places: index within the answer of the token to choose. A row's token depends on its own logits, key
-            and place alone, so that what other rows do, and where the loop was cut, changes nothing.
-        sampling: settings.
+        allowed: true on the tokens that may be chosen.
+        keys: the random key of each row's whole answer.
+        indices: the index within the answer of the token to choose. A row's token depends on its own
+            logits, key and index alone, so that neither other rows nor the division into chunks change it.
+        sampling: the rule.
     """
     logits = jnp.where(allowed, logits, _EXCLUDED)
     if sampling.greedy:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    place_keys = jax.vmap(jax.random.fold_in)(keys, places)
-    return jax.vmap(jax.random.categorical)(place_keys, filtered(logits, sampling)).astype(jnp.int32)
+    token_keys = jax.vmap(jax.random.fold_in)(keys, indices)
+    return jax.vmap(jax.random.categorical)(token_keys, filter_logits(logits, sampling)).astype(jnp.int32)

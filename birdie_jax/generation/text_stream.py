@@ -1,4 +1,4 @@
-"""Tokens that arrive a few at a time become text that is shown at once and never has to be taken back."""
+"""Streamed tokens as text: every part is final when it is returned."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,44 +10,44 @@ _REPLACEMENT = "\ufffd"
 
 
 class TextStream:
-    """The text of one answer: all that was returned, joined, is `tokenizer.decode` of all tokens.
+    """The text of one answer: the returned parts, joined, are `tokenizer.decode` of all tokens.
 
-    A character whose bytes are several tokens is held back until it is whole. Each call costs time in
-    proportion to the tokens that are new.
+    A character whose bytes are several tokens is held back until it is complete. Each call costs time in
+    proportion to the new tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        # Tokens shown last: a piece after them may be written otherwise than at the beginning of a text.
-        self._before: list[int] = []
+        # The tokens returned last: the next piece may decode differently than at the beginning of a text.
+        self._context: list[int] = []
         self._held: list[int] = []
 
     def push(self, tokens: Iterable[int]) -> str:
-        """Take in further tokens; return the text that is certain now."""
+        """Add tokens; return the text that is final now."""
         parts = []
         for token in tokens:
             if token >= NUM_SPECIAL_TOKENS:
                 self._held.append(token)
             else:
-                parts += [self._settle(), special_token_name(token)]
-                self._before = []
+                parts += [self._flush(), special_token_name(token)]
+                self._context = []
         text = self._new_text()
         if not text.endswith(_REPLACEMENT):
-            parts.append(self._settle())
+            parts.append(self._flush())
         return "".join(parts)
 
     def finish(self) -> str:
         """Return what was held back: no token follows."""
-        return self._settle()
+        return self._flush()
 
     def _new_text(self) -> str:
-        shown = self._tokenizer.decode(self._before)
-        return self._tokenizer.decode(self._before + self._held)[len(shown) :]
+        returned = self._tokenizer.decode(self._context)
+        return self._tokenizer.decode(self._context + self._held)[len(returned) :]
 
-    def _settle(self) -> str:
+    def _flush(self) -> str:
         text = self._new_text()
         # Pieces that gave no text, such as a space at the very beginning, may still matter to the next.
-        self._before = self._held if text else self._before + self._held
+        self._context = self._held if text else self._context + self._held
         self._held = []
         return text
 
@@ -56,7 +56,7 @@ class StopStrings:
     """Cuts a text before the first of some strings, wherever its parts begin and end.
 
     Attributes:
-        found: the string that ended the text, or None.
+        found: the string that ended the text; None so far.
     """
 
     def __init__(self, strings: Sequence[str]):
@@ -72,18 +72,18 @@ class StopStrings:
         self.found: str | None = None
 
     def push(self, text: str) -> str:
-        """Take in further text; return what certainly precedes every stop string."""
+        """Add text; return the part that is certain to precede every stop string."""
         if self.found is not None:
             return ""
         text = self._held + text
-        places = [(text.find(string), -len(string), string) for string in self._strings if string in text]
-        if places:
-            place, _, self.found = min(places)
+        matches = [(text.find(string), -len(string), string) for string in self._strings if string in text]
+        if matches:
+            position, _, self.found = min(matches)
             self._held = ""
-            return text[:place]
-        keep = max((_overlap(text, string) for string in self._strings), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+            return text[:position]
+        held = max((_overlap(text, string) for string in self._strings), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
     def finish(self) -> str:
         """Return what was held back: no text follows."""
@@ -92,7 +92,7 @@ class StopStrings:
 
 
 def _overlap(text: str, string: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `string`, but not all of it."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `string`."""
     for length in range(min(len(text), len(string) - 1), 0, -1):
         if text.endswith(string[:length]):
             return length

@@ -1,7 +1,14 @@
 """Models as folders that other programs can read: model.safetensors, config.json, tokenizer.model."""
 
-from birdie_jax.interop.errors import InteropError
-from birdie_jax.interop.folder import ReadModel, read_model, write_model
-from birdie_jax.interop.names import from_names, to_names
+from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.interop.model_folder import ExportedModel, read_model, write_model
+from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 
-__all__ = ["InteropError", "ReadModel", "from_names", "read_model", "to_names", "write_model"]
+__all__ = [
+    "ExportedModel",
+    "InteropError",
+    "name_parameters",
+    "parameters_from_names",
+    "read_model",
+    "write_model",
+]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 
-from birdie_jax.interop.errors import InteropError
+from birdie_jax.interop.interop_error import InteropError
 
 TYPES = ("float16", "bfloat16", "float32", "float64")
 _CHECKSUMS = "crc32"
@@ -48,9 +48,9 @@ def read_weights(
     """Return the tensors of `path`, which must be just those of `shapes`; their types are the file's.
 
     Args:
-        path: of the file.
-        shapes: name -> shape of every tensor that the model has.
-        described_by: where the shapes come from, for messages.
+        path: the safetensors file.
+        shapes: name -> shape of every tensor of the model.
+        described_by: the source of the shapes, for messages.
 
     Raises:
         InteropError: the file cannot be read, is damaged, or holds other tensors.
@@ -80,10 +80,10 @@ def read_weights(
     return tensors
 
 
-def _check_names(path: Path, found: set[str], wanted: set[str], described_by: str) -> None:
+def _check_names(path: Path, found: set[str], expected: set[str], described_by: str) -> None:
     for names, what, other in (
-        (wanted - found, "lacks", f"which {described_by} asks for"),
-        (found - wanted, "holds", f"which is no part of what {described_by} describes"),
+        (expected - found, "lacks", f"which {described_by} asks for"),
+        (found - expected, "holds", f"which is no part of what {described_by} describes"),
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -100,7 +100,7 @@ def _tensor(path: Path, name: str, file: safe_open, kind: str) -> np.ndarray:
 
 
 def _checksums(path: Path, metadata: Mapping[str, str] | None) -> dict[str, int] | None:
-    """Return what was noted when the file was written; None for a file that another program wrote."""
+    """Return the checksums that were written with the file; None for a file of another program."""
     if not metadata or _CHECKSUMS not in metadata:
         return None
     try:
@@ -110,4 +110,4 @@ def _checksums(path: Path, metadata: Mapping[str, str] | None) -> dict[str, int]
 
 
 def _checksum(tensor: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)

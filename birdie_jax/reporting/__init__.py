@@ -1,6 +1,6 @@
-"""From a run's workdir to one page: what it learned, what the bandit chose, and what it cost."""
+"""The report of a run: one page that plots what its workdir has logged."""
 
-from birdie_jax.reporting.errors import RecordError
 from birdie_jax.reporting.page import write_report
+from birdie_jax.reporting.record_error import RecordError
 
 __all__ = ["RecordError", "write_report"]

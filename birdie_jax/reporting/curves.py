@@ -1,4 +1,4 @@
-"""From logged lines to the points of a plot: means over arms and lines, smoothing, decisions."""
+"""The points of a plot from logged lines: means over arms and lines, smoothing, decisions."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ Column = Float[np.ndarray, " lines"]
 ArmMatrix = Float[np.ndarray, "lines arms"]
 
 # Points of a training curve: about one every two pixels of a panel, whatever the length of the run.
-MOST_POINTS = 160
+MAX_POINTS = 160
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Binned:
     """Means of consecutive lines.
 
     Attributes:
-        steps: last step of each bin.
-        values: mean a bin and arm; NaN where the arm had no token.
-        lines_per_bin: how many lines a point stands for.
+        steps: the last step of each bin.
+        values: the mean of each bin and arm; NaN where the arm had no token.
+        lines_per_bin: the number of lines in a bin.
     """
 
     steps: Float[np.ndarray, " bins"]
@@ -28,13 +28,13 @@ class Binned:
     lines_per_bin: int
 
 
-def bin_lines(steps: Steps, values: ArmMatrix, weights: ArmMatrix, most: int = MOST_POINTS) -> Binned:
-    """Average runs of lines, weighted, to at most `most` points; non-finite values are left out."""
+def bin_lines(steps: Steps, values: ArmMatrix, weights: ArmMatrix, max_points: int = MAX_POINTS) -> Binned:
+    """Average runs of lines, weighted, to at most `max_points` points; non-finite values are left out."""
     used = np.isfinite(values).any(axis=1)
     steps, values, weights = steps[used], values[used], weights[used]
     if not len(steps):
         return Binned(np.zeros(0), np.zeros((0, values.shape[1])), 1)
-    per_bin = -(-len(steps) // most)
+    per_bin = -(-len(steps) // max_points)
     starts = np.arange(0, len(steps), per_bin)
     ends = np.append(starts[1:], len(steps)) - 1
     weights = np.where(np.isfinite(values) & np.isfinite(weights), weights, 0.0)
@@ -49,12 +49,12 @@ def token_weights(values: ArmMatrix, tokens: ArmMatrix) -> ArmMatrix:
     return tokens if np.isfinite(tokens).any() else np.ones_like(values)
 
 
-def bin_group(steps: Steps, values: ArmMatrix, weights: ArmMatrix, most: int = MOST_POINTS) -> Binned:
+def bin_group(steps: Steps, values: ArmMatrix, weights: ArmMatrix, max_points: int = MAX_POINTS) -> Binned:
     """As `bin_lines`, for the weighted mean over all columns: one column remains."""
     weights = np.where(np.isfinite(values) & np.isfinite(weights), weights, 0.0)
     total = weights.sum(axis=1, keepdims=True)
     mean = _divide((np.where(weights > 0, values, 0.0) * weights).sum(axis=1, keepdims=True), total)
-    return bin_lines(steps, mean, total, most)
+    return bin_lines(steps, mean, total, max_points)
 
 
 def mean_over_arms(values: Float[np.ndarray, "rows arms"]) -> Float[np.ndarray, " rows"]:

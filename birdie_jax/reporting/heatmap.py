@@ -1,7 +1,8 @@
-"""All arms at once: a row an arm, a column a decision, colour a quantity."""
+"""Heatmaps of all arms: a row for each arm, a column for each decision, a colour for each value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -26,16 +27,16 @@ _NAMES, _STRIP, _COLUMN, _GAP, _TOP, _BOTTOM = 268, 8, 290, 14, 46, 24  # points
 
 
 @dataclass(frozen=True)
-class Heat:
-    """One quantity.
+class Heatmap:
+    """One quantity of all arms at all decisions.
 
     Attributes:
-        title: with its unit.
-        values: white where NaN.
-        norm: from values to 0..1.
-        colours: from 0..1 to colours.
-        ticks: values marked on the colour bar.
-        tick_labels: what is written at them.
+        title: the name of the quantity, with its unit.
+        values: the values; white where NaN.
+        norm: the function from values to 0..1.
+        colours: the function from 0..1 to colours.
+        ticks: the values marked on the colour bar.
+        tick_labels: the labels of the ticks.
     """
 
     title: str
@@ -46,14 +47,14 @@ class Heat:
     tick_labels: tuple[str, ...]
 
 
-def probability_heat(values: Float[np.ndarray, "decisions arms"]) -> Heat:
+def probability_heatmap(values: Float[np.ndarray, "decisions arms"]) -> Heatmap:
     """Return the sampling probabilities on a logarithmic scale of three decades below the largest one."""
     high = float(np.nanmax(values))
     low = max(float(np.nanmin(np.where(values > 0, values, np.nan))), high / 1000)
     if low == high:
         low = high / 10
     middle = (low * high) ** 0.5
-    return Heat(
+    return Heatmap(
         "Sampling probability after the decision (log scale)",
         np.where(np.isnan(values), np.nan, np.clip(values, low, high)),
         LogNorm(low, high),
@@ -63,10 +64,10 @@ def probability_heat(values: Float[np.ndarray, "decisions arms"]) -> Heat:
     )
 
 
-def reward_heat(values: Float[np.ndarray, "decisions arms"]) -> Heat:
+def reward_heatmap(values: Float[np.ndarray, "decisions arms"]) -> Heatmap:
     """Return the rewards on a scale that is symmetric about 0."""
     high = float(np.nanmax(np.abs(values))) or 1.0
-    return Heat(
+    return Heatmap(
         "Reward",
         values,
         TwoSlopeNorm(0.0, -high, high),
@@ -76,14 +77,14 @@ def reward_heat(values: Float[np.ndarray, "decisions arms"]) -> Heat:
     )
 
 
-def loss_heat(values: Float[np.ndarray, "decisions arms"]) -> Heat:
+def loss_heatmap(values: Float[np.ndarray, "decisions arms"]) -> Heatmap:
     """Return the validation losses, on a logarithmic scale if they span as much as that of the plots."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if low == high:
         low, high = low - 0.5, high + 0.5
     log = spans_widely([values])
     ticks = (low, (low * high) ** 0.5 if log else (low + high) / 2, high)
-    return Heat(
+    return Heatmap(
         "Validation loss (nats a token" + (", log scale)" if log else ")"),
         values,
         LogNorm(low, high) if log else Normalize(low, high),
@@ -93,24 +94,24 @@ def loss_heat(values: Float[np.ndarray, "decisions arms"]) -> Heat:
     )
 
 
-def heatmap(
-    heats: Sequence[Heat],
+def draw_heatmaps(
+    heatmaps: Sequence[Heatmap],
     names: Sequence[str],
     classes: Sequence[int],
     steps: Int[np.ndarray, " decisions"],
 ) -> str:
-    """Return the SVG of `heats` side by side, one row an arm.
+    """Return the SVG of `heatmaps` side by side, one row an arm.
 
     Args:
-        heats: quantities, at least one.
-        names: of the arms, in the order of the columns of each quantity.
-        classes: index of each arm's class; arms of a class are brought together.
-        steps: train step of each decision.
+        heatmaps: at least one quantity.
+        names: the names of the arms, in the order of the columns of each quantity.
+        classes: the index of each arm's class; arms of a class are brought together.
+        steps: the train step of each decision.
     """
-    order = np.argsort(np.array(classes), kind="stable")
+    order: list[int] = np.argsort(np.array(classes), kind="stable").tolist()
     row_height = 10.5 if len(names) > 40 else 18.0
     height = _TOP + _BOTTOM + row_height * len(names)
-    width = _NAMES + _STRIP + len(heats) * (_COLUMN + _GAP)
+    width = _NAMES + _STRIP + len(heatmaps) * (_COLUMN + _GAP)
     figure = Figure((width / 72, height / 72))
 
     def axes_at(left: Length, bottom: Length, across: Length, up: Length) -> Axes:
@@ -118,11 +119,11 @@ def heatmap(
 
     sorted_classes = [classes[arm] for arm in order]
     borders = [row for row in range(1, len(order)) if sorted_classes[row] != sorted_classes[row - 1]]
-    for column, heat in enumerate(heats):
+    for column, heatmap in enumerate(heatmaps):
         left = _NAMES + _STRIP + column * (_COLUMN + _GAP)
         axes = axes_at(left, _BOTTOM, _COLUMN, row_height * len(names))
-        image = np.ma.masked_invalid(heat.values[:, order].T)
-        axes.imshow(image, aspect="auto", interpolation="none", norm=heat.norm, cmap=heat.colours)
+        image = np.ma.masked_invalid(heatmap.values[:, order].T)
+        axes.imshow(image, aspect="auto", interpolation="none", norm=heatmap.norm, cmap=heatmap.colours)
         _bare(axes)
         for border in borders:
             axes.axhline(border - 0.5, color=PANEL, linewidth=1.6)
@@ -132,12 +133,12 @@ def heatmap(
             x = {"left": -0.5, "right": mark + 0.5, "center": float(mark)}[edge]
             text = f"step {steps[mark]:,}" if mark == 0 else f"{steps[mark]:,}"
             _write(axes, text, (x, 0), ("data", "axes fraction"), (0, -13), size=9, ha=edge)
-        _colour_bar(figure, axes_at(left, height - 30, _COLUMN, 7), heat)
+        _colour_bar(figure, axes_at(left, height - 30, _COLUMN, 7), heatmap)
         if column == 0:
             _name_rows(axes, [names[arm] for arm in order], sorted_classes, _STRIP + 4, row_height)
             _class_strip(axes_at(_NAMES, _BOTTOM, _STRIP - 3, row_height * len(names)), sorted_classes)
     return inline_svg(
-        figure, "Arms by decisions: " + "; ".join(heat.title for heat in heats), [], 1.08 * width
+        figure, "Arms by decisions: " + "; ".join(heatmap.title for heatmap in heatmaps), [], 1.08 * width
     )
 
 
@@ -159,16 +160,16 @@ def _class_strip(axes: Axes, classes: Sequence[int]) -> None:
     _bare(axes)
 
 
-def _colour_bar(figure: Figure, axes: Axes, heat: Heat) -> None:
+def _colour_bar(figure: Figure, axes: Axes, heatmap: Heatmap) -> None:
     ramp = np.linspace(0, 1, 128)[None]
     axes.imshow(
-        ramp, aspect="auto", interpolation="none", cmap=heat.colours, vmin=0, vmax=1, extent=(0, 1, 0, 1)
+        ramp, aspect="auto", interpolation="none", cmap=heatmap.colours, vmin=0, vmax=1, extent=(0, 1, 0, 1)
     )
     _bare(axes)
-    axes.set_title(heat.title, fontsize=10.5, color=QUIET, loc="left", pad=5)
-    for index, (tick, label) in enumerate(zip(heat.ticks, heat.tick_labels, strict=True)):
+    axes.set_title(heatmap.title, fontsize=10.5, color=QUIET, loc="left", pad=5)
+    for index, (tick, label) in enumerate(zip(heatmap.ticks, heatmap.tick_labels, strict=True)):
         place = ("left", "center", "right")[index]
-        at = (float(heat.norm(tick)), 0)
+        at = (float(heatmap.norm(tick)), 0)
         _write(axes, label, at, ("data", "data"), (0, -2), size=8.5, ha=place, va="top")
 
 
@@ -183,7 +184,7 @@ def _write(
     **how: str,
 ) -> None:
     """Write `text` at a point, shifted by so many points of print."""
-    style = {"color": QUIET, "fontsize": size} | how
+    style: dict[str, Any] = {"color": QUIET, "fontsize": size} | how
     axes.annotate(text, at, xycoords=coordinates, xytext=shift, textcoords="offset points", **style)
 
 
@@ -197,5 +198,5 @@ def _bare(axes: Axes) -> None:
 
 def _shortened(name: str, font_size: Length) -> str:
     """Cut a name that is wider than its column near its beginning: arms mostly differ towards the end."""
-    most = int((_NAMES - 8) / (0.58 * font_size))
-    return name if len(name) <= most else f"{name[:12]}…{name[13 - most :]}"
+    max_length = int((_NAMES - 8) / (0.58 * font_size))
+    return name if len(name) <= max_length else f"{name[:12]}…{name[13 - max_length :]}"

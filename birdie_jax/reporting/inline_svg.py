@@ -1,8 +1,7 @@
-"""A matplotlib figure as SVG that stands inside a page: no outside names, no ids that clash, small."""
+"""A matplotlib figure as small SVG inside a page, without outside names or ids of other figures."""
 
 import html
 import io
-import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from matplotlib.figure import Figure
 
 from birdie_jax.reporting.theme import resolve_colours
 
-TIP = "tip-"  # an artist with the gid tip-3 gets the fourth text of `tips` as its tooltip
+TOOLTIP = "tip-"  # an artist with the gid tip-3 gets the fourth text of `tooltips` as its tooltip
+FIGURE_ID = "@figure@"  # the prefix of all ids of a figure, which the page replaces by a unique one
 
-_numbers = itertools.count()
 _PATH = re.compile(r' d="([^"]*)"')
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _FONT_FAMILY = re.compile(r"font-family: [^;\"]*;? ?")
@@ -25,8 +24,8 @@ _ROTATE_0 = re.compile(r' transform="rotate\(-0 [^"]*"')
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Draw and save figures within this: matplotlib's own defaults, whatever a user's matplotlibrc says."""
+def default_style() -> Iterator[None]:
+    """Within this context, draw and save figures with matplotlib's defaults, not a user's matplotlibrc."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
@@ -35,14 +34,14 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def inline_svg(figure: Figure, label: str, tips: list[str], widest: float | None = None) -> str:
+def inline_svg(figure: Figure, label: str, tooltips: list[str], max_width: float | None = None) -> str:
     """Return `figure` as an `<svg>` element for a page.
 
     Args:
-        figure: drawn in the code colours of `theme`.
-        label: what a screen reader says of it.
-        tips: tooltips of the artists whose gid is `TIP` and their index here.
-        widest: pixels beyond which it does not grow with the page.
+        figure: a figure drawn in the code colours of `theme`; its ids begin with `FIGURE_ID`.
+        label: the description for screen readers.
+        tooltips: the tooltips of the artists whose gid is `TOOLTIP` and their index here.
+        max_width: the width in pixels beyond which the figure does not grow with the page.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -52,24 +51,22 @@ def inline_svg(figure: Figure, label: str, tips: list[str], widest: float | None
     assert view_box is not None  # matplotlib always writes one
     # The figure's own style element would apply to the whole page; the style sheet has its rule.
     body = svg[svg.index("</defs>") + len("</defs>") :]
-    # One prefix a figure, because ids are shared by the whole page.
-    prefix = f"s{next(_numbers)}"
 
     def group(match: re.Match[str]) -> str:
-        if not match[1].startswith(TIP):
+        if not match[1].startswith(TOOLTIP):
             return f"<g{match[2]}>"
-        tip = html.escape(tips[int(match[1].removeprefix(TIP))])
-        return f'<g class="tip"{match[2]}><title>{tip}</title>'
+        tooltip = html.escape(tooltips[int(match[1].removeprefix(TOOLTIP))])
+        return f'<g class="tip"{match[2]}><title>{tooltip}</title>'
 
-    body = _KEPT_ID.sub(rf'\1 id="{prefix}\2"', body)
-    body = _REFERENCE.sub(rf"\1#{prefix}", body)
+    body = _KEPT_ID.sub(rf'\1 id="{FIGURE_ID}\2"', body)
+    body = _REFERENCE.sub(rf"\1#{FIGURE_ID}", body)
     body = body.replace("xlink:href", "href")
     body = _GROUP.sub(group, body)
     body = _FONT_FAMILY.sub("", body)
     body = _ROTATE_0.sub("", body)
     body = _PATH.sub(lambda match: f' d="{_short_path(match[1])}"', body)
     body = re.sub(r">\s+<", "><", resolve_colours(body))
-    size = f' style="max-width:{widest:.0f}px"' if widest else ""
+    size = f' style="max-width:{max_width:.0f}px"' if max_width else ""
     return f'<svg viewBox="{view_box[1]}"{size} role="img" aria-label="{html.escape(label)}">{body.strip()}'
 
 

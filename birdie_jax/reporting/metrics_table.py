@@ -1,26 +1,18 @@
-"""metrics.jsonl as columns: one array a scalar, and one matrix of lines and arms an arm's quantity."""
+"""metrics.jsonl as columns: one array for each scalar, one matrix [lines, arms] for each arm quantity."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 from jaxtyping import Float, Int
 
-from birdie_jax.reporting.errors import RecordError
+from birdie_jax.metric_names import ARM_PREFIX, DECISION_QUANTITIES, TRAINING_QUANTITIES
+from birdie_jax.reporting.record_error import RecordError
 
-ARM_PREFIX = "arm/"
-ARM_FIELDS = (
-    "loss",
-    "accuracy",
-    "probability",
-    "tokens",
-    "reward",
-    "validation_loss",
-    "validation_accuracy",
-)
+ARM_QUANTITIES = (*TRAINING_QUANTITIES, *DECISION_QUANTITIES)
 
 
 @dataclass(frozen=True)
@@ -28,10 +20,11 @@ class MetricsTable:
     """The lines of metrics.jsonl in the order of their steps; NaN where a line lacks a value.
 
     Attributes:
-        steps: train step of each line, strictly increasing.
-        scalars: column of each scalar of the run as a whole, e.g. `loss`.
-        arm_values: for each of `ARM_FIELDS` and any other field that was logged, its value a line and arm.
-        notices: what a reader of the page should know about the file.
+        steps: the train step of each line, strictly increasing.
+        scalars: the column of each scalar of the run as a whole, e.g. `loss`.
+        arm_values: the matrix [lines, arms] of each of `ARM_QUANTITIES` and any other quantity that was
+            logged.
+        notices: sentences about the file for the readers of the page.
     """
 
     steps: Int[np.ndarray, " lines"]
@@ -44,24 +37,24 @@ class MetricsTable:
         return self.scalars.get(name, np.full(len(self.steps), np.nan))
 
 
-def read_metrics(path: Path, arm_names: Iterable[str]) -> MetricsTable:
+def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
     """Read the metrics.jsonl at `path`.
 
     A run that was killed and started again repeats steps: a line replaces what earlier lines said of its
     step and of later ones. A last line that is not JSON, as a killed process leaves it, is left out with
-    a notice.
+    a notice. Where the arms are not known, their scalars are columns like all others.
 
     Raises:
         RecordError: the file is missing or has no line, or a line is damaged or names an unknown arm.
     """
     arm_index = {name: index for index, name in enumerate(arm_names)}
-    if not path.is_file():
+    if not path.exists():
         raise RecordError(f"{path}: missing; allowed: the file that train writes, one JSON object a line")
     lines = path.read_bytes().splitlines()
     records: list[dict[str, Any]] = []
     notices: list[str] = []
     superseded = 0
-    columns: dict[str, tuple[str, int]] = {}  # key -> (field, arm), or (key, -1) for a scalar of the run
+    columns: dict[str, tuple[str, int]] = {}  # key -> (quantity, arm), or (key, -1) for a scalar
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -87,6 +80,8 @@ def read_metrics(path: Path, arm_names: Iterable[str]) -> MetricsTable:
         raise RecordError(
             f"{path}: found {len(lines)} lines, none readable; allowed: at least one JSON object"
         )
+    if not arm_index and any(key.startswith(ARM_PREFIX) for key in columns):
+        notices.append("The workdir has no arms.json: the scalars of arms are shown as they were logged.")
     if superseded:
         notices.append(
             f"{superseded} lines of {path.name} belong to an attempt that was resumed from before them."
@@ -107,15 +102,15 @@ def _check_line(
             raise RecordError(f"{where}: {key}: found {_excerpt(value)}; allowed: a number")
         if key in columns or key == "step":
             continue
-        if not key.startswith(ARM_PREFIX):
+        if not arm_index or not key.startswith(ARM_PREFIX):
             columns[key] = (key, -1)
             continue
-        name, slash, arm_field = key.removeprefix(ARM_PREFIX).rpartition("/")
+        name, slash, quantity = key.removeprefix(ARM_PREFIX).rpartition("/")
         if not slash or name not in arm_index:
             raise RecordError(
                 f"{where}: {key}: found arm {name!r}; allowed: arm/<name>/<quantity> of an arm in arms.json"
             )
-        columns[key] = (arm_field, arm_index[name])
+        columns[key] = (quantity, arm_index[name])
 
 
 def _as_columns(
@@ -123,7 +118,7 @@ def _as_columns(
 ) -> MetricsTable:
     shape = (len(records), arms)
     scalars = {name: np.full(len(records), np.nan) for name, arm in columns.values() if arm < 0}
-    arm_values = {name: np.full(shape, np.nan) for name in ARM_FIELDS}
+    arm_values = {name: np.full(shape, np.nan) for name in ARM_QUANTITIES}
     for name, arm in columns.values():
         if arm >= 0 and name not in arm_values:
             arm_values[name] = np.full(shape, np.nan)
@@ -140,7 +135,7 @@ def _as_columns(
         non_finite += "loss" in record and not np.isfinite(record["loss"])
     if non_finite:
         notices.append(f"The training loss is not finite on {non_finite} of {len(records)} lines.")
-    extra = sorted(set(arm_values) - set(ARM_FIELDS))
+    extra = sorted(set(arm_values) - set(ARM_QUANTITIES))
     if extra:
         notices.append(f"Quantities of arms that this page does not show: {', '.join(extra)}.")
     steps = np.array([record["step"] for record in records])

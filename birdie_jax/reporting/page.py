@@ -1,71 +1,70 @@
-"""The page: what was read, drawn and counted, poured into page.html and written whole or not at all."""
+"""The page of a run: its sections rendered into one HTML file, which is written whole or not at all."""
 
-import os
+import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import jinja2
+from etils import epath
 from markupsafe import Markup
 
-from birdie_jax.reporting import arm_panels, class_panels, panels, tables
-from birdie_jax.reporting.examples import KEPT, VISIBLE, render_text
-from birdie_jax.reporting.inline_svg import drawing
+from birdie_jax.reporting.example_text import render_text
+from birdie_jax.reporting.headline import describe_run, run_completion, summary_figures
+from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
+from birdie_jax.reporting.run_files import RunFiles
 from birdie_jax.reporting.run_record import RunRecord, read_run
+from birdie_jax.reporting.section import SectionKind, make_sections
+from birdie_jax.reporting.sections import SECTIONS
+from birdie_jax.storage import write_whole
 
-PAGE_NAME = "report.html"
-EXAMPLES_OF_ARM = 2  # 104 arms show about as much as a page can carry
 
-
-def write_report(workdir: Path) -> Path:
+def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTIONS) -> epath.Path:
     """Write the page of the run in `workdir` and return its path.
 
-    The run may still be going on: the page tells what has been logged so far.
+    The run may still be going on: the page shows what has been logged so far.
+
+    Args:
+        workdir: the folder of the run.
+        kinds: the kinds of sections of the page.
 
     Raises:
         RecordError: a file of the workdir is missing or damaged; the message names it.
     """
-    page = render_page(read_run(workdir))
-    path = workdir / PAGE_NAME
-    unfinished = workdir / f".{PAGE_NAME}.{os.getpid()}"
-    unfinished.write_text(page, encoding="utf-8")
-    unfinished.replace(path)
+    page = render_page(read_run(workdir), kinds)
+    path = RunFiles(workdir).report
+    write_whole(path, page.encode())
     return path
 
 
-def render_page(run: RunRecord) -> str:
+def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
     """Return the HTML of the page about `run`; it refers to nothing outside itself."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["svg"] = Markup  # plots are markup of our own making, escaped where they were made
+    numbers = itertools.count()
+
+    def number_figure(svg: str) -> Markup:
+        # Plots are markup of our own, escaped where it was made; ids are shared by the whole page.
+        return Markup(svg.replace(FIGURE_ID, f"s{next(numbers)}"))
+
+    environment.filters["svg"] = number_figure
     environment.filters["words"] = lambda name: name.replace("_", " ")
     environment.filters["breaks"] = lambda name: Markup("_<wbr>").join(name.split("_"))
     environment.filters["text"] = render_text
-    with drawing():
-        return environment.get_template("page.html").render(
-            name=run.workdir.resolve().name,
-            run=run,
-            state=tables.run_state(run),
-            model=run.setting("model.name"),
-            policy=run.setting("bandit.policy"),
-            every_steps=run.setting("bandit.every_steps"),
-            headline=tables.headline(run),
-            legend=arm_panels.class_legend(run),
-            training=panels.training_panels(run),
-            groups=class_panels.class_panels(run),
-            details=arm_panels.class_details(run),
-            bandit=arm_panels.bandit_panels(run),
-            decisions=arm_panels.decision_steps(run),
-            decision_map=arm_panels.decision_map(run),
-            machine=panels.machine_panels(run),
-            arm_classes=tables.arm_classes(run),
-            config=tables.config_sections(run.config),
-            examples_of_arm=EXAMPLES_OF_ARM,
-            visible=VISIBLE,
-            kept=KEPT,
-            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        )
+    with default_style():
+        sections = make_sections(run, kinds)
+    figures = [figure for section in sections for figure in section.figures]
+    return environment.get_template("page.html").render(
+        name=run.workdir.resolve().name,
+        run=run,
+        description=describe_run(run),
+        completion=run_completion(run),
+        headline=[*figures, *summary_figures(run)],
+        sections=sections,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from birdie_jax.reporting.inline_svg import TIP, inline_svg
+from birdie_jax.reporting.inline_svg import TOOLTIP, inline_svg
 from birdie_jax.reporting.theme import ACCENT, AXIS, DASHES, GRID, QUIET, REFERENCE
 
 Points = Float[np.ndarray, " points"] | Int[np.ndarray, " points"]
 
-WIDE = 8.0  # a loss whose largest value is more than this many times its least is drawn on a log axis
+_MAX_LINEAR_RATIO = 8.0  # of the largest to the smallest loss; beyond it the axis is logarithmic
 
 _POINTS_PER_INCH = 72
 _MARKED_POINTS = 24  # shorter curves show their points
@@ -27,15 +27,15 @@ class Line:
     """One curve.
 
     Attributes:
-        steps: x.
-        values: y; the curve has a gap where it is not finite.
+        steps: the x values.
+        values: the y values; the curve has a gap where one is not finite.
         colour: a code colour of `theme`.
-        width: in points.
-        opacity: 1 = opaque.
-        dash: index of `theme.DASHES`.
-        tip: tooltip.
-        stairs: the value holds until the next point, as a mixture does.
-        end_dot: the last point is marked.
+        width: the width in points.
+        opacity: the opacity; 1 = opaque.
+        dash: the index in `theme.DASHES`.
+        tooltip: the tooltip.
+        stairs: whether a value holds until the next point, as a mixture does.
+        end_dot: whether the last point is marked.
     """
 
     steps: Points
@@ -44,25 +44,25 @@ class Line:
     width: float = 1.6
     opacity: float = 1.0
     dash: int = 0
-    tip: str = ""
+    tooltip: str = ""
     stairs: bool = False
     end_dot: bool = False
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What surrounds the curves.
+    """The axes around the curves of a panel.
 
     Attributes:
-        label: what the panel shows, for readers who cannot see it.
-        last_step: right end of every x axis of a page.
-        limits: of y; None where the data decides.
-        log: y is logarithmic.
-        reference: y of a dashed line across the panel.
-        reference_label: its name, written on it.
-        percent: y is a share, written in percent from 0 up to 1 % at least.
-        zero: y reaches 0 at least, and 0 is marked.
-        size: width and height in points.
+        label: the description for screen readers.
+        last_step: the right end of every x axis of a page.
+        limits: the limits of y; None where the data decides.
+        log: whether y is logarithmic.
+        reference: the y of a dashed line across the panel.
+        reference_label: the name written on that line.
+        percent: whether y is a share, written in percent from 0 up to 1 % at least.
+        zero: whether y reaches 0 at least, with 0 marked.
+        size: the width and height in points.
     """
 
     label: str
@@ -79,7 +79,7 @@ class Frame:
 def spans_widely(curves: Sequence[np.ndarray]) -> bool:
     """Return whether positive curves differ so much that only a logarithmic axis tells them apart."""
     known = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
-    return bool(len(known) and known.min() > 0 and known.max() / known.min() > WIDE)
+    return bool(len(known) and known.min() > 0 and known.max() / known.min() > _MAX_LINEAR_RATIO)
 
 
 def line_panel(lines: Sequence[Line], frame: Frame) -> str:
@@ -88,7 +88,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
     if not lines:
         return ""
     figure, axes = _figure(frame)
-    tips: list[str] = []
+    tooltips: list[str] = []
     for order, line in enumerate(lines):
         finite = np.isfinite(line.values)
         shown = np.where(finite, line.values, np.nan)
@@ -110,9 +110,9 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
             artist.set(
                 marker="o", markersize=size, markeredgewidth=0, markevery=marked.tolist(), clip_on=False
             )
-        if line.tip:
-            artist.set_gid(f"{TIP}{len(tips)}")
-            tips.append(line.tip)
+        if line.tooltip:
+            artist.set_gid(f"{TOOLTIP}{len(tooltips)}")
+            tooltips.append(line.tooltip)
         if line.end_dot:
             last = np.flatnonzero(finite)[-1]
             (dot,) = axes.plot(
@@ -123,7 +123,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
         axes.set_yscale("log")
     _set_y_range(axes, lines, frame)
     _finish_axes(axes, frame)
-    return inline_svg(figure, frame.label, tips)
+    return inline_svg(figure, frame.label, tooltips)
 
 
 def area_panel(
@@ -141,7 +141,7 @@ def area_panel(
         steps, shares = np.array([0.0, max(1, frame.last_step)]), shares[[-1, -1]]
     figure, axes = _figure(frame)
     lower = np.zeros(len(steps))
-    tips = []
+    tooltips = []
     for index, line in enumerate(lines):
         upper = lower + shares[:, index] / shares.sum(axis=1)
         step = "post" if line.stairs else None
@@ -155,13 +155,13 @@ def area_panel(
             step=step,
             zorder=2,
         )
-        area.set_gid(f"{TIP}{index}")
-        tips.append(line.tip)
+        area.set_gid(f"{TOOLTIP}{index}")
+        tooltips.append(line.tooltip)
         lower = upper
     axes.set_ylim(0, 1)
     _finish_axes(axes, frame)
     axes.grid(False)
-    return inline_svg(figure, frame.label, tips)
+    return inline_svg(figure, frame.label, tooltips)
 
 
 def _figure(frame: Frame) -> tuple[Figure, Axes]:
@@ -291,7 +291,7 @@ def _tiny(value: float, position: Any = None) -> str:
 
 def _short_number(value: float, position: Any) -> str:
     size = abs(value)
-    for least, divisor, unit in ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if size >= least:
+    for min_size, divisor, unit in ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if size >= min_size:
             return f"{value / divisor:.4g}{unit}".replace("-", "−")
     return f"{value:.4g}".replace("-", "−") if size == 0 or size >= 1e-4 else _tiny(value)

@@ -1,58 +1,32 @@
-"""What a workdir says about its run: configuration, arms, metrics and summary, checked."""
+"""The contents of a workdir, checked: configuration, arms, metrics and summary."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from birdie_jax.reporting.errors import RecordError
+from etils import epath
+
+from birdie_jax.reporting.arm_record import ArmRecord, read_arms
+from birdie_jax.reporting.json_file import read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
-
-
-@dataclass(frozen=True)
-class TextExample:
-    """One example of an arm as text, special tokens by their names."""
-
-    context: str
-    target: str
-
-
-@dataclass(frozen=True)
-class Arm:
-    """An objective with its parameters.
-
-    Attributes:
-        name: unique in the run.
-        group: its class, over which the papers average.
-        objective: name of the objective.
-        parameters: its keyword arguments.
-        weight: initial weight in the mixture, at least 0, in any unit.
-        examples: a few examples of it.
-    """
-
-    name: str
-    group: str
-    objective: str
-    parameters: dict[str, Any]
-    weight: float
-    examples: tuple[TextExample, ...]
+from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.reporting.run_files import RunFiles
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its workdir tells it.
+    """A run as its workdir describes it.
 
     Attributes:
-        workdir: where it was read.
-        config: config.json, nested dicts.
-        arms: in the order of arms.json.
-        metrics: metrics.jsonl.
-        summary: summary.json; empty if the run has written none yet.
+        workdir: the folder of the run.
+        config: the contents of config.json, nested dicts; empty for a run without that file.
+        arms: the objective arms in the order of arms.json; none for a run without that file.
+        metrics: the contents of metrics.jsonl.
+        summary: the contents of summary.json; empty if the run has written none yet.
     """
 
-    workdir: Path
+    workdir: epath.Path
     config: dict[str, Any]
-    arms: tuple[Arm, ...]
+    arms: tuple[ArmRecord, ...]
     metrics: MetricsTable
     summary: dict[str, Any]
 
@@ -64,95 +38,48 @@ class RunRecord:
             groups.setdefault(arm.group, []).append(index)
         return groups
 
+    @property
+    def last_step(self) -> int:
+        """The train step of the last line of metrics.jsonl."""
+        return int(self.metrics.steps[-1])
+
+    def find_setting(self, name: str) -> Any:
+        """Return a configuration value by its dotted name; None where the configuration lacks it."""
+        value: Any = self.config
+        for part in name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return None
+            value = value[part]
+        return value
+
     def setting(self, name: str) -> Any:
         """Return a configuration value by its dotted name.
 
         Raises:
             RecordError: config.json lacks it.
         """
-        value: Any = self.config
-        for part in name.split("."):
-            if not isinstance(value, dict) or part not in value:
-                raise RecordError(f"{self.workdir / 'config.json'}: {name}: missing")
-            value = value[part]
+        value = self.find_setting(name)
+        if value is None:
+            raise RecordError(f"{RunFiles(self.workdir).config}: {name}: missing")
         return value
 
 
-def read_run(workdir: Path) -> RunRecord:
+def read_run(workdir: epath.PathLike) -> RunRecord:
     """Read the workdir of a finished or running run.
+
+    A run with arms has a configuration; a run without arms, such as one that was started from Python, need
+    not have one.
 
     Raises:
         RecordError: a file is missing or damaged; the message names it, and its line or record.
     """
-    if not workdir.is_dir():
-        raise RecordError(f"{workdir}: found no such directory; allowed: the --workdir of a training run")
-    config = _read_object(workdir / "config.json")
-    arms = _read_arms(workdir / "arms.json")
-    metrics = read_metrics(workdir / "metrics.jsonl", [arm.name for arm in arms])
-    summary_path = workdir / "summary.json"
-    summary = _read_object(summary_path) if summary_path.exists() else {}
-    return RunRecord(workdir, config, arms, metrics, summary)
-
-
-def _read_json(path: Path) -> Any:
-    if not path.is_file():
-        raise RecordError(f"{path}: missing; allowed: the file that train writes")
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
+    files = RunFiles(workdir)
+    if not files.root.is_dir():
         raise RecordError(
-            f"{path}: found no JSON ({error}); allowed: the file that train writes"
-        ) from error
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    value = _read_json(path)
-    if not isinstance(value, dict):
-        raise RecordError(f"{path}: found {type(value).__name__}; allowed: a JSON object")
-    return value
-
-
-def _read_arms(path: Path) -> tuple[Arm, ...]:
-    records = _read_json(path)
-    if not isinstance(records, list) or not records:
-        raise RecordError(f"{path}: found {type(records).__name__}; allowed: a list of at least one arm")
-    arms: list[Arm] = []
-    for number, record in enumerate(records, start=1):
-        where = f"{path}: record {number}"
-        name = _field(record, "name", str, where)
-        if any(arm.name == name for arm in arms):
-            raise RecordError(f"{where}: name: found {name!r} a second time; allowed: each name once")
-        weight = _field(record, "weight", int | float, where)
-        if not 0 <= weight < float("inf"):
-            raise RecordError(f"{where}: weight: found {weight!r}; allowed: a finite number of at least 0")
-        arms.append(
-            Arm(
-                name=name,
-                group=_field(record, "group", str, where),
-                objective=_field(record, "objective", str, where),
-                parameters=_field(record, "parameters", dict, where),
-                weight=float(weight),
-                examples=tuple(
-                    TextExample(
-                        *(
-                            _field(example, key, str, f"{where}: examples[{i}]")
-                            for key in ("context", "target")
-                        )
-                    )
-                    for i, example in enumerate(_field(record, "examples", list, where))
-                ),
-            )
+            f"{files.root}: found no such directory; allowed: the --workdir of a training run"
         )
-    if not any(arm.weight for arm in arms):
-        raise RecordError(f"{path}: weight: found 0 for every arm; allowed: at least one weight above 0")
-    return tuple(arms)
-
-
-def _field(record: Any, key: str, kind: Any, where: str) -> Any:
-    if not isinstance(record, dict) or key not in record:
-        raise RecordError(f"{where}: {key}: missing")
-    value = record[key]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        allowed = getattr(kind, "__name__", "a number")
-        raise RecordError(f"{where}: {key}: found {value!r}; allowed: {allowed}")
-    return value
+    arms = read_arms(files.arms)
+    config = read_json_object(files.config) if arms or files.config.exists() else {}
+    metrics = read_metrics(files.metrics, [arm.name for arm in arms])
+    summary = read_json_object(files.summary) if files.summary.exists() else {}
+    return RunRecord(files.root, config, arms, metrics, summary)

@@ -157,7 +157,7 @@ wanted = random_params(trained.config, trained.tokenizer.vocab_size, 5)
 jax.tree.map(np.testing.assert_array_equal, trained.params, wanted)
 generator = Generator(trained.model, trained.params)
 prompts = some_prompts()
-parts = list(generator.stretches(prompts, [9] * 8, [0] * 8))
+parts = list(generator.generate_chunks(prompts, [9] * 8, [0] * 8))
 print(jax.device_count(), [np.concatenate([part[row] for part in parts]).tolist() for row in range(8)])
 """
 

@@ -51,4 +51,4 @@ def some_prompts():
         return random.integers(256, VOCAB, count).astype(np.int32)
 
     lengths = [(0, 0), (1, 0), (2, 0), (0, 1), (9, 0), (40, 0), (3, 5), (0, 33)]
-    return [Prompt(draw(context), draw(begun)) for context, begun in lengths]
+    return [Prompt(draw(context), draw(prefix)) for context, prefix in lengths]

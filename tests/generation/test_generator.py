@@ -5,36 +5,36 @@ import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
-from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, generate, state_bytes
-from birdie_jax.generation.compute_type import in_compute_type
-from birdie_jax.generation.prompt import bucket, padded
+from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, cache_bytes, generate
+from birdie_jax.generation.kernel_types import cast_kernels
+from birdie_jax.generation.prompt import bucket_length, pad_prompts
 from birdie_jax.models import model_names
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 from tests.generation.conftest import VOCAB, small_model, some_prompts
 from tests.quick_jit import quick_jit
 
-MOST = 12
+MAX_TOKENS = 12
 RANDOM = Sampling(1.0, top_k=50, top_p=0.95, min_p=0.001)
 
 
 def batch_of(prompt, answer):
     tokens = np.concatenate([prompt.tokens, answer]).astype(np.int32)
     row = np.ones((1, len(tokens)), np.int32)
-    reads_both_ways = (np.arange(len(tokens)) < len(prompt.context))[None]
+    bidirectional = (np.arange(len(tokens)) < len(prompt.context))[None]
     positions = np.arange(len(tokens), dtype=np.int32)[None]
-    return Batch(tokens[None], row, row > 0, row, positions, reads_both_ways, row)
+    return Batch(tokens[None], row, row > 0, row, positions, bidirectional, row)
 
 
-def greedy_answers(model, params, prompts, most):
+def greedy_answers(model, params, prompts, max_tokens):
     """Return greedy answers by running the whole model again for every token."""
     apply = quick_jit(model.apply)
-    longest = max(len(prompt.tokens) for prompt in prompts) + most
+    length = max(len(prompt.tokens) for prompt in prompts) + max_tokens
     answers = []
     for prompt in prompts:
         answer = np.empty(0, np.int32)
-        while len(answer) < most:
-            batch = batch_of(prompt, np.concatenate([answer, np.full(most - len(answer), 300)]))
-            fill = longest - batch.tokens.shape[1]
+        while len(answer) < max_tokens:
+            batch = batch_of(prompt, np.concatenate([answer, np.full(max_tokens - len(answer), 300)]))
+            fill = length - batch.tokens.shape[1]
             batch = Batch(*(np.pad(field, ((0, 0), (0, fill))) for field in batch))
             logits = np.array(apply({"params": params}, batch)[0, len(prompt.tokens) + len(answer) - 1])
             logits[[PADDING, START]] = -np.inf
@@ -48,8 +48,8 @@ def greedy_answers(model, params, prompts, most):
 def test_greedy_answers_are_those_of_the_forward_pass(kind):
     model, params = small_model(*kind)
     prompts = some_prompts()
-    answers = generate(model, params, prompts, max_tokens=MOST)
-    for answer, expected in zip(answers, greedy_answers(model, params, prompts, MOST), strict=True):
+    answers = generate(model, params, prompts, max_tokens=MAX_TOKENS)
+    for answer, expected in zip(answers, greedy_answers(model, params, prompts, MAX_TOKENS), strict=True):
         np.testing.assert_array_equal(answer.tokens, expected)
     assert len({tuple(answer.tokens) for answer in answers}) >= 5, "the context must matter"
 
@@ -58,26 +58,26 @@ def test_greedy_answers_are_those_of_the_forward_pass(kind):
 def test_together_is_alone(sampling):
     model, params = small_model()
     prompts = some_prompts()
-    generator = Generator(model, params, sampling=sampling, stretch=MOST)
-    together = stretched(generator, prompts, [MOST] * len(prompts), range(len(prompts)))
+    generator = Generator(model, params, sampling=sampling, chunk_tokens=MAX_TOKENS)
+    together = all_tokens(generator, prompts, [MAX_TOKENS] * len(prompts), range(len(prompts)))
     for number, prompt in enumerate(prompts):
-        (alone,) = stretched(generator, [prompt], [MOST], [number])
+        (alone,) = all_tokens(generator, [prompt], [MAX_TOKENS], [number])
         np.testing.assert_array_equal(together[number], alone)
 
 
-def stretched(generator, prompts, most, seeds):
+def all_tokens(generator, prompts, max_tokens, seeds):
     """Return all tokens of each answer, with the stop token."""
-    parts = list(generator.stretches(prompts, most, seeds))
+    parts = list(generator.generate_chunks(prompts, max_tokens, seeds))
     return [np.concatenate([part[row] for part in parts]) for row in range(len(prompts))]
 
 
-def test_neither_stretch_nor_repetition_changes_an_answer():
+def test_neither_chunks_nor_repetition_changes_an_answer():
     model, params = small_model()
     prompts = some_prompts()[:3]
     results = []
-    for stretch in (1, 7):
-        generator = Generator(model, params, sampling=Sampling(1.0), stretch=stretch)
-        results += [stretched(generator, prompts, [20, 7, 1], [3, 3, 3]) for _ in range(2)]
+    for chunk_tokens in (1, 7):
+        generator = Generator(model, params, sampling=Sampling(1.0), chunk_tokens=chunk_tokens)
+        results += [all_tokens(generator, prompts, [20, 7, 1], [3, 3, 3]) for _ in range(2)]
     for other in results[1:]:
         for mine, its in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(mine, its)
@@ -88,9 +88,9 @@ def test_the_seed_matters_and_so_does_the_prompt():
     model, params = small_model()
     prompts = some_prompts()[:1] * 2 + some_prompts()[3:4]
     generator = Generator(model, params, sampling=Sampling(3.0))
-    first, same, other_prompt = stretched(generator, prompts, [20] * 3, [0, 0, 0])
+    first, same, other_prompt = all_tokens(generator, prompts, [20] * 3, [0, 0, 0])
     np.testing.assert_array_equal(first, same)
-    _, other_seed, _ = stretched(generator, prompts, [20] * 3, [0, 1, 0])
+    _, other_seed, _ = all_tokens(generator, prompts, [20] * 3, [0, 1, 0])
     assert other_seed.tolist() != first.tolist()
     assert other_prompt.tolist() != first.tolist()
 
@@ -99,11 +99,11 @@ def test_prompts_of_one_seed_have_random_numbers_of_their_own():
     """Of nearly equal logits the draw alone decides."""
     model, params = small_model()
     flat = Generator(model, params, sampling=Sampling(1e6), stop_tokens=[])
-    one, other = stretched(flat, some_prompts()[4:6], [20] * 2, [0, 0])
+    one, other = all_tokens(flat, some_prompts()[4:6], [20] * 2, [0, 0])
     assert (one != other).mean() > 0.8
 
 
-def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_written():
+def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_generated():
     model, params = small_model()
     prompts = some_prompts()
     flat = Sampling(1e6)
@@ -120,49 +120,53 @@ def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_written():
     assert len(set(one.tokens)) > 150
 
 
-def test_a_row_that_is_ended_writes_no_more():
+def test_a_row_that_is_ended_generates_no_more():
     model, params = small_model()
-    generator = Generator(model, params, stop_tokens=[], stretch=4)
+    generator = Generator(model, params, stop_tokens=[], chunk_tokens=4)
     ended = np.zeros(2, bool)
     lengths = np.zeros(2, int)
-    for number, stretch in enumerate(generator.stretches(some_prompts()[:2], [30] * 2, [0] * 2, ended)):
-        assert not (ended[0] and len(stretch[0]))
-        lengths += [len(tokens) for tokens in stretch]
+    for number, chunk in enumerate(generator.generate_chunks(some_prompts()[:2], [30] * 2, [0] * 2, ended)):
+        assert not (ended[0] and len(chunk[0]))
+        lengths += [len(tokens) for tokens in chunk]
         if number == 2:
             ended[0] = True
     assert list(lengths) == [9, 30]
 
 
-def test_prompts_of_one_bucket_share_their_programs():
+def test_prompts_of_one_bucket_share_compiled_functions():
     model, params = small_model()
     generator = Generator(model, params)
     spent = []
     for length in (1, 7, 30, 31):
-        list(generator.stretches([Prompt(np.full(length, 300, np.int32), np.empty(0, np.int32))], [3], [0]))
+        list(
+            generator.generate_chunks(
+                [Prompt(np.full(length, 300, np.int32), np.empty(0, np.int32))], [3], [0]
+            )
+        )
         spent.append(generator.times.compile_seconds)
     assert spent[0] > 0
     assert set(spent) == {spent[0]}
     assert generator.times.prompt_tokens == 1 + 7 + 30 + 31 + 4
-    assert generator.times.written_tokens == 4 * 2
+    assert generator.times.decoded_tokens == 4 * 2
 
 
-def test_state_bytes_are_those_of_the_cache():
+def test_cache_bytes_are_those_of_the_cache():
     model, _ = small_model()
     # Two layers: eight forward channels, and three inputs of the convolution, of four bytes each.
-    assert state_bytes(model, 1) == state_bytes(model, 1 << 20) == 2 * (8 + 3 * 16) * 4
+    assert cache_bytes(model, 1) == cache_bytes(model, 1 << 20) == 2 * (8 + 3 * 16) * 4
 
 
 def test_buckets():
-    sizes = sorted({bucket(length) for length in range(1, 2000)})
+    sizes = sorted({bucket_length(length) for length in range(1, 2000)})
     assert sizes == [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
-    assert all(bucket(length) >= length for length in range(1, 2000))
-    assert all(bucket(length) <= 1.5 * length for length in range(32, 2000))
-    assert bucket(65_537) == 98_304
+    assert all(bucket_length(length) >= length for length in range(1, 2000))
+    assert all(bucket_length(length) <= 1.5 * length for length in range(32, 2000))
+    assert bucket_length(65_537) == 98_304
 
 
 def test_padding_is_to_the_left():
     prompt = Prompt(np.array([300, 301], np.int32), np.array([302], np.int32))
-    laid_out = padded([prompt], 2)
+    laid_out = pad_prompts([prompt], 2)
     assert laid_out.tokens[0].tolist() == [0] * 28 + [300, 301, START, 302]
     assert laid_out.segment_ids[0].tolist() == [0] * 28 + [1] * 4
     assert laid_out.bidirectional[0].tolist() == [False] * 28 + [True, True, False, False]
@@ -177,11 +181,11 @@ def test_a_stop_token_that_cannot_be():
 
 def test_a_prompt_longer_than_what_the_model_has_learned():
     model, params = small_model()
-    generator = Generator(model, params, longest=20)
+    generator = Generator(model, params, max_length=20)
     prompts = some_prompts()
-    assert len(list(generator.stretches(prompts[4:5], [10], [0]))) > 0
+    assert len(list(generator.generate_chunks(prompts[4:5], [10], [0]))) > 0
     with pytest.raises(PromptTooLong) as error:
-        next(generator.stretches([prompts[0], prompts[4]], [10, 11], [0, 0]))
+        next(generator.generate_chunks([prompts[0], prompts[4]], [10, 11], [0, 0]))
     assert str(error.value) == (
         "prompt 2: has 10 tokens, and 11 are to be written; allowed: 20 together, the longest rows that "
         "gated_ssm_plus has learned"
@@ -191,7 +195,7 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
 @pytest.mark.parametrize("name", model_names())
 def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     model, params = small_model(name, dtype="bfloat16")
-    converted = in_compute_type(params, "bfloat16")
+    converted = cast_kernels(params, "bfloat16")
     types = {leaf.dtype.name for leaf in jax.tree.leaves(converted)}
     assert types == {"bfloat16", "float32"}
     prompt = some_prompts()[6]

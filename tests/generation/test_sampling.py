@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.generation.sampling import GREEDY, Sampling, choose, filtered
+from birdie_jax.generation.sampling import GREEDY, Sampling, filter_logits, sample_tokens
 
 VOCAB = 23
 
@@ -48,7 +48,7 @@ SETTINGS = [
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_left(sampling, seed):
     logits = logits_of(seed)
-    left = np.isfinite(filtered(jnp.asarray(logits), sampling))
+    left = np.isfinite(filter_logits(jnp.asarray(logits), sampling))
     for row in range(len(logits)):
         assert set(np.flatnonzero(left[row])) == kept(logits[row], sampling)
 
@@ -56,8 +56,8 @@ def test_what_is_left(sampling, seed):
 def test_top_p_counts_what_top_k_left():
     """Of 0.4, 0.3, 0.2, 0.1 the best two hold 4/7 and 3/7: a top_p of 0.5 is reached by the first alone."""
     logits = jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]]))
-    alone = np.isfinite(filtered(logits, Sampling(1.0, top_p=0.5)))
-    after_top_k = np.isfinite(filtered(logits, Sampling(1.0, top_k=2, top_p=0.5)))
+    alone = np.isfinite(filter_logits(logits, Sampling(1.0, top_p=0.5)))
+    after_top_k = np.isfinite(filter_logits(logits, Sampling(1.0, top_k=2, top_p=0.5)))
     assert alone.sum() == 2
     assert after_top_k.sum() == 1
 
@@ -69,10 +69,10 @@ def keys_of(rows, seed=0):
 def test_greedy_takes_the_best_allowed_token():
     logits = jnp.asarray(logits_of(0))
     everything = jnp.ones(VOCAB, bool)
-    best = choose(logits, everything, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
+    best = sample_tokens(logits, everything, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
     np.testing.assert_array_equal(best, np.argmax(logits, axis=-1))
     without = everything.at[best[0]].set(False)
-    second = choose(logits, without, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
+    second = sample_tokens(logits, without, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
     assert second[0] == np.argsort(logits[0])[-2]
 
 
@@ -81,20 +81,20 @@ def test_draws_follow_the_probabilities():
     probabilities = np.array([0.5, 0.3, 0.15, 0.05])
     logits = jnp.broadcast_to(jnp.log(jnp.asarray(probabilities, jnp.float32)), (rows, 4))
     allowed = jnp.array([True, True, True, False])
-    drawn = choose(logits, allowed, keys_of(rows), jnp.zeros(rows, jnp.int32), Sampling(0.5))
+    drawn = sample_tokens(logits, allowed, keys_of(rows), jnp.zeros(rows, jnp.int32), Sampling(0.5))
     expected = probabilities**2 * [1, 1, 1, 0]
     expected /= expected.sum()
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / rows, expected, atol=0.015)
 
 
-def test_a_draw_depends_on_key_and_place_and_not_on_other_rows():
+def test_a_draw_depends_on_key_and_index_and_not_on_other_rows():
     logits, allowed, keys = jnp.asarray(logits_of(0, 64)), jnp.ones(VOCAB, bool), keys_of(64)
-    places = jnp.arange(64, dtype=jnp.int32)
-    together = choose(logits, allowed, keys, places, Sampling(1.5))
-    some = choose(logits[5:9], allowed, keys[5:9], places[5:9], Sampling(1.5))
+    indices = jnp.arange(64, dtype=jnp.int32)
+    together = sample_tokens(logits, allowed, keys, indices, Sampling(1.5))
+    some = sample_tokens(logits[5:9], allowed, keys[5:9], indices[5:9], Sampling(1.5))
     np.testing.assert_array_equal(together[5:9], some)
-    assert (choose(logits, allowed, keys, places + 1, Sampling(1.5)) != together).any()
-    assert (choose(logits, allowed, keys_of(64, 1), places, Sampling(1.5)) != together).any()
+    assert (sample_tokens(logits, allowed, keys, indices + 1, Sampling(1.5)) != together).any()
+    assert (sample_tokens(logits, allowed, keys_of(64, 1), indices, Sampling(1.5)) != together).any()
 
 
 @pytest.mark.parametrize(

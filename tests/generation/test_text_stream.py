@@ -88,8 +88,8 @@ def cut(text, strings, sizes):
 def test_a_text_is_cut_before_the_first_stop_string(text, strings, sizes):
     """However it arrives, some stop string ends the text where one is whole for the first time."""
     shown, found = cut(text, strings, sizes)
-    places = [text.find(string) for string in strings if string in text]
-    if not places:
+    positions = [text.find(string) for string in strings if string in text]
+    if not positions:
         assert (shown, found) == (text, None)
     else:
         assert found in strings

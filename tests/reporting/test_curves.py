@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from birdie_jax.reporting import curves, examples, numbers, tables
+from birdie_jax.reporting import curves, example_text, numbers
+from birdie_jax.reporting.sections.machine import wall_seconds
 
 NAN = float("nan")
 
@@ -13,7 +14,7 @@ NAN = float("nan")
 def test_bins_weigh_by_tokens_and_skip_what_is_missing():
     values = np.array([[1.0, NAN], [3.0, 5.0], [2.0, NAN], [NAN, NAN], [4.0, NAN]])
     tokens = np.array([[1.0, 0.0], [3.0, 2.0], [1.0, 0.0], [NAN, NAN], [1.0, 0.0]])
-    binned = curves.bin_lines(np.array([10, 20, 30, 40, 50]), values, tokens, most=2)
+    binned = curves.bin_lines(np.array([10, 20, 30, 40, 50]), values, tokens, max_points=2)
     assert binned.lines_per_bin == 2
     np.testing.assert_allclose(binned.steps, [20, 50])
     np.testing.assert_allclose(binned.values, [[2.5, 5.0], [3.0, NAN]])
@@ -52,8 +53,8 @@ def test_effective_arms():
 
 
 def test_wall_time_adds_the_attempts_of_a_clock_that_starts_again():
-    assert tables.wall_seconds(np.array([NAN, 10.0, 20.0, 5.0, 15.0])) == pytest.approx(35.0)
-    assert tables.wall_seconds(np.array([10.0, 20.0, 40.0])) == pytest.approx(40.0)
+    assert wall_seconds(np.array([NAN, 10.0, 20.0, 5.0, 15.0])) == pytest.approx(35.0)
+    assert wall_seconds(np.array([10.0, 20.0, 40.0])) == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +76,12 @@ def test_numbers(written, expected):
 
 
 def test_long_text_is_folded_and_cut_without_breaking_a_special_token():
-    head = "x" * (examples.VISIBLE - 3)
+    head = "x" * (example_text.VISIBLE - 3)
     text = head + "[MASK_12]" + "y" * 5_000
-    page = str(examples.render_text(text))
+    page = str(example_text.render_text(text))
     assert page.startswith(head + '<b class="token">[MASK_12]</b><details>')
     kept = sum(map(len, re.findall("y{50,}", page)))
-    assert kept <= examples.KEPT
+    assert kept <= example_text.KEPT
     cut = int(re.search(r"… ([0-9,]+) more characters are not", page)[1].replace(",", ""))
     assert cut + kept == 5_000
-    assert "<details>" not in examples.render_text("z" * examples.VISIBLE)
+    assert "<details>" not in example_text.render_text("z" * example_text.VISIBLE)

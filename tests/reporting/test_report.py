@@ -13,6 +13,9 @@ import pytest
 from synthetic_workdir import paper_arms, tiny_arms, write_workdir
 
 from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.reporting.run_record import RunRecord
+from birdie_jax.reporting.section import HeadlineFigure, Section, SectionKind
+from birdie_jax.reporting.sections import SECTIONS
 from birdie_jax.vocabulary import special_token_name
 
 VOID = {"meta", "br", "wbr", "link", "img", "input", "hr", "base", "source", "embed"}
@@ -201,6 +204,82 @@ def test_values_that_are_not_finite_are_left_out_of_plots_and_mentioned(short):
     words = read(short).words()
     assert "The training loss is not finite on 1 of 3 lines." in words
     assert "inf" not in re.findall(r"[a-z]+", re.sub(r"infilling", "", words))
+
+
+def read_lines(workdir):
+    return (workdir / "metrics.jsonl").read_text().splitlines()
+
+
+def write_lines(workdir, lines):
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def panel_titles(page_source):
+    return re.findall(r"<figcaption><strong>([^<]*)</strong>", page_source)
+
+
+def test_run_without_arms(tmp_path):
+    """Any program that uses the engine has a report: of whatever it logged, and of nothing else."""
+    lines = [
+        {"step": step, "loss": 1 / step, "learning_rate": 0.1, "rmse": 2 / step, "elapsed_seconds": step}
+        for step in range(1, 5)
+    ]
+    write_lines(tmp_path, lines)
+    page = read(tmp_path)
+    source = (tmp_path / "report.html").read_text()
+    assert panel_titles(source) == ["Train loss", "Learning rate", "rmse"]
+    words = page.words()
+    assert "Not known to be complete: step 4" in words
+    assert "Latest train loss 0.250" in words
+    assert "4 scalars logged" in words
+    for birdie in ("arm", "bandit", "Bandit", "nats", "causal", "Configuration", "of None"):
+        assert birdie not in words.split()
+    config = {"train": {"num_steps": 8}, "model": {"name": "gated_ssm"}, "note": "mine"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "summary.json").write_text('{"completed": true, "parameters": 7}')
+    words = read(tmp_path).words()
+    assert "Complete: 4 steps" in words
+    assert "gated ssm, 4 scalars logged" in words
+    assert "of 8 planned" in words
+    assert "Parameters 7" in words
+    assert "num_steps 8" in words
+
+
+def test_scalars_that_no_section_knows_have_a_curve_each(short):
+    lines = [json.loads(line) for line in read_lines(short)]
+    before = panel_titles(write_report(short).read_text())
+    for number, line in enumerate(lines):
+        line |= {"task/phonebook/exact_match": 0.1 * number, "task/squad/f1": 0.2, "step_seconds": 0.5}
+    write_lines(short, lines)
+    page = read(short)
+    source = (short / "report.html").read_text()
+    new = Counter(panel_titles(source)) - Counter(before)
+    assert set(new) == {"task/phonebook/exact match", "task/squad/f1", "step seconds"}
+    assert "task 2 scalars" in re.sub(r"<[^>]*>", "", source)
+    panel = source[source.index("<strong>task/phonebook/exact match") :]
+    assert "<path" in panel[: panel.index("</figure>")]
+    assert ("a", "href", "#other-scalars") in page.attributes
+
+
+def test_a_section_from_outside_takes_its_scalars(short):
+    """A new kind of section is one object; the scalars that it draws are drawn once."""
+
+    def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+        if not scalars:
+            return None
+        figures = tuple(HeadlineFigure(name, "seen") for name in scalars)
+        return Section("tasks", "Tasks", "Tasks of mine", introduction=f"{run.last_step}", figures=figures)
+
+    kinds = (SectionKind(make_section, scalars=("task/*",)), *SECTIONS)
+    write_report(short, kinds)
+    assert "Tasks of mine" not in (short / "report.html").read_text()
+    lines = [json.loads(line) | {"task/squad/f1": 0.2} for line in read_lines(short)]
+    write_lines(short, lines)
+    write_report(short, kinds)
+    page = Page((short / "report.html").read_text())
+    assert "Tasks of mine 20" in page.words()
+    assert "task/squad/f1 seen" in page.words()
+    assert ("a", "href", "#other-scalars") not in page.attributes
 
 
 def test_more_classes_than_colours(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic_workdir import tiny_arms, write_workdir
 
-from birdie_jax.reporting.errors import RecordError
+from birdie_jax.reporting.record_error import RecordError
 from birdie_jax.reporting.run_record import read_run
 
 
@@ -100,12 +100,27 @@ def test_metrics_without_a_readable_line(workdir, content):
         read_run(workdir)
 
 
-@pytest.mark.parametrize("name", ["config.json", "arms.json", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
 def test_missing_file_is_named(workdir, name):
     (workdir / name).unlink()
     with pytest.raises(
         RecordError, match=re.escape(f"{workdir / name}: missing; allowed: the file that train writes")
     ):
+        read_run(workdir)
+
+
+def test_run_without_arms_keeps_their_scalars_as_they_were_logged(workdir):
+    (workdir / "arms.json").unlink()
+    run = read_run(workdir)
+    assert run.arms == ()
+    assert np.isfinite(run.metrics.scalar("arm/prefix_lm/validation_loss")[0])
+    assert run.metrics.notices == (
+        "The workdir has no arms.json: the scalars of arms are shown as they were logged.",
+    )
+    (workdir / "config.json").unlink()
+    assert read_run(workdir).config == {}
+    (workdir / "metrics.jsonl").unlink()
+    with pytest.raises(RecordError, match=r"metrics\.jsonl: missing; allowed: the file that train writes"):
         read_run(workdir)
 
 
@@ -117,22 +132,22 @@ def test_missing_workdir(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda arms: arms[1].pop("weight"), "record 2: weight: missing"),
+        (lambda arms: arms[1].pop("weight"), "record 2.weight: missing"),
         (
             lambda arms: arms[1].update(weight=-1),
-            "record 2: weight: found -1; allowed: a finite number of at least 0",
+            "record 2.weight: found -1.0; allowed: a finite number of at least 0",
         ),
-        (lambda arms: arms[1].update(weight=True), "record 2: weight: found True; allowed: a number"),
-        (lambda arms: arms[1].update(group=3), "record 2: group: found 3; allowed: str"),
+        (lambda arms: arms[1].update(weight=True), "record 2.weight: found True"),
+        (lambda arms: arms[1].update(group=3), "record 2.group: found 3"),
         (
             lambda arms: arms[1].update(name="prefix_lm"),
-            "record 7: name: found 'prefix_lm' a second time; allowed",
+            "record 7.name: found 'prefix_lm' a second time; allowed",
         ),
         (
             lambda arms: arms[0].update(examples=[{"context": "a"}]),
-            "record 1: examples[0]: target: missing",
+            "record 1.examples[0].target: missing",
         ),
-        (lambda arms: arms.__setitem__(2, "arm"), "record 3: name: missing"),
+        (lambda arms: arms.__setitem__(2, "arm"), "record 3: found 'arm'; allowed: "),
         (lambda arms: arms.clear(), "found list; allowed: a list of at least one arm"),
         (
             lambda arms: [arm.update(weight=0) for arm in arms],

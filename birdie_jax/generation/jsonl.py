@@ -1,4 +1,4 @@
-"""Prompts from a file of JSON lines, and answers to one, a line at a time."""
+"""Prompts from a JSONL file, and answers to one, a line at a time."""
 
 import json
 import os
@@ -6,14 +6,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from birdie_jax.generation.questions import PromptError
+from birdie_jax.generation.prompt_formats import PromptError
 
-PROMPT = "prompt"
-# What an output line has besides the record that it answers.
-ADDED = ("generated", "generated_tokens", "stopped_by", "sample", "settings")
+# A JSON object: a prompt with whatever else its line says.
+Record = dict[str, Any]
+
+PROMPT_FIELD = "prompt"
+# The fields of an output line that its record does not have.
+ANSWER_FIELDS = ("generated", "generated_tokens", "stopped_by", "sample", "settings")
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path) -> list[Record]:
     """Return the records of a file: JSON objects with a text in the field `prompt`, one a line.
 
     Raises:
@@ -27,17 +30,17 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         where = f"{path} line {number}"
         if not line.strip():
-            raise PromptError(f"{where}: is empty; allowed: a JSON object with the field {PROMPT!r}")
+            raise PromptError(f"{where}: is empty; allowed: a JSON object with the field {PROMPT_FIELD!r}")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise PromptError(f"{where}: is not JSON ({error})") from error
-        if not isinstance(record, dict) or not isinstance(record.get(PROMPT), str):
+        if not isinstance(record, dict) or not isinstance(record.get(PROMPT_FIELD), str):
             found = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise PromptError(
-                f"{where}: found {found}; allowed: a JSON object with the field {PROMPT!r}, a text"
+                f"{where}: found {found}; allowed: a JSON object with the field {PROMPT_FIELD!r}, a text"
             )
-        taken = [field for field in ADDED if field in record]
+        taken = [field for field in ANSWER_FIELDS if field in record]
         if taken:
             raise PromptError(
                 f"{where}: has the field {taken[0]!r}, which the answer adds; allowed: any other name"
@@ -48,14 +51,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def finished_lines(path: Path, expected: Sequence[dict[str, Any]]) -> int:
+def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
     """Return how many whole lines an earlier run of the same command has left in `path`.
 
     A last line without its end, which an interruption leaves, is cut off.
 
     Args:
-        path: of the output.
-        expected: for each line that is to come, the fields that it must have: record, sample and settings.
+        path: the output file.
+        expected: for each line of the whole output, the fields that it must have: record, sample and
+            settings.
 
     Raises:
         PromptError: the file cannot be read or holds something else.
@@ -87,6 +91,6 @@ def finished_lines(path: Path, expected: Sequence[dict[str, Any]]) -> int:
     return len(lines)
 
 
-def as_lines(records: Iterable[dict[str, Any]]) -> str:
-    """Return records as JSON lines."""
+def to_jsonl(records: Iterable[Record]) -> str:
+    """Return records as JSONL, one JSON object a line."""
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from birdie_jax.generation.questions import PromptError
-from birdie_jax.generation.records import as_lines, finished_lines, read_records
+from birdie_jax.generation.jsonl import count_finished_lines, read_records, to_jsonl
+from birdie_jax.generation.prompt_formats import PromptError
 
 
 def test_records_come_back_with_all_their_fields(tmp_path):
     path = tmp_path / "prompts.jsonl"
     records = [{"prompt": "öne", "id": 1, "tags": ["a"]}, {"prompt": "two"}]
-    path.write_text(as_lines(records), encoding="utf-8")
+    path.write_text(to_jsonl(records), encoding="utf-8")
     assert read_records(path) == records
 
 
@@ -56,10 +56,10 @@ EXPECTED = [{"prompt": text, "sample": 0, "settings": "abc"} for text in ("one",
 
 def test_going_on_after_the_last_whole_line(tmp_path):
     path = tmp_path / "answers.jsonl"
-    assert finished_lines(path, EXPECTED) == 0
-    lines = as_lines({**record, "generated": "x"} for record in EXPECTED[:2])
+    assert count_finished_lines(path, EXPECTED) == 0
+    lines = to_jsonl({**record, "generated": "x"} for record in EXPECTED[:2])
     path.write_text(lines + '{"prompt": "thr')
-    assert finished_lines(path, EXPECTED) == 2
+    assert count_finished_lines(path, EXPECTED) == 2
     assert path.read_text() == lines
 
 
@@ -70,7 +70,7 @@ def test_an_output_of_another_command(tmp_path, line):
     path = tmp_path / "answers.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(PromptError) as error:
-        finished_lines(path, EXPECTED)
+        count_finished_lines(path, EXPECTED)
     assert str(error.value) == (
         f"{path}: exists, and its line 1 is not an answer of this command to its record and settings; "
         "allowed: another --output, or the same command to go on with it"
@@ -82,4 +82,4 @@ def test_an_output_with_too_many_lines(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("{}\n" * 4)
     with pytest.raises(PromptError, match="exists, and has 4 lines; this command writes 3"):
-        finished_lines(path, EXPECTED)
+        count_finished_lines(path, EXPECTED)

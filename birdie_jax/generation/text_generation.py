@@ -1,4 +1,4 @@
-"""Answers as text, shown while they are written."""
+"""Answers as text, streamed while they are generated."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from birdie_jax.generation.generator import Generator
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.text_stream import StopStrings, TextStream
 from birdie_jax.text import Tokenizer
-from birdie_jax.vocabulary import special_token_name
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
 
-class WrittenText(NamedTuple):
-    """An answer.
+class TextAnswer(NamedTuple):
+    """An answer as text.
 
     Attributes:
-        text: without what ended it.
-        tokens: how many were written, with those of what ended it.
-        stopped_by: name of the stop token, the stop string, or "max_tokens".
+        text: the answer's text, without the stop token or stop string.
+        tokens: the number of tokens generated, with those of the stop token or stop string.
+        stopped_by: the name of the stop token, the stop string, or "max_tokens".
     """
 
     text: str
@@ -26,8 +26,8 @@ class WrittenText(NamedTuple):
     stopped_by: str
 
 
-class _Answer:
-    """One answer under way."""
+class _UnfinishedAnswer:
+    """An answer of which tokens are still to come."""
 
     def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str]):
         self._stream, self._stops = TextStream(tokenizer), StopStrings(stop_strings)
@@ -36,14 +36,14 @@ class _Answer:
         self.stopped_by: str | None = None
 
     def push(self, tokens: np.ndarray, stop_tokens: Sequence[int]) -> str:
-        """Take in tokens one by one, so that the answer ends at the same one however they are bundled."""
+        """Add tokens one by one, so that chunks of any size end the answer at the same token."""
         new = []
         for token in tokens.tolist():
             if self.stopped_by is not None:
                 break
             self.tokens += 1
             if token in stop_tokens:
-                self.stopped_by = special_token_name(token) if token < 256 else str(token)
+                self.stopped_by = special_token_name(token) if token < NUM_SPECIAL_TOKENS else str(token)
                 break
             new.append(self._stops.push(self._stream.push([token])))
             self.stopped_by = self._stops.found
@@ -59,11 +59,11 @@ class _Answer:
         self._parts.append(rest)
         return rest
 
-    def written(self) -> WrittenText:
-        return WrittenText("".join(self._parts), self.tokens, self.stopped_by or "max_tokens")
+    def result(self) -> TextAnswer:
+        return TextAnswer("".join(self._parts), self.tokens, self.stopped_by or "max_tokens")
 
 
-def write_texts(
+def generate_texts(
     generator: Generator,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
@@ -72,25 +72,25 @@ def write_texts(
     seeds: Sequence[int],
     stop_strings: Sequence[str] = (),
     show: Callable[[int, str], None] | None = None,
-) -> list[WrittenText]:
-    """Write answers to a batch of prompts.
+) -> list[TextAnswer]:
+    """Return answers to a batch of prompts.
 
     Args:
-        generator: the model.
-        tokenizer: the model's.
-        prompts: at least one.
-        max_tokens: the most tokens of each answer.
-        seeds: of each answer.
-        stop_strings: an answer ends before the first of them.
-        show: called with a prompt's number and new text of its answer, which is certain.
+        generator: the generator of the model.
+        tokenizer: the model's tokenizer.
+        prompts: at least one prompt.
+        max_tokens: the largest number of tokens of each answer.
+        seeds: the random seed of each answer.
+        stop_strings: strings; an answer ends before the first of them.
+        show: a function that is called with a prompt's index and new, final text of its answer.
 
     Raises:
         ValueError: a stop string is empty.
     """
-    answers = [_Answer(tokenizer, stop_strings) for _ in prompts]
+    answers = [_UnfinishedAnswer(tokenizer, stop_strings) for _ in prompts]
     ended = np.zeros(len(prompts), bool)
-    for stretch in generator.stretches(prompts, [max_tokens] * len(prompts), seeds, ended):
-        for number, tokens in enumerate(stretch):
+    for chunk in generator.generate_chunks(prompts, [max_tokens] * len(prompts), seeds, ended):
+        for number, tokens in enumerate(chunk):
             text = answers[number].push(tokens, generator.stop_tokens)
             ended[number] = answers[number].stopped_by is not None
             if show is not None and text:
@@ -99,4 +99,4 @@ def write_texts(
         rest = answer.finish()
         if show is not None and rest:
             show(number, rest)
-    return [answer.written() for answer in answers]
+    return [answer.result() for answer in answers]

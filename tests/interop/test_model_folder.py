@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.interop import InteropError, from_names, read_model, to_names, write_model
+from birdie_jax.interop import InteropError, name_parameters, parameters_from_names, read_model, write_model
 from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.attention import AttentionConfig
@@ -115,7 +115,7 @@ def test_names_are_stable_and_each_layer_is_a_tensor(folder, tokenizer):
 def test_names_and_back():
     shapes = parameter_shapes(build_model(config_of().model, 384))
     params = jax.tree.map(lambda leaf: np.arange(leaf.size).reshape(leaf.shape), shapes)
-    assert_same_bits(from_names(to_names(params), shapes), params)
+    assert_same_bits(parameters_from_names(name_parameters(params), shapes), params)
 
 
 def test_a_file_without_checksums_is_read(folder):

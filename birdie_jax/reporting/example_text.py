@@ -1,4 +1,4 @@
-"""What an arm asks of the model, as text: special tokens made visible, long passages folded or cut."""
+"""Text of examples for the page: special tokens made visible, long passages folded or cut."""
 
 import re
 
@@ -6,8 +6,8 @@ from markupsafe import Markup, escape
 
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
-VISIBLE = 420  # characters that are seen before a passage is unfolded
-KEPT = 1600  # characters of a passage that are on the page at all
+VISIBLE = 420  # characters that are shown before a passage is unfolded
+KEPT = 1600  # characters of a passage that the page contains
 
 _SPECIAL = re.compile("|".join(re.escape(special_token_name(token)) for token in range(NUM_SPECIAL_TOKENS)))
 

@@ -1,4 +1,4 @@
-"""The panels of the papers' Figure 3: one quantity a panel, one line a class of objectives."""
+"""Section: the panels of the papers' Figure 3, one quantity a panel, one line a class of objectives."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,11 @@ import numpy as np
 from jaxtyping import Float
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.panels import LOG, LOSS, Panel
+from birdie_jax.reporting.class_legend import class_legend
 from birdie_jax.reporting.plots import Frame, Line, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
+from birdie_jax.reporting.scalar_panels import LOG, LOSS
+from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.theme import class_colour, class_dash
 
 _SMOOTHED_FROM = 30  # mixtures; fewer are shown as they are
@@ -16,18 +18,39 @@ _SMOOTHED_FROM = 30  # mixtures; fewer are shown as they are
 
 @dataclass(frozen=True)
 class _Curve:
-    """One class's curve in one panel."""
+    """The curve of one class in one panel.
+
+    Attributes:
+        steps: the train step of each point.
+        values: the value of each point.
+        stairs: whether a value holds until the next point.
+    """
 
     steps: np.ndarray
     values: Float[np.ndarray, " points"]
     stairs: bool = False
 
 
-def class_panels(run: RunRecord) -> list[Panel]:
+def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of the classes; None where the run has no arms."""
+    if not run.arms:
+        return None
+    return Section(
+        anchor="classes",
+        link="Classes",
+        title="Classes of objectives",
+        introduction="Arms of a class are averaged together, as in Figure 3 of the Birdie paper; colours "
+        "mean the same class on the whole page.",
+        legend=class_legend(run),
+        groups=(PanelGroup(tuple(_class_panels(run))),),
+    )
+
+
+def _class_panels(run: RunRecord) -> list[Panel]:
     """Return train loss and accuracy, sampling probability, validation loss and accuracy, and reward."""
-    probability, probability_note = _probability(run)
-    loss, per_bin = _trained(run, "loss")
-    accuracy, _ = _trained(run, "accuracy")
+    probability, probability_note = _probability_curves(run)
+    loss, per_bin = _training_curves(run, "loss")
+    accuracy, _ = _training_curves(run, "accuracy")
     weighted = "Weighted by target tokens."
     if per_bin > 1:
         weighted += f" A point is the mean of {per_bin} log lines."
@@ -41,16 +64,18 @@ def class_panels(run: RunRecord) -> list[Panel]:
         _panel(
             run, "Sampling probability", "sum over arms", probability, percent=True, note=probability_note
         ),
-        _panel(run, "Validation loss", LOSS, _validated(run, "validation_loss"), note="Mean over arms."),
+        _panel(
+            run, "Validation loss", LOSS, _validation_curves(run, "validation_loss"), note="Mean over arms."
+        ),
         _panel(
             run,
             "Validation accuracy",
             "greedy",
-            _validated(run, "validation_accuracy"),
+            _validation_curves(run, "validation_accuracy"),
             percent=True,
             note="Mean over arms.",
         ),
-        _panel(run, "Reward", of_arms, _validated(run, "reward"), zero=True, note=progress),
+        _panel(run, "Reward", of_arms, _validation_curves(run, "reward"), zero=True, note=progress),
     ]
 
 
@@ -71,19 +96,19 @@ def _panel(
             class_colour(index),
             1.8,
             dash=class_dash(index),
-            tip=group,
+            tooltip=group,
             stairs=curve.stairs,
             end_dot=True,
         )
         for index, (group, curve) in enumerate(zip(run.groups, class_curves, strict=True))
     ]
     log = unit == LOSS and spans_widely([curve.values for curve in class_curves])
-    frame = Frame(title, int(run.metrics.steps[-1]), log=log, percent=percent, zero=zero)
+    frame = Frame(title, run.last_step, log=log, percent=percent, zero=zero)
     svg = line_panel(lines, frame)
     return Panel(title, unit + (LOG if log else ""), svg, note if svg else "No values yet.")
 
 
-def _trained(run: RunRecord, name: str) -> tuple[list[_Curve], int]:
+def _training_curves(run: RunRecord, name: str) -> tuple[list[_Curve], int]:
     """Return each class's mean over its target tokens, and how many lines a point averages at most."""
     values = run.metrics.arm_values
     weights = curves.token_weights(values["loss"], values["tokens"])
@@ -96,7 +121,7 @@ def _trained(run: RunRecord, name: str) -> tuple[list[_Curve], int]:
     )
 
 
-def _validated(run: RunRecord, name: str) -> list[_Curve]:
+def _validation_curves(run: RunRecord, name: str) -> list[_Curve]:
     rows = curves.decision_rows(run.metrics.arm_values["validation_loss"])
     measured = run.metrics.arm_values[name][rows]
     return [
@@ -105,7 +130,7 @@ def _validated(run: RunRecord, name: str) -> list[_Curve]:
     ]
 
 
-def _probability(run: RunRecord) -> tuple[list[_Curve], str]:
+def _probability_curves(run: RunRecord) -> tuple[list[_Curve], str]:
     """Return each class's probability at every mixture, smoothed where a long run has many, and a note."""
     probability = run.metrics.arm_values["probability"]
     rows = curves.changed_rows(probability)
@@ -117,3 +142,6 @@ def _probability(run: RunRecord) -> tuple[list[_Curve], str]:
     ]
     note = f"Moving mean over {window} mixtures; each of them is drawn under Bandit." if window > 1 else ""
     return class_curves, note
+
+
+CLASSES = SectionKind(make_section)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary
-from birdie_jax.generation.questions import PromptError, choose_arm, make_prompt
+from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt
 from birdie_jax.objectives import OBJECTIVES, make_mixture, make_objective, mixture_from_arms
 from birdie_jax.text import train_tokenizer
 
@@ -35,7 +35,7 @@ def test_every_objective_can_be_asked(name, tokenizer):
     prompt = ask(name, FORMED.get(name, "the river of seven"), tokenizer)
     objective = make_objective(name)
     assert (len(prompt.context) > 0) == objective.has_context
-    assert (len(prompt.begun) > 0) != objective.has_context
+    assert (len(prompt.target_prefix) > 0) != objective.has_context
     if objective.has_context:
         assert prompt.context[0] == objective.marker
 
@@ -67,7 +67,7 @@ def test_gaps_ask_as_in_training(name, tokenizer):
     sentinels = prompt.context[prompt.context < vocabulary.NUM_SPECIAL_TOKENS]
     np.testing.assert_array_equal(sentinels, example.context[example.context < 256])
     assert tokenizer.decode(prompt.context) == tokenizer.decode(example.context)
-    assert len(prompt.begun) == 0
+    assert len(prompt.target_prefix) == 0
 
 
 def test_gaps_without_numbers_are_counted(tokenizer):
@@ -93,7 +93,7 @@ def test_queries_ask_as_in_training(query_first, tokenizer):
 def test_fill_in_the_middle_begins_the_answer(tokenizer):
     prompt = ask("fill_in_the_middle", "the[MASK] seven", tokenizer)
     before, after = tokenizer.encode("the").tolist(), tokenizer.encode(" seven").tolist()
-    assert prompt.begun.tolist() == [
+    assert prompt.target_prefix.tolist() == [
         vocabulary.MIDDLE_PREFIX,
         *before,
         vocabulary.MIDDLE_SUFFIX,

@@ -1,0 +1,210 @@
+"""A user's text as a prompt in the format of one training objective.
+
+Text never gives special tokens, except where an objective's own format has them at places that the user
+chooses; there they are written by their names: [MASK] for a gap, and [START], [END], [CONTEXT] for queries.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.generation.prompt import Prompt
+from birdie_jax.objectives import OBJECTIVES, Arm, Objective, make_objective
+from birdie_jax.text import Tokenizer
+
+_NO_TOKENS = np.empty(0, np.int32)
+_GAP = re.compile(r"\[MASK(?:_(\d+))?\]")
+_QUERY = re.compile(r"\[START\](?P<start>.*?)\[END\](?P<end>.*?)(?=\[START\]|\[CONTEXT\]|\Z)", re.DOTALL)
+
+
+# (text, objective, tokenizer) -> prompt
+PromptFormat = Callable[[str, Objective, Tokenizer], Prompt]
+
+_FORMATS: dict[str, PromptFormat] = {}
+
+
+def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
+    """Return a decorator that makes a function the prompt format of objectives, given by their names."""
+
+    def register(function: PromptFormat) -> PromptFormat:
+        _FORMATS.update(dict.fromkeys(objectives, function))
+        return function
+
+    return register
+
+
+class PromptError(ValueError):
+    """A prompt or its format cannot be used; the message names what was found and what is allowed."""
+
+
+def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
+    """Return the arm of a run's mixture whose format a prompt takes.
+
+    Args:
+        arms: the arms that the model was trained on.
+        name: the name of an objective or of an arm; None = prefix_lm, or else causal_lm, or else the first
+            arm.
+
+    Raises:
+        PromptError: the name is unknown, the model never saw that objective, arms of that objective have
+            different markers, or no prompt has its format; or it is not known what the model was trained
+            on, and the name is not given or is not that of an objective.
+    """
+    if not arms:
+        return _arm_of_objective(name)
+    trained = list(dict.fromkeys(arm.objective.name for arm in arms if arm.objective.name in _FORMATS))
+    if name is None:
+        name = next((known for known in ("prefix_lm", "causal_lm") if known in trained), arms[0].name)
+    found = [arm for arm in arms if arm.name == name] or [arm for arm in arms if arm.objective.name == name]
+    if not found and name not in OBJECTIVES:
+        raise PromptError(
+            f"objective {name!r} is unknown; allowed: those that this model was trained on: "
+            f"{', '.join(trained)}"
+        )
+    if not found:
+        raise PromptError(
+            f"objective {name!r}: this model was not trained on it; allowed: {', '.join(trained)}"
+        )
+    markers = {arm.objective.marker for arm in found}
+    if len(markers) > 1:
+        raise PromptError(
+            f"objective {name!r}: its arms have different markers; allowed: the name of an arm: "
+            f"{', '.join(arm.name for arm in found)}"
+        )
+    if found[0].objective.name not in _FORMATS:
+        raise PromptError(
+            f"objective {name!r}: a prompt cannot take its form; allowed: {', '.join(trained)}"
+        )
+    return found[0]
+
+
+def _arm_of_objective(name: str | None) -> Arm:
+    """Return an arm of the objective `name` with its default parameters, for a model without known arms."""
+    if name is None or name not in OBJECTIVES or name not in _FORMATS:
+        raise PromptError(
+            f"objective: found {name!r}, and what this model was trained on is not known; allowed: one of "
+            f"{', '.join(known for known in OBJECTIVES if known in _FORMATS)}"
+        )
+    return Arm(name, make_objective(name), group=name)
+
+
+def make_prompt(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    """Return the prompt that has the format of `objective`.
+
+    - prefix_lm, copying, deshuffling: marker and text are the context; what to deshuffle is given shuffled.
+    - causal_lm: no context; the text is the target prefix.
+    - span_corruption, full_span_corruption, full_span_corruption_deshuffling: marker, and the text with
+      [MASK] for each gap, which becomes the next sentinel; [MASK_5] is sentinel 5 itself.
+    - selective_copying: marker, and `[START] before [END] after` for each span to be copied, with
+      `[CONTEXT] text` behind or in front of the queries.
+    - fill_in_the_middle: no context; the text has one [MASK], where the middle goes.
+
+    Raises:
+        PromptError: the text is empty, or does not have that format.
+    """
+    if not text:
+        raise PromptError(
+            f"the prompt is empty (found 0 characters); {objective.name} allows: text of at least one token"
+        )
+    try:
+        prompt = _FORMATS[objective.name](text, objective, tokenizer)
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the prompt is not Unicode text: {error}") from error
+    if len(prompt.context) + len(prompt.target_prefix) <= objective.marker_length:
+        raise PromptError(
+            f"the prompt {text!r} gives no token; {objective.name} allows: text of at least one token"
+        )
+    return prompt
+
+
+def _marker_tokens(objective: Objective) -> Int32[np.ndarray, " marker"]:
+    return _NO_TOKENS if objective.marker is None else np.array([objective.marker], np.int32)
+
+
+@prompt_format("prefix_lm", "copying", "deshuffling")
+def _format_context(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    return Prompt(np.concatenate([_marker_tokens(objective), tokenizer.encode(text)]), _NO_TOKENS)
+
+
+@prompt_format("causal_lm")
+def _format_target_prefix(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    return Prompt(_NO_TOKENS, tokenizer.encode(text))
+
+
+@prompt_format("span_corruption", "full_span_corruption", "full_span_corruption_deshuffling")
+def _format_gaps(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    parts = [_marker_tokens(objective)]
+    end, sentinels = 0, []
+    for gap in _GAP.finditer(text):
+        sentinels.append(len(sentinels) if gap[1] is None else int(gap[1]))
+        parts += [
+            tokenizer.encode(text[end : gap.start()]),
+            np.array([vocabulary.FIRST_SENTINEL + sentinels[-1]], np.int32),
+        ]
+        end = gap.end()
+    if not sentinels:
+        raise PromptError(
+            f"the prompt has 0 gaps; {objective.name} allows: text with [MASK] where something is missing"
+        )
+    if max(sentinels) >= vocabulary.NUM_SENTINELS or len(set(sentinels)) < len(sentinels):
+        raise PromptError(
+            f"the prompt's gaps are {', '.join(f'[MASK_{number}]' for number in sentinels)}; "
+            f"{objective.name} allows: each of [MASK_0] to [MASK_{vocabulary.NUM_SENTINELS - 1}] once"
+        )
+    return Prompt(np.concatenate([*parts, tokenizer.encode(text[end:])]), _NO_TOKENS)
+
+
+@prompt_format("selective_copying")
+def _format_queries(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    form = "[START] before [END] after, once or more, with [CONTEXT] text behind or in front of it"
+    wrong = PromptError(
+        f"the prompt has [START] {text.count('[START]')} times, [END] {text.count('[END]')} times and "
+        f"[CONTEXT] {text.count('[CONTEXT]')} times; {objective.name} allows: {form}, no part of it empty"
+    )
+    if text.count("[CONTEXT]") != 1:
+        raise wrong
+    left, right = text.split("[CONTEXT]")
+    queries_first = "[START]" in left
+    if queries_first:
+        queries, passage = left, right
+    else:
+        begin = right.find("[START]")
+        queries, passage = right[max(begin, 0) :], right[: max(begin, 0)]
+        if left.strip():
+            raise wrong
+    spans = list(_QUERY.finditer(queries))
+    whole = "".join(span[0] for span in spans) == queries
+    if not spans or not whole or not passage or "[END]" in passage or "[START]" in passage:
+        raise wrong
+    query_tokens = []
+    for span in spans:
+        if not span["start"] or not span["end"] or "[END]" in span["end"]:
+            raise wrong
+        query_tokens += [_as_array(vocabulary.SPAN_START), tokenizer.encode(span["start"])]
+        query_tokens += [_as_array(vocabulary.SPAN_END), tokenizer.encode(span["end"])]
+    passage_tokens = [_as_array(vocabulary.CONTEXT), tokenizer.encode(passage)]
+    parts = query_tokens + passage_tokens if queries_first else passage_tokens + query_tokens
+    return Prompt(np.concatenate([_marker_tokens(objective), *parts]), _NO_TOKENS)
+
+
+@prompt_format("fill_in_the_middle")
+def _format_middle(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    parts = text.split("[MASK]")
+    if len(parts) != 2:
+        raise PromptError(
+            f"the prompt has [MASK] {len(parts) - 1} times; {objective.name} allows: once, for the middle"
+        )
+    prefix = [_as_array(vocabulary.MIDDLE_PREFIX), tokenizer.encode(parts[0])]
+    prefix += [
+        _as_array(vocabulary.MIDDLE_SUFFIX),
+        tokenizer.encode(parts[1]),
+        _as_array(vocabulary.MIDDLE),
+    ]
+    return Prompt(_NO_TOKENS, np.concatenate(prefix))
+
+
+def _as_array(token: int) -> Int32[np.ndarray, " 1"]:
+    return np.array([token], np.int32)

@@ -1,0 +1,48 @@
+"""How long generation took, and what its cache takes, in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from birdie_jax.generation.cache_size import cache_bytes, cache_grows
+from birdie_jax.models import LanguageModel
+
+
+@dataclass
+class GenerationTimes:
+    """Counts of the tokens processed, and the seconds that they took without compilation.
+
+    Attributes:
+        compile_seconds: the time spent compiling for shapes that are new.
+        prompt_tokens: the number of prompt tokens prefilled, without padding.
+        prefill_seconds: the time spent on prefill.
+        decoded_tokens: the number of tokens from the decode loop: all but the first of each answer.
+        decode_seconds: the time spent in the decode loop.
+        decode_steps: the number of iterations of the loop; each gives every row of the batch one token.
+    """
+
+    compile_seconds: float = 0.0
+    prompt_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decoded_tokens: int = 0
+    decode_seconds: float = 0.0
+    decode_steps: int = 0
+
+
+def describe_generation(model: LanguageModel, times: GenerationTimes) -> Iterator[str]:
+    """Yield lines about the cache's memory and the speed of compilation, prefill and decoding."""
+    if cache_grows(model):
+        one, more = cache_bytes(model, 1024), cache_bytes(model, 2048)
+        yield f"state: {one:,} bytes a row of 1,024 tokens, {more:,} of 2,048, as computed: it grows"
+    else:
+        yield f"state: {cache_bytes(model, 1):,} bytes a row as computed, for a context of any length"
+    if times.compile_seconds:
+        yield f"compiling: {times.compile_seconds:.2f} s"
+    if times.prefill_seconds:
+        rate = times.prompt_tokens / times.prefill_seconds
+        seconds = times.prefill_seconds
+        yield f"prefill: {times.prompt_tokens:,} tokens in {seconds:.3f} s, {rate:,.0f} tokens/s"
+    if times.decode_steps:
+        rate = times.decoded_tokens / times.decode_seconds
+        step = 1e3 * times.decode_seconds / times.decode_steps
+        seconds, tokens = times.decode_seconds, times.decoded_tokens
+        yield f"decode: {tokens:,} tokens in {seconds:.3f} s, {rate:,.0f} tokens/s, {step:.3f} ms a step"

@@ -1,0 +1,71 @@
+"""The objective arms of a run, as arms.json describes them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from etils import epath
+
+from birdie_jax.reporting.json_file import read_json
+from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.storage.typed import parse_typed
+
+
+@dataclass(frozen=True)
+class ArmExample:
+    """One example of an arm as text, special tokens by their names.
+
+    Attributes:
+        context: the text that the model sees bidirectionally.
+        target: the text that the model has to generate.
+    """
+
+    context: str
+    target: str
+
+
+@dataclass(frozen=True)
+class ArmRecord:
+    """An objective with its parameters.
+
+    Attributes:
+        name: the arm's name, unique in the run.
+        group: the name of its class, over which the papers average.
+        objective: the name of the objective.
+        parameters: the objective's keyword arguments.
+        weight: the initial weight in the mixture, at least 0, in any unit.
+        examples: a few examples of the arm.
+    """
+
+    name: str
+    group: str
+    objective: str
+    parameters: dict[str, Any]
+    weight: float
+    examples: tuple[ArmExample, ...]
+
+
+def read_arms(path: epath.Path) -> tuple[ArmRecord, ...]:
+    """Return the arms in the file `path`; none if there is no such file.
+
+    Raises:
+        RecordError: the file is damaged; the message names the record and its field.
+    """
+    if not path.exists():
+        return ()
+    records = read_json(path)
+    if not isinstance(records, list) or not records:
+        raise RecordError(f"{path}: found {type(records).__name__}; allowed: a list of at least one arm")
+    arms: list[ArmRecord] = []
+    for number, record in enumerate(records, start=1):
+        where = f"{path}: record {number}"
+        arm = parse_typed(ArmRecord, record, where, RecordError)
+        if any(other.name == arm.name for other in arms):
+            raise RecordError(f"{where}.name: found {arm.name!r} a second time; allowed: each name once")
+        if arm.weight < 0:
+            raise RecordError(
+                f"{where}.weight: found {arm.weight!r}; allowed: a finite number of at least 0"
+            )
+        arms.append(arm)
+    if not any(arm.weight for arm in arms):
+        raise RecordError(f"{path}: weight: found 0 for every arm; allowed: at least one weight above 0")
+    return tuple(arms)

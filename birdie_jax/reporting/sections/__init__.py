@@ -1,0 +1,27 @@
+"""The kinds of sections in the order of the page; a new one is one file and one line here."""
+
+from birdie_jax.reporting.section import SectionKind
+from birdie_jax.reporting.sections.arm_examples import ARM_EXAMPLES
+from birdie_jax.reporting.sections.arm_table import ARM_TABLE
+from birdie_jax.reporting.sections.arms_over_steps import ARMS_OVER_STEPS
+from birdie_jax.reporting.sections.bandit_decisions import BANDIT
+from birdie_jax.reporting.sections.classes import CLASSES
+from birdie_jax.reporting.sections.configuration import CONFIGURATION
+from birdie_jax.reporting.sections.machine import MACHINE
+from birdie_jax.reporting.sections.other_scalars import OTHER_SCALARS
+from birdie_jax.reporting.sections.training_curves import TRAINING
+
+# `OTHER_SCALARS` draws the scalars that no kind before it does.
+SECTIONS: tuple[SectionKind, ...] = (
+    TRAINING,
+    CLASSES,
+    ARMS_OVER_STEPS,
+    BANDIT,
+    MACHINE,
+    OTHER_SCALARS,
+    ARM_TABLE,
+    ARM_EXAMPLES,
+    CONFIGURATION,
+)
+
+__all__ = ["SECTIONS"]

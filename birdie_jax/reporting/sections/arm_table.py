@@ -1,0 +1,127 @@
+"""Section: the table of arms."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from birdie_jax.reporting import curves
+from birdie_jax.reporting.arm_record import ArmRecord
+from birdie_jax.reporting.numbers import NONE, fixed, percent
+from birdie_jax.reporting.run_record import RunRecord
+from birdie_jax.reporting.section import Section, SectionKind
+from birdie_jax.reporting.sparkline import sparkline
+from birdie_jax.reporting.theme import class_colour, css_colour
+
+
+@dataclass(frozen=True)
+class ArmRow:
+    """A row of the table of arms; numbers as text, `NONE` where there is none."""
+
+    arm: ArmRecord
+    parameters: str
+    colour: str
+    weight: str
+    probability: str
+    change: str
+    probability_curve: Markup
+    loss: str
+    accuracy: str
+    validation_loss: str
+    validation_accuracy: str
+    validation_curve: Markup
+    tokens: str
+
+
+@dataclass(frozen=True)
+class ArmClass:
+    """A class in the table of arms, with the sums of its shares."""
+
+    name: str
+    colour: str
+    weight: str
+    probability: str
+    tokens: str
+    rows: tuple[ArmRow, ...]
+
+
+def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of the table of arms; None where the run has no arms."""
+    if not run.arms:
+        return None
+    return Section(
+        anchor="arms",
+        link="Table of arms",
+        title="Table of arms",
+        template="arm_table.html",
+        values={"classes": _arm_classes(run)},
+    )
+
+
+def _arm_classes(run: RunRecord) -> list[ArmClass]:
+    """Return the table of arms, by class."""
+    values = run.metrics.arm_values
+    weights = np.array([arm.weight for arm in run.arms])
+    weights = weights / weights.sum()
+    tokens = np.nansum(values["tokens"], axis=0)
+    token_share = tokens / tokens.sum() if tokens.sum() > 0 else np.full(len(tokens), np.nan)
+    final = {name: [curves.last_finite(column) for column in matrix.T] for name, matrix in values.items()}
+    rows = curves.decision_rows(values["validation_loss"])
+    mixtures = curves.changed_rows(values["probability"])
+    last_step = run.last_step
+    steps = run.metrics.steps
+    classes = []
+    for index, (group, arms) in enumerate(run.groups.items()):
+        colour = css_colour(class_colour(index))
+        table = []
+        for arm in arms:
+            probability = final["probability"][arm]
+            ratio = probability / weights[arm] if weights[arm] > 0 else float("nan")
+            table.append(
+                ArmRow(
+                    arm=run.arms[arm],
+                    parameters=", ".join(
+                        f"{key}={_plain(value)}" for key, value in run.arms[arm].parameters.items()
+                    ),
+                    colour=colour,
+                    weight=percent(weights[arm], 2),
+                    probability=percent(probability, 2),
+                    change=f"×{ratio:.2f}" if np.isfinite(ratio) else NONE,
+                    probability_curve=sparkline(
+                        steps[mixtures],
+                        values["probability"][mixtures, arm],
+                        last_step,
+                        colour,
+                        stairs=True,
+                    ),
+                    loss=fixed(final["loss"][arm]),
+                    accuracy=percent(final["accuracy"][arm]),
+                    validation_loss=fixed(final["validation_loss"][arm]),
+                    validation_accuracy=percent(final["validation_accuracy"][arm]),
+                    validation_curve=sparkline(
+                        steps[rows], values["validation_loss"][rows, arm], last_step, colour
+                    ),
+                    tokens=percent(token_share[arm], 2),
+                )
+            )
+        total = np.array([final["probability"][arm] for arm in arms])
+        classes.append(
+            ArmClass(
+                name=group,
+                colour=colour,
+                weight=percent(float(weights[arms].sum()), 2),
+                probability=percent(float(total.sum()), 2),
+                tokens=percent(float(token_share[arms].sum()), 2),
+                rows=tuple(table),
+            )
+        )
+    return classes
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+ARM_TABLE = SectionKind(make_section)
