@@ -24,14 +24,15 @@ from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.interop.errors import InteropError
 from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.pretraining.arm_samples import describe_arms
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
 from birdie_jax.reporting.page import write_report
+from birdie_jax.storage import is_remote
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.preparation import prepare
@@ -161,15 +162,17 @@ def main(arguments: list[str]) -> None:
         raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
-    if "://" in _WORKDIR.value:
+    root = _WORKDIR.value or ""
+    if is_remote(root):
         sys.exit(
-            f"birdie_jax.train: --workdir: found {_WORKDIR.value}; allowed: a folder; several processes "
+            f"birdie_jax.train: --workdir: found {root}; allowed: a folder; several processes "
             "need one on a file system that they share, as which a bucket can be mounted"
         )
-    workdir = Workdir(_WORKDIR.value)
+    workdir = Workdir(root)
     config = _CONFIG.value
     if not isinstance(config, ConfigDict):
-        sys.exit(f"birdie_jax.train: --config={flags.FLAGS['config'].config_filename}: no such file")
+        filename = getattr(flags.FLAGS["config"], "config_filename", "")
+        sys.exit(f"birdie_jax.train: --config={filename}: no such file")
     try:
         parsed = parse_config(config)
         initialize_processes(

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
 from birdie_jax.engine.checkpoint_format import (
     BATCHES,
@@ -186,14 +187,14 @@ def _read_on_devices(item: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> 
         restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
         partial_restore=True,
     )
-    loaded: Any = ocp.PyTreeCheckpointHandler().restore(item, args=arguments)
+    loaded: Any = ocp.PyTreeCheckpointHandler().restore(epath.Path(item), args=arguments)
     return {name: jnp.asarray(_at(loaded, name)) for name in wanted}
 
 
 def _read_on_host(item: Path, names: list[str]) -> dict[str, np.ndarray]:
     tree = nested(dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray)))
     loaded: Any = ocp.PyTreeCheckpointHandler().restore(
-        item, args=ocp.args.PyTreeRestore(restore_args=tree)
+        epath.Path(item), args=ocp.args.PyTreeRestore(restore_args=tree)
     )
     return {name: np.asarray(_at(loaded, name)) for name in names}
 

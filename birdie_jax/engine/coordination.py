@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -27,7 +28,8 @@ class Processes:
         """To be made after the processes have joined, see `birdie_jax.engine.processes`."""
         self.index, self.count = jax.process_index(), jax.process_count()
         self.first = self.index == 0
-        self._client = distributed.global_state.client
+        # None where there is one process, which has nobody to write to.
+        self._client: Any = distributed.global_state.client
 
     def write(self, topic: str, text: str) -> None:
         """Publish a message to all on `topic`, in place of this process's earlier one."""

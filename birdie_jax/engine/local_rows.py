@@ -1,5 +1,7 @@
 """Which rows of a global batch this process makes, and how they come onto its devices."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -55,7 +57,7 @@ class LocalRows:
         return states[self.numbers]
 
     def _put(self, own: np.ndarray, sharding: NamedSharding) -> jax.Array:
-        def block(index: tuple[slice, ...]) -> np.ndarray:
+        def block(index: Any) -> np.ndarray:
             begin, end, _ = index[0].indices(self._global_rows)
             first = self.numbers.index(begin)
             return own[(slice(first, first + end - begin), *index[1:])]

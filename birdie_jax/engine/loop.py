@@ -1,5 +1,6 @@
 """The train loop: any step on any batches, from the newest checkpoint to the last step."""
 
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -124,7 +125,7 @@ def _train(  # noqa: PLR0917
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)
         opened.enter_context(stop)
-        stopped_by = None
+        stopped_by: signal.Signals | None = None
         try:
             while done < num_steps and stopped_by is None:
                 if runner.any_due(done):
@@ -165,7 +166,7 @@ def _train(  # noqa: PLR0917
         except (TrainingDiverged, NotFinite) as diverged:
             raise _explained(diverged, done, checkpoints) from None
     watch.disarm()
-    return Outcome(done, done == num_steps, stopped_by and stopped_by.name, parameters)
+    return Outcome(done, done == num_steps, stopped_by.name if stopped_by else None, parameters)
 
 
 def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) -> tuple[TrainState, object]:

@@ -38,16 +38,24 @@ class ShardedStep(NamedTuple):
     Attributes:
         mesh: the device mesh of the run.
         abstract_state: shapes, types and shardings of the train state.
-        create_state: () -> the state before the first step.
+        create: () -> the state before the first step.
         update: (state, batch) -> (state, metrics); takes the memory of the state that it is given.
-        summarise: the sums of some steps -> the scalars to log.
+        summary: the sums of some steps -> the scalars to log.
     """
 
     mesh: Mesh
     abstract_state: TrainState
-    create_state: Callable[[], TrainState]
+    create: Callable[[], TrainState]
     update: Callable[..., Any]
-    summarise: Summarise
+    summary: Summarise
+
+    def create_state(self) -> TrainState:
+        """Return the state before the first step."""
+        return self.create()
+
+    def summarise(self, totals: StepTotals) -> dict[str, float]:
+        """Return the scalars to log of some steps."""
+        return self.summary(totals)
 
     def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
         """Take one step."""
@@ -69,7 +77,7 @@ class ShardedStep(NamedTuple):
             state = self.create_state()
             return state.replace(params=replace(state.params))
 
-        return self._replace(create_state=create_state)
+        return self._replace(create=create_state)
 
 
 def make_step(

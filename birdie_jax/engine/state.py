@@ -1,7 +1,7 @@
 """What a run carries from step to step, and what a step tells."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import flax.struct
 import numpy as np
@@ -25,6 +25,10 @@ class TrainState:
     params: PyTree
     optimizer: PyTree
     sections: Mapping[str, PyTree]
+
+    if TYPE_CHECKING:
+
+        def replace(self, **changes: Any) -> Self: ...  # noqa: D102 - of flax.struct
 
     def with_section(self, name: str, section: PyTree) -> "TrainState":
         """Return the state with other arrays in the section `name`."""

@@ -2,6 +2,7 @@
 
 import signal
 from types import FrameType, TracebackType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from birdie_jax.engine.mesh import replicated
 
 
 class StopRequest:
-    """While entered, notes SIGTERM and SIGINT instead of dying of them; a second one ends at once.
+    """While entered, records SIGTERM and SIGINT instead of ending by them; a second one ends at once.
 
     Attributes:
         signal: the signal that asked for the end, or None.
@@ -20,7 +21,7 @@ class StopRequest:
 
     def __init__(self):
         self.signal: signal.Signals | None = None
-        self._before: dict[signal.Signals, object] = {}
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -232,6 +232,6 @@ class Watch:
 
 def _innermost_frames() -> list[str]:
     """Return where the main thread is, from the inside out."""
-    frame = sys._current_frames()[threading.main_thread().ident]
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
     summary = traceback.extract_stack(frame)[-_FRAMES_SHOWN:]
     return [f"{entry.name} ({entry.filename}:{entry.lineno})" for entry in reversed(summary)]

@@ -1,7 +1,7 @@
 """Validation of every arm and the bandit's decision, as one of the engine's hooks."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from birdie_jax.engine.state import TrainState
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Mixture
-from birdie_jax.pretraining.language_model_step import arm_sums
+from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.text import TokenShards
@@ -89,13 +89,13 @@ class ArmValidation:
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
         """Measure every arm; let the bandit see it and, if steps follow, decide."""
-        sums = None
+        parts: list[ArmSums] = []
         for number, chunk in enumerate(self._chunks):
             call.heartbeat(f"part {number + 1} of {len(self._chunks)}")
-            part = self._measure(state.params, self._batches.put_replicated(chunk))
-            sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
+            parts.append(self._measure(state.params, self._batches.put_replicated(chunk)))
             if call.should_stop():
                 return None
+        sums = reduce(partial(jax.tree.map, jnp.add), parts)
         losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
         with replicated_context():
             bandit = observe(state.sections[self.name], losses)

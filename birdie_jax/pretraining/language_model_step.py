@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -97,7 +97,7 @@ def arm_sums(model: LanguageModel, num_arms: int, loss_chunk: int, params: Any, 
     """Return loss, correct greedy choices and target tokens of each arm; also what validation measures."""
     layout = packed_layout(batch.segment_ids, batch.bidirectional)
     hidden, _ = model.apply({"params": params}, batch.tokens, layout, method=LanguageModel.hidden)
-    table = model.apply({"params": params}, method=LanguageModel.head_table)
+    table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
     losses, correct = token_losses(hidden, table, batch.targets, batch.loss_mask, loss_chunk)
     return sums_by_arm(losses, correct, batch.loss_mask, batch.arm_ids, num_arms)
 

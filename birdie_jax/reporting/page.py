@@ -9,10 +9,10 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
+from birdie_jax.engine.workdir import Workdir
 from birdie_jax.reporting.example_text import render_text
 from birdie_jax.reporting.headline import describe_run, run_completion, summary_figures
 from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
-from birdie_jax.reporting.run_files import RunFiles
 from birdie_jax.reporting.run_record import RunRecord, read_run
 from birdie_jax.reporting.section import SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
@@ -32,7 +32,7 @@ def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTION
         RecordError: a file of the workdir is missing or damaged; the message names it.
     """
     page = render_page(read_run(workdir), kinds)
-    path = RunFiles(workdir).report
+    path = Workdir(workdir).report
     write_whole(path, page.encode())
     return path
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from etils import epath
 
+from birdie_jax.engine.workdir import Workdir
 from birdie_jax.reporting.arm_record import ArmRecord, read_arms
 from birdie_jax.reporting.json_file import read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.reporting.record_error import RecordError
-from birdie_jax.reporting.run_files import RunFiles
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RunRecord:
         """
         value = self.find_setting(name)
         if value is None:
-            raise RecordError(f"{RunFiles(self.workdir).config}: {name}: missing")
+            raise RecordError(f"{Workdir(self.workdir).config}: {name}: missing")
         return value
 
 
@@ -73,7 +73,7 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
     Raises:
         RecordError: a file is missing or damaged; the message names it, and its line or record.
     """
-    files = RunFiles(workdir)
+    files = Workdir(workdir)
     if not files.root.is_dir():
         raise RecordError(
             f"{files.root}: found no such directory; allowed: the --workdir of a training run"
