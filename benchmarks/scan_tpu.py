@@ -100,13 +100,13 @@ def compile_gated(topology, shape, dtype, pass_name):
     def forward(inputs):
         return gated_tpu.forward(GATED_SSM, inputs, direction="both")
 
-    def backward(inputs, chunk_entries, dy, dlast):
-        return gated_tpu.backward(GATED_SSM, inputs, chunk_entries, dy, dlast, direction="both")
+    def backward(inputs, chunk_h0, dy, dlast):
+        return gated_tpu.backward(GATED_SSM, inputs, chunk_h0, dy, dlast, direction="both")
 
-    chunk_entries = jax.eval_shape(forward, inputs)[2]
+    chunk_h0 = jax.eval_shape(forward, inputs)[2]
     function, arguments, loops = {
         "forward": (forward, (inputs,), (1, 2, 1)),
-        "backward": (backward, (inputs, array(chunk_entries.shape, jnp.float32), block, state), (1, 3, 1)),
+        "backward": (backward, (inputs, array(chunk_h0.shape, jnp.float32), block, state), (1, 3, 1)),
     }[pass_name]
     text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
     accesses = GATED_ACCESSES[pass_name]

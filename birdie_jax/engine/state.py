@@ -1,7 +1,7 @@
 """What a run carries from step to step, and what a step tells."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import flax.struct
 import numpy as np
@@ -10,8 +10,7 @@ from jaxtyping import Array, Int, PyTree
 from birdie_jax.array_types import Scalar
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """Everything on the devices that a run carries from step to step, and that a checkpoint holds.
 
     Attributes:
@@ -26,17 +25,12 @@ class TrainState:
     optimizer: PyTree
     sections: Mapping[str, PyTree]
 
-    if TYPE_CHECKING:
-
-        def replace(self, **changes: Any) -> Self: ...  # noqa: D102 - of flax.struct
-
     def with_section(self, name: str, section: PyTree) -> "TrainState":
         """Return the state with other arrays in the section `name`."""
         return self.replace(sections={**self.sections, name: section})
 
 
-@flax.struct.dataclass
-class StepMetrics:
+class StepMetrics(flax.struct.PyTreeNode):
     """What a train step tells, all on the device until it is read.
 
     Attributes:

@@ -59,7 +59,7 @@ def must_divide(size: int, extents: Mapping[str, int]) -> str | None:
 
     Args:
         size: the number of devices.
-        extents: what is divided, by the names of the fields that say how much of it there is.
+        extents: the extents to divide, by the names of their fields.
     """
     for name, extent in extents.items():
         if extent % size:

@@ -63,7 +63,7 @@ def parameter(
         name: its name within the module.
         init: (key, shape, dtype) -> initial values.
         shape: its shape.
-        policy: what belongs to it.
+        policy: its policy.
 
     Raises:
         ValueError: the policy has not one axis for each dimension.

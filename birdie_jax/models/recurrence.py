@@ -50,7 +50,7 @@ class RecurrentConfig(MixerConfig):
 
 
 class ScanSettings(NamedTuple):
-    """What the configuration says of a mixer's scan.
+    """The settings of a mixer's scan.
 
     Attributes:
         bidirectional: whether the second half of the channels runs in reverse.
@@ -132,7 +132,7 @@ def recurrent_layer(
         parameters: the cell's parameters, a number for each channel.
         layout: the resets.
         initial: the state of the forward channels before the first token; zero if None.
-        settings: what the mixer's configuration says of the scan.
+        settings: the settings of the scan.
 
     Returns:
         The gated states, and in float32 the state after the last token that each channel read.

@@ -118,7 +118,13 @@ def sharded_recurrence(
     )
 
 
-def _in_local_direction(function, bidirectional, pieces, resets, *arguments):
+def _in_local_direction(
+    function: Callable[..., PyTree[Array]],
+    bidirectional: bool,
+    pieces: int,
+    resets: Resets,
+    *arguments: PyTree[Array],
+) -> PyTree[Array]:
     """Call `function` for the direction, or both directions, of the channels of this device."""
     if not bidirectional:
         return function("forward", *arguments, resets)
@@ -152,7 +158,9 @@ def entering_states(
     return entering, leaving
 
 
-def _exchange_states(product, last, first, reverse):
+def _exchange_states(
+    product: RowState, last: RowState, first: RowState, reverse: Bool[Array, " channels"]
+) -> tuple[RowState, RowState]:
     """Return the state that enters this device's shard, and the one that leaves the row.
 
     `reverse` tells for each channel whether it is read from the end of the row.
@@ -166,7 +174,13 @@ def _exchange_states(product, last, first, reverse):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sequence_parallel(recurrence, inputs, h0, resets, reverse: Bool[Array, " channels"]):
+def _sequence_parallel(
+    recurrence: Recurrence,
+    inputs: RecurrenceOperands,
+    h0: RowState,
+    resets: Resets,
+    reverse: Bool[Array, " channels"],
+) -> tuple[StateSequence, RowState]:
     """Return (y, last) on one of the devices along `sequence`; h0 and `last` belong to whole rows."""
     return _sequence_parallel_forward(recurrence, inputs, h0, resets, reverse)[0]
 

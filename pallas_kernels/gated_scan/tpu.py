@@ -1,8 +1,8 @@
 """gated_scan for TPUs, in Mosaic: gates, recurrence and output gate of a block while it is on the chip.
 
 The blocks, the time chunks on the sublanes and the passes over them are those of `linear_scan.tpu`. What
-is copied to scratch memory is not read but computed from the projections, so that a, x and h
-never leave the chip. Of the states only those that enter the chunks are written, a row in 64.
+is copied to scratch memory is not read but computed from the projections, so that a, x and h never leave
+the chip. Of the states only those that enter the chunks are written, a row in 64.
 
 The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
 for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
@@ -18,10 +18,17 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.gated_scan.cell import GatedScanInputs
+from pallas_kernels.gated_scan.cell import Cell, GatedScanInputs
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
 from pallas_kernels.linear_scan.tpu import suits
-from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_grid, pack_resets
+from pallas_kernels.linear_scan.tpu_call import (
+    LENGTH_UNIT,
+    Interpret,
+    TpuGrid,
+    call_kernel,
+    make_grid,
+    pack_resets,
+)
 from pallas_kernels.linear_scan.tpu_chunks import (
     LANES,
     TILE,
@@ -42,7 +49,9 @@ __all__ = ["backward", "forward", "suits"]
 BLOCKS_BYTES = 9 << 19
 
 
-def forward(cell, inputs, *, direction, interpret=False):
+def forward(
+    cell: Cell, inputs: GatedScanInputs, *, direction: str, interpret: Interpret = False
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return (y, last state, state before each chunk).
 
     Args:
@@ -50,7 +59,7 @@ def forward(cell, inputs, *, direction, interpret=False):
         inputs: `GatedScanInputs`, blocks in float32 or bfloat16; sizes that do not suit are padded, at the
             cost of a copy of every operand.
         direction: "forward", "reverse" or "both".
-        interpret: run on any platform, slowly, in the TPU interpreter.
+        interpret: whether to run in the TPU interpreter, on any platform, slowly; or its parameters.
 
     Returns:
         y in the type of the gate; the state after the last step read [batch, channels] and those before
@@ -73,7 +82,16 @@ def forward(cell, inputs, *, direction, interpret=False):
     return pad.crop(y[:, :length], channels), pad.crop(last, channels), chunk_h0
 
 
-def backward(cell, inputs, chunk_h0, dy, dlast, *, direction, interpret=False):
+def backward(
+    cell: Cell,
+    inputs: GatedScanInputs,
+    chunk_h0: jax.Array,
+    dy: jax.Array,
+    dlast: jax.Array,
+    *,
+    direction: str,
+    interpret: Interpret = False,
+) -> GatedScanInputs:
     """Return the cotangents of the inputs as `GatedScanInputs`, those of parameters and h0 in float32.
 
     Args:
@@ -112,7 +130,7 @@ def backward(cell, inputs, chunk_h0, dy, dlast, *, direction, interpret=False):
     return GatedScanInputs(tuple(operands), gate, parameters, h0, None)
 
 
-def grid_for(arrays, blocks, direction, interpret):
+def grid_for(arrays: list[jax.Array], blocks: int, direction: str, interpret: Interpret) -> TpuGrid:
     """Return the grid of a call with such arrays, each step of which reads and writes `blocks` blocks."""
     dtype = jnp.result_type(*arrays)
     return make_grid(arrays[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)

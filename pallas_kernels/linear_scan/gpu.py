@@ -21,6 +21,8 @@ The gradient is the same pass the other way, g[t] = dh[t] + a[t+1] g[t+1], dx = 
 tile. The reset flags of 32 steps are the bits of one word, and stream like the operands.
 """
 
+from jaxtyping import Array, Bool, Float
+
 from pallas_kernels.linear_scan.gpu_call import call_kernel
 from pallas_kernels.linear_scan.gpu_grid import THREADS, WORD, choose_chunks, make_grid, parts_of
 from pallas_kernels.linear_scan.gpu_pass import Pass
@@ -34,18 +36,28 @@ def suits(shape: tuple[int, int, int], direction: str) -> bool:
     return length % (chunks * WORD) == 0 and channels % (parts_of(direction) * THREADS // chunks) == 0
 
 
-def forward(a, x, h0, *, resets, direction, chunks=None, interpret=None):
+def forward(
+    a: Float[Array, "batch length channels"],
+    x: Float[Array, "batch length channels"],
+    h0: Float[Array, "batch channels"],
+    *,
+    resets: tuple[Bool[Array, "batch length"], ...] | None,
+    direction: str,
+    chunks: int | None = None,
+    interpret: object = None,
+) -> Float[Array, "batch length channels"]:
     """Return h in the type of `x`.
 
     Args:
-        a: [batch, length, channels], float32 or bfloat16; sizes that do not suit are padded, at the cost of
-            a copy of every operand.
-        x: like `a`.
-        h0: [batch, channels].
-        resets: bool [batch, length] for each direction, or None.
+        a: the decays, float32 or bfloat16; sizes that do not suit are padded, at the cost of a copy of
+            every operand.
+        x: the addends, of the types of `a`.
+        h0: the state before the first step read.
+        resets: for each direction, where the decay counts as zero; or None.
         direction: "forward", "reverse" or "both".
-        chunks: time chunks that a block reads side by side: 1, 2, 4 or 8; None for `choose_chunks`.
-        interpret: parameters of the interpreter of Mosaic GPU, to run on any platform, slowly.
+        chunks: the number of time chunks that a block reads side by side, 1, 2, 4 or 8; None for
+            `choose_chunks`.
+        interpret: the parameters of the interpreter of Mosaic GPU, to run on any platform, slowly.
     """
     _, length, channels = a.shape
     parts, chunks = parts_of(direction), chunks or choose_chunks(a.shape, direction)
@@ -57,7 +69,21 @@ def forward(a, x, h0, *, resets, direction, chunks=None, interpret=None):
     return crop_channels(h[:, :length], parts, channels)
 
 
-def backward(a, h, h0, dh, *, resets, direction, chunks=None, interpret=None):
+def backward(
+    a: Float[Array, "batch length channels"],
+    h: Float[Array, "batch length channels"],
+    h0: Float[Array, "batch channels"],
+    dh: Float[Array, "batch length channels"],
+    *,
+    resets: tuple[Bool[Array, "batch length"], ...] | None,
+    direction: str,
+    chunks: int | None = None,
+    interpret: object = None,
+) -> tuple[
+    Float[Array, "batch length channels"],
+    Float[Array, "batch length channels"],
+    Float[Array, "batch channels"],
+]:
     """Return (da, dx, dh0) for the cotangent `dh` of h; see `forward` for the rest."""
     _, length, channels = a.shape
     parts, chunks = parts_of(direction), chunks or choose_chunks(a.shape, direction)

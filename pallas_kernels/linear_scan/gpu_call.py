@@ -6,21 +6,31 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.linear_scan.gpu_grid import RESULT_SLOTS, WORD, GpuGrid
 from pallas_kernels.linear_scan.gpu_pass import BlockIndices, Pass, Refs, run_pass
 from pallas_kernels.linear_scan.padding import pad_length
 
 
-def call_kernel(grid: GpuGrid, scan_pass: Pass, *, streams, h0, resets, results):
+def call_kernel(
+    grid: GpuGrid,
+    scan_pass: Pass,
+    *,
+    streams: tuple[jax.Array, ...],
+    h0: Float[Array, "batch channels"],
+    resets: tuple[Bool[Array, "batch length"], ...] | None,
+    results: tuple[DTypeLike, ...],
+) -> tuple[jax.Array, ...]:
     """Run a pass over padded operands.
 
     Args:
-        grid: how it is cut.
-        scan_pass: what it computes.
-        streams: a, what is added, and with `reverse_time` h; [batch, length, channels].
-        h0: [batch, channels].
-        resets: bool [batch, length] for each direction, or None.
+        grid: the grid of the call.
+        scan_pass: the arithmetic of the pass.
+        streams: a, x, and with `reverse_time` h; [batch, length, channels].
+        h0: the state before the first step read.
+        resets: for each direction, where the decay counts as zero; or None.
         results: the types of what `scan_pass.results` returns.
 
     Returns:
@@ -92,7 +102,9 @@ def _scratch(grid, scan_pass, streams, *, with_flags, results):
     return scratch
 
 
-def _pack_resets(grid, resets):
+def _pack_resets(
+    grid: GpuGrid, resets: tuple[Bool[Array, "batch length"], ...]
+) -> Int[Array, "flags chunks words channels"]:
     """Return int32 words of 32 reset flags, the same for all channels of a block.
 
     Their shape is [directions * batch, chunks in all, words of a chunk, channels of a block].

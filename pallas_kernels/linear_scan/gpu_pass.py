@@ -57,16 +57,16 @@ class Refs(NamedTuple):
     """Memory, global and shared: [batch, chunks, rows, channels], and [slots, chunks, rows, channels].
 
     Attributes:
-        streams: a, what is added, and with `reverse_time` h.
-        flags: words of reset flags in place of rows, or None.
+        streams: the sequences a, x, and with `reverse_time` h.
+        flags: the words of reset flags in place of rows, or None.
         start: the state before the first step, [batch, chunks, channels]; the same for every chunk.
-        results: what is written.
-        end: with `reverse_time`, the state after the last step, like `start`.
-        slots: tiles of `streams`.
-        result_slots: tiles of `results`.
-        barriers: one a slot, for the copies that fill it.
-        flag_slots: tiles of `flags`.
-        exchange: (P, H) of the chunks between identities, [2, 3 * chunks, channels].
+        results: the sequences that are written.
+        end: the state after the last step with `reverse_time`, of the shape of `start`; else None.
+        slots: the tiles of `streams` in shared memory.
+        result_slots: the tiles of `results` in shared memory.
+        barriers: the barrier of each slot, for the copies that fill it.
+        flag_slots: the tiles of `flags` in shared memory.
+        exchange: the transfers (P, H) of the chunks between identities, [2, 3 * chunks, channels].
         edges: h at the borders of the chunks, [2 * chunks, channels].
     """
 

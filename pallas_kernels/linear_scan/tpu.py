@@ -18,9 +18,10 @@ not shifted; of h it also reads 16 rows of the neighbouring block.
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
-from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, call_kernel, make_grid, pack_resets
+from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, Interpret, call_kernel, make_grid, pack_resets
 from pallas_kernels.linear_scan.tpu_chunks import (
     CHUNKS,
     LANES,
@@ -41,17 +42,25 @@ def suits(shape: tuple[int, int, int], direction: str) -> bool:
     return length % LENGTH_UNIT == 0 and channels % _channels_unit(direction) == 0
 
 
-def forward(a, x, h0, *, resets, direction, interpret=False):
+def forward(
+    a: Float[Array, "batch length channels"],
+    x: Float[Array, "batch length channels"],
+    h0: Float[Array, "batch channels"],
+    *,
+    resets: tuple[Bool[Array, "batch length"], ...] | None,
+    direction: str,
+    interpret: Interpret = False,
+) -> Float[Array, "batch length channels"]:
     """Return h in the type of `x`.
 
     Args:
-        a: [batch, length, channels], float32 or bfloat16; sizes that do not suit are padded, at the cost of
-            a copy of every operand.
-        x: like `a`.
-        h0: [batch, channels].
-        resets: bool [batch, length] for each direction, or None.
+        a: the decays, float32 or bfloat16; sizes that do not suit are padded, at the cost of a copy of
+            every operand.
+        x: the addends, of the types of `a`.
+        h0: the state before the first step read.
+        resets: for each direction, where the decay counts as zero; or None.
         direction: "forward", "reverse" or "both".
-        interpret: run on any platform, slowly, in the TPU interpreter.
+        interpret: whether to run in the TPU interpreter, on any platform, slowly; or its parameters.
     """
     _, length, channels = a.shape
     halves = 2 if direction == "both" else 1
@@ -70,7 +79,20 @@ def forward(a, x, h0, *, resets, direction, interpret=False):
     return crop_channels(h[:, :length], halves, channels)
 
 
-def backward(a, h, h0, dh, *, resets, direction, interpret=False):
+def backward(
+    a: Float[Array, "batch length channels"],
+    h: Float[Array, "batch length channels"],
+    h0: Float[Array, "batch channels"],
+    dh: Float[Array, "batch length channels"],
+    *,
+    resets: tuple[Bool[Array, "batch length"], ...] | None,
+    direction: str,
+    interpret: Interpret = False,
+) -> tuple[
+    Float[Array, "batch length channels"],
+    Float[Array, "batch length channels"],
+    Float[Array, "batch channels"],
+]:
     """Return (da, dx, dh0) for the cotangent `dh` of h; see `forward` for the rest."""
     _, length, channels = a.shape
     halves = 2 if direction == "both" else 1

@@ -2,12 +2,15 @@
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Int
 
 from pallas_kernels.linear_scan.padding import pad_length
 from pallas_kernels.linear_scan.tpu_chunks import CHUNKS, LANES, TILE
@@ -16,6 +19,10 @@ LENGTH_UNIT = CHUNKS * TILE
 MAX_BLOCK_ROWS = 512
 BLOCK_BYTES = 1 << 20
 MAX_INTERLEAVED = 4
+
+
+Interpret = bool | pltpu.InterpretParams
+"""Whether to run in the TPU interpreter, on any platform; or the parameters of the interpreter."""
 
 
 class TpuGrid(NamedTuple):
@@ -35,7 +42,7 @@ class TpuGrid(NamedTuple):
     columns: int
     row_blocks: int
     column_blocks: int
-    interpret: bool | pltpu.InterpretParams = False
+    interpret: Interpret = False
 
     @property
     def chunk(self) -> int:
@@ -53,7 +60,13 @@ class TpuGrid(NamedTuple):
         return max(n for n in range(1, MAX_INTERLEAVED + 1) if self.columns % n == 0)
 
 
-def make_grid(shape, dtype, direction, interpret, block_bytes=BLOCK_BYTES):
+def make_grid(
+    shape: tuple[int, int, int],
+    dtype: DTypeLike,
+    direction: str,
+    interpret: Interpret,
+    block_bytes: int = BLOCK_BYTES,
+) -> TpuGrid:
     """Choose blocks of at most `block_bytes`."""
     _, length, channels = shape
     rows = max(n for n in range(LENGTH_UNIT, MAX_BLOCK_ROWS + 1, LENGTH_UNIT) if length % n == 0)
@@ -64,12 +77,14 @@ def make_grid(shape, dtype, direction, interpret, block_bytes=BLOCK_BYTES):
     return TpuGrid(direction, rows, columns, length // rows, groups // columns, interpret)
 
 
-def pack_resets(grid, resets):
+def pack_resets(
+    grid: TpuGrid, resets: tuple[Bool[Array, "batch length"], ...] | None
+) -> Int[Array, "flags row_blocks 1 tiles"] | None:
     """Return int32 words of 16 reset flags each, [directions * batch, row blocks, 1, tiles], or None.
 
     Args:
-        grid: how the call is cut.
-        resets: for each direction, bool [batch, length].
+        grid: the grid of the call.
+        resets: the resets of each direction.
     """
     if resets is None:
         return None
@@ -79,7 +94,17 @@ def pack_resets(grid, resets):
     return jnp.sum(flags.astype(jnp.int32) << jnp.arange(TILE, dtype=jnp.int32), axis=-1)
 
 
-def call_kernel(grid, kernel, bits, operands, results, *, scratch_arrays, reverse_time, transcendentals=0):
+def call_kernel(
+    grid: TpuGrid,
+    kernel: Callable[..., None],
+    bits: Int[Array, "flags row_blocks 1 tiles"] | None,
+    operands: Sequence[tuple[str, jax.Array]],
+    results: Sequence[tuple[str, DTypeLike]],
+    *,
+    scratch_arrays: int,
+    reverse_time: bool,
+    transcendentals: int = 0,
+) -> list[jax.Array]:
     """Run kernel(grid, bits_ref, inputs, outputs, scratch, reverse=...) over the grid; return its results.
 
     Operands and results are of these kinds: "block" [batch, length, channels]; "edge", of such an array
@@ -87,11 +112,11 @@ def call_kernel(grid, kernel, bits, operands, results, *, scratch_arrays, revers
     "boundary" [batch, row blocks, 8, channels], a row for each chunk; "channel" [channels].
 
     Args:
-        grid: how the call is cut.
+        grid: the grid of the call.
         kernel: the body of a grid step; its first scratch array is what it carries from block to block.
-        bits: from `pack_resets`.
-        operands: (kind, array).
-        results: (kind, type).
+        bits: the words of `pack_resets`.
+        operands: the (kind, array) of each operand.
+        results: the (kind, type) of each result.
         scratch_arrays: the number of copies of a block that the kernel needs in scratch memory.
         reverse_time: whether time blocks are visited in the reverse of the reading order, as for gradients.
         transcendentals: the number of functions such as tanh that are computed for an element.

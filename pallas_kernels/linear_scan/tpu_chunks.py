@@ -106,7 +106,7 @@ def scan_rows(grid, a_rows, x_rows, entering, *, reverse):
     """Replace x of a block in scratch memory by the states h.
 
     Args:
-        grid: how the call is cut.
+        grid: the grid of the call.
         a_rows: the decays, zero at resets, in scratch memory [groups, rows, 128].
         x_rows: the addends x, in scratch memory of that shape.
         entering: for each group, the state that enters the block, on [8, 128].
@@ -151,7 +151,7 @@ def gradient_rows(grid, a_rows, g_rows, h_prev_rows, entering, *, reverse, shift
     """Replace the cotangents of a block's states by those of x, and the decays by their gradients.
 
     Args:
-        grid: how the call is cut.
+        grid: the grid of the call.
         a_rows: the decays, zero at resets, in scratch memory [groups, rows, 128].
         g_rows: the cotangents of the states, in scratch memory of that shape.
         h_prev_rows: the state before step t of a chunk in row t + 1 - `shift`, in scratch memory of that

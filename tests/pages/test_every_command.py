@@ -146,7 +146,7 @@ def devices_of_topology(name: str) -> list[FakeDevice]:
     assert chip in CHIPS, f"--topology={name}: no such chip"
     if chip == "h200":
         return gpus(GPU_KINDS["H200"], prod(extents), per_host=extents[1])
-    assert len(extents) == CHIPS[chip].dimensions, f"--topology={name}"
+    assert len(extents) == CHIPS[chip].grid_dimensions, f"--topology={name}"
     return tpus(CHIP_KINDS[chip], prod(extents), int(slices or 1))
 
 
