@@ -27,10 +27,8 @@ class LocalRows:
         self._sharding = batch_sharding(mesh)
         self._by_row = NamedSharding(mesh, PartitionSpec(self._sharding.spec[0]))
         self._gather = jax.jit(lambda array: array, out_shardings=replicated(mesh))
-        indices = self._sharding.addressable_devices_indices_map(shape).values()
-        self.numbers = sorted(
-            {row for rows, *_ in filter(None, indices) for row in range(*rows.indices(shape[0]))}
-        )
+        indices = filter(None, self._sharding.addressable_devices_indices_map(shape).values())
+        self.numbers = sorted({row for held, *_ in indices for row in range(*held.indices(rows))})
 
     def put(self, batch: PyTree[np.ndarray]) -> PyTree[jax.Array]:
         """Return the global batch, on the devices, of this process's rows on the host."""
