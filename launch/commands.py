@@ -161,6 +161,6 @@ def values_of(names: Sequence[str], environment: Mapping[str, str]) -> dict[str,
     return {one: environment[one] for one in names}
 
 
-def exit_with(launcher: str, error: LaunchError) -> NoReturn:
+def exit_with(launcher: str, error: Exception) -> NoReturn:
     """End the launcher, telling its error in one line."""
     sys.exit(f"launch.{launcher}: {error}")

@@ -167,7 +167,7 @@ def _signal_group(process: subprocess.Popen, number: signal.Signals) -> None:
 
 
 def _relay(index: int, process: subprocess.Popen) -> None:
-    for line in process.stdout:
+    for line in process.stdout or ():
         text = line.rstrip(b"\r\n").decode("utf-8", "replace")
         with _PRINTING:
             print(f"[{index}] {text}", flush=True)

@@ -48,9 +48,9 @@ class LanguageModel(nn.Module):
             block = nn.remat(Block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
         self.blocks = nn.scan(
             block,
-            variable_axes=SCANNED_COLLECTIONS,
+            variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast),
+            in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
             length=config.layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config)

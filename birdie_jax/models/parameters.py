@@ -74,7 +74,8 @@ def parameter(
             f"parameter {path!r}: found {len(policy.axes)} axes {policy.axes} for shape {shape}; "
             "allowed: one for each dimension"
         )
-    module.sow(_POLICIES, name, _Recorded(policy), reduce_fn=lambda _, new: new, init_fn=lambda: None)
+    recorded = _Recorded(policy)
+    module.sow(_POLICIES, name, recorded, reduce_fn=lambda _, new: new, init_fn=lambda: recorded)
     return module.param(name, init, shape, jnp.float32).astype(policy.compute_dtype)
 
 

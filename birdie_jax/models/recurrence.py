@@ -88,10 +88,11 @@ class RecurrentCache(NamedTuple):
     conv_tail: Float[Array, "rows tail channels"]
 
     def updated(
-        self, last: Float[Array, "rows channels"], conv_tail: Float[Array, "rows tail features"]
+        self, last: Float[Array, "rows channels"], conv_tail: Float[Array, "rows tail features"] | None
     ) -> "RecurrentCache":
-        """Return the cache after a call that left all channels in the state `last`."""
-        return RecurrentCache(last[:, : self.state.shape[-1]], conv_tail)
+        """Return the cache after a call that left all channels in the state `last`; None keeps the tail."""
+        tail = self.conv_tail if conv_tail is None else conv_tail
+        return RecurrentCache(last[:, : self.state.shape[-1]], tail)
 
 
 def empty_recurrent_cache(
@@ -178,7 +179,8 @@ def _decay_product(cell: Cell, direction: str, inputs: RecurrenceOperands, reset
     """Return the product of the decays over the row, zero where a reset is among them."""
     operands, _ = inputs.sequences
     as_float32 = jax.tree.map(lambda array: array.astype(jnp.float32), (inputs.vectors, operands))
-    decay, _ = cell.recurrence_inputs(*as_float32, None)
+    vectors, sequences = as_float32
+    decay, _ = cell.recurrence_inputs(vectors, sequences, None)
     halves = jnp.split(decay, 2, axis=-1) if direction == "both" else (decay,)
     products = [
         jnp.prod(jnp.where(reset[..., None], 0.0, half), axis=1)

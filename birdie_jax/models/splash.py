@@ -6,6 +6,8 @@ end of the context. So those last keys, made from the layout, replace the kernel
 samples are kept apart by its segment numbers, and no mask is ever written to memory.
 """
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
@@ -58,7 +60,8 @@ def packed_splash_attention(
             one = _with_last_keys(one, last - _offset(length))
         by_head = (jnp.swapaxes(x, 0, 1) for x in (query * width**-0.5, key, value))
         segment_ids = splash_attention.SegmentIds(segments, segments)
-        return jnp.swapaxes(one(*by_head, segment_ids=segment_ids), 0, 1)
+        attended = cast(Array, one(*by_head, segment_ids=segment_ids))
+        return jnp.swapaxes(attended, 0, 1)
 
     return logical_shard_map(
         jax.vmap(attend_row),
@@ -93,7 +96,11 @@ def _make_kernel(length: int, heads: int, bidirectional: bool, interpret: bool) 
     mask = splash_attention.CausalMask((length, length), offset=offset)
     return splash_attention.make_splash_mha_single_device(
         mask=splash_attention.MultiHeadMask([mask] * heads),
-        block_sizes=splash_attention.BlockSizes(*(size,) * 8),
+        block_sizes=splash_attention.BlockSizes(
+            **dict.fromkeys(("block_q", "block_kv", "block_kv_compute"), size),
+            **dict.fromkeys(("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"), size),
+            **dict.fromkeys(("block_q_dq", "block_kv_dq"), size),
+        ),
         interpret=interpret,
     )
 
@@ -101,5 +108,5 @@ def _make_kernel(length: int, heads: int, bidirectional: bool, interpret: bool) 
 def _with_last_keys(kernel: SplashAttentionKernel, last: Int[Array, " length"]) -> SplashAttentionKernel:
     """Return `kernel` with the last key of each query instead of its own index."""
     infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
-    replaced = tuple(info._replace(q_sequence=last) for info in infos)
+    replaced = tuple(info and info._replace(q_sequence=last) for info in infos)
     return type(kernel)(*replaced, **kernel.kwargs)

@@ -4,7 +4,7 @@ A scan over stacked layers takes each layer's parameters out of the stack. TPUs 
 XLA's CPU compiler copies them first, at every token as many bytes again as the step itself reads.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,10 +53,11 @@ def unrolled_hidden(
 
     `params` holds all parameters of the model; those outside the layers are read.
     """
-    x = model.apply({"params": params}, tokens, method=LanguageModel.embed)
+    x: Any = model.apply({"params": params}, tokens, method=LanguageModel.embed)
     block = Block(model.config)
     caches = []
     for layer_params, layer_cache in zip(*layers, strict=True):
         x, new_cache = block.apply({"params": layer_params}, x, layer_cache, layout)
         caches.append(new_cache)
-    return model.apply({"params": params}, x, method=LanguageModel.normalise), caches
+    normalised: Any = model.apply({"params": params}, x, method=LanguageModel.normalise)
+    return normalised, caches

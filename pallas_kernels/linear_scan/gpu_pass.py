@@ -117,7 +117,7 @@ def run_pass(grid: GpuGrid, scan_pass: Pass, refs: Refs, block: BlockIndices) ->
         plgpu.wait_smem_to_gmem((RESULT_SLOTS - 1) * len(refs.results), wait_read_only=True)
 
         def update(first, is_last, state):
-            h_prevs = [None] * UNROLLED
+            h_prevs: list[Any] = [None] * UNROLLED
             if scan_pass.reverse_time:
                 *h_prevs, last, inside = _h_prevs(refs.slots[2], slot, first, is_last, reverse)
                 h_prevs.append(jnp.where(inside, last, edge))
