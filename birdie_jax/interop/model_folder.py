@@ -1,8 +1,9 @@
 """A model as a folder: model.safetensors, config.json and tokenizer.model, and back bit for bit."""
 
 import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import PARTIAL_SUFFIX, publish, sync, write_json
+from birdie_jax.storage.typed import parse_typed
 from birdie_jax.text import DataError, Tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.model"
@@ -23,7 +25,27 @@ _FORMAT, _VERSION = "birdie_jax", 1
 _EXPORTED = "a folder that birdie_jax.export wrote"
 
 
-T = TypeVar("T")
+@dataclass(frozen=True)
+class _Description:
+    """The contents of an exported config.json.
+
+    Attributes:
+        format: the name of the format.
+        format_version: the version of the format.
+        step: the train step of the parameters.
+        parameters: the number of parameters.
+        vocab_size: the number of rows of the embedding table.
+        tokenizer_sha256: the hash of the tokenizer that the weights were trained with.
+        config: the configuration of the run, nested dictionaries.
+    """
+
+    format: str
+    format_version: int
+    step: int
+    parameters: int
+    vocab_size: int
+    tokenizer_sha256: str
+    config: dict[str, Any]
 
 
 class ExportedModel(NamedTuple):
@@ -52,20 +74,20 @@ def write_model(folder: Path, config: Config, params: PyTree, tokenizer: Tokeniz
         raise InteropError(f"{folder}: exists; allowed: the name of a new folder")
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     named = {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
-    described = {
-        "format": _FORMAT,
-        "format_version": _VERSION,
-        "step": step,
-        "parameters": sum(leaf.size for leaf in named.values()),
-        "vocab_size": tokenizer.vocab_size,
-        "tokenizer_sha256": tokenizer.sha256,
-        "config": to_dict(config),
-    }
+    description = _Description(
+        format=_FORMAT,
+        format_version=_VERSION,
+        step=step,
+        parameters=sum(leaf.size for leaf in named.values()),
+        vocab_size=tokenizer.vocab_size,
+        tokenizer_sha256=tokenizer.sha256,
+        config=to_dict(config),
+    )
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         write_weights(partial / WEIGHTS, named)
-        write_json(partial / CONFIG, described)
+        write_json(partial / CONFIG, asdict(description))
         tokenizer.save(partial / TOKENIZER)
         # The library that writes the weights makes them readable for their owner alone.
         shutil.copymode(partial / CONFIG, partial / WEIGHTS)
@@ -90,29 +112,23 @@ def read_model(folder: Path) -> ExportedModel:
                 f"{path}: found format {kind!r}, version {described.get('format_version')!r}; "
                 f"allowed: {_FORMAT!r}, version {_VERSION}"
             )
-        config = parse_saved_config(_section(described, "config", dict, path), path)
+        description = parse_typed(_Description, described, str(path), InteropError)
+        config = parse_saved_config(description.config, path)
         tokenizer = Tokenizer(folder / TOKENIZER)
     except (ConfigError, DataError) as error:
         raise InteropError(str(error)) from error
-    _check_tokenizer(folder, described, tokenizer)
+    _check_tokenizer(folder, description, tokenizer)
     shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
     wanted = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
     named = read_weights(folder / WEIGHTS, wanted, f"{path} ({config.model.name})")
-    step = _section(described, "step", int, path)
-    return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, step)
+    return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, description.step)
 
 
-def _section(described: dict[str, Any], name: str, kind: type[T], path: Path) -> T:
-    value = described.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise InteropError(f"{path}: {name}: found {value!r}; allowed: {kind.__name__}")
-    return value
-
-
-def _check_tokenizer(folder: Path, described: dict[str, Any], tokenizer: Tokenizer) -> None:
+def _check_tokenizer(folder: Path, description: _Description, tokenizer: Tokenizer) -> None:
     for field, found in (("vocab_size", tokenizer.vocab_size), ("tokenizer_sha256", tokenizer.sha256)):
-        if described.get(field) != found:
+        expected = getattr(description, field)
+        if expected != found:
             raise InteropError(
                 f"{folder / TOKENIZER}: does not fit the weights: its {field} is {found}; "
-                f"{folder / WEIGHTS} was made with {described.get(field)}"
+                f"{folder / WEIGHTS} was made with {expected}"
             )

@@ -75,7 +75,7 @@ def smooth(values: Float[np.ndarray, " points"], window: int) -> Float[np.ndarra
 
 
 def smoothing_window(points: int) -> int:
-    """Return how many points the moving mean of a noisy curve spans: 2 %, and 1 for short runs."""
+    """Return the number of points in the moving mean of a noisy curve: 2 % of all, and 1 for short runs."""
     return max(1, points // 50)
 
 
@@ -112,7 +112,7 @@ def changed_rows(values: ArmMatrix) -> Int[np.ndarray, " rows"]:
 
 
 def effective_arms(mixture: Float[np.ndarray, "rows arms"]) -> Float[np.ndarray, " rows"]:
-    """Return exp(entropy): how many equally likely arms would be as varied as the mixture."""
+    """Return exp(entropy), the number of equally likely arms whose mixture has the same entropy."""
     share = np.where(np.isfinite(mixture) & (mixture > 0), mixture, 0.0)
     share = _divide(share, np.broadcast_to(share.sum(axis=1, keepdims=True), share.shape))
     share = np.where(share > 0, share, 1.0)

@@ -183,7 +183,7 @@ def _write(
     size: Length,
     **how: str,
 ) -> None:
-    """Write `text` at a point, shifted by so many points of print."""
+    """Write `text` at a point, shifted by `shift` in points of print."""
     style: dict[str, Any] = {"color": QUIET, "fontsize": size} | how
     axes.annotate(text, at, xycoords=coordinates, xytext=shift, textcoords="offset points", **style)
 

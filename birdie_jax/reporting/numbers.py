@@ -1,4 +1,4 @@
-"""Figures as people read them; a dash where there is none."""
+"""Numbers as text for the page; a dash where there is none."""
 
 import math
 
@@ -11,7 +11,7 @@ def fixed(value: float, digits: int = 3) -> str:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """Return a share in percent; a positive one that would round to nothing as less than the least."""
+    """Return a share in percent; a positive one that would round to 0 is shown as below the last digit."""
     if not math.isfinite(value):
         return NONE
     if 0 < value < 0.5 * 10 ** -(digits + 2):

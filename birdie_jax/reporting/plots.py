@@ -77,7 +77,7 @@ class Frame:
 
 
 def spans_widely(curves: Sequence[np.ndarray]) -> bool:
-    """Return whether positive curves differ so much that only a logarithmic axis tells them apart."""
+    """Return whether positive curves span so much that they need a logarithmic axis."""
     known = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
     return bool(len(known) and known.min() > 0 and known.max() / known.min() > _MAX_LINEAR_RATIO)
 
@@ -103,7 +103,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
             zorder=3 + order / len(lines),
         )
         few = finite.sum() <= _MARKED_POINTS and line.width > 1 and not line.stairs
-        # A lone point has no line to be seen by, and few points should be told from what lies between.
+        # A lone point has no line, and few points should be distinguishable from the lines between them.
         marked = np.flatnonzero(finite if few else finite & ~_has_neighbour(finite))
         if len(marked):
             size = 4.5 if len(marked) == finite.sum() == 1 else 2.2 + line.width
@@ -206,11 +206,11 @@ def _has_neighbour(finite: Bool[np.ndarray, " points"]) -> Bool[np.ndarray, " po
 
 
 def _name_reference(axes: Axes, lines: Sequence[Line], frame: Frame, reference: float) -> None:
-    """Write the reference's name above or below its line, left or right: wherever curves are farthest."""
+    """Write the reference's name above or below its line, left or right: farthest from the curves."""
     low, high = axes.get_ylim()
 
     def height(y: Any) -> Any:
-        """Return where y stands in the panel, 0 to 1."""
+        """Return the height of y in the panel, 0 to 1."""
         if frame.log:
             return np.log(np.maximum(y, low) / low) / math.log(high / low)
         return (y - low) / (high - low)

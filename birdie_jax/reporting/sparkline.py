@@ -14,14 +14,14 @@ def sparkline(
     colour: str,
     stairs: bool = False,
 ) -> Markup:
-    """Return the SVG of `values` between their own least and largest; empty without a finite value.
+    """Return the SVG of `values` between their own smallest and largest; empty without a finite value.
 
     Args:
-        steps: x, from 0 to `last_step`.
-        values: y; a probability (`stairs`) is drawn from 0.
-        last_step: right end.
-        colour: CSS colour.
-        stairs: the value holds until the next point.
+        steps: the x values, from 0 to `last_step`.
+        values: the y values; a probability (`stairs`) is drawn from 0.
+        last_step: the right end of x.
+        colour: the CSS colour.
+        stairs: whether a value holds until the next point.
     """
     finite = np.isfinite(values)
     steps, values = steps[finite], values[finite]

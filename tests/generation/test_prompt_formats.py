@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary
-from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt
+from birdie_jax.generation.prompt import Prompt
+from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt, prompt_format
 from birdie_jax.objectives import OBJECTIVES, make_mixture, make_objective, mixture_from_arms
 from birdie_jax.text import train_tokenizer
 
@@ -178,6 +179,30 @@ def test_queries_of_another_form(text, tokenizer):
 def test_text_that_is_not_unicode(tokenizer):
     with pytest.raises(PromptError, match="the prompt is not Unicode text"):
         ask("prefix_lm", "a\ud800", tokenizer)
+
+
+def test_a_format_from_outside(tokenizer):
+    class Shouting(OBJECTIVES["prefix_lm"]):
+        name = "shouting"
+
+    @prompt_format("shouting")
+    def shout(text, objective, tokenizer):
+        return Prompt(tokenizer.encode(text.upper()), np.empty(0, np.int32))
+
+    prompt = make_prompt("the river", Shouting(), tokenizer)
+    np.testing.assert_array_equal(prompt.context, tokenizer.encode("THE RIVER"))
+
+
+def test_a_model_without_known_arms_takes_the_name_of_an_objective():
+    arm = choose_arm((), "copying")
+    assert (arm.name, arm.objective) == ("copying", make_objective("copying"))
+    for name in (None, "riddle"):
+        with pytest.raises(PromptError) as error:
+            choose_arm((), name)
+        assert str(error.value) == (
+            f"objective: found {name!r}, and what this model was trained on is not known; allowed: one of "
+            f"{', '.join(OBJECTIVES)}"
+        )
 
 
 def arms_of(mixture):

@@ -242,6 +242,11 @@ def test_a_config_that_cannot_be_read(folder, content, message):
     assert message_of(folder).startswith(f"{folder}/config.json: {message}")
 
 
+def test_a_step_of_another_type(folder):
+    describe(folder, step="seven")
+    assert message_of(folder).startswith(f"{folder}/config.json.step: found 'seven'")
+
+
 def test_an_unknown_field_of_the_config(folder):
     path = folder / "config.json"
     described = json.loads(path.read_text())

@@ -18,7 +18,23 @@ from birdie_jax.reporting.theme import class_colour, css_colour
 
 @dataclass(frozen=True)
 class ArmRow:
-    """A row of the table of arms; numbers as text, `NONE` where there is none."""
+    """A row of the table of arms; numbers are text, `NONE` where there is none.
+
+    Attributes:
+        arm: the arm.
+        parameters: the objective's parameters.
+        colour: the CSS colour of its class.
+        weight: the initial share of the mixture.
+        probability: the final share of the mixture.
+        change: the final share over the initial one.
+        probability_curve: the sparkline of its share.
+        loss: the last train loss.
+        accuracy: the last train accuracy.
+        validation_loss: the last validation loss.
+        validation_accuracy: the last validation accuracy.
+        validation_curve: the sparkline of its validation loss.
+        tokens: the share of all target tokens.
+    """
 
     arm: ArmRecord
     parameters: str
@@ -37,7 +53,16 @@ class ArmRow:
 
 @dataclass(frozen=True)
 class ArmClass:
-    """A class in the table of arms, with the sums of its shares."""
+    """A class in the table of arms, with the sums of its arms' shares.
+
+    Attributes:
+        name: the name of the class.
+        colour: the CSS colour of the class.
+        weight: the initial share of the mixture.
+        probability: the final share of the mixture.
+        tokens: the share of all target tokens.
+        rows: the rows of its arms.
+    """
 
     name: str
     colour: str

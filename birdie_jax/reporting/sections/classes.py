@@ -109,7 +109,7 @@ def _panel(
 
 
 def _training_curves(run: RunRecord, name: str) -> tuple[list[_Curve], int]:
-    """Return each class's mean over its target tokens, and how many lines a point averages at most."""
+    """Return each class's mean over its target tokens, and the largest number of lines in a point."""
     values = run.metrics.arm_values
     weights = curves.token_weights(values["loss"], values["tokens"])
     binned = [
