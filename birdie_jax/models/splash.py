@@ -6,7 +6,7 @@ end of the context. So those last keys, made from the layout, replace the kernel
 samples are kept apart by its segment numbers, and no mask is ever written to memory.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -109,4 +109,4 @@ def _with_last_keys(kernel: SplashAttentionKernel, last: Int[Array, " length"]) 
     """Return `kernel` with the last key of each query instead of its own index."""
     infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
     replaced = tuple(info and info._replace(q_sequence=last) for info in infos)
-    return type(kernel)(*replaced, **kernel.kwargs)
+    return type(kernel)(*cast(Any, replaced), **kernel.kwargs)

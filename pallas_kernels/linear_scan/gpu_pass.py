@@ -9,7 +9,7 @@ element a thread, [chunks, channels]; a step loads one row of every chunk.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +120,7 @@ def run_pass(grid: GpuGrid, scan_pass: Pass, refs: Refs, block: BlockIndices) ->
             h_prevs: list[Any] = [None] * UNROLLED
             if scan_pass.reverse_time:
                 *h_prevs, last, inside = _h_prevs(refs.slots[2], slot, first, is_last, reverse)
-                h_prevs.append(jnp.where(inside, last, edge))
+                h_prevs.append(jnp.where(inside, last, cast(jax.Array, edge)))
             for (t, decay, new, clear), h_prev in zip(steps(first), h_prevs, strict=True):
                 after = scan_pass.advance(state, decay, new)
                 written = scan_pass.results(state, after, new, h_prev, clear)
