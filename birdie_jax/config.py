@@ -163,6 +163,7 @@ def _check(config: Config) -> None:
         require(getattr(getattr(config, section), leaf) >= 1, name, "at least 1")
     for name in (
         "batching.workers",
+        "batching.spacing",
         "bandit.critic_updates",
         "optimizer.warmup_steps",
         "batching.lookahead",

@@ -63,6 +63,7 @@ def test_default_is_usable_and_round_trips():
             7,
             "config.batching.rows: found 512; allowed: a multiple of train.accumulation_steps = 7",
         ),
+        ("batching.spacing", -1, "config.batching.spacing: found -1; allowed: at least 0"),
         (
             "batching.spacing",
             2,
@@ -215,3 +216,12 @@ def test_a_mixer_s_section_comes_back_from_a_saved_configuration():
     assert parsed.model.section(HawkConfig) == HawkConfig(heads=8)
     assert parsed.model.sections == (HawkConfig(heads=8),)
     assert parse_config(ml_collections.ConfigDict(to_dict(parsed))) == parsed
+
+
+@pytest.mark.parametrize(("name", "conv_width", "spacing"), [("gated_ssm", 4, 0), ("hawk", 2, 1)])
+def test_samples_are_as_far_apart_as_the_model_s_own_convolution_reaches(name, conv_width, spacing):
+    config = default_config()
+    config.model.name = name
+    config.model.hawk.conv_width = conv_width
+    config.batching.spacing = spacing
+    assert parse_config(config).batching.spacing == spacing
