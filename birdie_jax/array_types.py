@@ -5,7 +5,7 @@ residual stream), `state` (recurrent channels N of the papers), `vocab` (rows of
 `arms` (objectives with their parameters), `decisions` (entries of the bandit's history).
 """
 
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 TokenIds = Int[Array, "rows length"]
 TokenMask = Bool[Array, "rows length"]
@@ -15,11 +15,13 @@ RowState = Float[Array, "rows state"]
 ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
 Key = PRNGKeyArray
+KeyData = UInt32[Array, "2"]
 
 __all__ = [
     "Activations",
     "ArmVector",
     "Key",
+    "KeyData",
     "RowState",
     "Scalar",
     "StateSequence",

@@ -1,6 +1,6 @@
 """Language models as functional linen modules: language_model.py is the whole, block.py has the mixers."""
 
-from birdie_jax.config import ModelConfig
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.language_model import LanguageModel
 
 

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from birdie_jax.array_types import Activations
-from birdie_jax.config import ModelConfig
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.attention import Attention, KeysAndValues
 from birdie_jax.models.birdie_ssm import BirdieSSM
 from birdie_jax.models.gated_ssm import GatedSSM

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
-from birdie_jax.config import ModelConfig
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models import matmul
 from birdie_jax.models.axes import constrained
 from birdie_jax.models.block import Block, Cache, make_mixer
