@@ -12,7 +12,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, UInt32
 
-from birdie_jax.batching.pipeline import Positions
+from birdie_jax.batching.pipeline import StreamStates
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.training.step import TrainState
 
@@ -32,7 +32,7 @@ class Restored(NamedTuple):
     """What a checkpoint gives back: the device's part, the host's, and the fingerprints saved of both."""
 
     state: TrainState
-    positions: Positions
+    positions: StreamStates
     fingerprints: list[int]
 
 
@@ -57,7 +57,7 @@ class Checkpoints:
         self._pending: int | None = None
         self.last_good: int | None = None
 
-    def save(self, state: TrainState, positions: Positions, step: int) -> None:
+    def save(self, state: TrainState, positions: StreamStates, step: int) -> None:
         """Copy everything off the device, and write it while training goes on.
 
         Raises:
@@ -100,7 +100,7 @@ class Checkpoints:
         """Release what orbax holds."""
         self._manager.close()
 
-    def restore(self, abstract_state: TrainState, positions: Positions) -> Restored | None:
+    def restore(self, abstract_state: TrainState, positions: StreamStates) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
         Args:
@@ -139,7 +139,7 @@ class Checkpoints:
             )
         return None
 
-    def _read_step(self, step: int, abstract_state: TrainState, positions: Positions) -> Restored:
+    def _read_step(self, step: int, abstract_state: TrainState, positions: StreamStates) -> Restored:
         # By the handlers, which read without waiting for other processes: a file that one of them cannot
         # read must not leave the others waiting.
         folder = self._folder(step)
@@ -221,7 +221,7 @@ def all_finite(state: TrainState) -> Bool[Array, ""]:
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
 
 
-def _fingerprints_of(state: TrainState, positions: Positions) -> list[int]:
+def _fingerprints_of(state: TrainState, positions: StreamStates) -> list[int]:
     return [*(int(p) for p in np.asarray(fingerprints(state))), _host_fingerprint(positions)]
 
 
@@ -230,6 +230,6 @@ def _every_process(holds: bool) -> bool:
     return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
 
 
-def _host_fingerprint(positions: Positions) -> int:
+def _host_fingerprint(positions: StreamStates) -> int:
     bits = np.ascontiguousarray(positions).view(np.uint32).reshape(-1).astype(np.uint64)
     return int((bits * (np.arange(bits.size, dtype=np.uint64) * 2 + 1)).sum() % (1 << 32))

@@ -10,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from birdie_jax.array_types import ArmVector
-from birdie_jax.bandit import BanditState, observe, propose
+from birdie_jax.bandit import BanditState, find_policy, observe, propose
 from birdie_jax.batching import (
-    MadeBatch,
-    MixtureBoard,
+    BatchWithState,
+    DecisionSchedule,
+    MixtureHistory,
     RowSettings,
     RowStreams,
-    first_positions,
-    in_chunks,
-    prefetched,
+    initial_stream_states,
+    prefetch_batches,
+    split_into_chunks,
     validation_batches,
 )
 from birdie_jax.config import Config
@@ -85,10 +86,12 @@ def _train_on_mesh(
     config: Config, workdir: Path, text: TrainingText, mixture: Mixture, watch: Watch
 ) -> Outcome:
     mesh = jax.sharding.get_mesh()
-    every, num_steps = config.bandit.every_steps, config.train.num_steps
+    num_steps = config.train.num_steps
+    schedule = DecisionSchedule(config.bandit.every_steps, num_steps)
+    decides = find_policy(config.bandit.policy).changes_mixture
     rows = row_settings(config)
     rows_here = RowsHere(config, mesh)
-    validation = in_chunks(
+    validation = split_into_chunks(
         validation_batches(
             text.validation,
             mixture.arms,
@@ -100,16 +103,16 @@ def _train_on_mesh(
 
     programs = make_programs(config, text.vocab_size, mixture, mesh)
     checkpoints = Checkpoints(workdir, config.checkpoint)
-    positions = first_positions(rows.rows, rows.lookahead)
+    positions = initial_stream_states(rows.rows, rows.lookahead)
     restored = checkpoints.restore(programs.abstract_state, positions)
     state = restored.state if restored else programs.create_state()
     positions = rows_here.own(restored.positions if restored else positions)
     first_step = int(state.step)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
-    board = MixtureBoard(len(mixture.arms), num_steps // every + 1)
+    board = MixtureHistory(len(mixture.arms), schedule.num_mixtures)
     # Decisions before the first step are past: what stands in their place is never read.
-    past = num_steps // every + 1 if config.bandit.policy != "birdie" else -(-first_step // every)
+    past = schedule.taken_before(first_step) if decides else schedule.num_mixtures
     for _ in range(past):
         board.publish(np.asarray(state.bandit.mixture))
     streams = RowStreams(
@@ -118,14 +121,16 @@ def _train_on_mesh(
         rows,
         board,
         first_step=first_step,
-        every_steps=every,
-        positions=positions,
+        schedule=schedule,
+        stream_states=positions,
         rows=rows_here.numbers,
     )
-    batches = iter(prefetched(streams, workers=config.batching.workers, prefetch=config.batching.prefetch))
+    batches = iter(
+        prefetch_batches(streams, workers=config.batching.workers, prefetch=config.batching.prefetch)
+    )
 
     learning_rate = learning_rate_schedule(config.optimizer, num_steps)
-    validates_again = first_step % every == 0 and first_step < num_steps
+    validates_again = schedule.is_due(first_step)
     file = MetricsFile(workdir, first_step, validates_again, writes=watch.processes.first)
     log = StepLog(
         mixture.names,
@@ -164,24 +169,24 @@ def _train_on_mesh(
             state = state.replace(bandit=observe(state.bandit, losses))
             if step < num_steps:
                 state = state.replace(bandit=propose(state.bandit))
-        if step < num_steps and config.bandit.policy == "birdie":
+        if step < num_steps and decides:
             board.publish(np.asarray(state.bandit.mixture))
         file.write(step, _validation_scalars(mixture.names, state.bandit, losses, accuracies))
         log.exclude(time.monotonic() - begin)
         return state
 
-    def save(state: TrainState, made: MadeBatch, step: int) -> None:
+    def save(state: TrainState, made: BatchWithState, step: int) -> None:
         # What is saved has been seen to be finite.
         write(log.flush())
         watch.come_by(step, "saving", first_time=saved == first_step)
-        checkpoints.save(state, rows_here.gather(made.positions), step)
+        checkpoints.save(state, rows_here.gather(made.stream_states), step)
 
     step = saved = first_step
     stopped_by = None
     with stop, progress:
         try:
             while step < num_steps and stopped_by is None:
-                if step % every == 0:
+                if schedule.is_due(step):
                     write(log.flush())
                     validated = validate(state, step)
                     if validated is None:

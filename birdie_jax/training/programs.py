@@ -10,6 +10,7 @@ import numpy as np
 
 from birdie_jax.bandit import init_bandit
 from birdie_jax.batch import Batch
+from birdie_jax.batching import DecisionSchedule
 from birdie_jax.config import Config
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Mixture
@@ -48,7 +49,7 @@ def make_programs(config: Config, vocab_size: int, mixture: Mixture, mesh: jax.s
     settings = StepSettings(len(mixture.arms), config.train.accumulation_steps, config.train.loss_chunk)
     classes = sorted(set(mixture.groups))
     groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
-    num_decisions = -(-config.train.num_steps // config.bandit.every_steps)
+    schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
 
     def create_state() -> TrainState:
         model_key, bandit_key = jax.random.split(jax.random.key(config.seed))
@@ -56,7 +57,7 @@ def make_programs(config: Config, vocab_size: int, mixture: Mixture, mesh: jax.s
         batch = Batch(one, one, one > 0, one, one, one > 0, one)
         params = model.init(model_key, batch)["params"]
         with on_every_device_alike():
-            bandit = init_bandit(config.bandit, mixture.weights, groups, num_decisions, bandit_key)
+            bandit = init_bandit(config.bandit, mixture.weights, groups, schedule.num_decisions, bandit_key)
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), bandit)
 
     shapes = jax.eval_shape(create_state)

@@ -5,7 +5,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.batch import Batch
-from birdie_jax.batching.pipeline import Positions
+from birdie_jax.batching.pipeline import StreamStates
 from birdie_jax.config import Config, ConfigError
 from birdie_jax.training.sharding import of_batch, replicated
 
@@ -52,7 +52,7 @@ class RowsHere:
 
         return Batch(*(put(field) for field in batch))
 
-    def gather(self, positions: Positions) -> Positions:
+    def gather(self, positions: StreamStates) -> StreamStates:
         """Return the positions of all rows, from those that each process has of its own.
 
         All processes have to call this at the same place.
@@ -62,7 +62,7 @@ class RowsHere:
         everywhere = self._gather(self._put(halves, self._by_row))
         return np.asarray(everywhere).view(np.int64)
 
-    def own(self, positions: Positions) -> Positions:
+    def own(self, positions: StreamStates) -> StreamStates:
         """Return this process's part of the positions of all rows."""
         return positions[self.numbers]
 

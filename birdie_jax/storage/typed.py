@@ -1,0 +1,169 @@
+"""Plain values (what JSON and configuration files hold) as typed Python, and back.
+
+One place checks types, for every file and configuration that is read: an error names the field by its
+path, what was found, and what is allowed.
+"""
+
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any
+
+# Key of a dataclass field's metadata: the name that the field has in files, where that is another one.
+FILE_KEY = "file_key"
+
+Refuse = Callable[[str], Exception]
+
+
+def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
+    """Return the plain `value` as `kind`.
+
+    A kind is a dataclass (from a mapping with exactly its fields), None, bool, int, float (an integer
+    serves, NaN and infinity do not), str, a `typing.Literal`, a tuple of one kind (`tuple[int, ...]`) or of
+    several, a list, a dict with str keys, a union of these, `Any`, or another class, of which `value` has
+    to be an instance already.
+
+    Args:
+        kind: the type that is wanted.
+        value: the plain value: a mapping, a list or tuple, a str, a number, a bool or None.
+        where: the path of the value, for messages: `config.model`, or a file's name.
+        error: the class of the exception that is raised.
+
+    Raises:
+        Exception: an instance of `error`: the value, or one inside it, is not of its kind, or a mapping has
+            an unknown field or lacks one.
+    """
+    options = _union_options(kind)
+    if len(options) > 1:
+        return _parse_union(options, value, where, error)
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _parse_dataclass(typing.cast(type, kind), value, where, error)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple or origin is list:
+        return _parse_sequence(kind, value, where, error)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise error(f"{where}: found {value!r}; allowed: a section with fields")
+        return {
+            key: parse_typed(arguments[1], item, f"{where}.{key}", error) for key, item in value.items()
+        }
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise error(f"{where}: found {value!r}; allowed: {describe_type(kind)}")
+        return value
+    if kind is float and _is_number(value):
+        if not math.isfinite(value):
+            raise error(f"{where}: found {value!r}; allowed: a finite number")
+        return float(value)
+    if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    if kind in (int, float) or not isinstance(value, kind):
+        raise _mismatch(kind, value, where, error)
+    return value
+
+
+def to_plain(value: Any) -> Any:
+    """Return dataclasses as dicts and tuples as lists, for JSON: what `parse_typed` reads back."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {_file_key(field): to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    return value
+
+
+def describe_type(kind: Any) -> str:
+    """Return how messages name a kind: `int or None`, `[float, float]`, `a list of int`."""
+    options = _union_options(kind)
+    if len(options) > 1:
+        return " or ".join(describe_type(option) for option in options)
+    if kind is types.NoneType:
+        return "None"
+    if is_dataclass(kind):
+        return "a section with fields"
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list or (origin is tuple and arguments[-1] is Ellipsis):
+        of = arguments[0]
+        return f"a list of {'sections with fields' if is_dataclass(of) else describe_type(of)}"
+    if origin is tuple:
+        return "[" + ", ".join(describe_type(argument) for argument in arguments) + "]"
+    if origin is typing.Literal:
+        return ", ".join(map(str, arguments))
+    return getattr(kind, "__name__", str(kind))
+
+
+def _parse_dataclass(kind: type, value: Any, where: str, error: Refuse) -> Any:
+    if not isinstance(value, Mapping):
+        raise error(f"{where}: found {value!r}; allowed: a section with fields")
+    known = {_file_key(field): field.name for field in fields(typing.cast(Any, kind))}
+    for key in value:
+        if key not in known:
+            raise error(f"{where}.{key}: unknown field; allowed: {', '.join(known)}")
+    for key in known:
+        if key not in value:
+            raise error(f"{where}.{key}: missing")
+    hints = typing.get_type_hints(kind)
+    return kind(
+        **{
+            name: parse_typed(hints[name], value[key], f"{where}.{key}", error)
+            for key, name in known.items()
+        }
+    )
+
+
+def _parse_sequence(kind: Any, value: Any, where: str, error: Refuse) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if not isinstance(value, list | tuple):
+        raise _mismatch(kind, value, where, error)
+    if origin is list or arguments[-1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(arguments) != len(value):
+        raise _mismatch(kind, value, where, error)
+    return origin(
+        parse_typed(argument, item, f"{where}[{index}]", error)
+        for index, (argument, item) in enumerate(zip(arguments, value, strict=True))
+    )
+
+
+class _NotThisOption(Exception):  # noqa: N818 - a verdict on one option, never seen by callers
+    """The value is not of one kind of a union."""
+
+
+def _parse_union(options: tuple[Any, ...], value: Any, where: str, error: Refuse) -> Any:
+    for option in options:
+        # A single dataclass beside None is what a mapping is meant for: its own errors say more.
+        is_only_section = is_dataclass(option) and isinstance(value, Mapping)
+        if is_only_section and sum(is_dataclass(other) for other in options) == 1:
+            return parse_typed(option, value, where, error)
+        try:
+            return parse_typed(option, value, where, _NotThisOption)
+        except _NotThisOption:
+            continue
+    raise error(
+        f"{where}: found {value!r} ({type(value).__name__}); "
+        f"allowed: {' or '.join(describe_type(option) for option in options)}"
+    )
+
+
+def _union_options(kind: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    options = typing.get_args(kind) if is_union else (kind,)
+    return tuple(types.NoneType if option is None else option for option in options)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _file_key(field: Field) -> str:
+    return field.metadata.get(FILE_KEY, field.name)
+
+
+def _mismatch(kind: Any, value: Any, where: str, error: Refuse) -> Exception:
+    return error(f"{where}: found {value!r} ({type(value).__name__}); allowed: {describe_type(kind)}")
