@@ -132,7 +132,7 @@ def time_paper_size(critic: str, layers: int) -> None:
         critic=critic, critic_layers=layers, explore_first=0.0, explore_from=0.0, explore_to=0.0
     )
     state = init_bandit(config, PAPER_WEIGHTS, PAPER_GROUPS, 64, jax.random.key(0))
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.critic))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.policy_state.parameters))
     losses = jnp.asarray(np.random.default_rng(0).uniform(2, 4, PAPER_GROUPS.size), jnp.float32)
     state = observe(state, losses)
 
@@ -154,7 +154,7 @@ def time_paper_size(critic: str, layers: int) -> None:
     print(f"    propose {again:.2f} s (first call {first:.1f} s), {memory / 2**20:.0f} MiB of buffers")
     candidates = random_candidates(jax.random.key(1), config, state.groups, state.classes)
     scores = candidate_scores(state, candidates)
-    print(f"    scores of the untaught critic: {float(scores.min()):.3f} to {float(scores.max()):.3f}")
+    print(f"    scores of the untrained critic: {float(scores.min()):.3f} to {float(scores.max()):.3f}")
 
 
 def plot(curves: dict[str, np.ndarray], path: str) -> None:

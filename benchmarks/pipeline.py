@@ -18,7 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from birdie_jax.batching import MixtureBoard, RowSettings, RowStreams, first_positions
+from birdie_jax.batching import (
+    DecisionSchedule,
+    MixtureHistory,
+    RowSettings,
+    RowStreams,
+    initial_stream_states,
+)
 from birdie_jax.objectives import Mixture, make_mixture
 from birdie_jax.text import TokenShards, prepare
 from birdie_jax.text.cache import cached_folder
@@ -40,16 +46,16 @@ def prepared(source: str, vocab_size: int) -> TokenShards:
 
 def measure(text: TokenShards, mixture: Mixture, settings: RowSettings, seconds: float) -> dict:
     """Make batches for `seconds` of time; return the figures of one line of the table."""
-    board = MixtureBoard(len(mixture.arms), 1)
-    board.publish(mixture.weights)
+    history = MixtureHistory(len(mixture.arms), 1)
+    history.publish(mixture.weights)
     streams = RowStreams(
         text,
         mixture.arms,
         settings,
-        board,
+        history,
         first_step=0,
-        every_steps=1 << 30,
-        positions=first_positions(settings.rows, settings.lookahead),
+        schedule=DecisionSchedule(every_steps=1 << 30, num_steps=1 << 30),
+        stream_states=initial_stream_states(settings.rows, settings.lookahead),
     )
     batches = iter(streams)
     times, cpu, tokens, spacing, examples = [], 0.0, 0, 0, 0
@@ -67,11 +73,11 @@ def measure(text: TokenShards, mixture: Mixture, settings: RowSettings, seconds:
         first = (batch.positions == 0) & (batch.segment_ids > 0)
         arm_examples += np.bincount(batch.arm_ids[first], minlength=len(mixture.arms))
         arm_tokens += np.bincount(batch.arm_ids[batch.segment_ids > 0], minlength=len(mixture.arms))
-    # What is held at the end was drawn too, and is mostly long: without it, long arms would seem too rare.
+    # What is buffered at the end was drawn too, and is mostly long: long arms would seem too rare.
     for stream in batches._streams:
-        for held in stream._held:
-            arm_examples[held.example.arm] += 1
-    board.close()
+        for buffered in stream._buffer:
+            arm_examples[buffered.example.arm] += 1
+    history.close()
     positions = len(times) * settings.rows * settings.length
     return {
         "tokens_per_second": tokens / cpu,

@@ -5,8 +5,12 @@ residual stream), `state` (recurrent channels N of the papers), `vocab` (rows of
 `arms` (objectives with their parameters), `decisions` (entries of the bandit's history).
 """
 
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray, UInt32
 
+# On the host or on devices; a single row may stand without the axis of rows.
+PackedIds = Int32[np.ndarray | Array, "*rows length"]
+PackedMask = Bool[np.ndarray | Array, "*rows length"]
 TokenIds = Int[Array, "rows length"]
 TokenMask = Bool[Array, "rows length"]
 Activations = Float[Array, "rows length features"]
@@ -15,11 +19,15 @@ RowState = Float[Array, "rows state"]
 ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
 Key = PRNGKeyArray
+KeyData = UInt32[Array, "2"]
 
 __all__ = [
     "Activations",
     "ArmVector",
     "Key",
+    "KeyData",
+    "PackedIds",
+    "PackedMask",
     "RowState",
     "Scalar",
     "StateSequence",

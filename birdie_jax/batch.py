@@ -1,6 +1,8 @@
 """Batch: what the host hands to the device, and all that a model may know about its tokens."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from birdie_jax.array_types import PackedIds, PackedMask
 
 
 class Batch(NamedTuple):
@@ -9,6 +11,9 @@ class Batch(NamedTuple):
     A sample of context c and target t covers len(c) + len(t) positions: the context, the start token,
     then all of the target but its last token (Birdie paper, appendix E.1). A NamedTuple is a pytree, so
     that a Batch of numpy arrays passes through `jax.jit` as it is.
+
+    The fields are not checked at runtime, because JAX and the planner also put what stands for an array
+    into the same tuple: its shape, or its sharding.
 
     Attributes:
         tokens: int32, the model's inputs.
@@ -20,10 +25,10 @@ class Batch(NamedTuple):
         arm_ids: int32, the objective arm of the sample, -1 on padding.
     """
 
-    tokens: Any
-    targets: Any
-    loss_mask: Any
-    segment_ids: Any
-    positions: Any
-    bidirectional: Any
-    arm_ids: Any
+    tokens: PackedIds
+    targets: PackedIds
+    loss_mask: PackedMask
+    segment_ids: PackedIds
+    positions: PackedIds
+    bidirectional: PackedMask
+    arm_ids: PackedIds

@@ -13,6 +13,7 @@ from typing import Any
 
 import ml_collections
 
+from birdie_jax.bandit import CANDIDATE_PRIORS, CRITICS, POLICIES, SELECTIONS
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import (
     BanditConfig,
@@ -207,10 +208,10 @@ def _check(config: Config) -> None:
         f"a divisor of batching.length = {config.batching.length}, or more than it",
     )
 
-    one_of("bandit.policy", "birdie", "fixed", "uniform")
-    one_of("bandit.critic", "gated_ssm", "transformer")
-    one_of("bandit.selection", "candidates", "top_arms")
-    one_of("bandit.candidate_prior", "classes", "arms")
+    one_of("bandit.policy", *POLICIES)
+    one_of("bandit.critic", *CRITICS)
+    one_of("bandit.selection", *SELECTIONS)
+    one_of("bandit.candidate_prior", *CANDIDATE_PRIORS)
     require(config.bandit.critic_state % 2 == 0, "bandit.critic_state", "an even number")
     require(
         config.bandit.average_best <= 2 * config.bandit.candidates,

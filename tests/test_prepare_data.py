@@ -36,7 +36,7 @@ def test_whole_command(corpus, tmp_path):
     assert result.returncode == 0, result.stderr
     train, validation = (TokenShards(output, split) for split in ("train", "validation"))
     assert train.num_documents + validation.num_documents == 60
-    assert train.longest_record <= 16
+    assert train.max_record_tokens <= 16
     sha256 = Tokenizer(output / "tokenizer.model").sha256
     assert result.stdout.splitlines() == [
         f"train: {train.num_documents} documents, {train.num_tokens:,} tokens, 1 shards",

@@ -3,12 +3,31 @@
     state = init_bandit(config, weights, groups, num_decisions, key)
     state = propose(observe(state, validation_losses))      # at every decision; state.mixture is in force
 
-`reward.py` says what an action earned, `critic.py` and `transformer_critic.py` predict it, `learning.py`
-trains them, `proposals.py` chooses, and `state.py` holds what is saved in a checkpoint.
+`reward.py` says what an action earned, `state.py` holds what is saved in a checkpoint, and `decisions.py`
+has the three functions above. `policies/` has one file for each way to choose. Policy birdie's parts are
+`critic.py` and `transformer_critic.py`, which predict rewards, `learning.py`, which trains them, and
+`proposals.py`, which finds the action that they predict most of.
 """
 
-from birdie_jax.bandit.proposals import candidate_scores, propose
+from birdie_jax.bandit.critic import CRITICS
+from birdie_jax.bandit.decisions import init_bandit, observe, propose
+from birdie_jax.bandit.policies import POLICIES, Policy, find_policy, register_policy
+from birdie_jax.bandit.proposals import CANDIDATE_PRIORS, SELECTIONS, candidate_scores
 from birdie_jax.bandit.reward import reward
-from birdie_jax.bandit.state import BanditState, init_bandit, observe
+from birdie_jax.bandit.state import BanditState
 
-__all__ = ["BanditState", "candidate_scores", "init_bandit", "observe", "propose", "reward"]
+__all__ = [
+    "CANDIDATE_PRIORS",
+    "CRITICS",
+    "POLICIES",
+    "SELECTIONS",
+    "BanditState",
+    "Policy",
+    "candidate_scores",
+    "find_policy",
+    "init_bandit",
+    "observe",
+    "propose",
+    "register_policy",
+    "reward",
+]

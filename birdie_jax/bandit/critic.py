@@ -4,19 +4,21 @@ A critic is a linen module with three methods, so that a long history is read on
 candidates are then scored against it:
 
 - `critic(steps, used)` predicts the rewards at every step, to learn from;
-- `critic.remember(steps, used)` reads the first `used` steps and returns a cache;
+- `critic.prefill(steps, used)` reads the first `used` steps and returns a cache;
 - `critic.predict_next(cache, step)` predicts the rewards of one more step after them.
 
 A step is [losses, action], each half divided by its root mean square. A prediction is one class-scaled
 reward per arm. Steps from `used` on are unused buffer, and no prediction depends on them.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.transformer_critic import RewardHead, TransformerCritic
@@ -28,7 +30,19 @@ from birdie_jax.models.parameters import SCANNED_COLLECTIONS, collect_policies
 from birdie_jax.models.recurrence import RecurrentCache
 
 
-class Memory(NamedTuple):
+class CriticState(flax.struct.PyTreeNode):
+    """A critic as it is trained and saved.
+
+    Attributes:
+        parameters: the critic's parameters.
+        optimizer_state: the state of `critic_optimizer`.
+    """
+
+    parameters: PyTree
+    optimizer_state: PyTree
+
+
+class RecurrentCriticCache(NamedTuple):
     """What the Gated SSM critic keeps of a history.
 
     Attributes:
@@ -44,10 +58,10 @@ class GatedSSMCritic(nn.Module):
     """A causal stack of Gated SSM blocks (Birdie, section 3.3: four layers), in float32.
 
     Attributes:
-        arms: rewards that a prediction holds.
-        layers: blocks.
-        features: width.
-        state: recurrent channels of a block.
+        arms: the number of rewards that a prediction holds.
+        layers: the number of blocks.
+        features: the width of the residual stream.
+        state: the recurrent channels of a block.
     """
 
     arms: int
@@ -89,7 +103,7 @@ class GatedSSMCritic(nn.Module):
         x, _ = self.blocks(self.entry(steps)[None], None, _layout(jnp.arange(steps.shape[0]) < used))
         return self._rewards(x)[0]
 
-    def remember(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> Memory:
+    def prefill(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> RecurrentCriticCache:
         """Read the first `used` steps."""
         length = steps.shape[0]
         # The blocks hand back their state at the last position of a call. So the steps go to the end of
@@ -99,35 +113,50 @@ class GatedSSMCritic(nn.Module):
         empty = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.layers, *leaf.shape)), one)
         layout = _layout(jnp.arange(length) >= length - used)
         _, layers = self.blocks(self.entry(aligned)[None], empty, layout)
-        return Memory(used=used, layers=layers)
+        return RecurrentCriticCache(used=used, layers=layers)
 
-    def predict_next(self, memory: Memory, step: Float[Array, " inputs"]) -> ArmVector:
-        """Predict the rewards of `step`, taken after the steps in `memory`."""
+    def predict_next(self, cache: RecurrentCriticCache, step: Float[Array, " inputs"]) -> ArmVector:
+        """Predict the rewards of `step`, taken after the steps in `cache`."""
         everywhere = jnp.ones((1, 1), bool)
         layout = Layout(
             segment_ids=everywhere.astype(jnp.int32),
-            forward_reset=everywhere & (memory.used == 0),
+            forward_reset=everywhere & (cache.used == 0),
             reverse_reset=everywhere,
             bidirectional=~everywhere,
         )
-        x, _ = self.blocks(self.entry(step)[None, None], memory.layers, layout)
+        x, _ = self.blocks(self.entry(step)[None, None], cache.layers, layout)
         return self._rewards(x)[0, 0]
 
     def _rewards(self, x: Float[Array, "rows length features"]) -> Float[Array, "rows length arms"]:
         return self.head(self.final_norm(x))
 
 
-def make_critic(config: BanditConfig, arms: int) -> GatedSSMCritic | TransformerCritic:
+Critic = GatedSSMCritic | TransformerCritic
+
+
+def _gated_ssm(config: BanditConfig, arms: int) -> Critic:
+    return GatedSSMCritic(arms, config.critic_layers, config.critic_features, config.critic_state)
+
+
+def _transformer(config: BanditConfig, arms: int) -> Critic:
+    return TransformerCritic(arms, config.critic_layers, config.critic_features)
+
+
+CRITICS: dict[str, Callable[[BanditConfig, int], Critic]] = {
+    "gated_ssm": _gated_ssm,
+    "transformer": _transformer,
+}
+
+
+def make_critic(config: BanditConfig, arms: int) -> Critic:
     """Return the critic that `config.critic` names, for `arms` rewards.
 
     Raises:
         ValueError: the name is unknown.
     """
-    if config.critic == "gated_ssm":
-        return GatedSSMCritic(arms, config.critic_layers, config.critic_features, config.critic_state)
-    if config.critic == "transformer":
-        return TransformerCritic(arms, config.critic_layers, config.critic_features)
-    raise ValueError(f"bandit.critic: found {config.critic!r}; allowed: gated_ssm, transformer")
+    if config.critic not in CRITICS:
+        raise ValueError(f"bandit.critic: found {config.critic!r}; allowed: {', '.join(CRITICS)}")
+    return CRITICS[config.critic](config, arms)
 
 
 def critic_inputs(
@@ -137,16 +166,16 @@ def critic_inputs(
 
     A loss or action that is not finite counts as 0, so that the result is finite whatever was measured.
     """
-    return jnp.concatenate([_unit_size(losses), _unit_size(actions)], axis=-1)
+    return jnp.concatenate([_scale_to_unit_rms(losses), _scale_to_unit_rms(actions)], axis=-1)
 
 
-def decayed_parameters(critic: GatedSSMCritic | TransformerCritic) -> PyTree[bool]:
+def decayed_parameters(critic: Critic) -> PyTree[bool]:
     """Return for each parameter of a critic whether it has weight decay, as its policy says."""
     policies = collect_policies(critic, jnp.zeros((1, 2 * critic.arms)), jnp.zeros((), jnp.int32))
     return jax.tree.map(lambda policy: policy.weight_decay, policies)
 
 
-def _unit_size(x: Float[Array, "*steps arms"]) -> Float[Array, "*steps arms"]:
+def _scale_to_unit_rms(x: Float[Array, "*steps arms"]) -> Float[Array, "*steps arms"]:
     x = jnp.where(jnp.isfinite(x), x, 0.0)
     # Divided by the largest first: the square of a diverged loss need not fit float32. The small constants
     # keep a row of zeros at zero.
@@ -154,6 +183,6 @@ def _unit_size(x: Float[Array, "*steps arms"]) -> Float[Array, "*steps arms"]:
     return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-12)
 
 
-def _layout(is_used: jax.Array) -> Layout:
+def _layout(is_used: Bool[Array, " length"]) -> Layout:
     segment_ids = is_used.astype(jnp.int32)[None]
     return packed_layout(segment_ids, jnp.zeros_like(segment_ids, bool))

@@ -1,22 +1,16 @@
 """How the critic learns: AdamW on the whole history, with noise on what it reads."""
 
-from typing import Any
-
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from birdie_jax.array_types import Key
-from birdie_jax.bandit.critic import GatedSSMCritic, decayed_parameters
-from birdie_jax.bandit.transformer_critic import TransformerCritic
+from birdie_jax.bandit.critic import Critic, decayed_parameters
 from birdie_jax.config_sections import BanditConfig
 
 
-def critic_optimizer(
-    config: BanditConfig, critic: GatedSSMCritic | TransformerCritic
-) -> optax.GradientTransformation:
+def critic_optimizer(config: BanditConfig, critic: Critic) -> optax.GradientTransformation:
     """Return AdamW at a constant rate, after clipping the global gradient norm."""
     return optax.chain(
         optax.clip_by_global_norm(config.critic_clip),
@@ -29,8 +23,8 @@ def critic_optimizer(
 
 
 def critic_loss(
-    critic: nn.Module,
-    parameters: Any,
+    critic: Critic,
+    parameters: PyTree,
     steps: Float[Array, "length inputs"],
     targets: Float[Array, "length arms"],
     used: Int[Array, ""],
@@ -45,15 +39,15 @@ def critic_loss(
 
 def learn(
     config: BanditConfig,
-    critic: nn.Module,
-    parameters: Any,
-    optimizer_state: Any,
+    critic: Critic,
+    parameters: PyTree,
+    optimizer_state: PyTree,
     *,
     steps: Float[Array, "length inputs"],
     targets: Float[Array, "length arms"],
     used: Int[Array, ""],
     key: Key,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """Take `config.critic_updates` optimizer steps on the first `used` steps of a history.
 
     Each update multiplies every input by its own uniform factor from 1 - critic_noise to 1 + critic_noise:
@@ -61,21 +55,21 @@ def learn(
     changes, not even by weight decay.
 
     Args:
-        config: number of updates, noise, and the optimizer's settings.
-        critic: from `make_critic`.
-        parameters: the critic's.
-        optimizer_state: of `critic_optimizer(config, critic)`.
-        steps: from `critic_inputs`.
-        targets: class-scaled reward of each arm for each step's action.
-        used: how many steps have a known reward.
-        key: of the noise.
+        config: the number of updates, the noise, and the optimizer's settings.
+        critic: the module that `make_critic` returns.
+        parameters: the critic's parameters.
+        optimizer_state: the state of `critic_optimizer(config, critic)`.
+        steps: the critic's inputs (`critic_inputs`).
+        targets: the class-scaled reward of each arm for each step's action.
+        used: the number of steps whose reward is known.
+        key: the random key of the noise.
 
     Returns:
         Parameters and optimizer state after the updates.
     """
     optimizer = critic_optimizer(config, critic)
 
-    def update(carry, index):
+    def update(carry: tuple[PyTree, PyTree], index: Int[Array, ""]) -> tuple[tuple[PyTree, PyTree], None]:
         parameters, optimizer_state = carry
         noise = jax.random.uniform(jax.random.fold_in(key, index), steps.shape, minval=-1.0, maxval=1.0)
         noisy = steps * (1.0 + config.critic_noise * noise)
@@ -83,7 +77,7 @@ def learn(
         change, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
         return (optax.apply_updates(parameters, change), optimizer_state), None
 
-    def updates(carry):
+    def updates(carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         return jax.lax.scan(update, carry, jnp.arange(config.critic_updates))[0]
 
     return jax.lax.cond(used > 0, updates, lambda carry: carry, (parameters, optimizer_state))

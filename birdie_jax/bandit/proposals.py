@@ -1,52 +1,38 @@
-"""How the next mixture is chosen: explore, or the best that the critic can think of."""
+"""The actions of policy birdie: a random one that explores, and the best by the critic's predictions."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import ArmVector, Key, Scalar
-from birdie_jax.bandit.critic import critic_inputs, make_critic
-from birdie_jax.bandit.state import PROPOSING, BanditState, current_row, decision_key, history_steps
+from birdie_jax.bandit.critic import CriticState, critic_inputs, make_critic
+from birdie_jax.bandit.state import BanditState, current_row, history_steps
 from birdie_jax.config_sections import BanditConfig
 
 # Candidates that are scored at once: bounds memory to a few tens of megabytes at the paper's size.
 CHUNK = 1024
-# An exploring action leaves this share to the classes that it did not choose.
-CRUMBS_LEAST, CRUMBS_MOST = 0.02, 0.2
+# An exploring action leaves a share between these two to the classes that it did not choose.
+MIN_RESIDUAL_MASS, MAX_RESIDUAL_MASS = 0.02, 0.2
+
+SELECTIONS = ("candidates", "top_arms")
+CANDIDATE_PRIORS = ("classes", "arms")
 
 
-@jax.jit
-def propose(state: BanditState) -> BanditState:
-    """Choose the mixture that is in force until the next observation, and record it in the history.
+def check_proposal_settings(config: BanditConfig, num_arms: int) -> None:
+    """Check what names and sizes a proposal for `num_arms` arms needs.
 
-    Policies fixed and uniform keep their mixture. Policy birdie explores with `explore_probability`, and
-    otherwise takes what `config.selection` finds best. Called twice at one observation it gives the same.
+    Raises:
+        ValueError: the selection or the prior is unknown, or more arms are to be selected than there are.
     """
-    if state.config.policy == "birdie":
-        explores_key, action_key, best_key = jax.random.split(decision_key(state, PROPOSING), 3)
-        decision = jnp.maximum(state.count - 1, 0)
-        probability = explore_probability(state.config, decision, state.decisions)
-        mixture = jax.lax.cond(
-            jax.random.uniform(explores_key) < probability,
-            lambda: exploring_action(action_key, state.groups, state.classes),
-            lambda: best_action(state, best_key),
+    if config.selection not in SELECTIONS:
+        raise ValueError(f"bandit.selection: found {config.selection!r}; allowed: {', '.join(SELECTIONS)}")
+    if config.candidate_prior not in CANDIDATE_PRIORS:
+        raise ValueError(
+            f"bandit.candidate_prior: found {config.candidate_prior!r}; "
+            f"allowed: {', '.join(CANDIDATE_PRIORS)}"
         )
-        state = state.replace(mixture=mixture)
-    return state.replace(actions=state.actions.at[current_row(state)].set(state.mixture))
-
-
-def explore_probability(config: BanditConfig, decision: Int[Array, ""], num_decisions: int) -> Scalar:
-    """Return the probability that decision 0, 1, .. of `num_decisions` explores.
-
-    It is 1 for the first `explore_first` of all decisions, then falls along half a cosine from
-    `explore_from` to `explore_to` over the next `explore_decay`, and stays there.
-    """
-    progress = decision.astype(jnp.float32) / num_decisions
-    # A decay of no length is a step down.
-    fallen = (progress - config.explore_first) / max(config.explore_decay, 1e-6)
-    height = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(fallen, 0.0, 1.0)))
-    later = config.explore_to + (config.explore_from - config.explore_to) * height
-    return jnp.where(progress < config.explore_first, 1.0, later)
+    if config.selection == "top_arms" and config.top_arms > num_arms:
+        raise ValueError(f"bandit.top_arms: found {config.top_arms}; allowed: at most the {num_arms} arms")
 
 
 def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> ArmVector:
@@ -58,24 +44,24 @@ def exploring_action(key: Key, groups: Int[Array, " arms"], classes: int) -> Arm
     probability is positive.
 
     Args:
-        key: typed random key.
-        groups: class of each arm, 0 to `classes` - 1.
-        classes: number of classes, each with at least one arm.
+        key: a typed random key.
+        groups: the class of each arm, 0 to `classes` - 1.
+        classes: the number of classes, each with at least one arm.
     """
-    pair_key, order_key, share_key, crumbs_key, even_key, within_key = jax.random.split(key, 6)
+    pair_key, order_key, share_key, residual_key, even_key, within_key = jax.random.split(key, 6)
     order = jax.random.permutation(order_key, classes)
     share = jax.random.uniform(share_key) * jax.random.bernoulli(pair_key).astype(jnp.float32)
     focus = jnp.zeros(classes).at[order[0]].add(1.0 - share).at[order[-1]].add(share)
     others = jnp.ones(classes).at[order[0]].set(0.0)
     others = jnp.where((jnp.arange(classes) == order[-1]) & (share > 0), 0.0, others)
-    crumbs = jax.random.uniform(crumbs_key, minval=CRUMBS_LEAST, maxval=CRUMBS_MOST)
-    mass = (1.0 - crumbs) * focus + crumbs * others / jnp.maximum(others.sum(), 1.0)
+    residual = jax.random.uniform(residual_key, minval=MIN_RESIDUAL_MASS, maxval=MAX_RESIDUAL_MASS)
+    mass = (1.0 - residual) * focus + residual * others / jnp.maximum(others.sum(), 1.0)
 
     # The floor keeps the fourth power of every arm, and of every class that got a small share, positive.
     split = jax.random.uniform(within_key, groups.shape, minval=0.1) ** 4
     split = jnp.where(jax.random.bernoulli(even_key), jnp.ones_like(split), split)
     total = class_masses(split, groups, classes)
-    return _normalised(jnp.maximum(mass, 1e-4)[groups] * split / total[groups])
+    return _normalise(jnp.maximum(mass, 1e-4)[groups] * split / total[groups])
 
 
 def best_action(state: BanditState, key: Key) -> ArmVector:
@@ -94,7 +80,7 @@ def best_action(state: BanditState, key: Key) -> ArmVector:
         return jnp.zeros(state.arms).at[best].set(1.0 / state.config.top_arms)
     candidates = random_candidates(key, state.config, state.groups, state.classes)
     _, best = jax.lax.top_k(candidate_scores(state, candidates), state.config.average_best)
-    return _normalised(candidates[best].mean(axis=0))
+    return _normalise(candidates[best].mean(axis=0))
 
 
 def random_candidates(
@@ -108,20 +94,20 @@ def random_candidates(
       what it got. Where each arm is a class of its own the two are the same distribution.
 
     Args:
-        key: typed random key.
-        config: number of candidates and their prior.
-        groups: class of each arm, 0 to `classes` - 1.
-        classes: number of classes, each with at least one arm.
+        key: a typed random key.
+        config: the number of candidates and their prior.
+        groups: the class of each arm, 0 to `classes` - 1.
+        classes: the number of classes, each with at least one arm.
     """
     arms_key, classes_key = jax.random.split(key)
-    within = _some_sharpened(arms_key, config.candidates, groups.size)
+    within = _draw_some_sharpened(arms_key, config.candidates, groups.size)
     if config.candidate_prior == "arms":
-        return _normalised(within)
-    mass = _normalised(_some_sharpened(classes_key, config.candidates, classes))
-    return _normalised((mass / class_masses(within, groups, classes))[:, groups] * within)
+        return _normalise(within)
+    mass = _normalise(_draw_some_sharpened(classes_key, config.candidates, classes))
+    return _normalise((mass / class_masses(within, groups, classes))[:, groups] * within)
 
 
-def _some_sharpened(key: Key, count: int, size: int) -> Float[Array, "candidates size"]:
+def _draw_some_sharpened(key: Key, count: int, size: int) -> Float[Array, "candidates size"]:
     # The floor keeps a vector's sum, and after averaging every arm's probability, positive.
     uniform = jax.random.uniform(key, (2 * count, size), minval=1e-3)
     return jnp.concatenate([uniform[:count], uniform[count:] ** 4])
@@ -137,27 +123,27 @@ def candidate_scores(
     from there, with the losses of the present observation.
 
     Args:
-        state: after at least one `observe`; the policy must be birdie.
-        candidates: mixtures; the number of them is free.
+        state: a state of policy birdie, after at least one `observe`.
+        candidates: any number of mixtures.
 
     Raises:
         ValueError: the state has no critic, or the candidates are not of [candidates, arms].
     """
-    if state.config.policy != "birdie":
+    if not isinstance(state.policy_state, CriticState):
         raise ValueError(f"candidate_scores: policy {state.config.policy!r} has no critic")
     if candidates.ndim != 2 or candidates.shape[1] != state.arms:
         raise ValueError(
             f"candidate_scores: candidates must be [candidates, {state.arms}]; found {candidates.shape}"
         )
     critic = make_critic(state.config, state.arms)
-    variables = {"params": state.critic}
+    variables = {"params": state.policy_state.parameters}
     row = current_row(state)
-    memory = critic.apply(variables, history_steps(state, row), row, method="remember")
+    cache = critic.apply(variables, history_steps(state, row), row, method="prefill")
     losses = state.losses[row]
 
-    def score(candidate):
+    def score(candidate: ArmVector) -> Scalar:
         step = critic_inputs(losses, candidate)
-        return jnp.sum(critic.apply(variables, memory, step, method="predict_next"))
+        return jnp.sum(critic.apply(variables, cache, step, method="predict_next"))
 
     return jax.lax.map(score, candidates, batch_size=min(CHUNK, candidates.shape[0]))
 
@@ -171,5 +157,5 @@ def class_masses(
     return jnp.sum(jnp.where(is_member, mixtures[..., None, :], 0.0), axis=-1)
 
 
-def _normalised(vectors: Float[Array, "*candidates arms"]) -> Float[Array, "*candidates arms"]:
+def _normalise(vectors: Float[Array, "*candidates arms"]) -> Float[Array, "*candidates arms"]:
     return vectors / vectors.sum(axis=-1, keepdims=True)

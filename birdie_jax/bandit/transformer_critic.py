@@ -18,9 +18,9 @@ _FLOAT32 = jnp.dtype("float32")
 class RewardHead(nn.Module):
     """Linear map to one reward per arm, with bias.
 
-    Rewards are at most 1 in size and mostly near 0, and a score sums a hundred of them: so the weights
-    start at a tenth of the usual size, lest the noise of an untrained head drown what the critic learns
-    first. They do not start at 0, where all candidates would score the same.
+    Rewards are within 1 and mostly near 0, and a score sums a hundred of them. So the weights start at a
+    tenth of the usual size: the noise of an untrained head would drown what the critic learns first. They
+    do not start at 0, where all candidates would score the same.
 
     Attributes:
         arms: the number of rewards.
@@ -46,12 +46,12 @@ class KeysAndValues(NamedTuple):
     values: Float[Array, "length heads width"]
 
 
-class Memory(NamedTuple):
+class AttentionCriticCache(NamedTuple):
     """What the Transformer critic keeps of a history.
 
     Attributes:
         used: int32, steps that were read; keys and values from `used` on are not to be attended to.
-        layers: one entry a layer.
+        layers: the keys and values of each layer.
     """
 
     used: Int[Array, ""]
@@ -62,8 +62,8 @@ class AttentionLayer(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); heads are 64 wide, or as wide as a narrower model.
 
     Attributes:
-        features: width of the residual stream.
-        output_scale: multiplies the initial size of what is added to it.
+        features: the width of the residual stream.
+        output_scale: a factor on the initial size of what is added to it.
     """
 
     features: int
@@ -100,9 +100,9 @@ class TransformerCritic(nn.Module):
     """Pre-norm causal Transformer with sinusoidal positions; its methods are those of `critic.py`.
 
     Attributes:
-        arms: rewards that a prediction holds.
-        layers: attention layers.
-        features: width.
+        arms: the number of rewards that a prediction holds.
+        layers: the number of attention layers.
+        features: the width of the residual stream.
     """
 
     arms: int
@@ -124,19 +124,19 @@ class TransformerCritic(nn.Module):
         x, _ = self._read(steps, used)
         return self.head(self.final_norm(x))
 
-    def remember(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> Memory:
+    def prefill(self, steps: Float[Array, "length inputs"], used: Int[Array, ""]) -> AttentionCriticCache:
         """Read the first `used` steps."""
         _, layers = self._read(steps, used)
-        return Memory(used, layers)
+        return AttentionCriticCache(used, layers)
 
-    def predict_next(self, memory: Memory, step: Float[Array, " inputs"]) -> ArmVector:
-        """Predict the rewards of `step`, taken after the steps in `memory`."""
-        x = self._embed(step[None], memory.used[None])
-        length = memory.layers[0].keys.shape[0]
+    def predict_next(self, cache: AttentionCriticCache, step: Float[Array, " inputs"]) -> ArmVector:
+        """Predict the rewards of `step`, taken after the steps in `cache`."""
+        x = self._embed(step[None], cache.used[None])
+        length = cache.layers[0].keys.shape[0]
         # The history's keys, then the step's own, which stands last.
         index = jnp.arange(length + 1)
-        visible = (index < memory.used) | (index == length)
-        for block, before in zip(self.blocks, memory.layers, strict=True):
+        visible = (index < cache.used) | (index == length)
+        for block, before in zip(self.blocks, cache.layers, strict=True):
             x, _ = block(x, before, visible[None])
         return self.head(self.final_norm(x))[0]
 

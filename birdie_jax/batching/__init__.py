@@ -1,22 +1,31 @@
 """Examples to packed rows to the global batch: packing, row streams, the resumable pipeline."""
 
-from birdie_jax.batching.mixture_board import MixtureBoard
+from birdie_jax.batching.decision_schedule import DecisionSchedule
+from birdie_jax.batching.mixture_history import MixtureHistory
 from birdie_jax.batching.packing import layout_example, pack_rows, packed_length
-from birdie_jax.batching.pipeline import MadeBatch, RowStreams, first_positions, prefetched
+from birdie_jax.batching.pipeline import (
+    BatchWithState,
+    RowStreams,
+    StreamStates,
+    initial_stream_states,
+    prefetch_batches,
+)
 from birdie_jax.batching.row_stream import RowSettings, RowStream
-from birdie_jax.batching.validation import in_chunks, validation_batches
+from birdie_jax.batching.validation import split_into_chunks, validation_batches
 
 __all__ = [
-    "MadeBatch",
-    "MixtureBoard",
+    "BatchWithState",
+    "DecisionSchedule",
+    "MixtureHistory",
     "RowSettings",
     "RowStream",
     "RowStreams",
-    "first_positions",
-    "in_chunks",
+    "StreamStates",
+    "initial_stream_states",
     "layout_example",
     "pack_rows",
     "packed_length",
-    "prefetched",
+    "prefetch_batches",
+    "split_into_chunks",
     "validation_batches",
 ]

@@ -1,4 +1,4 @@
-"""Examples to rows: where each token of a sample stands, and what the model may know about it."""
+"""Examples to rows: which position each token of a sample has, and what the model may know about it."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ NO_ARM = -1
 
 
 def packed_length(example: Example) -> int:
-    """Positions that `example` covers in a row: its context, the start token, all of the target but one."""
+    """Return how many positions `example` covers: its context, the start token, its target but for one."""
     return len(example.context) + len(example.target)
 
 
@@ -33,16 +33,20 @@ def layout_example(example: Example, start_id: int = START) -> Batch:
 
 def empty_rows(rows: int, length: int) -> Batch:
     """Return a Batch of `rows` rows of padding."""
+    return Batch(**_padding_fields(rows, length))
+
+
+def _padding_fields(rows: int, length: int) -> dict[str, np.ndarray]:
     shape = (rows, length)
-    return Batch(
-        tokens=np.full(shape, PADDING, np.int32),
-        targets=np.full(shape, PADDING, np.int32),
-        loss_mask=np.zeros(shape, bool),
-        segment_ids=np.zeros(shape, np.int32),
-        positions=np.zeros(shape, np.int32),
-        bidirectional=np.zeros(shape, bool),
-        arm_ids=np.full(shape, NO_ARM, np.int32),
-    )
+    return {
+        "tokens": np.full(shape, PADDING, np.int32),
+        "targets": np.full(shape, PADDING, np.int32),
+        "loss_mask": np.zeros(shape, bool),
+        "segment_ids": np.zeros(shape, np.int32),
+        "positions": np.zeros(shape, np.int32),
+        "bidirectional": np.zeros(shape, bool),
+        "arm_ids": np.full(shape, NO_ARM, np.int32),
+    }
 
 
 def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, start_id: int = START) -> Batch:
@@ -54,7 +58,7 @@ def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, star
     Raises:
         ValueError: a target is empty, or a row's examples do not fit.
     """
-    batch = empty_rows(len(rows), length)
+    fields = _padding_fields(len(rows), length)
     count = np.arange(length, dtype=np.int32)
     for row, examples in enumerate(rows):
         begin = 0
@@ -67,14 +71,14 @@ def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, star
                 raise ValueError(
                     f"row {row}, example {segment}: ends at position {end}; a row has {length}"
                 )
-            batch.tokens[row, begin:split] = example.context
-            batch.tokens[row, split] = start_id
-            batch.tokens[row, split + 1 : end] = example.target[:-1]
-            batch.targets[row, split:end] = example.target
-            batch.loss_mask[row, split:end] = True
-            batch.segment_ids[row, begin:end] = segment
-            batch.positions[row, begin:end] = count[: context + target]
-            batch.bidirectional[row, begin:split] = True
-            batch.arm_ids[row, begin:end] = example.arm
+            fields["tokens"][row, begin:split] = example.context
+            fields["tokens"][row, split] = start_id
+            fields["tokens"][row, split + 1 : end] = example.target[:-1]
+            fields["targets"][row, split:end] = example.target
+            fields["loss_mask"][row, split:end] = True
+            fields["segment_ids"][row, begin:end] = segment
+            fields["positions"][row, begin:end] = count[: context + target]
+            fields["bidirectional"][row, begin:split] = True
+            fields["arm_ids"][row, begin:end] = example.arm
             begin = end + spacing
-    return batch
+    return Batch(**fields)

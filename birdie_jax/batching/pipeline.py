@@ -1,4 +1,4 @@
-"""The resumable pipeline: row streams under grain, and the position that a checkpoint saves."""
+"""The resumable pipeline: row streams under grain, and the stream states that a checkpoint saves."""
 
 import multiprocessing
 import os
@@ -14,35 +14,41 @@ from grain.experimental import ThreadPrefetchIterDataset
 from jaxtyping import Int64
 
 from birdie_jax.batch import Batch
-from birdie_jax.batching.mixture_board import BoardClosed, MixtureBoard
+from birdie_jax.batching.decision_schedule import DecisionSchedule
+from birdie_jax.batching.mixture_history import HistoryClosed, MixtureHistory
 from birdie_jax.batching.packing import pack_rows
-from birdie_jax.batching.row_stream import RowSettings, RowStream, first_position
+from birdie_jax.batching.row_stream import RowSettings, RowStream, initial_stream_state
 from birdie_jax.objectives import Arm
 from birdie_jax.text import TokenShards
 
-Positions = Int64[np.ndarray, "rows position"]
+StreamStates = Int64[np.ndarray, "rows state"]
 
 
-class MadeBatch(NamedTuple):
-    """A batch, and where the streams of its rows stand after it.
+class BatchWithState(NamedTuple):
+    """A batch, and the states of its rows' streams after it.
 
-    The position travels with the batch, so that a checkpoint saves that of the last batch trained on,
-    however many were made ahead and by however many workers.
+    The states travel with the batch, so that a checkpoint saves those of the last batch trained on, however
+    many were made ahead and by however many workers.
+
+    Attributes:
+        batch: the packed rows, on the host.
+        stream_states: the state of each row's stream, from which the next batch is made.
     """
 
     batch: Batch
-    positions: Positions
+    stream_states: StreamStates
 
 
-def first_positions(rows: int, lookahead: int) -> Positions:
-    """Return the positions of `rows` rows from which nothing was drawn."""
-    return np.tile(first_position(lookahead), (rows, 1))
+def initial_stream_states(rows: int, lookahead: int) -> StreamStates:
+    """Return the states of `rows` row streams from which nothing was drawn."""
+    return np.tile(initial_stream_state(lookahead), (rows, 1))
 
 
 class RowStreams(grain.IterDataset):
     """Batches of some rows of the global batch, from `first_step` on, as a grain dataset.
 
-    Batch s is made under the mixture of decision s // every_steps, for which it waits if need be.
+    The batch of step s is made under the mixture of decision `schedule.governing(s)`, for which it waits if
+    need be.
     """
 
     def __init__(
@@ -50,19 +56,30 @@ class RowStreams(grain.IterDataset):
         text: TokenShards,
         arms: tuple[Arm, ...],
         settings: RowSettings,
-        board: MixtureBoard,
+        mixtures: MixtureHistory,
         *,
         first_step: int,
-        every_steps: int,
-        positions: Positions,
+        schedule: DecisionSchedule,
+        stream_states: StreamStates,
         rows: Sequence[int] | None = None,
     ):
-        """Make the rows of these numbers, each from its position; None = rows 0 .. len(positions) - 1."""
+        """Make the rows of these numbers, each from its stream's state.
+
+        Args:
+            text: the training split.
+            arms: the arms of the mixture, in its order.
+            settings: what all rows of the run share.
+            mixtures: the mixture of each decision.
+            first_step: the 0-based step of the first batch.
+            schedule: the rule of which decision governs which step.
+            stream_states: the state of each row's stream before the first batch.
+            rows: the row number of each of `stream_states`; None for 0, 1, 2, ...
+        """
         super().__init__()
-        self.text, self.arms, self.settings, self.board = text, arms, settings, board
-        self.first_step, self.every_steps = first_step, every_steps
-        self.positions = positions
-        self.rows = list(range(len(positions)) if rows is None else rows)
+        self.text, self.arms, self.settings, self.mixtures = text, arms, settings, mixtures
+        self.first_step, self.schedule = first_step, schedule
+        self.stream_states = stream_states
+        self.rows = list(range(len(stream_states)) if rows is None else rows)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keep one block of rows: grain calls this in worker sl.start of sl.step."""
@@ -70,27 +87,27 @@ class RowStreams(grain.IterDataset):
         worker, workers = sl.start or 0, sl.step or 1
         block = len(self.rows) // workers
         own = slice(worker * block, (worker + 1) * block)
-        self.rows, self.positions = self.rows[own], self.positions[own]
+        self.rows, self.stream_states = self.rows[own], self.stream_states[own]
 
     def __iter__(self) -> "RowStreamsIterator":
         return RowStreamsIterator(self)
 
 
 class RowStreamsIterator(grain.DatasetIterator):
-    """Iterator of `RowStreams`; its state is the step and the positions."""
+    """Iterator of `RowStreams`; its state is the step and the stream states."""
 
     def __init__(self, dataset: RowStreams):
         super().__init__()
         self._dataset = dataset
-        self._restore(dataset.first_step, dataset.positions)
+        self._restore(dataset.first_step, dataset.stream_states)
 
-    def __next__(self) -> MadeBatch:
+    def __next__(self) -> BatchWithState:
         dataset = self._dataset
-        decision = self._step // dataset.every_steps
+        decision = dataset.schedule.governing(self._step)
         if decision != self._decision:
             try:
-                mixture = dataset.board.wait_for(decision)
-            except BoardClosed:
+                mixture = dataset.mixtures.wait_for(decision)
+            except HistoryClosed:
                 raise StopIteration from None
             for stream in self._streams:
                 stream.set_mixture(mixture)
@@ -98,72 +115,74 @@ class RowStreamsIterator(grain.DatasetIterator):
         rows = [stream.next_row() for stream in self._streams]
         batch = pack_rows(rows, dataset.settings.length, dataset.settings.spacing)
         self._step += 1
-        return MadeBatch(batch, self._positions())
+        return BatchWithState(batch, self._stream_states())
 
     def get_state(self) -> dict[str, Any]:
-        """Return the step and the positions; grain asks for them after every batch."""
-        return {"step": self._step, "positions": self._positions()}
+        """Return the step and the stream states; grain asks for them after every batch."""
+        return {"step": self._step, "stream_states": self._stream_states()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state that `get_state` returned."""
-        self._restore(state["step"], state["positions"])
+        self._restore(state["step"], state["stream_states"])
 
-    def _positions(self) -> Positions:
-        return np.stack([stream.position() for stream in self._streams])
+    def _stream_states(self) -> StreamStates:
+        return np.stack([stream.state() for stream in self._streams])
 
-    def _restore(self, step: int, positions: Positions) -> None:
+    def _restore(self, step: int, stream_states: StreamStates) -> None:
         dataset = self._dataset
         self._step, self._decision = step, -1
         self._streams = [
-            RowStream(dataset.text, dataset.arms, dataset.settings, row, position)
-            for row, position in zip(dataset.rows, positions, strict=True)
+            RowStream(dataset.text, dataset.arms, dataset.settings, row, state)
+            for row, state in zip(dataset.rows, stream_states, strict=True)
         ]
 
 
-def prefetched(streams: RowStreams, *, workers: int, prefetch: int) -> grain.IterDataset:
+def prefetch_batches(streams: RowStreams, *, workers: int, prefetch: int) -> grain.IterDataset:
     """Make batches ahead: in `workers` processes, each with a block of the rows, or in a thread if 0.
 
-    The batches are the same for any number of workers. Close the streams' board before an iterator of
-    this, for its makers may be waiting there.
+    The batches are the same for any number of workers. Close the streams' mixture history before an
+    iterator of this: threads and processes may be waiting for a mixture.
 
     Args:
-        streams: all rows that this process makes.
-        workers: must divide the number of rows.
-        prefetch: batches that are made ahead; with workers at least 1, for each of them.
+        streams: the streams of all rows that this process makes.
+        workers: the number of processes; a divisor of the number of rows, or 0.
+        prefetch: the number of batches that are made ahead, by each worker where there are workers.
 
     Raises:
         ValueError: the rows cannot be divided evenly among the workers.
     """
     if not workers:
         return ThreadPrefetchIterDataset(streams, prefetch_buffer_size=prefetch)
-    rows = len(streams.positions)
+    rows = len(streams.rows)
     if rows % workers:
         raise ValueError(f"workers: found {workers} for {rows} rows; allowed: 0 or a divisor of {rows}")
     if not flags.FLAGS.is_parsed():
         # Grain asks absl for settings of its workers, also in a program that has no flags.
         flags.FLAGS.mark_as_parsed()
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
-    blocks = streams.mp_prefetch(options, worker_init_fn=_live_and_die_with_parent)
-    # A remainder is what some workers made before they saw the board closed.
-    return blocks.batch(workers, drop_remainder=True, batch_fn=join_rows)
+    blocks = streams.mp_prefetch(options, worker_init_fn=_tie_worker_to_parent)
+    # A remainder is what some workers made before they saw the history closed.
+    return blocks.batch(workers, drop_remainder=True, batch_fn=concatenate_rows)
 
 
-def _live_and_die_with_parent(worker: int, workers: int) -> None:
-    """Leave signals to the parent, which stops its workers in good order, and outlive it by no more."""
+def _tie_worker_to_parent(worker: int, workers: int) -> None:
+    """Ignore the signals that the parent answers by stopping its workers, and exit when it is gone."""
     del worker, workers
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_exit_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _exit_after(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
-def join_rows(parts: Sequence[MadeBatch]) -> MadeBatch:
-    """Put blocks of rows under one another."""
-    return MadeBatch(
+def concatenate_rows(parts: Sequence[BatchWithState]) -> BatchWithState:
+    """Return one batch of the rows of all `parts`, in their order."""
+    return BatchWithState(
         Batch(*(np.concatenate(fields) for fields in zip(*(part.batch for part in parts), strict=True))),
-        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.stream_states for part in parts]),
     )

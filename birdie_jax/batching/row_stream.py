@@ -13,34 +13,34 @@ from birdie_jax.text import DataError, TokenRecord, TokenShards
 _SHUFFLE_ROUNDS = 4
 _NOTHING = -1
 # An example may be cut to the room left in a row, but not below this share of the text that it asked for,
-# and only where no more than this share of the places for held examples is free.
-_LEAST_TEXT = 0.25
-_CUT_WHEN_FREE = 0.25
+# and only where no more than this share of the buffer is free.
+_MIN_TEXT_SHARE = 0.25
+_MAX_FREE_SHARE = 0.25
 
 
-class Cursor(NamedTuple):
-    """A place in the text that a row reads.
+class RecordCursor(NamedTuple):
+    """Where in the text a row goes on reading.
 
     Attributes:
-        record: how many records the row has gone through.
-        offset: tokens of the current record that were read.
+        record: the number of records that the row has gone through.
+        offset: the number of tokens of the current record that were read.
     """
 
     record: int
     offset: int
 
 
-class Held(NamedTuple):
+class BufferedExample(NamedTuple):
     """An example that was drawn and waits for a row that it fits.
 
     Attributes:
-        index: number of the example within the row's stream.
+        index: the number of the example within the row's stream.
         cursor: where its text begins.
         example: the example itself.
     """
 
     index: int
-    cursor: Cursor
+    cursor: RecordCursor
     example: Example
 
     @property
@@ -53,11 +53,11 @@ class RowSettings(NamedTuple):
     """What all rows of a run share.
 
     Attributes:
-        seed: of the run.
-        rows: rows of the global batch; row r reads every rows-th record of the shuffled text.
-        length: positions of a row.
-        spacing: padding positions between two samples.
-        lookahead: most examples that may be held back.
+        seed: the seed of the run.
+        rows: the rows of the global batch; row r reads every rows-th record of the shuffled text.
+        length: the positions of a row.
+        spacing: the padding positions between two samples.
+        lookahead: the maximum number of buffered examples.
     """
 
     seed: int
@@ -67,16 +67,15 @@ class RowSettings(NamedTuple):
     lookahead: int
 
 
-def position_size(lookahead: int) -> int:
-    """Integers in the saved position of one row."""
-    return 3 + 3 * lookahead
+def initial_stream_state(lookahead: int) -> Int64[np.ndarray, " state"]:
+    """Return the state of a stream from which nothing was drawn.
 
-
-def first_position(lookahead: int) -> Int64[np.ndarray, " position"]:
-    """Return the position of a row from which nothing was drawn."""
-    position = np.full(position_size(lookahead), _NOTHING, np.int64)
-    position[:3] = 0
-    return position
+    A state is int64 [3 + 3 * lookahead]: the index of the next example and the cursor (record, offset) of
+    its text, then as much for each buffered example, -1 where there is none.
+    """
+    state = np.full(3 + 3 * lookahead, _NOTHING, np.int64)
+    state[:3] = 0
+    return state
 
 
 class RowStream:
@@ -84,10 +83,10 @@ class RowStream:
 
     Example i of row r is a function of (seed, r, i, the place where its text begins, the mixture, the room
     it must fit), and the text is read record by record in an order that is shuffled anew every epoch. An
-    example that does not fit the row at hand is held back, and only the number and the place of it are
-    saved: it was drawn for a whole row, and when the mixture changes, what is held is drawn again under the
-    new one. So the first row after a decision already holds nothing of the old mixture, and a restored
-    stream goes on exactly where the saved one was.
+    example that does not fit the row at hand is buffered, and only its index and its cursor are saved: it
+    was drawn for a whole row, and when the mixture changes, what is buffered is drawn again under the new
+    one. So the first row after a decision already has nothing of the old mixture, and a restored stream
+    goes on exactly where the saved one was.
 
     An example's arm depends on neither the text nor the room, and every example that is drawn comes into a
     row once, so the arms' shares of the examples are the mixture's.
@@ -99,9 +98,9 @@ class RowStream:
         arms: tuple[Arm, ...],
         settings: RowSettings,
         row: int,
-        position: Int64[np.ndarray, " position"] | None = None,
+        state: Int64[np.ndarray, " state"] | None = None,
     ):
-        """Start row `row` at its beginning, or at a saved `position`."""
+        """Start row `row` at its beginning, or from a saved `state`."""
         self._text = text
         self._arms = arms
         self._settings = settings
@@ -109,37 +108,42 @@ class RowStream:
         self._cumulative: Float64[np.ndarray, " arms"] | None = None
         self._record_number = _NOTHING
         self._record = TokenRecord(np.zeros(0, np.int32), False)
-        self._held: list[Held] = []
-        self._waiting: list[tuple[int, Cursor]] = []
-        if position is None:
-            position = first_position(settings.lookahead)
-        self._next_index = int(position[0])
-        self._cursor = Cursor(int(position[1]), int(position[2]))
-        for index, record, offset in position[3:].reshape(-1, 3).tolist():
+        self._buffer: list[BufferedExample] = []
+        # What a restored state had buffered, until a mixture is there to draw it under.
+        self._undrawn: list[tuple[int, RecordCursor]] = []
+        if state is None:
+            state = initial_stream_state(settings.lookahead)
+        self._next_index = int(state[0])
+        self._cursor = RecordCursor(int(state[1]), int(state[2]))
+        for index, record, offset in state[3:].reshape(-1, 3).tolist():
             if index != _NOTHING:
-                self._waiting.append((index, Cursor(record, offset)))
+                self._undrawn.append((index, RecordCursor(record, offset)))
 
-    def position(self) -> Int64[np.ndarray, " position"]:
-        """Return where the stream stands, for a checkpoint."""
-        position = first_position(self._settings.lookahead)
-        position[:3] = (self._next_index, *self._cursor)
-        waiting = self._waiting or [(held.index, held.cursor) for held in self._held]
-        for slot, (index, cursor) in enumerate(waiting):
-            position[3 + 3 * slot : 6 + 3 * slot] = (index, *cursor)
-        return position
+    def state(self) -> Int64[np.ndarray, " state"]:
+        """Return what a checkpoint saves of the stream (see `initial_stream_state`)."""
+        state = initial_stream_state(self._settings.lookahead)
+        state[:3] = (self._next_index, *self._cursor)
+        for slot, (index, cursor) in enumerate(self._buffered_indices()):
+            state[3 + 3 * slot : 6 + 3 * slot] = (index, *cursor)
+        return state
 
     def set_mixture(self, probabilities: Float64[np.ndarray, " arms"]) -> None:
-        """Put a mixture in force, and draw what is held back again under it."""
+        """Put a mixture in force, and draw what is buffered again under it."""
         self._cumulative = np.cumsum(probabilities)
-        waiting = self._waiting or [(held.index, held.cursor) for held in self._held]
-        self._held = [Held(index, cursor, self._draw(index, cursor)[0]) for index, cursor in waiting]
-        self._waiting = []
+        self._buffer = [
+            BufferedExample(index, cursor, self._draw(index, cursor)[0])
+            for index, cursor in self._buffered_indices()
+        ]
+        self._undrawn = []
+
+    def _buffered_indices(self) -> list[tuple[int, RecordCursor]]:
+        return self._undrawn or [(buffered.index, buffered.cursor) for buffered in self._buffer]
 
     def next_row(self) -> list[Example]:
-        """Return the examples of the next row; the one held longest comes first, so that none starves.
+        """Return the examples of the next row; the one buffered longest comes first, so that none starves.
 
-        Then comes the longest held example that fits the room left, and so on. Where none fits, a new one
-        is drawn, and held if it does not fit. Where most that may be held already are, a new one is cut to
+        Then comes the longest buffered example that fits the room left, and so on. Where none fits, a new
+        one is drawn, and buffered if it does not fit. Where the buffer is nearly full, a new one is cut to
         the room if enough of it remains, and placed at once; no text is lost, for the next example goes on
         from the cut.
 
@@ -147,32 +151,34 @@ class RowStream:
             DataError: the text cannot be read, or cannot make an example of the arm that was drawn.
         """
         settings = self._settings
-        chosen = [self._held.pop(0) if self._held else self._draw_next()]
+        chosen = [self._buffer.pop(0) if self._buffer else self._draw_next()]
         room = settings.length - chosen[0].length - settings.spacing
-        cut_from = settings.lookahead - max(1, int(settings.lookahead * _CUT_WHEN_FREE))
+        cut_from = settings.lookahead - max(1, int(settings.lookahead * _MAX_FREE_SHARE))
         while room > 0:
-            fitting = [held for held in self._held if held.length <= room]
+            fitting = [buffered for buffered in self._buffer if buffered.length <= room]
             if fitting:
-                best = max(fitting, key=lambda held: held.length)
-                self._held.remove(best)
-            elif len(self._held) < settings.lookahead:
-                best = self._draw_next(room if len(self._held) >= cut_from else None)
+                best = max(fitting, key=lambda buffered: buffered.length)
+                self._buffer.remove(best)
+            elif len(self._buffer) < settings.lookahead:
+                best = self._draw_next(room if len(self._buffer) >= cut_from else None)
                 if best.length > room:
-                    self._held.append(best)
+                    self._buffer.append(best)
                     continue
             else:
                 break
             chosen.append(best)
             room -= best.length + settings.spacing
-        return [held.example for held in chosen]
+        return [drawn.example for drawn in chosen]
 
-    def _draw_next(self, room: int | None = None) -> Held:
+    def _draw_next(self, room: int | None = None) -> BufferedExample:
         index, begin = self._next_index, self._cursor
         example, self._cursor = self._draw(index, begin, room)
         self._next_index = index + 1
-        return Held(index, begin, example)
+        return BufferedExample(index, begin, example)
 
-    def _draw(self, index: int, begin: Cursor, room: int | None = None) -> tuple[Example, Cursor]:
+    def _draw(
+        self, index: int, begin: RecordCursor, room: int | None = None
+    ) -> tuple[Example, RecordCursor]:
         """Make example `index` of text from `begin` on; return it and where the text after it begins.
 
         If it is longer than `room`, it is the example that would be made for a whole row.
@@ -196,19 +202,20 @@ class RowStream:
                 count = objective.take(available, rng, settings.length)
             except UnsuitableText as error:
                 refusal = error
-                cursor = Cursor(cursor.record + 1, 0)
+                cursor = RecordCursor(cursor.record + 1, 0)
                 continue
             whole = count
             if room is not None:
-                count = _cut(objective, whole, room)
+                count = _cut_to_room(objective, whole, room)
             end = cursor.offset + count
             piece = record.tokens[cursor.offset : end]
-            after = Cursor(cursor.record, end) if end < len(record.tokens) else Cursor(cursor.record + 1, 0)
+            is_last = end == len(record.tokens)
+            after = RecordCursor(cursor.record + 1, 0) if is_last else RecordCursor(cursor.record, end)
             try:
-                example = objective.build(piece, rng, record.ends_document and end == len(record.tokens))
+                example = objective.build(piece, rng, record.ends_document and is_last)
             except UnsuitableText as error:
                 if count < whole:
-                    # What may come to be held must be what would be drawn for a whole row.
+                    # What may come to be buffered must be what would be drawn for a whole row.
                     return self._draw(index, begin)
                 refusal = error
                 cursor = after
@@ -230,7 +237,7 @@ class RowStream:
         return self._record
 
 
-def _cut(objective: Objective, count: int, room: int) -> int:
+def _cut_to_room(objective: Objective, count: int, room: int) -> int:
     """Return how much of `count` tokens of text to read for an example in `room` positions."""
     limit = objective.text_limit(room)
-    return limit if max(objective.minimum_tokens, count * _LEAST_TEXT) <= limit < count else count
+    return limit if max(objective.minimum_tokens, count * _MIN_TEXT_SHARE) <= limit < count else count

@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from birdie_jax.batch import Batch
-from birdie_jax.batching.packing import pack_rows
+from birdie_jax.batching.packing import empty_rows, pack_rows
 from birdie_jax.batching.row_stream import RowSettings, RowStream
 from birdie_jax.objectives import Arm
 from birdie_jax.text import TokenShards
@@ -23,30 +24,32 @@ def validation_batches(
         DataError: the validation text cannot make an example of an arm; the message names it.
     """
     return [
-        _batches_of(text, arms, settings, np.eye(len(arms))[number], batches_per_arm)
+        _make_batches(text, arms, settings, np.eye(len(arms))[number], batches_per_arm)
         for number in range(len(arms))
     ]
 
 
-def in_chunks(batches: Sequence[Sequence[Batch]], rows: int) -> list[Batch]:
-    """Put the rows of all arms' batches under one another, and cut them into batches of `rows` rows.
+def split_into_chunks(batches: Sequence[Sequence[Batch]], rows: int) -> list[Batch]:
+    """Concatenate the rows of all arms' batches, and split them into batches of `rows` rows.
 
-    The last one is filled up with rows of padding. Sums by arm over all chunks are those over all batches.
+    The last batch is filled up with padding rows. Sums by arm over all chunks are those over all batches.
     """
     fields = [np.concatenate(parts) for parts in zip(*itertools.chain(*batches), strict=True)]
-    missing = -len(fields[0]) % rows
-    padding = Batch(0, 0, False, 0, 0, False, -1)
-    filled = [
-        np.concatenate([field, np.full((missing, field.shape[1]), value, field.dtype)])
-        for field, value in zip(fields, padding, strict=True)
-    ]
+    padding = empty_rows(-len(fields[0]) % rows, fields[0].shape[1])
+    filled = [np.concatenate([field, rest]) for field, rest in zip(fields, padding, strict=True)]
     return [
         Batch(*(field[begin : begin + rows] for field in filled))
         for begin in range(0, len(filled[0]), rows)
     ]
 
 
-def _batches_of(text, arms, settings, probabilities, count) -> list[Batch]:
+def _make_batches(
+    text: TokenShards,
+    arms: tuple[Arm, ...],
+    settings: RowSettings,
+    probabilities: Float64[np.ndarray, " arms"],
+    count: int,
+) -> list[Batch]:
     streams = [RowStream(text, arms, settings, row) for row in range(settings.rows)]
     for stream in streams:
         stream.set_mixture(probabilities)

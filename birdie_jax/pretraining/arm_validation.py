@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from birdie_jax.array_types import ArmVector, Key
-from birdie_jax.bandit import BanditState, init_bandit, observe, propose
-from birdie_jax.batching import in_chunks, validation_batches
-from birdie_jax.batching.decision_schedule import DecisionSchedule
+from birdie_jax.bandit import BanditState, find_policy, init_bandit, observe, propose
+from birdie_jax.batching import DecisionSchedule, split_into_chunks, validation_batches
 from birdie_jax.config import Config
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
@@ -58,7 +57,7 @@ class ArmValidation:
         """
         self._config, self._mixture, self._batches = config, mixture, batches
         rows = row_settings(config)
-        self._chunks = in_chunks(
+        self._chunks = split_into_chunks(
             validation_batches(
                 text,
                 mixture.arms,
@@ -76,7 +75,7 @@ class ArmValidation:
 
     def resume(self, state: TrainState) -> None:
         """Publish the mixture of every decision that is past, or of all where none will be taken."""
-        past = self._batches.schedule.slots
+        past = self._batches.schedule.num_mixtures
         if self._steers:
             # What stands in the place of decisions before the first step is never read.
             past = self._batches.schedule.taken_before(int(state.step))
@@ -109,7 +108,7 @@ class ArmValidation:
     @property
     def _steers(self) -> bool:
         """Whether the mixture changes while the run goes on."""
-        return self._config.bandit.policy == "birdie"
+        return find_policy(self._config.bandit.policy).changes_mixture
 
 
 def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:

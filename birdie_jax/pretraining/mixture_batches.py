@@ -6,8 +6,14 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from birdie_jax.batch import Batch
-from birdie_jax.batching import MixtureBoard, RowStreams, first_positions, prefetched
-from birdie_jax.batching.decision_schedule import DecisionSchedule
+from birdie_jax.batching import (
+    DecisionSchedule,
+    MixtureHistory,
+    RowStreams,
+    StreamStates,
+    initial_stream_states,
+    prefetch_batches,
+)
 from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.local_rows import LocalRows
@@ -36,7 +42,7 @@ class MixtureBatches:
             ConfigError: they cannot be divided among the workers that make them.
         """
         self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
-        self.history = MixtureBoard(len(mixture.arms), self.schedule.slots)
+        self.history = MixtureHistory(len(mixture.arms), self.schedule.num_mixtures)
         self._config, self._mixture, self._text = config, mixture, text
         self._rows = row_settings(config)
         self._local = LocalRows(self._rows.rows, self._rows.length, mesh)
@@ -50,7 +56,7 @@ class MixtureBatches:
 
     def first_position(self) -> PyTree[np.ndarray]:
         """Return the position from which nothing was drawn."""
-        return {_ROW_STREAMS: first_positions(self._rows.rows, self._rows.lookahead)}
+        return {_ROW_STREAMS: initial_stream_states(self._rows.rows, self._rows.lookahead)}
 
     def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
         """Start the makers of batches at a position, for the step after `state.step`."""
@@ -60,21 +66,21 @@ class MixtureBatches:
             self._rows,
             self.history,
             first_step=int(state.step),
-            every_steps=self.schedule.every_steps,
-            positions=self._local.select(position[_ROW_STREAMS]),
+            schedule=self.schedule,
+            stream_states=self._local.select(position[_ROW_STREAMS]),
             rows=self._local.numbers,
         )
         batching = self._config.batching
-        self._made = iter(prefetched(streams, workers=batching.workers, prefetch=batching.prefetch))
+        self._made = iter(prefetch_batches(streams, workers=batching.workers, prefetch=batching.prefetch))
 
-    def __next__(self) -> tuple[Batch, np.ndarray]:
+    def __next__(self) -> tuple[Batch, StreamStates]:
         """Return the next global batch on the devices, and the stream states of this process's rows."""
         if self._made is None:
             raise ValueError("mixture batches: not started; call restore first")
         made = next(self._made)
-        return self._local.put(made.batch), made.positions
+        return self._local.put(made.batch), made.stream_states
 
-    def gather(self, position: np.ndarray) -> PyTree[np.ndarray]:
+    def gather(self, position: StreamStates) -> PyTree[np.ndarray]:
         """Return the stream states of the rows of all processes."""
         return {_ROW_STREAMS: self._local.gather(position)}
 

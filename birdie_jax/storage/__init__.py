@@ -1,4 +1,4 @@
-"""Files that are whole or absent, in a folder or an object store."""
+"""Files that are whole or absent, in a folder or an object store, and the types of what they hold."""
 
 from birdie_jax.storage.files import (
     PARTIAL_SUFFIX,
@@ -9,5 +9,18 @@ from birdie_jax.storage.files import (
     write_json,
     write_whole,
 )
+from birdie_jax.storage.typed import FILE_KEY, describe_type, parse_typed, to_plain
 
-__all__ = ["PARTIAL_SUFFIX", "create_whole", "is_remote", "publish", "sync", "write_json", "write_whole"]
+__all__ = [
+    "FILE_KEY",
+    "PARTIAL_SUFFIX",
+    "create_whole",
+    "describe_type",
+    "is_remote",
+    "parse_typed",
+    "publish",
+    "sync",
+    "to_plain",
+    "write_json",
+    "write_whole",
+]

@@ -17,7 +17,7 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 
 _CHUNK_BYTES = 1 << 18
 # The Pile's frames name windows of up to this size; zstandard refuses more than 128 MiB unless told.
-_LARGEST_WINDOW = 1 << 31
+_MAX_WINDOW_BYTES = 1 << 31
 
 
 class _ZstandardReader(io.RawIOBase):
@@ -29,7 +29,7 @@ class _ZstandardReader(io.RawIOBase):
     def __init__(self, compressed: BufferedIOBase):
         super().__init__()
         self._compressed = compressed
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         self._frame = self._decompressor.decompressobj()
         self._frame_begun = False
         self._pending = memoryview(b"")

@@ -17,7 +17,7 @@ PARQUET_SUFFIX = ".parquet"
 
 # A larger text file is read as several documents, so that memory does not grow with it.
 TEXT_PART_BYTES = 4 << 20
-LONGEST_LINE_BYTES = 256 << 20
+MAX_LINE_BYTES = 256 << 20
 _PARQUET_ROWS = 64
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -44,7 +44,7 @@ class ReadDocument(NamedTuple):
     bytes_read: int
 
 
-def reader_of(path: Path) -> Callable[[Path, str, int], Iterator[ReadDocument]] | None:
+def find_reader(path: Path) -> Callable[[Path, str, int], Iterator[ReadDocument]] | None:
     """Return the function `read(path, text_field, start)` for the file's suffix, or None if there is none.
 
     `start` is the number of the first document to give; those before it are passed over unparsed.
@@ -58,12 +58,12 @@ def reader_of(path: Path) -> Callable[[Path, str, int], Iterator[ReadDocument]] 
 
 
 def supported_suffixes() -> str:
-    """Return the suffixes that `reader_of` knows, for messages."""
+    """Return the suffixes that `find_reader` knows, for messages."""
     lines = ", ".join((*TEXT_SUFFIXES, JSON_LINES_SUFFIX))
     return f"{lines} (each also with {', '.join(COMPRESSIONS)}), {PARQUET_SUFFIX}"
 
 
-def decoded(contents: bytes, path: Path, place: str, offset: int = 0) -> str:
+def decode_utf8(contents: bytes, path: Path, place: str, offset: int = 0) -> str:
     """Return UTF-8 `contents` as text.
 
     Args:
@@ -93,16 +93,16 @@ def _read_text(path: Path, text_field: str, start: int) -> Iterator[ReadDocument
             fresh = contents.read(TEXT_PART_BYTES)
             ended = len(fresh) < TEXT_PART_BYTES
             part = carried + fresh
-            end = len(part) if ended else _line_end(part)
+            end = len(part) if ended else _find_line_end(part)
             carried = part[end:]
             if number >= start and (end or number == 0):
-                text = decoded(_without_mark(part[:end], offset), path, "", offset)
+                text = decode_utf8(_strip_byte_order_mark(part[:end], offset), path, "", offset)
                 yield ReadDocument(Document(text, path, number), file.tell())
             offset += end
             number += 1
 
 
-def _line_end(part: bytes) -> int:
+def _find_line_end(part: bytes) -> int:
     """Return where to cut: after the last line end of the second half, else before the last character."""
     newline = part.rfind(b"\n", len(part) // 2) + 1
     if newline:
@@ -113,7 +113,7 @@ def _line_end(part: bytes) -> int:
     return len(part) - 1 - continuation_bytes
 
 
-def _without_mark(contents: bytes, offset: int) -> bytes:
+def _strip_byte_order_mark(contents: bytes, offset: int) -> bytes:
     return contents.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else contents
 
 
@@ -121,25 +121,27 @@ def _read_json_lines(path: Path, text_field: str, start: int) -> Iterator[ReadDo
     """Give the named field of each line's JSON object; a blank line is an empty document."""
     with open_decompressed(path) as (contents, file):
         offset, number = 0, 0
-        while line := contents.readline(LONGEST_LINE_BYTES + 1):
-            if len(line) > LONGEST_LINE_BYTES:
+        while line := contents.readline(MAX_LINE_BYTES + 1):
+            if len(line) > MAX_LINE_BYTES:
                 raise DataError(
-                    f"{path}: line {number + 1}: is longer than {LONGEST_LINE_BYTES} bytes; "
+                    f"{path}: line {number + 1}: is longer than {MAX_LINE_BYTES} bytes; "
                     "one JSON object a line is expected"
                 )
             if number >= start:
-                text = _json_text(_without_mark(line, offset), path, text_field, number + 1, offset)
+                text = _parse_json_text(
+                    _strip_byte_order_mark(line, offset), path, text_field, number + 1, offset
+                )
                 yield ReadDocument(Document(text, path, number), file.tell())
             offset += len(line)
             number += 1
 
 
-def _json_text(line: bytes, path: Path, text_field: str, line_number: int, offset: int) -> str:
+def _parse_json_text(line: bytes, path: Path, text_field: str, line_number: int, offset: int) -> str:
     if not line.strip():
         return ""
     place = f"line {line_number}"
     try:
-        record = json.loads(decoded(line, path, f"{place}, ", offset))
+        record = json.loads(decode_utf8(line, path, f"{place}, ", offset))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: {place}: is not JSON: {error.msg} (character {error.pos})") from error
     except RecursionError as error:
@@ -148,10 +150,10 @@ def _json_text(line: bytes, path: Path, text_field: str, line_number: int, offse
         raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; an object is expected")
     if text_field not in record:
         raise DataError(f"{path}: {place}: has no field {text_field!r}; its fields are {sorted(record)}")
-    return _checked_text(record[text_field], path, f"{place}: field {text_field!r}")
+    return _check_text(record[text_field], path, f"{place}: field {text_field!r}")
 
 
-def _checked_text(value: Any, path: Path, place: str) -> str:
+def _check_text(value: Any, path: Path, place: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{path}: {place} is a {type(value).__name__}; a string is expected")
     # JSON can escape half of a surrogate pair, which is no text and has no UTF-8.
@@ -186,16 +188,16 @@ def _read_parquet(path: Path, text_field: str, start: int) -> Iterator[ReadDocum
                 column = batch.column(0)
                 for row in range(len(column)):
                     if number >= start:
-                        text = _parquet_text(column[row], path, text_field, number)
+                        text = _parse_parquet_text(column[row], path, text_field, number)
                         yield ReadDocument(Document(text, path, number), size * (number + 1) // total)
                     number += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
 
 
-def _parquet_text(value: pyarrow.Scalar, path: Path, text_field: str, row: int) -> str:
+def _parse_parquet_text(value: pyarrow.Scalar, path: Path, text_field: str, row: int) -> str:
     place = f"row {row}: field {text_field!r}"
     try:
-        return _checked_text(value.as_py(), path, place)
+        return _check_text(value.as_py(), path, place)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {place}: byte {error.start}: is not UTF-8 ({error.reason})") from error

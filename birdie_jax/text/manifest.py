@@ -1,16 +1,16 @@
 """`manifest.json`: what a folder of token shards holds, how it was made, and how far it is.
 
 The manifest is replaced as a whole each time a pair of shards is finished, so it never names a shard that
-is not on the disk, and a stopped preparation goes on from `position`.
+is not on the disk, and a stopped preparation goes on from `cursor`.
 """
 
 import json
-import typing
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from birdie_jax.text.durable import write_whole
+from birdie_jax.storage import FILE_KEY, parse_typed, to_plain
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.saving import save_file
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -23,21 +23,21 @@ SPLIT_RULE = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class PreparationSettings:
     """What decides the contents of the shards; a resumed preparation must have the same.
 
     Attributes:
         source: the source as the user named it.
-        text_field: field of a JSON line or Parquet row that holds the text.
-        tokenizer_model: SHA-256 of the given SentencePiece model; empty where one is trained.
-        tokenizer_type: `unigram` or `bpe`, the kind to train; empty where a model is given.
-        vocab_size: pieces to train; 0 where a model is given.
-        sample_bytes: bytes of text to train on; 0 where a model is given.
-        record_tokens: most tokens in a record.
-        shard_tokens: a training shard is closed when it has this many tokens.
-        validation_fraction: expected share of the documents in the validation split.
+        text_field: the field of a JSON line or Parquet row that has the text.
+        tokenizer_model: the SHA-256 of the given SentencePiece model; empty where one is trained.
+        tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`; empty where a model is given.
+        vocab_size: the number of pieces to train; 0 where a model is given.
+        sample_bytes: the bytes of text to train on; 0 where a model is given.
+        record_tokens: the maximum number of tokens in a record.
+        shard_tokens: the number of tokens at which a training shard is closed.
+        validation_fraction: the expected share of the documents in the validation split.
         split_rule: how a document's split is decided, in words.
-        seed: of the tokenizer's sample.
+        seed: the seed of the tokenizer's sample.
     """
 
     source: str
@@ -64,9 +64,15 @@ class TokenizerIdentity:
 
 @dataclass(frozen=True)
 class Shard:
-    """One ArrayRecord file: its name, sums over its records, its size, and its longest record in tokens.
+    """One ArrayRecord file.
 
-    `documents` counts the documents that end in this shard, which are all that begin in it.
+    Attributes:
+        name: the file's name.
+        records: the number of its records.
+        tokens: the number of its tokens.
+        documents: the number of documents that end in it, which are all that begin in it.
+        bytes: the file's size.
+        max_record_tokens: the number of tokens in its longest record; `longest_record` in the file.
     """
 
     name: str
@@ -74,12 +80,17 @@ class Shard:
     tokens: int
     documents: int
     bytes: int
-    longest_record: int
+    max_record_tokens: int = field(metadata={FILE_KEY: "longest_record"})
 
 
 @dataclass(frozen=True)
-class Position:
-    """The first document that is not in any finished shard: file's index, and document within the file."""
+class SourceCursor:
+    """The first document that is not in any finished shard.
+
+    Attributes:
+        file: the index of its file within the source.
+        document: the number of the document within the file.
+    """
 
     file: int
     document: int
@@ -90,22 +101,22 @@ class Manifest:
     """The contents of `manifest.json`.
 
     Attributes:
-        format_version: of the folder's layout; this program reads and writes `FORMAT_VERSION`.
+        format_version: the version of the folder's layout; this program reads and writes `FORMAT_VERSION`.
         complete: whether the whole source is in the shards.
         settings: what the shards were asked to be.
-        tokenizer: which tokenizer made them; None until it is trained.
-        dtype: stored type of a token id, `uint16` or `uint32`; empty until the tokenizer is known.
-        train: finished shards of the training split, in order.
-        validation: finished shards of the validation split, in order.
-        empty_documents: documents left out because they hold no text.
-        source_bytes: bytes of the source files consumed so far, as stored (compressed).
-        source_sha256: hash of the names and sizes of the files that were read from so far.
-        position: where a stopped preparation goes on.
+        tokenizer: the tokenizer that made them; None until it is trained.
+        dtype: the stored type of a token id, `uint16` or `uint32`; empty until the tokenizer is known.
+        train: the finished shards of the training split, in order.
+        validation: the finished shards of the validation split, in order.
+        empty_documents: the number of documents left out because they have no text.
+        source_bytes: the bytes of the source files consumed so far, as stored (compressed).
+        source_sha256: the hash of the names and sizes of the files that were read from so far.
+        cursor: where a stopped preparation goes on reading; `position` in the file.
     """
 
     format_version: int
     complete: bool
-    settings: Settings
+    settings: PreparationSettings
     tokenizer: TokenizerIdentity | None
     dtype: str
     train: tuple[Shard, ...]
@@ -113,7 +124,7 @@ class Manifest:
     empty_documents: int
     source_bytes: int
     source_sha256: str
-    position: Position
+    cursor: SourceCursor = field(metadata={FILE_KEY: "position"})
 
     def shards(self, split: str) -> tuple[Shard, ...]:
         """Return the finished shards of `split`, which is one of `SPLITS`.
@@ -139,8 +150,8 @@ class Manifest:
         Raises:
             DataError: the disk refuses; the manifest of before is kept.
         """
-        text = json.dumps(asdict(self), indent=1) + "\n"
-        write_whole(directory / MANIFEST_NAME, text.encode())
+        contents = (json.dumps(to_plain(self), indent=1) + "\n").encode()
+        save_file(directory / MANIFEST_NAME, contents)
 
 
 def load_manifest(directory: Path) -> Manifest:
@@ -164,28 +175,4 @@ def load_manifest(directory: Path) -> Manifest:
     version = contents.get("format_version") if isinstance(contents, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(f"{path}: format_version is {version!r}; this program reads {FORMAT_VERSION}")
-    return _checked(Manifest, contents, f"{path}: ")
-
-
-def _checked(kind: typing.Any, value: typing.Any, where: str) -> typing.Any:
-    """Return JSON `value` as `kind`: a dataclass, a tuple of them, an optional one, or a plain type."""
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise DataError(f"{where} is {value!r}; a list is expected")
-        return tuple(_checked(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
-    if type(None) in arguments:
-        return None if value is None else _checked(arguments[0], value, where)
-    if is_dataclass(kind):
-        names = [field.name for field in fields(kind)]
-        if not isinstance(value, dict) or set(value) != set(names):
-            found = sorted(value) if isinstance(value, dict) else repr(value)
-            raise DataError(f"{where} has {found}; the fields {names} are expected")
-        types = typing.get_type_hints(kind)
-        return kind(**{name: _checked(types[name], value[name], f"{where}.{name}") for name in names})
-    # JSON writes the float 1.0 as 1.0, but a person may write 0; and a bool is an int to isinstance.
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise DataError(f"{where} is {value!r}; {kind.__name__} is expected")
-    return value
+    return parse_typed(Manifest, contents, f"{path}: manifest", DataError)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from birdie_jax.text.durable import PARTIAL_SUFFIX
+from birdie_jax.storage import PARTIAL_SUFFIX
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -24,15 +24,15 @@ from birdie_jax.text.manifest import (
     SPLITS,
     TOKENIZER_NAME,
     Manifest,
-    Position,
-    Settings,
+    PreparationSettings,
+    SourceCursor,
     TokenizerIdentity,
     load_manifest,
 )
 from birdie_jax.text.progress import PreparationProgress
-from birdie_jax.text.sharding import write_shards
+from birdie_jax.text.shard_pipeline import write_shards
 from birdie_jax.text.sources import Source, open_source
-from birdie_jax.text.token_record import dtype_for
+from birdie_jax.text.token_record import choose_dtype
 from birdie_jax.text.token_shards import check_size, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ def prepare(
     )
     source = open_source(source_spec, text_field)
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
-    settings = Settings(
+    settings = PreparationSettings(
         source=source_spec,
         text_field=text_field,
         tokenizer_model=given.sha256 if given else "",
@@ -111,21 +111,23 @@ def prepare(
         seed=0 if given else seed,
     )
     directory = Path(output)
-    with _locked(directory, wait):
-        manifest = _resumed(directory, settings, source) or _begun(directory, settings, source)
+    with _lock_folder(directory, wait):
+        manifest = resume_manifest(directory, settings, source) or start_manifest(
+            directory, settings, source
+        )
         if manifest.complete:
             return directory
-        with PreparationProgress(source.total_bytes, enabled=progress) as shown:
+        with PreparationProgress(source.total_bytes, enabled=progress) as progress_shown:
             if manifest.tokenizer is None:
-                tokenizer = given or _trained(source, settings, shown)
+                tokenizer = given or _train_tokenizer(source, settings, progress_shown)
                 tokenizer.save(directory / TOKENIZER_NAME)
                 identity = TokenizerIdentity(tokenizer.sha256, tokenizer.num_pieces, tokenizer.vocab_size)
-                manifest = replace(manifest, tokenizer=identity, dtype=dtype_for(tokenizer.vocab_size))
+                manifest = replace(manifest, tokenizer=identity, dtype=choose_dtype(tokenizer.vocab_size))
                 manifest.save(directory)
             else:
                 tokenizer = load_tokenizer(directory)
             processes = _available_processors() if workers is None else workers
-            write_shards(source, directory, manifest, tokenizer, workers=processes, progress=shown)
+            write_shards(source, directory, manifest, tokenizer, workers=processes, progress=progress_shown)
     return directory
 
 
@@ -140,7 +142,7 @@ def _check(name: str, value: object, allowed: bool, rule: str) -> None:
 
 
 @contextmanager
-def _locked(directory: Path, wait: bool) -> Iterator[None]:
+def _lock_folder(directory: Path, wait: bool) -> Iterator[None]:
     """Make the folder, and hold it against another preparation; a killed process lets go of it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -157,7 +159,7 @@ def _locked(directory: Path, wait: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _resumed(directory: Path, settings: Settings, source: Source) -> Manifest | None:
+def resume_manifest(directory: Path, settings: PreparationSettings, source: Source) -> Manifest | None:
     """Return the manifest of an earlier start with the same settings, its leftovers removed.
 
     None where there was no earlier start, or it had not even a tokenizer, so that any settings will do.
@@ -175,10 +177,9 @@ def _resumed(directory: Path, settings: Settings, source: Source) -> Manifest | 
                 f"{path}: the folder holds another preparation: its {name} is {value!r}, here it is "
                 f"{here[name]!r}; use the same settings or another output folder"
             )
-    position = manifest.position
-    read = position.file + (position.document > 0)
-    if source.sha256_of_first(read) != manifest.source_sha256 or (
-        manifest.complete and read != len(source.files)
+    files_read = manifest.cursor.file + (manifest.cursor.document > 0)
+    if source.sha256_of_first(files_read) != manifest.source_sha256 or (
+        manifest.complete and files_read != len(source.files)
     ):
         raise DataError(
             f"{path}: the files of {source.spec} that this preparation has read were added to, removed or "
@@ -193,7 +194,7 @@ def _resumed(directory: Path, settings: Settings, source: Source) -> Manifest | 
     return manifest
 
 
-def _begun(directory: Path, settings: Settings, source: Source) -> Manifest:
+def start_manifest(directory: Path, settings: PreparationSettings, source: Source) -> Manifest:
     """Return the manifest of a new preparation, saved, after checking that the source fills both splits."""
     if not (directory / MANIFEST_NAME).exists():
         for file in sorted(directory.iterdir()):
@@ -214,16 +215,18 @@ def _begun(directory: Path, settings: Settings, source: Source) -> Manifest:
         empty_documents=0,
         source_bytes=0,
         source_sha256=source.sha256_of_first(0),
-        position=Position(0, 0),
+        cursor=SourceCursor(0, 0),
     )
     manifest.save(directory)
     return manifest
 
 
-def _trained(source: Source, settings: Settings, progress: PreparationProgress) -> Tokenizer:
-    progress.begin("tokenizer")
+def _train_tokenizer(
+    source: Source, settings: PreparationSettings, progress: PreparationProgress
+) -> Tokenizer:
+    progress.start_stage("tokenizer")
     return train_tokenizer(
-        _shown(source, progress),
+        _iterate_texts(source, progress),
         settings.vocab_size,
         settings.sample_bytes,
         seed=settings.seed,
@@ -231,8 +234,8 @@ def _trained(source: Source, settings: Settings, progress: PreparationProgress) 
     )
 
 
-def _shown(source: Source, progress: PreparationProgress) -> Iterator[str]:
-    """Give the source's texts, and show how far it has been read."""
+def _iterate_texts(source: Source, progress: PreparationProgress) -> Iterator[str]:
+    """Yield the source's texts, and show how far it has been read."""
     documents = source.documents()
     number = 0
     for number, document in enumerate(documents, 1):

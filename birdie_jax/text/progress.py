@@ -45,7 +45,7 @@ class PreparationProgress:
     ) -> None:
         self._bar.stop()
 
-    def begin(self, stage: str, done_bytes: int = 0, tokens: int = 0) -> None:
+    def start_stage(self, stage: str, done_bytes: int = 0, tokens: int = 0) -> None:
         """Start a stage, of which `done_bytes` of the source and `tokens` tokens were done earlier."""
         if self._task is not None:
             self._bar.remove_task(self._task)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from birdie_jax.text.durable import PARTIAL_SUFFIX, publish
+from birdie_jax.storage import PARTIAL_SUFFIX, publish
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import Shard
+from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.token_shards import open_shard
 
 # One record a group: a record is read without its neighbours. Stored as they are, token ids are read a
@@ -25,8 +26,8 @@ class ShardWriter:
     """A shard that is being written.
 
     Attributes:
-        tokens: tokens added so far.
-        documents: documents added so far.
+        tokens: the number of tokens added so far.
+        documents: the number of documents added so far.
     """
 
     def __init__(self, path: Path):
@@ -36,7 +37,7 @@ class ShardWriter:
         self._partial = path.with_name(path.name + PARTIAL_SUFFIX)
         self._records = 0
         self._bytes = 0
-        self._longest_record = 0
+        self._max_record_tokens = 0
         try:
             self._writer = ArrayRecordWriter(str(self._partial), _OPTIONS)
         except RuntimeError as error:
@@ -56,7 +57,7 @@ class ShardWriter:
         self._bytes += len(payload)
         self.tokens += tokens
         self.documents += ends_document
-        self._longest_record = max(self._longest_record, tokens)
+        self._max_record_tokens = max(self._max_record_tokens, tokens)
 
     def close(self) -> Shard:
         """Finish the file, check that it can be read, give it its name, and return its entry.
@@ -69,14 +70,15 @@ class ShardWriter:
         except RuntimeError as error:
             raise self._error(error) from error
         open_shard(self._partial, self._records).close()
-        publish(self._partial, self._path)
+        with os_errors_as_data_errors(f"{self._path}: cannot be written"):
+            publish(self._partial, self._path)
         return Shard(
             name=self._path.name,
             records=self._records,
             tokens=self.tokens,
             documents=self.documents,
             bytes=self._path.stat().st_size,
-            longest_record=self._longest_record,
+            max_record_tokens=self._max_record_tokens,
         )
 
     def discard(self) -> None:

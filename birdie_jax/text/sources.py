@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from birdie_jax.text.documents import Document, reader_of, supported_suffixes
+from birdie_jax.text.documents import Document, find_reader, supported_suffixes
 from birdie_jax.text.errors import DataError
 
 STANDARD_LIBRARY = "stdlib"
@@ -32,7 +32,7 @@ class Source:
         self.spec = spec
         self.text_field = text_field
         self.files = files
-        self.sizes = tuple(_size(file) for file in files)
+        self.sizes = tuple(_file_size(file) for file in files)
 
     @property
     def total_bytes(self) -> int:
@@ -87,7 +87,7 @@ class DocumentStream:
         before = self.bytes_read
         while self.file < len(files):
             path = files[self.file]
-            read = reader_of(path)
+            read = find_reader(path)
             if read is None:
                 raise DataError(f"{path}: has no supported suffix; supported: {supported_suffixes()}")
             for document, bytes_read in read(path, self._source.text_field, self.next_document):
@@ -117,10 +117,12 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     if not spec:
         raise DataError(f"the input is empty; a file, a folder, a glob or {STANDARD_LIBRARY!r} is expected")
     if spec == STANDARD_LIBRARY:
-        files = _standard_library()
+        files = _find_standard_library()
     elif (path := Path(spec)).is_dir():
         files = [
-            file for file in path.rglob("*") if _visible(file, path) and reader_of(file) and file.is_file()
+            file
+            for file in path.rglob("*")
+            if _is_visible(file, path) and find_reader(file) and file.is_file()
         ]
         if not files:
             raise DataError(
@@ -135,16 +137,16 @@ def open_source(spec: str, text_field: str = "text") -> Source:
                 f"input {spec!r}: is no file, no folder, not {STANDARD_LIBRARY!r}, and matches no file"
             )
     for file in files:
-        if reader_of(file) is None:
+        if find_reader(file) is None:
             raise DataError(f"{file}: has no supported suffix; supported: {supported_suffixes()}")
     return Source(spec, text_field, tuple(sorted(set(files), key=lambda file: file.as_posix())))
 
 
-def _visible(file: Path, folder: Path) -> bool:
+def _is_visible(file: Path, folder: Path) -> bool:
     return not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def _standard_library() -> list[Path]:
+def _find_standard_library() -> list[Path]:
     """Return the sources of the standard library, files in an encoding other than UTF-8 left out."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = []
@@ -166,7 +168,7 @@ def _is_utf8(file: Path) -> bool:
     return True
 
 
-def _size(file: Path) -> int:
+def _file_size(file: Path) -> int:
     try:
         return file.stat().st_size
     except OSError as error:

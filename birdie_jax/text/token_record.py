@@ -27,7 +27,7 @@ class TokenRecord(NamedTuple):
     ends_document: bool
 
 
-def dtype_for(vocab_size: int) -> str:
+def choose_dtype(vocab_size: int) -> str:
     """Return the narrowest stored type, `"uint16"` or `"uint32"`, that holds ids below `vocab_size`."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
@@ -58,7 +58,7 @@ def decode_record(payload: bytes, dtype: str) -> TokenRecord:
     return TokenRecord(tokens.astype(np.int32), bool(flags & _ENDS_DOCUMENT))
 
 
-def cut(tokens: Int[np.ndarray, " tokens"], record_tokens: int) -> list[np.ndarray]:
+def split_evenly(tokens: Int[np.ndarray, " tokens"], record_tokens: int) -> list[np.ndarray]:
     """Cut a document's tokens into ceil(n / record_tokens) consecutive parts of near-equal size.
 
     Near-equal, so that no record is a tiny tail; every part has at most `record_tokens` tokens.

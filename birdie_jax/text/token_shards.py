@@ -17,7 +17,7 @@ from birdie_jax.text.tokenizer import Tokenizer
 
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 # An open reader holds a file descriptor, of which a process has about a thousand.
-_MOST_OPEN_FILES = 256
+_MAX_OPEN_FILES = 256
 
 
 class TokenShards:
@@ -30,9 +30,9 @@ class TokenShards:
         directory: the prepared folder.
         split: `train` or `validation`.
         manifest: what the folder holds.
-        num_tokens: tokens of the split.
-        num_documents: documents of the split.
-        longest_record: most tokens in a record of the split.
+        num_tokens: the number of tokens of the split.
+        num_documents: the number of documents of the split.
+        max_record_tokens: the number of tokens in the longest record of the split.
     """
 
     def __init__(self, directory: str | Path, split: str, *, tokenizer_sha256: str | None = None):
@@ -70,7 +70,7 @@ class TokenShards:
             check_size(self.directory / shard.name, shard.bytes)
         self.num_tokens = self.manifest.tokens(split)
         self.num_documents = self.manifest.documents(split)
-        self.longest_record = max(shard.longest_record for shard in shards)
+        self.max_record_tokens = max(shard.max_record_tokens for shard in shards)
         self._shards = shards
         self._ends = list(itertools.accumulate(shard.records for shard in shards))
         self._open = _OpenReaders()
@@ -135,7 +135,7 @@ class _OpenReaders:
             reader = self._readers.get(shard)
             if reader is None:
                 reader = open_shard(path, records)
-                while len(self._readers) >= _MOST_OPEN_FILES:
+                while len(self._readers) >= _MAX_OPEN_FILES:
                     # Dropped, not closed: another thread may be reading; the last user's release closes it.
                     self._readers.pop(next(iter(self._readers)))
                 self._readers[shard] = reader

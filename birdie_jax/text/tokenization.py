@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from birdie_jax.text.errors import DataError
-from birdie_jax.text.token_record import cut, encode_record
+from birdie_jax.text.token_record import encode_record, split_evenly
 from birdie_jax.text.tokenizer import Tokenizer
 
 _BLOCKS_IN_FLIGHT_PER_WORKER = 3
@@ -40,9 +40,9 @@ class Tokenization:
 
     Attributes:
         tokenizer: the tokenizer.
-        dtype: stored type of a token id.
-        record_tokens: most tokens in a record.
-        validation_fraction: share of the documents for validation.
+        dtype: the stored type of a token id.
+        record_tokens: the maximum number of tokens in a record.
+        validation_fraction: the share of the documents for validation.
     """
 
     tokenizer: Tokenizer
@@ -54,7 +54,7 @@ class Tokenization:
         """Return each text's split and records, in order."""
         documents = []
         for text, tokens in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
-            parts = cut(tokens, self.record_tokens) if len(tokens) else []
+            parts = split_evenly(tokens, self.record_tokens) if len(tokens) else []
             records = [
                 TokenizedRecord(encode_record(part, last, self.dtype), len(part), last)
                 for number, part in enumerate(parts, 1)
@@ -80,16 +80,21 @@ def split_hash(text: str) -> float:
     return (int.from_bytes(digest) >> 11) / 2**53
 
 
-class Block(NamedTuple):
-    """Consecutive documents that one worker tokenizes at once, and what the reader knows of each."""
+class DocumentBlock(NamedTuple):
+    """Consecutive documents that one worker tokenizes at once.
+
+    Attributes:
+        texts: the text of each document.
+        reader_states: what the reader knew when it had read each document; only its owner looks into it.
+    """
 
     texts: list[str]
-    places: list[Any]
+    reader_states: list[Any]
 
 
 def tokenize_blocks(
-    blocks: Iterable[Block], tokenization: Tokenization, workers: int
-) -> Generator[tuple[Block, list[TokenizedDocument]], None, None]:
+    blocks: Iterable[DocumentBlock], tokenization: Tokenization, workers: int
+) -> Generator[tuple[DocumentBlock, list[TokenizedDocument]], None, None]:
     """Tokenize blocks in `workers` processes, or in this one if 0; give them in their order.
 
     A bounded number of blocks is read ahead, whatever their number.
@@ -103,9 +108,9 @@ def tokenize_blocks(
         return
     # Not forked: the caller may have threads, whose locks a fork would copy in whatever state they are.
     executor = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_begin_worker, initargs=(tokenization,)
+        workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(tokenization,)
     )
-    in_flight: deque[tuple[Block, Future]] = deque()
+    in_flight: deque[tuple[DocumentBlock, Future]] = deque()
     try:
         for block in blocks:
             in_flight.append((block, executor.submit(_tokenize, block.texts)))
@@ -127,15 +132,15 @@ def tokenize_blocks(
 _work: Callable[[list[str]], list[TokenizedDocument]]
 
 
-def _begin_worker(tokenization: Tokenization) -> None:
+def _start_worker(tokenization: Tokenization) -> None:
     global _work  # noqa: PLW0603  (a pool hands its workers nothing but through a global)
     _work = tokenization
     # The parent answers Ctrl-C; and a parent that is killed cannot end its workers, so they watch it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

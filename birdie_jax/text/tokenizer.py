@@ -8,8 +8,8 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Int, Integer
 
-from birdie_jax.text.durable import write_whole
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.saving import save_file
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size, special_token_name
 
 # SentencePiece writes a space as this character, and so decodes this character as a space.
@@ -32,7 +32,7 @@ class Tokenizer:
     """
 
     def __init__(self, model: str | Path):
-        self._load(_read(Path(model)), str(model))
+        self._load(_read_model(Path(model)), str(model))
 
     @classmethod
     def from_bytes(cls, model_bytes: bytes, name: str = "tokenizer model in memory") -> "Tokenizer":
@@ -134,10 +134,10 @@ class Tokenizer:
         Raises:
             DataError: the file cannot be written.
         """
-        write_whole(Path(path), self.model_bytes)
+        save_file(Path(path), self.model_bytes)
 
 
-def _read(path: Path) -> bytes:
+def _read_model(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

@@ -35,10 +35,10 @@ def train_tokenizer(
     same model, byte for byte.
 
     Args:
-        documents: texts; consumed whole, once.
-        vocab_size: pieces of the model, 256 of which stand for single bytes.
-        sample_bytes: most UTF-8 bytes of text to train on.
-        seed: of the sample.
+        documents: the texts; consumed whole, once.
+        vocab_size: the number of pieces of the model, 256 of which stand for single bytes.
+        sample_bytes: the maximum number of UTF-8 bytes of text to train on.
+        seed: the seed of the sample.
         tokenizer_type: `unigram`, or `bpe`, which encodes about five times slower.
 
     Raises:
@@ -112,12 +112,12 @@ def sample_passages(documents: Iterable[str], sample_bytes: int, seed: int) -> l
 def _size_error(message: str, vocab_size: int, sample_size: int) -> DataError:
     """Return the error for SentencePiece's refusal of a vocabulary size."""
     text = f"a tokenizer of vocab_size={vocab_size} cannot be trained on {sample_size} bytes of text: "
-    if most := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+    if max_pieces := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return DataError(
-            f"{text}at most {most[1]} pieces can be made of it; give more text or lower vocab_size"
+            f"{text}at most {max_pieces[1]} pieces can be made of it; give more text or lower vocab_size"
         )
-    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+    if min_pieces := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return DataError(
-            f"{text}its characters, the 256 bytes and the layout alone need {least[1]}; raise it"
+            f"{text}its characters, the 256 bytes and the layout alone need {min_pieces[1]}; raise it"
         )
     return DataError(f"{text}{message}")

@@ -40,7 +40,7 @@ def scores_by_reading_everything(state, candidates):
     def score(candidate):
         actions = jnp.concatenate([state.actions[:now], candidate[None]])
         steps = critic_inputs(state.losses[: now + 1], actions)
-        return critic.apply({"params": state.critic}, steps, jnp.int32(now + 1))[now].sum()
+        return critic.apply({"params": state.policy_state.parameters}, steps, jnp.int32(now + 1))[now].sum()
 
     return jnp.stack([score(candidate) for candidate in candidates])
 
@@ -84,7 +84,11 @@ def test_nothing_depends_on_the_unused_part_of_the_buffer(small, after, critic):
     losses = jnp.full(6, 1.5)
     clean_next, spoilt_next = (observe(propose(s), losses) for s in (state, spoilt))
     np.testing.assert_array_equal(clean_next.mixture, spoilt_next.mixture)
-    jax.tree.map(np.testing.assert_array_equal, clean_next.critic, spoilt_next.critic)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        clean_next.policy_state.parameters,
+        spoilt_next.policy_state.parameters,
+    )
 
 
 @pytest.mark.parametrize("critic", CRITICS)
@@ -93,7 +97,9 @@ def test_predictions_are_causal(small, after, critic):
     steps = jax.random.normal(jax.random.key(0), (9, 12))
     changed = steps.at[4].add(1.0)
     predict = compiled_prediction(state.config)
-    before, now = (np.asarray(predict(state.critic, s, jnp.int32(9))) for s in (steps, changed))
+    before, now = (
+        np.asarray(predict(state.policy_state.parameters, s, jnp.int32(9))) for s in (steps, changed)
+    )
     np.testing.assert_array_equal(before[:4], now[:4])
     assert np.all(np.abs(before[4:] - now[4:]).max(axis=1) > 1e-6)
 
@@ -107,7 +113,7 @@ def test_learning_lowers_the_error_on_the_history(small, after):
     def error(parameters):
         return compiled_loss(trained.config)(parameters, steps, targets, jnp.int32(6))[0]
 
-    assert error(trained.critic) < 0.2 * error(untrained.critic)
+    assert error(trained.policy_state.parameters) < 0.2 * error(untrained.policy_state.parameters)
 
 
 def test_the_critic_learns_rewards_scaled_by_class(small, after):
@@ -116,17 +122,19 @@ def test_the_critic_learns_rewards_scaled_by_class(small, after):
         state = observe(state, state.losses[state.count - 1] * 0.5)
     np.testing.assert_array_equal(state.rewards[:6], 1)
     steps = critic_inputs(state.losses, state.actions)
-    predicted = compiled_prediction(state.config)(state.critic, steps, jnp.int32(6))[:6]
+    predicted = compiled_prediction(state.config)(state.policy_state.parameters, steps, jnp.int32(6))[:6]
     np.testing.assert_allclose(predicted, [[1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]] * 6, atol=0.08)
 
 
 def test_error_is_that_of_the_used_steps(small, after):
     state = after(small(), 0)
     steps = jax.random.normal(jax.random.key(0), (9, 12))
-    predictions = compiled_prediction(state.config)(state.critic, steps, jnp.int32(2))
+    predictions = compiled_prediction(state.config)(state.policy_state.parameters, steps, jnp.int32(2))
     targets = jnp.full((9, 6), 0.5).at[2:].set(jnp.nan)
     expected = np.square(np.asarray(predictions)[:2] - 0.5).sum(axis=1).mean()
-    value, gradient = compiled_loss(state.config)(state.critic, steps, targets, jnp.int32(2))
+    value, gradient = compiled_loss(state.config)(
+        state.policy_state.parameters, steps, targets, jnp.int32(2)
+    )
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
@@ -143,7 +151,8 @@ def test_inputs_have_unit_size_whatever_is_measured():
 @pytest.mark.parametrize("critic", CRITICS)
 def test_only_matrices_decay(small, after, critic):
     flags = decayed_parameters(make_critic(small(critic=critic), 3))
-    assert jax.tree.structure(flags) == jax.tree.structure(after(small(critic=critic), 0).critic)
+    trained = after(small(critic=critic), 0).policy_state.parameters
+    assert jax.tree.structure(flags) == jax.tree.structure(trained)
     flags = jax.tree_util.tree_leaves_with_path(flags)
     decays = {path[-1].key: flag for path, flag in flags}
     assert all(decays[name] == (name == "kernel") for name in decays)

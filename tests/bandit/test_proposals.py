@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.bandit import candidate_scores, init_bandit, observe, propose
+from birdie_jax.bandit.policies.birdie import explore_probability
 from birdie_jax.bandit.proposals import (
     best_action,
     class_masses,
-    explore_probability,
     exploring_action,
     random_candidates,
 )
@@ -39,10 +39,11 @@ def test_exploration_schedule_without_a_decay_is_a_step():
 def test_decisions_explore_as_often_as_the_schedule_says(small, monkeypatch):
     marked = 0.125
     monkeypatch.setattr(
-        "birdie_jax.bandit.proposals.exploring_action", lambda key, groups, classes: jnp.full(6, marked)
+        "birdie_jax.bandit.policies.birdie.exploring_action",
+        lambda key, groups, classes: jnp.full(6, marked),
     )
     # Neither is under test, and 800 searches by the critic would only take time.
-    monkeypatch.setattr("birdie_jax.bandit.proposals.best_action", lambda state, key: jnp.zeros(6))
+    monkeypatch.setattr("birdie_jax.bandit.policies.birdie.best_action", lambda state, key: jnp.zeros(6))
     state = init_bandit(small(), np.ones(6), np.arange(6), 40, jax.random.key(0)).replace(
         count=jnp.int32(13)
     )
@@ -162,7 +163,7 @@ def test_fixed_and_uniform_never_change(small, policy, share):
         np.testing.assert_array_equal(state.mixture, first)
     np.testing.assert_array_equal(state.actions, np.tile(first, (6, 1)))
     assert np.all(state.rewards[:5] > 0)
-    assert not state.critic and not state.critic_optimizer
+    assert not state.policy_state
 
 
 def test_proposing_twice_is_proposing_once(small, after):

@@ -65,7 +65,7 @@ def test_losses_that_are_not_finite_poison_nothing(small):
     np.testing.assert_allclose(state.rewards[:2, 3], expected, rtol=1e-5)
     np.testing.assert_array_equal(state.rewards[2:4], 0)
     np.testing.assert_array_equal(state.losses[1], bad)
-    for leaf in jax.tree.leaves((state.critic, state.critic_optimizer, state.mixture, state.rewards)):
+    for leaf in jax.tree.leaves((state.policy_state, state.mixture, state.rewards)):
         assert np.isfinite(leaf).all()
     scores = candidate_scores(state, jnp.eye(6))
     assert np.isfinite(scores).all() and np.ptp(scores) > 1e-3

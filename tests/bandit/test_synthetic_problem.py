@@ -28,12 +28,12 @@ def mean_of_last_mixtures(seed, policy="birdie", critic="gated_ssm", propose=pro
         candidates=256,
     )
     state = init_bandit(config, np.ones(ARMS), np.arange(ARMS), DECISIONS, jax.random.key(seed))
-    untaught = state.critic
+    untrained = state.policy_state
     losses = np.full(ARMS, 4.0, np.float32)
     mixtures = []
     for _ in range(DECISIONS):
         state = observe(state, losses)
-        state = propose(state if learns else state.replace(critic=untaught))
+        state = propose(state if learns else state.replace(policy_state=untrained))
         mixtures.append(np.asarray(state.mixture))
         losses = (losses * (1 - 0.15 * mixtures[-1][REWARDING])).astype(np.float32)
     return np.mean(mixtures[-LAST:], axis=0)

@@ -6,7 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from birdie_jax.batching import MixtureBoard, RowSettings, RowStreams, first_positions
+from birdie_jax.batching import (
+    DecisionSchedule,
+    MixtureHistory,
+    RowSettings,
+    RowStreams,
+    initial_stream_states,
+)
 from birdie_jax.objectives import make_mixture
 from birdie_jax.text import TokenShards, prepare
 
@@ -78,32 +84,35 @@ class Run:
         self.arms = make_mixture("tiny", 256).arms
         self.settings = RowSettings(seed=5, rows=rows, length=256, spacing=3, lookahead=6)
         self.every_steps = every_steps
+        self.schedule = DecisionSchedule(every_steps, num_steps=decisions * every_steps)
         self.mixtures = np.zeros((decisions, len(self.arms)))
         for decision in range(decisions):
             self.mixtures[decision, [decision % len(self.arms), (decision + 3) % len(self.arms)]] = 0.3, 0.7
 
-    def board(self, published: int | None = None) -> MixtureBoard:
-        board = MixtureBoard(len(self.arms), len(self.mixtures))
+    def history(self, published: int | None = None) -> MixtureHistory:
+        history = MixtureHistory(len(self.arms), len(self.mixtures))
         for mixture in self.mixtures[:published]:
-            board.publish(mixture)
-        return board
+            history.publish(mixture)
+        return history
 
-    def streams(self, board: MixtureBoard, first_step: int = 0, positions=None, **changes) -> RowStreams:
+    def streams(
+        self, history: MixtureHistory, first_step: int = 0, stream_states=None, **changes
+    ) -> RowStreams:
         settings = self.settings._replace(**changes)
-        if positions is None:
-            positions = first_positions(settings.rows, settings.lookahead)
+        if stream_states is None:
+            stream_states = initial_stream_states(settings.rows, settings.lookahead)
         return RowStreams(
             self.text,
             self.arms,
             settings,
-            board,
+            history,
             first_step=first_step,
-            every_steps=self.every_steps,
-            positions=positions,
+            schedule=self.schedule,
+            stream_states=stream_states,
         )
 
     def allowed_arms(self, step: int) -> set[int]:
-        return set(np.flatnonzero(self.mixtures[step // self.every_steps]).tolist())
+        return set(np.flatnonzero(self.mixtures[self.schedule.governing(step)]).tolist())
 
 
 @pytest.fixture
@@ -116,7 +125,7 @@ def _assert_same(found, expected) -> None:
         for name, ours, theirs in zip(wanted.batch._fields, made.batch, wanted.batch, strict=True):
             np.testing.assert_array_equal(ours, theirs, err_msg=name)
             assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(made.positions, wanted.positions)
+        np.testing.assert_array_equal(made.stream_states, wanted.stream_states)
 
 
 @pytest.fixture

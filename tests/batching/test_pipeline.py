@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from grain.experimental import assert_equal_output_after_checkpoint
 
-from birdie_jax.batching import first_positions, prefetched
+from birdie_jax.batching import initial_stream_states, prefetch_batches
 from birdie_jax.batching.pipeline import RowStreamsIterator
 
 _STEPS = 14
@@ -17,38 +17,38 @@ _STEPS = 14
 @pytest.fixture
 def batches(run):
     """The first batches of `run`, made one by one."""
-    board = run.board()
-    made = list(itertools.islice(iter(run.streams(board)), _STEPS))
-    board.close()
+    history = run.history()
+    made = list(itertools.islice(iter(run.streams(history)), _STEPS))
+    history.close()
     return made
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 def test_batches_do_not_depend_on_prefetch(run, batches, assert_same_batches, prefetch):
-    board = run.board()
-    iterator = iter(prefetched(run.streams(board), workers=0, prefetch=prefetch))
+    history = run.history()
+    iterator = iter(prefetch_batches(run.streams(history), workers=0, prefetch=prefetch))
     assert_same_batches(list(itertools.islice(iterator, _STEPS)), batches)
-    board.close()
+    history.close()
     iterator.close()
 
 
 def test_batches_depend_on_the_seed(run, batches):
-    board = run.board()
-    other = next(iter(run.streams(board, seed=6)))
-    board.close()
+    history = run.history()
+    other = next(iter(run.streams(history, seed=6)))
+    history.close()
     assert not np.array_equal(other.batch.tokens, batches[0].batch.tokens)
     rows = batches[0].batch.tokens
     assert len(np.unique(rows, axis=0)) == len(rows)
 
 
 def test_a_process_makes_the_rows_it_owns(run, batches):
-    board = run.board()
-    streams = run.streams(board, positions=first_positions(2, run.settings.lookahead))
+    history = run.history()
+    streams = run.streams(history, stream_states=initial_stream_states(2, run.settings.lookahead))
     streams.rows = [1, 3]
     for made, whole in zip(iter(streams), batches, strict=False):
         np.testing.assert_array_equal(made.batch.tokens, whole.batch.tokens[[1, 3]])
-        np.testing.assert_array_equal(made.positions, whole.positions[[1, 3]])
-    board.close()
+        np.testing.assert_array_equal(made.stream_states, whole.stream_states[[1, 3]])
+    history.close()
 
 
 def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
@@ -57,7 +57,7 @@ def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
         assert set(arms.tolist()) <= run.allowed_arms(step)
     assert run.allowed_arms(2).isdisjoint(run.allowed_arms(3))
     # Something was waiting when the mixture changed, or the test would show nothing.
-    assert (batches[2].positions[:, 3] >= 0).all()
+    assert (batches[2].stream_states[:, 3] >= 0).all()
 
 
 def test_samples_of_a_row_are_spaced_and_numbered(run, batches):
@@ -74,58 +74,58 @@ def test_samples_of_a_row_are_spaced_and_numbered(run, batches):
 
 @pytest.mark.parametrize("step", range(1, 10))
 def test_a_restored_run_goes_on_bit_for_bit(run, batches, assert_same_batches, step):
-    board = run.board()
-    streams = run.streams(board, first_step=step, positions=batches[step - 1].positions)
+    history = run.history()
+    streams = run.streams(history, first_step=step, stream_states=batches[step - 1].stream_states)
     rest = list(itertools.islice(iter(streams), _STEPS - step))
-    board.close()
+    history.close()
     assert_same_batches(rest, batches[step:])
 
 
-def test_positions_are_small(run, batches):
+def test_stream_states_are_small(run, batches):
     rows, lookahead = run.settings.rows, run.settings.lookahead
-    assert batches[-1].positions.shape == (rows, 3 + 3 * lookahead)
-    assert batches[-1].positions.nbytes == rows * (3 + 3 * lookahead) * 8
+    assert batches[-1].stream_states.shape == (rows, 3 + 3 * lookahead)
+    assert batches[-1].stream_states.nbytes == rows * (3 + 3 * lookahead) * 8
 
 
 def test_grain_finds_equal_output_after_every_checkpoint(run):
-    board = run.board()
-    dataset = grain.experimental.LimitIterDataset(run.streams(board), count=8)
+    history = run.history()
+    dataset = grain.experimental.LimitIterDataset(run.streams(history), count=8)
     assert_equal_output_after_checkpoint(dataset)
-    board.close()
+    history.close()
 
 
 def test_an_iterator_restores_its_own_state(run, batches, assert_same_batches):
-    board = run.board()
-    iterator = iter(run.streams(board))
+    history = run.history()
+    iterator = iter(run.streams(history))
     states = [iterator.get_state() for _ in itertools.islice(iterator, 6)]
     assert isinstance(iterator, RowStreamsIterator)
     for step in (5, 2, 3):
         iterator.set_state(states[step])
         assert_same_batches(list(itertools.islice(iterator, 4)), batches[step + 1 : step + 5])
-    board.close()
+    history.close()
 
 
 @pytest.mark.parametrize("prefetch", [1, 8])
 def test_batches_wait_for_the_mixture_of_their_decision(run, batches, assert_same_batches, prefetch):
-    board = run.board(published=1)
-    iterator = iter(prefetched(run.streams(board), workers=0, prefetch=prefetch))
+    history = run.history(published=1)
+    iterator = iter(prefetch_batches(run.streams(history), workers=0, prefetch=prefetch))
     made = [next(iterator) for _ in range(run.every_steps)]
     waiter = threading.Thread(target=lambda: made.append(next(iterator)))
     waiter.start()
     waiter.join(0.2)
     assert waiter.is_alive()
     assert len(made) == run.every_steps
-    board.publish(run.mixtures[1])
+    history.publish(run.mixtures[1])
     waiter.join(10)
     assert not waiter.is_alive()
     assert_same_batches(made, batches[: run.every_steps + 1])
-    board.close()
+    history.close()
     iterator.close()
 
 
 def test_a_closed_board_ends_makers_that_wait(run):
-    board = run.board(published=1)
-    iterator = iter(prefetched(run.streams(board), workers=0, prefetch=2))
+    history = run.history(published=1)
+    iterator = iter(prefetch_batches(run.streams(history), workers=0, prefetch=2))
     for _ in range(run.every_steps):
         next(iterator)
     ended = threading.Event()
@@ -137,14 +137,14 @@ def test_a_closed_board_ends_makers_that_wait(run):
 
     threading.Thread(target=wait, daemon=True).start()
     assert not ended.wait(0.1)
-    board.close()
+    history.close()
     assert ended.wait(10)
     iterator.close()
     assert not [thread for thread in threading.enumerate() if "prefetch" in thread.name]
 
 
 def test_workers_must_divide_the_rows(run):
-    board = run.board()
+    history = run.history()
     with pytest.raises(ValueError, match="workers: found 3 for 4 rows; allowed: 0 or a divisor of 4"):
-        prefetched(run.streams(board), workers=3, prefetch=1)
-    board.close()
+        prefetch_batches(run.streams(history), workers=3, prefetch=1)
+    history.close()

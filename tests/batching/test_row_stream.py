@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching import RowSettings, RowStream, packed_length
-from birdie_jax.batching.row_stream import Held
+from birdie_jax.batching.row_stream import BufferedExample
 from birdie_jax.objectives import Arm, Mixture, UnsuitableText, make_mixture, mixture_from_arms
 from birdie_jax.objectives.prefix_lm import PrefixLM
 from birdie_jax.text import DataError, TokenShards
@@ -17,16 +17,16 @@ _TINY = make_mixture("tiny", 256)
 _SMALL = RowSettings(seed=3, rows=2, length=256, spacing=3, lookahead=6)
 
 
-def _stream(text, mixture, settings, row=0, position=None) -> RowStream:
-    stream = RowStream(text, mixture.arms, settings, row, position)
+def _stream(text, mixture, settings, row=0, state=None) -> RowStream:
+    stream = RowStream(text, mixture.arms, settings, row, state)
     stream.set_mixture(mixture.weights)
     return stream
 
 
-def _record_draws(stream: RowStream, monkeypatch) -> list[Held]:
+def _record_draws(stream: RowStream, monkeypatch) -> list[BufferedExample]:
     drawn, draw_next = [], stream._draw_next
 
-    def recorded(*room) -> Held:
+    def recorded(*room) -> BufferedExample:
         drawn.append(draw_next(*room))
         return drawn[-1]
 
@@ -68,12 +68,12 @@ def test_every_example_drawn_comes_into_a_row_once_and_soon(long_text, monkeypat
         for example in stream.next_row():
             assert id(example) not in placed_in
             placed_in[id(example)] = row_number
-        drawn_in |= {id(held.example): row_number for held in drawn[known:]}
-        waiting = [held.index for held in stream._held]
+        drawn_in |= {id(buffered.example): row_number for buffered in drawn[known:]}
+        waiting = [buffered.index for buffered in stream._buffer]
         assert len(waiting) <= lookahead
-        assert stream.position()[3::3].tolist() == waiting + [-1] * (lookahead - len(waiting))
-    assert [held.index for held in drawn] == list(range(len(drawn)))
-    left = {id(held.example) for held in stream._held}
+        assert stream.state()[3::3].tolist() == waiting + [-1] * (lookahead - len(waiting))
+    assert [buffered.index for buffered in drawn] == list(range(len(drawn)))
+    left = {id(buffered.example) for buffered in stream._buffer}
     assert left | set(placed_in) == set(drawn_in)
     assert left.isdisjoint(placed_in)
     assert max(placed_in[example] - drawn_in[example] for example in placed_in) <= lookahead
@@ -109,7 +109,7 @@ def test_no_token_of_the_text_is_lost_or_read_twice(short_log, monkeypatch, look
     for _ in range(40):
         stream.next_row()
     expected = np.concatenate([np.append(short_log[record].tokens, END) for record in list(short_log.read)])
-    found = np.concatenate([held.example.target for held in drawn])
+    found = np.concatenate([buffered.example.target for buffered in drawn])
     np.testing.assert_array_equal(found, expected[: len(found)])
     assert len(found) > 2000
 
@@ -134,15 +134,15 @@ def test_arms_are_drawn_as_often_as_the_mixture_says(long_text):
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "most_waste"), [("birdie", 2048, 0.05), ("tiny", 256, 0.05), ("ul2", 2048, 0.05)]
+    ("name", "length", "max_waste"), [("birdie", 2048, 0.05), ("tiny", 256, 0.05), ("ul2", 2048, 0.05)]
 )
-def test_rows_are_full(long_text, name, length, most_waste):
+def test_rows_are_full(long_text, name, length, max_waste):
     settings = RowSettings(seed=0, rows=2, length=length, spacing=3, lookahead=12)
     stream = _stream(long_text, make_mixture(name, length), settings)
     rows = [stream.next_row() for _ in range(300)]
     sizes = [[packed_length(example) for example in row] for row in rows]
     assert max(sum(row) + 3 * (len(row) - 1) for row in sizes) <= length
-    assert 1 - sum(map(sum, sizes)) / (len(rows) * length) < most_waste
+    assert 1 - sum(map(sum, sizes)) / (len(rows) * length) < max_waste
 
 
 def test_rows_are_full_while_one_arm_of_three_quarters_of_a_row_dominates(long_text):
@@ -167,14 +167,14 @@ def test_a_cut_leaves_a_quarter_of_the_text_and_the_least_that_the_arm_needs(lon
     drawn = _record_draws(stream, monkeypatch)
     for _ in range(200):
         stream.next_row()
-        for held in stream._held:
-            whole, _after = stream._draw(held.index, held.cursor)
-            assert text_tokens(whole) == text_tokens(held.example)
+        for buffered in stream._buffer:
+            whole, _after = stream._draw(buffered.index, buffered.cursor)
+            assert text_tokens(whole) == text_tokens(buffered.example)
     kept = {0: [], 1: []}
-    for held in drawn:
-        whole, _after = stream._draw(held.index, held.cursor)
-        assert whole.arm == held.example.arm
-        kept[whole.arm].append(text_tokens(held.example) / text_tokens(whole))
+    for buffered in drawn:
+        whole, _after = stream._draw(buffered.index, buffered.cursor)
+        assert whole.arm == buffered.example.arm
+        kept[whole.arm].append(text_tokens(buffered.example) / text_tokens(whole))
     assert set(kept[0]) == {1.0}
     assert 0.25 <= min(kept[1]) < 0.35
     assert 0.2 < np.mean(np.array(kept[1]) < 1) < 0.8
@@ -196,11 +196,11 @@ def test_a_stream_restores_exactly_where_cut_text_was_refused(long_text):
     picky = Mixture((Arm("picky", _Picky(min_length=8, max_length=190), "picky"),))
     stream = _stream(long_text, picky, _SMALL)
     for _ in range(60):
-        restored = _stream(long_text, picky, _SMALL, position=stream.position())
+        restored = _stream(long_text, picky, _SMALL, state=stream.state())
         expected = [(example.context.tolist(), example.target.tolist()) for example in stream.next_row()]
         found = [(example.context.tolist(), example.target.tolist()) for example in restored.next_row()]
         assert found == expected
-        np.testing.assert_array_equal(restored.position(), stream.position())
+        np.testing.assert_array_equal(restored.state(), stream.state())
 
 
 def test_text_too_short_for_an_arm_names_arm_and_split_and_need(short_folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
-from birdie_jax.batching import RowSettings, in_chunks, validation_batches
+from birdie_jax.batching import RowSettings, split_into_chunks, validation_batches
 from birdie_jax.objectives import make_mixture, mixture_from_arms
 from birdie_jax.text import DataError, TokenShards
 
@@ -58,7 +58,7 @@ def test_text_too_short_names_the_arm_and_the_split(short_folder):
 @pytest.mark.parametrize("rows", [1, 3, 8, 64])
 def test_chunks_hold_every_row_once_and_padding(long_folder, rows):
     batches = validation_batches(TokenShards(long_folder, "validation"), _ARMS, _SETTINGS, 2)
-    chunks = in_chunks(batches, rows)
+    chunks = split_into_chunks(batches, rows)
     assert all(chunk.tokens.shape == (rows, _SETTINGS.length) for chunk in chunks)
     whole = Batch(*(np.concatenate(fields) for fields in zip(*chunks, strict=True)))
     expected = [batch for of_arm in batches for batch in of_arm]

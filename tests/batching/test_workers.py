@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from birdie_jax.batching import prefetched
+from birdie_jax.batching import DecisionSchedule, prefetch_batches
 from birdie_jax.text import DataError, TokenShards
 
 _STEPS = 8
 
 
-def _close(board, iterator) -> None:
+def _close(history, iterator) -> None:
     """Close as the train loop does; it must be quick and leave no process."""
     begin = time.monotonic()
-    board.close()
+    history.close()
     iterator.close()
     assert time.monotonic() - begin < 15
     assert multiprocessing.active_children() == []
@@ -32,33 +32,33 @@ def _close(board, iterator) -> None:
 
 @pytest.fixture
 def batches(run):
-    board = run.board()
-    made = list(itertools.islice(iter(run.streams(board)), _STEPS))
-    board.close()
+    history = run.history()
+    made = list(itertools.islice(iter(run.streams(history)), _STEPS))
+    history.close()
     return made
 
 
 @pytest.mark.parametrize("setting", [(1, 1, 0), (2, 4, 0), (2, 1, 3), (4, 1, 5)])
 def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setting):
     workers, prefetch, first_step = setting
-    board = run.board()
-    positions = batches[first_step - 1].positions if first_step else None
-    streams = run.streams(board, first_step, positions)
-    iterator = iter(prefetched(streams, workers=workers, prefetch=prefetch))
+    history = run.history()
+    stream_states = batches[first_step - 1].stream_states if first_step else None
+    streams = run.streams(history, first_step, stream_states)
+    iterator = iter(prefetch_batches(streams, workers=workers, prefetch=prefetch))
     assert_same_batches(list(itertools.islice(iterator, _STEPS - first_step)), batches[first_step:])
-    _close(board, iterator)
+    _close(history, iterator)
 
 
 def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, batches, assert_same_batches):
-    board = run.board(published=1)
-    iterator = iter(prefetched(run.streams(board), workers=2, prefetch=3))
+    history = run.history(published=1)
+    iterator = iter(prefetch_batches(run.streams(history), workers=2, prefetch=3))
     made = [next(iterator) for _ in range(run.every_steps)]
     waiter = threading.Thread(target=lambda: made.append(next(iterator)))
     waiter.start()
     waiter.join(0.3)
     assert waiter.is_alive()
     # Decided only now: what was made ahead cannot have guessed it.
-    board.publish(run.mixtures[1])
+    history.publish(run.mixtures[1])
     waiter.join(30)
     made += [next(iterator) for _ in range(run.every_steps - 1)]
     assert_same_batches(made, batches[: 2 * run.every_steps])
@@ -66,10 +66,10 @@ def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, bat
         arms = batch.batch.arm_ids[batch.batch.segment_ids > 0]
         assert set(arms.tolist()) <= run.allowed_arms(step)
     # The workers now wait for a mixture that does not come.
-    board.close()
+    history.close()
     with pytest.raises(StopIteration):
         next(iterator)
-    _close(board, iterator)
+    _close(history, iterator)
 
 
 def _corrupt(folder: Path, copy: Path) -> tuple[TokenShards, str]:
@@ -87,30 +87,31 @@ def _corrupt(folder: Path, copy: Path) -> tuple[TokenShards, str]:
 def test_a_corrupt_record_is_named(run, long_folder, tmp_path, workers):
     run.text, message = _corrupt(long_folder, tmp_path / "corrupt")
     run.mixtures[:] = np.eye(len(run.arms))[0]
-    board = run.board()
-    run.every_steps = 1 << 20
-    iterator = iter(prefetched(run.streams(board), workers=workers, prefetch=2))
+    history = run.history()
+    run.schedule = DecisionSchedule(every_steps=1 << 20, num_steps=1 << 20)
+    iterator = iter(prefetch_batches(run.streams(history), workers=workers, prefetch=2))
     with pytest.raises(DataError, match=message):
         for _ in range(1000):
             next(iterator)
-    _close(board, iterator)
+    _close(history, iterator)
 
 
 _TRAINER = """
     import sys, time
-    from birdie_jax.batching import MixtureBoard, RowSettings, RowStreams, first_positions, prefetched
+    from birdie_jax.batching import DecisionSchedule, MixtureHistory, RowSettings, RowStreams
+    from birdie_jax.batching import initial_stream_states, prefetch_batches
     from birdie_jax.objectives import make_mixture
     from birdie_jax.text import TokenShards
 
     if __name__ == "__main__":
         mixture = make_mixture("tiny", 256)
-        board = MixtureBoard(len(mixture.arms), 2)
-        board.publish(mixture.weights)
+        history = MixtureHistory(len(mixture.arms), 2)
+        history.publish(mixture.weights)
         streams = RowStreams(
-            TokenShards(sys.argv[1], "train"), mixture.arms, RowSettings(0, 2, 256, 3, 4), board,
-            first_step=0, every_steps=3, positions=first_positions(2, 4),
+            TokenShards(sys.argv[1], "train"), mixture.arms, RowSettings(0, 2, 256, 3, 4), history,
+            first_step=0, schedule=DecisionSchedule(3, 6), stream_states=initial_stream_states(2, 4),
         )
-        batches = iter(prefetched(streams, workers=2, prefetch=1))
+        batches = iter(prefetch_batches(streams, workers=2, prefetch=1))
         next(batches)
         print("ready", flush=True)
         time.sleep(120)

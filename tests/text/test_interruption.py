@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from birdie_jax.text import DataError, TokenShards, durable, load_manifest, prepare
+from birdie_jax.storage import publish
+from birdie_jax.text import DataError, TokenShards, load_manifest, prepare
 from birdie_jax.text.shard_writer import ShardWriter
 
 
@@ -57,7 +58,6 @@ def test_killed_at_each_file_it_ends_with_the_same_bytes(corpus, settings, tmp_p
     """Die at every file in turn, just before or just after it gets its final name."""
     expected = contents(prepare(str(corpus), tmp_path / "whole", **settings))
     output = tmp_path / "killed"
-    publish = durable.publish
     deaths = 0
 
     def dying(temporary, final):
@@ -70,9 +70,9 @@ def test_killed_at_each_file_it_ends_with_the_same_bytes(corpus, settings, tmp_p
         publish(temporary, final)
 
     with monkeypatch.context() as patch:
-        patch.setattr("birdie_jax.text.durable.publish", dying)
+        patch.setattr("birdie_jax.storage.files.publish", dying)
         patch.setattr("birdie_jax.text.shard_writer.publish", dying)
-        patch.setattr("birdie_jax.text.sharding._Output.discard", lambda self: None)
+        patch.setattr("birdie_jax.text.shard_pipeline._ShardOutput.discard", lambda self: None)
         while True:
             # Each start gets one file further than what the last one had recorded.
             remaining = deaths % 4

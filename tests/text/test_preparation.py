@@ -64,7 +64,7 @@ def test_shards_hold_the_tokenizers_output_in_order(run, corpus, tmp_path, token
         manifest = load_manifest(folder)
         assert manifest.documents(split) == len(documents)
         assert manifest.tokens(split) == sum(map(len, documents))
-    assert all(shard.longest_record <= 64 for shard in manifest.train)
+    assert all(shard.max_record_tokens <= 64 for shard in manifest.train)
     assert all(shard.tokens >= 2000 for shard in manifest.train[:-1])
     assert (folder / "tokenizer.model").read_bytes() == tokenizer.model_bytes
 
@@ -234,7 +234,7 @@ def test_output_that_is_a_file(run, corpus, tmp_path):
 def test_bad_document_is_named_and_finished_shards_are_kept(
     run, tmp_path, make_texts, make_json_lines, monkeypatch
 ):
-    monkeypatch.setattr("birdie_jax.text.sharding._BLOCK_DOCUMENTS", 8)
+    monkeypatch.setattr("birdie_jax.text.shard_pipeline._BLOCK_DOCUMENTS", 8)
     folder = tmp_path / "in"
     folder.mkdir()
     documents = make_texts(200)

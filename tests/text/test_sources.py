@@ -196,7 +196,7 @@ def test_bad_json_line_is_named(tmp_path, line, message):
 
 
 def test_endless_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents_module, "LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr(documents_module, "MAX_LINE_BYTES", 100)
     path = tmp_path / "long.jsonl"
     path.write_bytes(json_lines("one", "x" * 200))
     refused(path, r"line 2: is longer than 100 bytes; one JSON object a line")

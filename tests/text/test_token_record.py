@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.text.token_record import cut, decode_record, dtype_for, encode_record
+from birdie_jax.text.token_record import choose_dtype, decode_record, encode_record, split_evenly
 
 
 @given(tokens=st.lists(st.integers(0, 65_535), max_size=50), ends=st.booleans())
@@ -21,8 +21,8 @@ def test_bytes_are_as_documented():
 
 
 def test_narrowest_type():
-    assert dtype_for(65_536) == "uint16"
-    assert dtype_for(65_664) == "uint32"
+    assert choose_dtype(65_536) == "uint16"
+    assert choose_dtype(65_664) == "uint32"
 
 
 @pytest.mark.parametrize("payload", [b"", b"1234567"])
@@ -42,7 +42,7 @@ def test_wrong_length_or_type_is_refused():
 @given(length=st.integers(1, 500), record_tokens=st.integers(1, 100))
 def test_cut_gives_near_equal_parts(length, record_tokens):
     tokens = np.arange(length, dtype=np.int32)
-    parts = cut(tokens, record_tokens)
+    parts = split_evenly(tokens, record_tokens)
     sizes = [len(part) for part in parts]
     assert len(parts) == -(-length // record_tokens)
     assert max(sizes) <= record_tokens

@@ -46,7 +46,7 @@ def test_sums_agree_with_the_records(prepared):
         assert len(records) == len(shards)
         assert sum(len(tokens) for tokens, _ in records) == shards.num_tokens
         assert sum(ends for _, ends in records) == shards.num_documents
-        assert max(len(tokens) for tokens, _ in records) == shards.longest_record <= 32
+        assert max(len(tokens) for tokens, _ in records) == shards.max_record_tokens <= 32
         assert len(shards.manifest.shards(split)) > 1
 
 
@@ -71,7 +71,7 @@ def test_index_out_of_range(prepared, offset):
 
 
 def test_pickle_and_threads(prepared, monkeypatch):
-    monkeypatch.setattr(token_shards, "_MOST_OPEN_FILES", 1)  # so that readers are dropped while in use
+    monkeypatch.setattr(token_shards, "_MAX_OPEN_FILES", 1)  # so that readers are dropped while in use
     shards = TokenShards(prepared, "train")
     records = read_all(shards)
     copied = pickle.loads(pickle.dumps(shards))
@@ -103,7 +103,7 @@ def test_other_processes_read_for_themselves(prepared, method):
 
 
 def test_few_files_are_open_at_once(prepared, monkeypatch):
-    monkeypatch.setattr(token_shards, "_MOST_OPEN_FILES", 2)
+    monkeypatch.setattr(token_shards, "_MAX_OPEN_FILES", 2)
     shards = TokenShards(prepared, "train")
     assert len(shards.manifest.train) > 3
     before = len(os.listdir("/proc/self/fd"))
@@ -204,11 +204,12 @@ def test_unknown_version_is_refused(copy):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"complete": "yes"}, r"complete is 'yes'; bool is expected"),
-        ({"empty_documents": 1.5}, r"empty_documents is 1\.5; int is expected"),
-        ({"train": {}}, r"train is \{\}; a list is expected"),
-        ({"train": [{"name": "x"}]}, r"train\[0\] has \['name'\]; the fields \['name', 'records'"),
-        ({"extra": 1}, r"has \[.*'extra'.*\]; the fields"),
+        ({"complete": "yes"}, r"manifest\.complete: found 'yes' \(str\); allowed: bool"),
+        ({"empty_documents": 1.5}, r"manifest\.empty_documents: found 1\.5 \(float\); allowed: int"),
+        ({"train": {}}, r"manifest\.train: found \{\} \(dict\); allowed: a list of sections with fields"),
+        ({"train": [{"name": "x"}]}, r"manifest\.train\[0\]\.records: missing"),
+        ({"extra": 1}, r"manifest\.extra: unknown field; allowed: format_version, complete"),
+        ({"position": 3}, r"manifest\.position: found 3; allowed: a section with fields"),
     ],
 )
 def test_unusable_manifest_names_the_field(copy, changes, message):

@@ -5,23 +5,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from birdie_jax.text.durable import PARTIAL_SUFFIX
+from birdie_jax.storage import PARTIAL_SUFFIX
 from birdie_jax.text.errors import DataError
-from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, Position
+from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, SourceCursor
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
 from birdie_jax.text.sources import DocumentStream, Source
-from birdie_jax.text.tokenization import Block, Tokenization, TokenizedDocument, tokenize_blocks
+from birdie_jax.text.tokenization import DocumentBlock, Tokenization, TokenizedDocument, tokenize_blocks
 from birdie_jax.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 19
 _BLOCK_DOCUMENTS = 1024
 
 
-class _Place(NamedTuple):
-    """What the reader knew when it had read a document: where to go on, empty documents, bytes read."""
+class _ReaderState(NamedTuple):
+    """What the reader of the source knew when it had read a document.
 
-    position: Position
+    Attributes:
+        cursor: the document to go on with.
+        empty_documents: the number of empty documents before it.
+        source_bytes: the bytes of the source's files consumed so far, as stored.
+    """
+
+    cursor: SourceCursor
     empty_documents: int
     source_bytes: int
 
@@ -47,55 +53,55 @@ def write_shards(
     tokenization = Tokenization(
         tokenizer, manifest.dtype, settings.record_tokens, settings.validation_fraction
     )
-    documents = source.documents(manifest.position.file, manifest.position.document)
+    documents = source.documents(manifest.cursor.file, manifest.cursor.document)
     documents.empty_documents = manifest.empty_documents
-    output = _Output(source, directory, manifest)
-    progress.begin("token shards", manifest.source_bytes, output.tokens)
+    output = _ShardOutput(source, directory, manifest)
+    progress.start_stage("token shards", manifest.source_bytes, output.tokens)
     # Closed at once on an error, so that no worker outlives this call.
-    results = tokenize_blocks(_blocks(documents), tokenization, workers)
+    results = tokenize_blocks(_group_into_blocks(documents), tokenization, workers)
     try:
         for block, tokenized in results:
-            for place, document in zip(block.places, tokenized, strict=True):
+            for reader_state, document in zip(block.reader_states, tokenized, strict=True):
                 output.add(document)
-                if output.shard_is_full():
-                    output.commit(place)
-            progress.update(block.places[-1].source_bytes, output.documents, output.tokens)
-        return output.commit(_place(documents), complete=True)
+                if output.is_shard_full():
+                    output.commit(reader_state)
+            progress.update(block.reader_states[-1].source_bytes, output.documents, output.tokens)
+        return output.commit(_capture(documents), complete=True)
     finally:
         results.close()
         output.discard()
 
 
-def _blocks(documents: DocumentStream) -> Iterator[Block]:
+def _group_into_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
     """Group documents so that a block is worth sending to another process; a long document goes alone."""
     texts: list[str] = []
-    places: list[_Place] = []
+    reader_states: list[_ReaderState] = []
     characters = 0
     for document in documents:
         if texts and characters + len(document.text) > _BLOCK_CHARACTERS:
-            yield Block(texts, places)
-            texts, places, characters = [], [], 0
+            yield DocumentBlock(texts, reader_states)
+            texts, reader_states, characters = [], [], 0
         texts.append(document.text)
-        places.append(_place(documents))
+        reader_states.append(_capture(documents))
         characters += len(document.text)
         if len(texts) >= _BLOCK_DOCUMENTS:
-            yield Block(texts, places)
-            texts, places, characters = [], [], 0
+            yield DocumentBlock(texts, reader_states)
+            texts, reader_states, characters = [], [], 0
     if texts:
-        yield Block(texts, places)
+        yield DocumentBlock(texts, reader_states)
 
 
-def _place(documents: DocumentStream) -> _Place:
-    position = Position(documents.file, documents.next_document)
-    return _Place(position, documents.empty_documents, documents.bytes_read)
+def _capture(documents: DocumentStream) -> _ReaderState:
+    cursor = SourceCursor(documents.file, documents.next_document)
+    return _ReaderState(cursor, documents.empty_documents, documents.bytes_read)
 
 
-class _Output:
+class _ShardOutput:
     """The shards being written and the manifest of those finished.
 
     Attributes:
-        documents: documents with tokens, in finished and unfinished shards of both splits.
-        tokens: likewise.
+        documents: the number of documents with tokens, in finished and open shards of both splits.
+        tokens: the number of tokens, in finished and open shards of both splits.
     """
 
     def __init__(self, source: Source, directory: Path, manifest: Manifest):
@@ -122,17 +128,17 @@ class _Output:
             self.tokens += record.tokens
         self.documents += 1
 
-    def shard_is_full(self) -> bool:
+    def is_shard_full(self) -> bool:
         """Return whether the open training shard has as many tokens as a shard shall have."""
         train = self._writers.get("train")
         return train is not None and train.tokens >= self._manifest.settings.shard_tokens
 
-    def commit(self, place: _Place, *, complete: bool = False) -> Manifest:
+    def commit(self, reader_state: _ReaderState, *, complete: bool = False) -> Manifest:
         """Close the open shards of both splits, then let the manifest name them and what comes next.
 
         Args:
-            place: what the reader knew after the last document added.
-            complete: whether that was the source's last.
+            reader_state: what the reader knew after the last document added.
+            complete: whether that was the last document of the source.
 
         Returns:
             The new manifest.
@@ -151,14 +157,15 @@ class _Output:
                     f"{self._directory / MANIFEST_NAME}: the tokenizer finds no token in any document "
                     f"of the {split} split; raise or lower validation_fraction, or give another tokenizer"
                 )
+        cursor = reader_state.cursor
         self._manifest = replace(
             self._manifest,
             **finished,
             complete=complete,
-            position=place.position,
-            source_sha256=self._source.sha256_of_first(place.position.file + (place.position.document > 0)),
-            empty_documents=place.empty_documents + self._without_tokens,
-            source_bytes=place.source_bytes,
+            cursor=cursor,
+            source_sha256=self._source.sha256_of_first(cursor.file + (cursor.document > 0)),
+            empty_documents=reader_state.empty_documents + self._without_tokens,
+            source_bytes=reader_state.source_bytes,
         )
         self._manifest.save(self._directory)
         return self._manifest

@@ -1,0 +1,137 @@
+"""One decision after another: the state at the start, what an observation changes, and the next mixture."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from birdie_jax.bandit.policies import find_policy
+from birdie_jax.bandit.reward import reward
+from birdie_jax.bandit.state import BanditState, current_row
+from birdie_jax.config_sections import BanditConfig
+
+
+def init_bandit(
+    config: BanditConfig,
+    weights: ArrayLike | Sequence[Any],
+    groups: ArrayLike | Sequence[Any],
+    num_decisions: int,
+    key: ArrayLike,
+) -> BanditState:
+    """Return the state of a run before its first observation.
+
+    Args:
+        config: the policy and its settings.
+        weights: [arms], the mixture's own weights, at least 0; they need not sum to 1. Concrete.
+        groups: [arms], integers that name each arm's class. Concrete.
+        num_decisions: decisions of the whole run; the history's size and the exploration schedule.
+        key: a JAX random key, typed or raw; may be traced.
+
+    Returns:
+        A state whose mixture is what the policy makes of the normalised `weights`.
+
+    Raises:
+        ValueError: an argument has a wrong shape or value; the message names it.
+    """
+    weights, groups, classes = _check_arms(weights, groups)
+    arms = weights.size
+    if num_decisions < 1:
+        raise ValueError(f"init_bandit: num_decisions must be at least 1; found {num_decisions}")
+    policy = find_policy(config.policy)
+    policy.check(config, arms)
+
+    initial = jnp.asarray(weights / weights.sum(), jnp.float32)
+    # The same generator whatever the caller's key or the platform's default.
+    data = jax.random.bits(key, (2,), jnp.uint32)
+    history = jnp.zeros((num_decisions + 1, arms), jnp.float32)
+    return BanditState(
+        mixture=policy.initial_mixture(initial),
+        losses=history,
+        actions=history,
+        rewards=history,
+        count=jnp.int32(0),
+        policy_state=policy.init_state(config, arms, data),
+        key=data,
+        initial=initial,
+        groups=jnp.asarray(groups, jnp.int32),
+        class_scale=jnp.asarray(1.0 / np.bincount(groups)[groups], jnp.float32),
+        config=config,
+        decisions=num_decisions,
+        classes=classes,
+    )
+
+
+@jax.jit
+def observe(state: BanditState, losses: ArrayLike) -> BanditState:
+    """Take in the validation loss of every arm, measured now under the mixture in force.
+
+    From the second observation on, the action before it gets its rewards. Then the policy takes in the new
+    row of the history.
+
+    A loss that is NaN or infinite is kept as it is in `losses`, but the arm's rewards on both sides of it
+    are 0, and birdie's critic reads 0 in its place: one diverged arm does not spoil the others.
+
+    Args:
+        state: after the last `propose` (or `observe`, then the mixture simply went on).
+        losses: float32 [arms].
+
+    Raises:
+        ValueError: `losses` has a wrong shape.
+    """
+    losses = jnp.asarray(losses, jnp.float32)
+    if losses.shape != state.mixture.shape:
+        raise ValueError(f"observe: losses must have shape {state.mixture.shape}; found {losses.shape}")
+    # Beyond the planned number of decisions the history slides; until then `row` is `count`.
+    last = state.decisions
+    slide = (state.count > last).astype(jnp.int32)
+    all_losses, actions, rewards = (
+        jnp.roll(rows, -slide, axis=0) for rows in (state.losses, state.actions, state.rewards)
+    )
+    row = jnp.minimum(state.count, last)
+    before = jnp.maximum(row - 1, 0)
+    earned = jnp.where(
+        jnp.isfinite(all_losses[before]) & jnp.isfinite(losses), reward(all_losses[before], losses), 0.0
+    )
+    # The first observation has no action before it: row 0 is cleared here and filled by the second.
+    rewards = rewards.at[before].set(jnp.where(row > 0, earned, 0.0)).at[row].set(0.0)
+    state = state.replace(
+        losses=all_losses.at[row].set(losses),
+        actions=actions.at[row].set(state.mixture),
+        rewards=rewards,
+        count=state.count + 1,
+    )
+    return state.replace(policy_state=find_policy(state.config.policy).update(state))
+
+
+@jax.jit
+def propose(state: BanditState) -> BanditState:
+    """Choose the mixture that is in force until the next observation, and record it in the history.
+
+    Called twice at one observation it gives the same.
+    """
+    state = state.replace(mixture=find_policy(state.config.policy).propose(state))
+    return state.replace(actions=state.actions.at[current_row(state)].set(state.mixture))
+
+
+def _check_arms(
+    weights: ArrayLike | Sequence[Any], groups: ArrayLike | Sequence[Any]
+) -> tuple[np.ndarray, np.ndarray, int]:
+    weights = np.asarray(weights, np.float64)
+    groups = np.asarray(groups)
+    if weights.ndim != 1 or weights.size == 0:
+        raise ValueError(f"init_bandit: weights must have shape [arms]; found {weights.shape}")
+    if not np.all(np.isfinite(weights)) or np.any(weights < 0) or weights.sum() <= 0:
+        raise ValueError(
+            f"init_bandit: weights must be finite, at least 0 and not all 0; found {weights.tolist()}"
+        )
+    if groups.shape != weights.shape:
+        raise ValueError(
+            f"init_bandit: groups must have the shape {weights.shape} of weights; found {groups.shape}"
+        )
+    if not np.issubdtype(groups.dtype, np.integer):
+        raise ValueError(f"init_bandit: groups must be integers; found {groups.dtype}")
+    names, groups = np.unique(groups, return_inverse=True)
+    return weights, groups.astype(np.int32), names.size

@@ -1,0 +1,5 @@
+"""Policy fixed: the mixture's own weights at every step, as in the EMNLP paper's fixed-ratio baselines."""
+
+from birdie_jax.bandit.policies.registry import Policy, register_policy
+
+register_policy("fixed", Policy())

@@ -1,0 +1,83 @@
+"""What a bandit policy is, and every policy by its name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import PyTree
+
+from birdie_jax.array_types import ArmVector, KeyData
+from birdie_jax.bandit.state import BanditState
+from birdie_jax.config_sections import BanditConfig
+
+
+def _accept_settings(config: BanditConfig, num_arms: int) -> None:
+    del config, num_arms
+
+
+def _keep_weights(weights: ArmVector) -> ArmVector:
+    return weights
+
+
+def _no_arrays(config: BanditConfig, num_arms: int, key: KeyData) -> PyTree:
+    del config, num_arms, key
+    return ()
+
+
+def _keep_policy_state(state: BanditState) -> PyTree:
+    return state.policy_state
+
+
+def _keep_mixture(state: BanditState) -> ArmVector:
+    return state.mixture
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How mixtures are chosen: pure functions, which are traced into the bandit's jitted ones.
+
+    What a policy does not define leaves everything as it is: `Policy()` is the policy `fixed`.
+
+    Attributes:
+        check: (config, number of arms) -> None; raises ValueError for settings that it cannot work with.
+        initial_mixture: the mixture's own normalised weights -> the mixture before the first decision.
+        init_state: (config, number of arms, key data) -> the policy's own arrays, any pytree.
+        update: the state with a new row in its history -> the policy's own arrays after it.
+        propose: the state after `update` -> the next mixture. Random numbers come from
+            `decision_key(state, PROPOSING)`, so that a decision can be repeated.
+    """
+
+    check: Callable[[BanditConfig, int], None] = _accept_settings
+    initial_mixture: Callable[[ArmVector], ArmVector] = _keep_weights
+    init_state: Callable[[BanditConfig, int, KeyData], PyTree] = _no_arrays
+    update: Callable[[BanditState], PyTree] = _keep_policy_state
+    propose: Callable[[BanditState], ArmVector] = _keep_mixture
+
+    @property
+    def changes_mixture(self) -> bool:
+        """Whether a decision can change the mixture; else all mixtures are known before the first step."""
+        return self.propose is not _keep_mixture
+
+
+POLICIES: dict[str, Policy] = {}
+
+
+def register_policy(name: str, policy: Policy) -> None:
+    """Make `policy` known as `bandit.policy = name`.
+
+    Raises:
+        ValueError: there is a policy of that name.
+    """
+    if name in POLICIES:
+        raise ValueError(f"register_policy: found a second policy {name!r}; allowed: a new name")
+    POLICIES[name] = policy
+
+
+def find_policy(name: str) -> Policy:
+    """Return the policy called `name`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in POLICIES:
+        raise ValueError(f"bandit.policy: found {name!r}; allowed: {', '.join(POLICIES)}")
+    return POLICIES[name]
