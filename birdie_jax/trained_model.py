@@ -8,13 +8,13 @@ from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
 from birdie_jax.engine.stored_parameters import restore_parameters
-from birdie_jax.engine.workdir import Workdir
 from birdie_jax.interop import read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.objectives import Arm
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
+from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
 
 

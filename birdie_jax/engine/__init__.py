@@ -13,7 +13,7 @@ from birdie_jax.engine.mesh import mesh_of
 from birdie_jax.engine.protocols import Batches, Hook, HookCall, HookResult, Step
 from birdie_jax.engine.sharded_step import LossFunction, ShardedStep, make_step, sections_of
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 __all__ = [
     "Batches",

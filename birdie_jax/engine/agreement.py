@@ -8,7 +8,7 @@ from typing import Any
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.coordination import Processes
-from birdie_jax.engine.workdir import Workdir, differences, flat
+from birdie_jax.storage.workdir import Workdir, differences, flat
 
 # Folders, of which each host may have its own.
 _HOST_FIELDS = frozenset({"data.cache_dir", "data.prepared"})

@@ -30,7 +30,7 @@ from birdie_jax.engine.checkpoint_format import (
 )
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, read_checkpoint
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 _WRITING_ERRORS = (OSError, ValueError, RuntimeError)
 

@@ -12,7 +12,7 @@ from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config
 from birdie_jax.engine.profiler_trace import ProfilerTrace
 from birdie_jax.engine.protocols import Hook
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 
 class HookParts(NamedTuple):

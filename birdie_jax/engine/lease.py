@@ -20,8 +20,8 @@ from typing import Any
 from absl import logging
 
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.engine.workdir import Workdir
 from birdie_jax.storage import create_whole, write_whole
+from birdie_jax.storage.workdir import Workdir
 
 RENEWAL_SECONDS = 3.0
 EXPIRY_SECONDS = 15.0

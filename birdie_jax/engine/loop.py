@@ -21,7 +21,7 @@ from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.step_log import StepLog, TrainingDiverged
 from birdie_jax.engine.stop import SharedStop, StopRequest
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 
 class Outcome(NamedTuple):

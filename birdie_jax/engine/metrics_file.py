@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
-from birdie_jax.engine.workdir import Workdir
 from birdie_jax.storage import write_whole
+from birdie_jax.storage.workdir import Workdir
 
 # What every summary of train steps has, and no line of a hook.
 STEP_LINE_KEY = "step_seconds"

@@ -6,7 +6,7 @@ from jaxtyping import PyTree
 from birdie_jax.array_types import Key
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 # Compilation and the first steps, which are not what is looked for.
 _SKIPPED_STEPS = 5

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.engine.checkpoint_format import CheckpointError, DamagedError, SavedArray, named_leaves
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 PARAMS = "params"
 Read = TypeVar("Read")

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 import jax
 
 from birdie_jax.engine.coordination import Processes
-from birdie_jax.engine.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir
 
 # sysexits.h calls this a failure that may pass: whoever started the job may start it again.
 EXIT_ANOTHER_FAILED = 75

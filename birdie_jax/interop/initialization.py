@@ -10,8 +10,8 @@ from jaxtyping import PyTree
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves
 from birdie_jax.engine.stored_parameters import read_some_parameters
-from birdie_jax.engine.workdir import Workdir
 from birdie_jax.interop.model_folder import WEIGHTS, read_model
+from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
 
 _ALLOWED = (

@@ -1,5 +1,7 @@
 """The language model: embedding, scanned blocks, final norm, head."""
 
+from typing import cast
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from birdie_jax.models import matmul
 from birdie_jax.models.axes import constrained
 from birdie_jax.models.block import Block, make_mixer
 from birdie_jax.models.layers import RMSNorm
-from birdie_jax.models.layout import Layout, packed_layout
+from birdie_jax.models.layout import Layout, batch_layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS, ParameterPolicy, parameter
 from birdie_jax.models.registry import Cache
 
@@ -58,7 +60,7 @@ class LanguageModel(nn.Module):
 
     def __call__(self, batch: Batch) -> Float[Array, "rows length vocab"]:
         """Return float32 logits at every position of packed rows."""
-        hidden, _ = self.hidden(batch.tokens, packed_layout(batch.segment_ids, batch.bidirectional))
+        hidden, _ = self.hidden(cast(TokenIds, batch.tokens), batch_layout(batch))
         return self.logits(hidden)
 
     def hidden(

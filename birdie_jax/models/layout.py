@@ -1,12 +1,13 @@
 """From a Batch to what every sequence mixer obeys: where information may flow."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from birdie_jax.array_types import TokenIds, TokenMask
+from birdie_jax.batch import Batch
 
 
 class Layout(NamedTuple):
@@ -36,6 +37,11 @@ class Layout(NamedTuple):
             open_tokens = jnp.zeros_like(self.segment_ids[:, 0])
         begin = jax.lax.cummax(jnp.where(self.forward_reset, index, -1), axis=1)
         return jnp.where(begin < 0, index + open_tokens[:, None], index - begin)
+
+
+def batch_layout(batch: Batch) -> Layout:
+    """Return the layout of the packed rows of a batch that is on the devices."""
+    return packed_layout(cast(TokenIds, batch.segment_ids), cast(TokenMask, batch.bidirectional))
 
 
 def packed_layout(segment_ids: TokenIds, bidirectional: TokenMask) -> Layout:

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ def abstract_batch(config: Config, mesh: Mesh) -> Batch:
     """Return shapes, types and shardings of a batch of `config` on `mesh`."""
     shape, sharding = (config.batching.rows, config.batching.length), batch_sharding(mesh)
 
-    def array(dtype: DTypeLike) -> jax.ShapeDtypeStruct:
+    def array(dtype: DTypeLike) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     number, flag = array(jnp.int32), array(jnp.bool_)

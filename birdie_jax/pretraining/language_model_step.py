@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from birdie_jax.array_types import ArmVector, Key, TokenMask
+from birdie_jax.array_types import ArmVector, Key, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
@@ -17,7 +17,7 @@ from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import LanguageModel
-from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.token_losses import token_losses
 from birdie_jax.objectives import Mixture
@@ -95,11 +95,13 @@ def language_model_loss(model: LanguageModel, num_arms: int, loss_chunk: int) ->
 
 def arm_sums(model: LanguageModel, num_arms: int, loss_chunk: int, params: Any, batch: Batch) -> ArmSums:
     """Return loss, correct greedy choices and target tokens of each arm; also what validation measures."""
-    layout = packed_layout(batch.segment_ids, batch.bidirectional)
-    hidden, _ = model.apply({"params": params}, batch.tokens, layout, method=LanguageModel.hidden)
+    hidden, _ = model.apply(
+        {"params": params}, batch.tokens, batch_layout(batch), method=LanguageModel.hidden
+    )
     table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
-    losses, correct = token_losses(hidden, table, batch.targets, batch.loss_mask, loss_chunk)
-    return sums_by_arm(losses, correct, batch.loss_mask, batch.arm_ids, num_arms)
+    targets, loss_mask = cast(TokenIds, batch.targets), cast(TokenMask, batch.loss_mask)
+    losses, correct = token_losses(hidden, table, targets, loss_mask, loss_chunk)
+    return sums_by_arm(losses, correct, loss_mask, cast(TokenIds, batch.arm_ids), num_arms)
 
 
 def sums_by_arm(

@@ -9,7 +9,6 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
-from birdie_jax.engine.workdir import Workdir
 from birdie_jax.reporting.example_text import render_text
 from birdie_jax.reporting.headline import describe_run, run_completion, summary_figures
 from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
@@ -17,6 +16,7 @@ from birdie_jax.reporting.run_record import RunRecord, read_run
 from birdie_jax.reporting.section import SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
 from birdie_jax.storage import write_whole
+from birdie_jax.storage.workdir import Workdir
 
 
 def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTIONS) -> epath.Path:

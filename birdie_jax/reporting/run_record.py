@@ -5,11 +5,11 @@ from typing import Any
 
 from etils import epath
 
-from birdie_jax.engine.workdir import Workdir
 from birdie_jax.reporting.arm_record import ArmRecord, read_arms
 from birdie_jax.reporting.json_file import read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.storage.workdir import Workdir
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.config import CheckpointConfig, Config, ConfigError, OptimizerConfig, to_dict
 from birdie_jax.engine import Workdir
-from birdie_jax.engine.workdir import differences, flat
+from birdie_jax.storage.workdir import differences, flat
 
 
 def claim(folder, config=Config()):  # noqa: B008 - frozen
