@@ -11,8 +11,8 @@ them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
 
 Otherwise a batch has 512 rows, and the first command runs as it stands on any power of two of devices, up
 to 512, that have the memory: mesh and accumulation follow from their kind and number, by rules that are
-printed. Planned, not run, with gated_ssm_plus (docs/launch_presets.md): memory of a device, and hours for all
-32,000 steps if everything overlaps and if nothing does.
+printed. Planned, not run, with gated_ssm_plus (docs/launch_presets.md): memory of a device, and hours for
+all 32,000 steps if everything overlaps and if nothing does.
 
     v5p-128, 64 chips     data=64            26.6 of 95.7 GiB     3.4 to 4.7 hours
     v4-128, 64 chips      data=32, fsdp=2    14.8 of 30.8 GiB     5.7 to 8.8 hours

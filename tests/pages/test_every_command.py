@@ -115,6 +115,8 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
         config = parse_config(module._CONFIG.value)
         assert configured_mixture(config).arms
         meshes = [config.mesh]
+        if verb == "plan" and module._TOPOLOGY.value is None:
+            return
         if verb == "plan":
             lists = [devices_of_topology(module._TOPOLOGY.value)]
             meshes = [module.parse_mesh(text) for text in module._COMPARE.value] or meshes
@@ -154,7 +156,7 @@ def check_launcher(name: str, rest: list[str]) -> None:
     """Dry-run a launcher, and check the command that it starts for the devices that it asks for."""
     assert name in LAUNCHERS, f"launch.{name}: no such launcher"
     launcher = importlib.import_module(f"launch.{name}")
-    options, command = commands.parse(launcher.make_parser(), rest)
+    options, command = commands.parse_arguments(launcher.make_parser(), rest)
     end = rest.index("--") if "--" in rest else len(rest)
     handler = signal.getsignal(signal.SIGTERM)
     try:
