@@ -17,7 +17,16 @@ from birdie_jax.training.mixture import configured_mixture
 from birdie_jax.training.sharding import check_mesh
 from birdie_jax.vocabulary import padded_vocab_size
 from launch import commands
-from tests.pages.hardware import GPU_KINDS, MACHINES, TPUS, FakeDevice, cpus, devices_of, gpus, tpus
+from tests.pages.hardware import (
+    ACCELERATOR_TYPES,
+    GPU_KINDS,
+    MACHINES,
+    FakeDevice,
+    cpus,
+    devices_of,
+    gpus,
+    tpus,
+)
 from tests.pages.page_commands import REPOSITORY, commands_of_repository, commands_of_script
 from tests.pages.verbs import REQUIRED, parsed
 
@@ -172,7 +181,7 @@ def check_launcher(name: str, rest: list[str]) -> None:
 def launched_devices(name: str, options: argparse.Namespace) -> list[list[FakeDevice]]:
     """Return the devices that a launcher asks for; of GPUs each kind that they may be."""
     if name == "tpu_pod":
-        kind, chips = TPUS[options.accelerator_type]
+        kind, chips = ACCELERATOR_TYPES[options.accelerator_type]
         return [tpus(kind, chips, options.slices)]
     if name == "gke_jobset":
         chips = prod(map(int, options.topology.split("x")))
