@@ -2,8 +2,9 @@
 
     python -m birdie_jax.train --config=configs/ablation_birdie.py --workdir=runs/ablation_birdie
 
-Variants: a size, 1_4b (the default), 400m, 110m or tiny. Everything else is as in the configuration of that
-size, whose file tells the data it needs and how long it takes.
+Variants: a size, 1_4b (the default), 400m, 110m or tiny; with `,paper` (not tiny) the paper's batch of 520
+rows for 20 GPUs, as in `1_4b,paper`. Everything else is as in the configuration of that size, whose
+docstring tells the data that it needs, the devices that it runs on and the planned time.
 Half of the recurrent state reads the context in reverse, and the bandit chooses the mixture.
 """
 

@@ -4,18 +4,14 @@
     python -m birdie_jax.train --config=configs/birdie_110m.py --workdir=runs/birdie_110m
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
-all within 1.5 % of 110M parameters.
+all within 1.5 % of 110M parameters. Each of them with `,paper` has batches of 520 rows, for 20 GPUs;
+otherwise they have 512, for any power of two of devices up to 512.
 
-The paper tells no more of these runs than their size and that each took "roughly 5 hours". The dimensions,
-the 260 rows and the 16,000 steps (8.5B tokens, 77 a parameter) are ours; the learning rate is Mamba's for
-125M.
+The paper tells no more of these runs than their size and that each took "roughly 5 hours". The dimensions
+and the 8,000 steps (8.4B tokens, 76 a parameter) are ours; the learning rate is Mamba's for 125M.
 
-Not run here. At the share of peak that Table 4 of the paper implies for the 1.4B Gated SSM+ (13,148 tokens
-a second on an A100), a model of this size would make about 167,000: 3.5 hours on 4 A100s; small models
-reach a smaller share.
-
-Each step is cut into 5 parts of 52 rows, for 4 devices (13 rows each), 2 or 1. With 20 devices use
---config.train.accumulation_steps=1.
+Planned, not run (docs/launch_presets.md): on 8 H200 a GPU needs 9.6 of 131 GiB, and the 8,000 steps take 27
+minutes if everything overlaps and 43 if nothing does.
 """
 
 import ml_collections

@@ -4,14 +4,25 @@
     python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=runs/birdie_1_4b
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
-all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these are ours.
+all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these are ours. Each of
+them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
 
-Not run here. The time follows from Table 4 of the paper, whose JAX code made 13,148 (Gated SSM+) to 15,214
-(Gated SSM) tokens a second on each of 20 A100s of 80 GB: 36 and 31 hours for the 32,000 steps, 720 and 622
-GPU hours. (The same table's column of GPU hours has nine times that.)
+    python -m birdie_jax.train --config=configs/birdie_1_4b.py:gated_ssm,paper --workdir=runs/paper
 
-Each step is cut into 2 parts of 260 rows, for 20 devices (13 rows each), 10, 5 or 4. With 8 devices use
---config.train.accumulation_steps=5.
+Otherwise a batch has 512 rows, and the first command runs as it stands on any power of two of devices, up
+to 512, that have the memory: mesh and accumulation follow from their kind and number, by rules that are
+printed. Planned, not run, with gated_ssm_plus (docs/launch_presets.md): memory of a device, and hours for
+all 32,000 steps if everything overlaps and if nothing does.
+
+    v5p-128, 64 chips     data=64            26.6 of 95.7 GiB     3.4 to 4.7 hours
+    v4-128, 64 chips      data=32, fsdp=2    14.8 of 30.8 GiB     5.7 to 8.8 hours
+    v5e-256, 256 chips    data=64, fsdp=4     6.8 of 15.8 GiB     2.0 to 4.1 hours
+    8 H200                data=8             50.3 of 131 GiB     12.7 to 22.2 hours
+    16 H200 on 2 hosts    data=16            35.5 of 131 GiB      6.4 to 11.2 hours
+    64 H200 on 8 hosts    data=64            24.9 of 131 GiB      1.6 to 3.1 hours
+
+The paper measured (its Table 4): 13,148 (Gated SSM+) to 15,214 (Gated SSM) tokens a second on each of 20
+A100s of 80 GB, which makes 36 and 31 hours. The same table's GPU hours are nine times those.
 """
 
 import ml_collections

@@ -1,16 +1,14 @@
-"""400M-parameter models by the 1.4B recipe at half its rows and steps: 8.5B tokens, 21 a parameter.
+"""400M-parameter models by the 1.4B recipe in a quarter of its steps: 8.4B tokens, 21 a parameter.
 
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_400m.py --workdir=runs/birdie_400m
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
-all within 1.5 % of 400M parameters, with dimensions of our own.
+all within 1.5 % of 400M parameters, with dimensions of our own. Each of them with `,paper` has batches of
+520 rows, for 20 GPUs; otherwise they have 512, for any power of two of devices up to 512.
 
-Not run here. At the share of peak that Table 4 of the Birdie paper implies for its 1.4B Gated SSM+ (13,148
-tokens a second on an A100), a model of this size would make about 46,000: 13 hours on 4 A100s, 2.6 on 20.
-
-Each step is cut into 5 parts of 52 rows, for 4 devices (13 rows each), 2 or 1. With 20 devices use
---config.train.accumulation_steps=1.
+Planned, not run (docs/launch_presets.md): on v5e-256 a chip needs 6.9 of 15.8 GiB, and the 8,000 steps take
+8 minutes if everything overlaps and 15 if nothing does.
 """
 
 import ml_collections

@@ -1,7 +1,7 @@
 """How a launcher runs other programs: argument vectors, printed as they are run.
 
-No shell reads what is run here. Where one does at the other end of an ssh connection, `remote` writes what
-that shell reads back as the very same arguments.
+No shell reads what is run here. For the shell at the other end of an ssh connection, `format_remote`
+writes a script that it reads back as the same arguments.
 """
 
 import argparse
@@ -28,31 +28,31 @@ class LaunchError(Exception):
 class Commands:
     """Runs commands one after the other in the repository's root, or only prints them.
 
-    The same code goes through a dry run and a real one, so what the first prints is what the second runs,
-    as long as the programs answer as the launcher assumes of them.
+    The same code is used in a dry run and in a real one, so the first prints what the second runs, provided
+    that the programs answer as the launcher assumes.
     """
 
     def __init__(self, dry_run: bool):
         self.dry_run = dry_run
 
-    def run(self, command: Sequence[str], *, given: str | None = None) -> None:
-        """Run a command, with `given` on its standard input, which is never printed.
+    def run(self, command: Sequence[str], *, stdin: str | None = None) -> None:
+        """Run a command, with `stdin` on its standard input, which is never printed.
 
         Raises:
             LaunchError: it failed, or there is no such program.
         """
-        status = self.status(command, given=given)
+        status = self.status(command, stdin=stdin)
         if status:
             raise LaunchError(f"{' '.join(command[:5])}: failed with exit status {status}")
 
-    def status(self, command: Sequence[str], *, assumed: int = 0, given: str | None = None) -> int:
-        """Run a command and return its exit status; in a dry run, what is `assumed` of it."""
+    def status(self, command: Sequence[str], *, assumed: int = 0, stdin: str | None = None) -> int:
+        """Run a command and return its exit status; in a dry run the one that is `assumed`."""
         self._show(command)
         if self.dry_run:
             return assumed
-        return self._subprocess(command, input=given).returncode
+        return self._subprocess(command, input=stdin).returncode
 
-    def answer(self, command: Sequence[str], *, assumed: tuple[int, str]) -> tuple[int, str, str]:
+    def capture(self, command: Sequence[str], *, assumed: tuple[int, str]) -> tuple[int, str, str]:
         """Run a command and return its exit status and what it wrote to standard output and error."""
         self._show(command)
         if self.dry_run:
@@ -61,8 +61,8 @@ class Commands:
         return done.returncode, done.stdout.strip(), done.stderr.strip()
 
     def _show(self, command: Sequence[str]) -> None:
-        # One a line, whatever is in it: a shell reads $'...' back as it was.
-        print(line_of(command), flush=True)
+        # One line for each, whatever is in it: a shell reads $'...' back as it was.
+        print(format_command(command), flush=True)
 
     def _subprocess(self, command: Sequence[str], **options) -> subprocess.CompletedProcess:
         try:
@@ -71,7 +71,7 @@ class Commands:
             raise LaunchError(f"{command[0]}: no such program on PATH") from error
 
 
-def line_of(command: Sequence[str]) -> str:
+def format_command(command: Sequence[str]) -> str:
     """Return a command as one line that bash reads back as the same arguments.
 
     That is `shlex.join`, except that what cannot be printed is escaped, so that one line it stays.
@@ -91,12 +91,12 @@ def _escaped(word: str) -> str:
     return f"$'{''.join(parts)}'"
 
 
-def remote(*commands: Sequence[str]) -> str:
-    """Return what a POSIX shell reads back as these commands, each run if the one before succeeded."""
+def format_remote(*commands: Sequence[str]) -> str:
+    """Return a script of these commands for a POSIX shell, each run if the one before succeeded."""
     return " && ".join(shlex.join(command) for command in commands)
 
 
-def parse(
+def parse_arguments(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 ) -> tuple[argparse.Namespace, list[str]]:
     """Return a launcher's own options, and the command that follows `--`, which may be missing.
@@ -111,7 +111,7 @@ def parse(
     return options, command
 
 
-def need(command: Sequence[str]) -> None:
+def require_command(command: Sequence[str]) -> None:
     """Check that a command was given.
 
     Raises:
@@ -121,7 +121,7 @@ def need(command: Sequence[str]) -> None:
         raise LaunchError("no command: give it after --, as in -- python -m birdie_jax.train --config=...")
 
 
-def name(text: str) -> str:
+def parse_name(text: str) -> str:
     """Check a run's name, for argparse."""
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
@@ -130,24 +130,24 @@ def name(text: str) -> str:
     return text
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """Check a number that has to be 1 or more, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 or more")
     return int(text)
 
 
-def not_negative(text: str) -> int:
+def parse_non_negative(text: str) -> int:
     """Check a number that has to be 0 or more, for argparse."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more")
     return int(text)
 
 
-def variable(text: str) -> str:
+def parse_variable(text: str) -> str:
     """Check that an environment variable is given by its name alone, for argparse.
 
-    What was found is not told: somebody may have written NAME=VALUE, and values are secrets.
+    The message leaves out what was found: it may be NAME=VALUE, and values are secrets.
     """
     if not _VARIABLE.fullmatch(text):
         raise argparse.ArgumentTypeError("allowed: the name of an environment variable, without its value")
@@ -156,11 +156,11 @@ def variable(text: str) -> str:
     return text
 
 
-def values_of(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def read_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the named environment variables."""
     return {one: environment[one] for one in names}
 
 
-def exit_with(launcher: str, error: Exception) -> NoReturn:
-    """End the launcher, telling its error in one line."""
+def exit_with_error(launcher: str, error: Exception) -> NoReturn:
+    """End the launcher with its error in one line."""
     sys.exit(f"launch.{launcher}: {error}")

@@ -4,14 +4,14 @@ r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes s
         --accelerator=tpu-v5p-slice --topology=4x4x4 --claim=birdie --spot -- \
         python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=/mnt/birdie/birdie
 
-Writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. One job of the set is one slice,
-one pod one host of it. A pod that fails, or a slice that is taken away, ends the set's jobs; the JobSet
+Writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. A job of the set is a slice, and a
+pod is a host of it. A pod that fails, or a slice that is preempted, ends the set's jobs; the JobSet
 makes all of them anew, and the same command goes on from its checkpoint. Failures count towards
 `--restarts`, disruptions do not. `--claim` names a PersistentVolumeClaim that many pods may write to; it is
 mounted at /mnt/birdie, and is where the workdir has to be.
 
-`--pass_env` makes a Secret of variables of this environment. Their values go to kubectl's standard input:
-they are in no file, on no command line, and in no manifest.
+`--pass_env` makes a Secret of variables of this environment. Their values are sent to kubectl's standard
+input: they are in no file, on no command line, and in no manifest.
 
 Written after
 https://jobset.sigs.k8s.io/docs/concepts/
@@ -34,14 +34,14 @@ from launch.commands import (
     REPOSITORY,
     Commands,
     LaunchError,
-    exit_with,
-    name,
-    need,
-    not_negative,
-    parse,
-    positive,
-    values_of,
-    variable,
+    exit_with_error,
+    parse_arguments,
+    parse_name,
+    parse_non_negative,
+    parse_positive,
+    parse_variable,
+    read_variables,
+    require_command,
 )
 
 _MOUNT = "/mnt/birdie"
@@ -52,26 +52,26 @@ _PORTS = (8482, 8080)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the manifest and apply it; return the exit status."""
-    options, command = parse(make_parser(), arguments)
+    options, command = parse_arguments(make_parser(), arguments)
     run = Commands(options.dry_run)
     try:
-        need(command)
+        require_command(command)
         manifest = Path(options.manifest or f"build/launch/{options.name}.jobset.json")
         path = REPOSITORY / manifest
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(jobset(options, command), indent=2) + "\n", encoding="utf-8")
-        # The server keeps what it is sent, and no copy of it in an annotation.
+        path.write_text(json.dumps(make_jobset(options, command), indent=2) + "\n", encoding="utf-8")
+        # Server-side: no copy of the manifest is kept in an annotation.
         apply = ["kubectl", "apply", "--server-side", f"--namespace={options.namespace}"]
         if options.pass_env:
-            values = values_of(options.pass_env, os.environ)
-            run.run([*apply, "--filename=-"], given=json.dumps(secret(options, values)))
+            values = read_variables(options.pass_env, os.environ)
+            run.run([*apply, "--filename=-"], stdin=json.dumps(make_secret(options, values)))
         run.run([*apply, f"--filename={manifest}"])
     except (LaunchError, OSError) as error:
-        exit_with("gke_jobset", error)
+        exit_with_error("gke_jobset", error)
     return 0
 
 
-def jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
+def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
     """Return the JobSet.
 
     Raises:
@@ -89,10 +89,10 @@ def jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any
         "completionMode": "Indexed",
         "completions": hosts,
         "parallelism": hosts,
-        # A host less stops the whole run: the JobSet starts all of it again, the job nothing by itself.
+        # A lost host stops the whole run: the JobSet restarts all jobs, and a job restarts no pod.
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": [disrupted]}]},
-        "template": {"spec": _pod(options, command)},
+        "template": {"spec": _make_pod_spec(options, command)},
     }
     disruption = {
         "action": "RestartJobSetAndIgnoreMaxRestarts",
@@ -103,7 +103,7 @@ def jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any
         "kind": "JobSet",
         "metadata": {
             "name": options.name,
-            # One job has one pool of nodes, which is one slice, to itself.
+            # Each job has a node pool, which is one slice, to itself.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
         "spec": {
@@ -113,7 +113,7 @@ def jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any
     }
 
 
-def secret(options: argparse.Namespace, values: Mapping[str, str]) -> dict[str, Any]:
+def make_secret(options: argparse.Namespace, values: Mapping[str, str]) -> dict[str, Any]:
     """Return the Secret that holds the environment variables of a run."""
     return {
         "apiVersion": "v1",
@@ -124,16 +124,16 @@ def secret(options: argparse.Namespace, values: Mapping[str, str]) -> dict[str, 
     }
 
 
-def literal(argument: str) -> str:
+def escape_dollars(argument: str) -> str:
     """Return what Kubernetes reads as `argument`: it expands `$(NAME)`, and makes one dollar of two."""
     return argument.replace("$", "$$")
 
 
-def _pod(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
+def _make_pod_spec(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
     container = {
         "name": "train",
         "image": options.image,
-        "command": [literal(argument) for argument in command],
+        "command": [escape_dollars(argument) for argument in command],
         "ports": [{"containerPort": port} for port in _PORTS],
         "resources": {"limits": {"google.com/tpu": options.chips_per_host}},
     }
@@ -173,7 +173,7 @@ def _secret_name(options: argparse.Namespace) -> str:
     return f"{options.name}-environment"
 
 
-def _topology(text: str) -> str:
+def _parse_topology(text: str) -> str:
     if not _TOPOLOGY.fullmatch(text):
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: AxB or AxBxC, e.g. 4x4x4")
     return text
@@ -188,18 +188,34 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--name", type=name, required=True, help="of the run and its JobSet")
-    add("--namespace", default="default", help="of Kubernetes; default: default")
+    add("--name", type=parse_name, required=True, help="name of the run and of its JobSet")
+    add("--namespace", default="default", help="namespace of Kubernetes; default: default")
     add("--image", required=True, help="container image with this code and its packages")
-    add("--accelerator", required=True, help="of the nodes, e.g. tpu-v5p-slice")
-    add("--topology", type=_topology, required=True, help="of one slice, e.g. 4x4x4")
-    add("--chips_per_host", type=positive, default=4, help="default 4")
-    add("--slices", type=positive, default=1, help="how many; default 1")
-    add("--spot", action="store_true", help="nodes that can be taken away")
-    add("--claim", type=name, help=f"PersistentVolumeClaim, mounted at {_MOUNT}")
-    add("--pass_env", type=variable, action="append", default=[], help="NAME of a variable for the command")
-    add("--restarts", type=not_negative, default=20, help="after failures, at most so many; default 20")
-    add("--stop_seconds", type=positive, default=300, help="for saving before the end; default 300")
+    add("--accelerator", required=True, help="accelerator of the nodes, e.g. tpu-v5p-slice")
+    add("--topology", type=_parse_topology, required=True, help="topology of one slice, e.g. 4x4x4")
+    add("--chips_per_host", type=parse_positive, default=4, help="TPU chips of a host; default 4")
+    add("--slices", type=parse_positive, default=1, help="number of slices; default 1")
+    add("--spot", action="store_true", help="nodes that can be preempted")
+    add("--claim", type=parse_name, help=f"PersistentVolumeClaim, mounted at {_MOUNT}")
+    add(
+        "--pass_env",
+        type=parse_variable,
+        action="append",
+        default=[],
+        help="NAME of an environment variable",
+    )
+    add(
+        "--restarts",
+        type=parse_non_negative,
+        default=20,
+        help="maximum after failures; default 20",
+    )
+    add(
+        "--stop_seconds",
+        type=parse_positive,
+        default=300,
+        help="time for saving before SIGKILL; default 300",
+    )
     add("--manifest", help="file to write; default build/launch/NAME.jobset.json")
     add("--dry_run", action="store_true", help="write the manifest, print the commands, run nothing")
     return parser

@@ -4,14 +4,14 @@ r"""Start a run as several processes on this machine, and start it again when on
         python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
 
 Every process is the command with `--coordinator_address`, `--num_processes` and `--process_id` after it.
-What they print comes out here, each line with the number of its process before it.
+What they print is printed here, each line after the number of its process.
 
-- A process that fails ends the job: the others are sent SIGTERM, and those that are there `--grace_seconds`
-  later are killed. Then the job is started again, `--restarts` times at most, and goes on from its
+- A process that fails ends the job: the others are sent SIGTERM, and those that still run `--grace_seconds`
+  later are killed. Then the job is started again, at most `--restarts` times, and goes on from its
   checkpoint.
-- SIGTERM and Ctrl-C are passed on to every process once, so that the run saves and ends; it has
-  `--stop_seconds` for that. A second one kills them. A hang-up is passed on as SIGTERM.
-- The exit status is 0 if every process ended with 0, 128 + the signal if one was passed on, and otherwise
+- SIGTERM and Ctrl-C are forwarded to every process once, so that the run saves and ends; it has
+  `--stop_seconds` for that. A second signal kills them. SIGHUP is forwarded as SIGTERM.
+- The exit status is 0 if every process ended with 0, 128 + the signal if one was forwarded, and otherwise
   that of the process that failed first (128 + the signal that killed it).
 """
 
@@ -23,42 +23,50 @@ import sys
 import time
 from collections.abc import Sequence
 
-from launch.commands import LaunchError, exit_with, line_of, need, not_negative, parse, positive
-from launch.process_group import Ending, run_together
+from launch.commands import (
+    LaunchError,
+    exit_with_error,
+    format_command,
+    parse_arguments,
+    parse_non_negative,
+    parse_positive,
+    require_command,
+)
+from launch.process_group import GroupResult, run_group
 
 _RESTART_PAUSE_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start the processes, see them to their end, and return the exit status."""
-    options, command = parse(make_parser(), arguments)
+    """Start the processes, wait until they have ended, and return the exit status."""
+    options, command = parse_arguments(make_parser(), arguments)
     try:
-        need(command)
-        shares = _shares(options)
+        require_command(command)
+        variables = _device_variables(options)
     except LaunchError as error:
-        exit_with("local", error)
+        exit_with_error("local", error)
     starts = 0
     while True:
         commands = [
-            ["env", "PYTHONUNBUFFERED=1", *share, *command, *flags]
-            for share, flags in zip(
-                shares, _flags(options.processes, options.port or _free_port()), strict=True
+            ["env", "PYTHONUNBUFFERED=1", *own, *command, *flags]
+            for own, flags in zip(
+                variables, _process_flags(options.processes, options.port or _free_port()), strict=True
             )
         ]
         for one in commands:
-            print(line_of(one), flush=True)
+            print(format_command(one), flush=True)
         if options.dry_run:
             return 0
-        ending = run_together(commands, options.grace_seconds, options.stop_seconds)
+        result = run_group(commands, options.grace_seconds, options.stop_seconds)
         starts += 1
-        _tell(ending)
-        if ending.status == 0 or ending.passed_on is not None or starts > options.restarts:
+        _report(result)
+        if result.status == 0 or result.forwarded is not None or starts > options.restarts:
             break
         print(f"launch.local: starting again, restart {starts} of {options.restarts}", flush=True)
         time.sleep(_RESTART_PAUSE_SECONDS)
-    if ending.status and ending.passed_on is None:
+    if result.status and result.forwarded is None:
         print(f"launch.local: giving up after {options.restarts} restarts", flush=True)
-    return ending.status
+    return result.status
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -69,24 +77,26 @@ def make_parser() -> argparse.ArgumentParser:
         description="Start a run as several processes on this machine.",
         allow_abbrev=False,
     )
-    parser.add_argument("--processes", type=positive, required=True, help="how many processes")
+    parser.add_argument("--processes", type=parse_positive, required=True, help="number of processes")
     devices = parser.add_mutually_exclusive_group()
-    devices.add_argument("--fake_devices", type=positive, help="devices on the CPU, in equal shares")
-    devices.add_argument("--gpus", type=positive, help="GPUs of this machine, in equal shares")
-    parser.add_argument("--restarts", type=not_negative, default=3, help="at most so many; default 3")
+    devices.add_argument("--fake_devices", type=parse_positive, help="devices on the CPU, in equal shares")
+    devices.add_argument("--gpus", type=parse_positive, help="GPUs of this machine, in equal shares")
     parser.add_argument(
-        "--grace_seconds", type=not_negative, default=60, help="after a failure; default 60"
+        "--restarts", type=parse_non_negative, default=3, help="maximum of restarts; default 3"
     )
     parser.add_argument(
-        "--stop_seconds", type=not_negative, default=300, help="after a signal; default 300"
+        "--grace_seconds", type=parse_non_negative, default=60, help="after a failure; default 60"
     )
-    parser.add_argument("--port", type=positive, help="of the coordinator; default: one that is free")
+    parser.add_argument(
+        "--stop_seconds", type=parse_non_negative, default=300, help="after a signal; default 300"
+    )
+    parser.add_argument("--port", type=parse_positive, help="port of the coordinator; default: a free one")
     parser.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
     return parser
 
 
-def _shares(options: argparse.Namespace) -> list[list[str]]:
-    """Return each process's environment variables that give it its devices, as NAME=VALUE."""
+def _device_variables(options: argparse.Namespace) -> list[list[str]]:
+    """Return for each process the environment variables that give it its devices, as NAME=VALUE."""
     for option in ("fake_devices", "gpus"):
         devices = getattr(options, option)
         if devices is not None and devices % options.processes:
@@ -109,7 +119,7 @@ def _shares(options: argparse.Namespace) -> list[list[str]]:
     return shares
 
 
-def _flags(processes: int, port: int) -> list[list[str]]:
+def _process_flags(processes: int, port: int) -> list[list[str]]:
     return [
         [
             f"--coordinator_address=127.0.0.1:{port}",
@@ -126,13 +136,13 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _tell(ending: Ending) -> None:
-    if ending.first_failed is not None:
-        status = ending.first_status
+def _report(result: GroupResult) -> None:
+    if result.first_failed is not None:
+        status = result.first_status
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
-        print(f"launch.local: process {ending.first_failed} {how}", flush=True)
-    if ending.killed:
-        killed = ", ".join(map(str, ending.killed))
+        print(f"launch.local: process {result.first_failed} {how}", flush=True)
+    if result.killed:
+        killed = ", ".join(map(str, result.killed))
         print(f"launch.local: did not end in time, killed: process {killed}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Several processes of this machine that begin and end together."""
+"""A group of processes of this machine: if one fails, all are ended."""
 
 import contextlib
 import os
@@ -11,35 +11,35 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # After its leader has ended, how long what it started may go on holding its output.
 _DRAIN_SECONDS = 5.0
 _PRINTING = threading.Lock()
 
 
-class Ending(NamedTuple):
+class GroupResult(NamedTuple):
     """How a group of processes ended.
 
     Attributes:
-        status: the exit status that tells it best: 0 if all ended well.
-        passed_on: the signal that was passed on to the processes, or None.
-        first_failed: the process that failed first by itself, or None.
-        first_status: its exit status, negative if a signal killed it; 0 if none failed.
-        killed: the processes that did not end in time.
+        status: the exit status of the whole group; 0 if all ended with 0.
+        forwarded: the signal that was forwarded to the processes, or None.
+        first_failed: the index of the process that failed first by itself, or None.
+        first_status: the exit status of that process, negative if a signal killed it; 0 if none failed.
+        killed: the indices of the processes that did not end in time.
     """
 
     status: int
-    passed_on: signal.Signals | None
+    forwarded: signal.Signals | None
     first_failed: int | None
     first_status: int
     killed: list[int]
 
 
-def run_together(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seconds: float) -> Ending:
+def run_group(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seconds: float) -> GroupResult:
     """Run the commands side by side until all have ended.
 
     One that fails ends the others: SIGTERM, and SIGKILL after `grace_seconds`. SIGTERM and SIGINT to this
-    process are passed on to all, once, and SIGKILL follows after `stop_seconds`, or at the second signal.
+    process are forwarded to all, once, and SIGKILL follows after `stop_seconds`, or at the second signal.
     What the processes started themselves does not outlive them.
 
     Raises:
@@ -57,12 +57,12 @@ class _Group:
         self.running: set[int] = set()
         self.statuses: dict[int, int] = {}
         self.killed: list[int] = []
-        self.passed_on: signal.Signals | None = None
+        self.forwarded: signal.Signals | None = None
         self.first_failed: int | None = None
         self.deadline: float | None = None
 
-    def run(self, commands: Sequence[Sequence[str]]) -> Ending:
-        before = {number: signal.signal(number, self._hear) for number in _HEARD}
+    def run(self, commands: Sequence[Sequence[str]]) -> GroupResult:
+        before = {number: signal.signal(number, self._on_signal) for number in _FORWARDED_SIGNALS}
         relays = []
         try:
             for index, command in enumerate(commands):
@@ -76,7 +76,7 @@ class _Group:
                 _signal_group(self.processes[index], signal.SIGKILL)
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self._ending()
+        return self._result()
 
     def _start(self, index: int, command: Sequence[str]) -> threading.Thread:
         # In a session of its own: Ctrl-C reaches it once, from here, and not from the terminal as well.
@@ -94,7 +94,7 @@ class _Group:
         threading.Thread(target=self._await_end, args=(index, process), daemon=True).start()
         return relay
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.events.put(("signal", number))
 
     def _await_end(self, index: int, process: subprocess.Popen) -> None:
@@ -110,33 +110,33 @@ class _Group:
             self._kill()
             return
         if kind == "signal":
-            self._pass_on(signal.Signals(value))
+            self._forward(signal.Signals(value))
         else:
-            self._ended(value)
+            self._on_exit(value)
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        if self.passed_on is not None:
+    def _forward(self, number: signal.Signals) -> None:
+        if self.forwarded is not None:
             self._kill()
             return
-        self.passed_on = signal.SIGTERM if number == signal.SIGHUP else number
+        self.forwarded = signal.SIGTERM if number == signal.SIGHUP else number
         if self.first_failed is not None:
-            # They have been told already; a second signal would cut short what they save.
+            # They have had SIGTERM already; a second signal would cut short what they save.
             return
-        self._signal_running(self.passed_on)
-        self._end_within(self.stop_seconds)
+        self._signal_running(self.forwarded)
+        self._set_deadline(self.stop_seconds)
 
-    def _ended(self, index: int) -> None:
+    def _on_exit(self, index: int) -> None:
         self.running.discard(index)
         # What it leaves behind would hold its devices, its port and its output.
         _signal_group(self.processes[index], signal.SIGKILL)
         status = self.statuses[index] = self.processes[index].wait()
         if status and self.first_failed is None and index not in self.killed:
             self.first_failed = index
-            if self.passed_on is None:
+            if self.forwarded is None:
                 self._signal_running(signal.SIGTERM)
-                self._end_within(self.grace_seconds)
+                self._set_deadline(self.grace_seconds)
 
-    def _end_within(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
 
     def _kill(self) -> None:
@@ -150,15 +150,15 @@ class _Group:
         for index in self.running:
             os.kill(self.processes[index].pid, number)
 
-    def _ending(self) -> Ending:
+    def _result(self) -> GroupResult:
         first = 0 if self.first_failed is None else self.statuses[self.first_failed]
         status = 0
         if any(self.statuses.values()):
-            if self.passed_on is not None:
-                status = 128 + self.passed_on
+            if self.forwarded is not None:
+                status = 128 + self.forwarded
             else:
                 status = first if first > 0 else 128 - first
-        return Ending(status, self.passed_on, self.first_failed, first, self.killed)
+        return GroupResult(status, self.forwarded, self.first_failed, first, self.killed)
 
 
 def _signal_group(process: subprocess.Popen, number: signal.Signals) -> None:

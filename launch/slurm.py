@@ -6,12 +6,12 @@ r"""Run on the GPUs of several nodes of a Slurm cluster.
 Submits launch/slurm.sbatch, which starts the command once on every node, with all of the node's GPUs. This
 folder and the workdir have to be on a file system that all nodes share.
 
-A job that is preempted, or loses a node, is put back in the queue by Slurm. One that fails, or has come to
-`--stop_seconds` before its time limit and so was told to save and end, puts itself back, unless it has been
-put back `--restarts` times. Either way the same command goes on from its checkpoint.
+A job that is preempted, or loses a node, is requeued by Slurm. A job that fails, or that was signalled
+`--stop_seconds` before its time limit to save and end, requeues itself, unless it has been requeued
+`--restarts` times. In both cases the same command goes on from its checkpoint.
 
-Of the environment the job has HOME, PATH and USER, and what `--pass_env` names; Slurm takes the values from
-the environment of sbatch, and they are never on a command line.
+The job gets HOME, PATH and USER of the environment, and the variables that `--pass_env` names; Slurm takes
+their values from the environment of sbatch, and they are never on a command line.
 
 Written after
 https://slurm.schedmd.com/sbatch.html
@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from launch.commands import (
     Commands,
     LaunchError,
-    exit_with,
-    name,
-    need,
-    not_negative,
-    parse,
-    positive,
-    variable,
+    exit_with_error,
+    parse_arguments,
+    parse_name,
+    parse_non_negative,
+    parse_positive,
+    parse_variable,
+    require_command,
 )
 
 _ENVIRONMENT = ("HOME", "PATH", "USER")
@@ -40,16 +40,16 @@ _ENVIRONMENT = ("HOME", "PATH", "USER")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Submit the job; return the exit status."""
-    options, command = parse(make_parser(), arguments)
+    options, command = parse_arguments(make_parser(), arguments)
     try:
-        need(command)
-        Commands(options.dry_run).run(submission(options, command))
+        require_command(command)
+        Commands(options.dry_run).run(make_sbatch_command(options, command))
     except LaunchError as error:
-        exit_with("slurm", error)
+        exit_with_error("slurm", error)
     return 0
 
 
-def submission(options: argparse.Namespace, command: Sequence[str]) -> list[str]:
+def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> list[str]:
     """Return the command that submits the job."""
     submit = [
         "sbatch",
@@ -63,7 +63,7 @@ def submission(options: argparse.Namespace, command: Sequence[str]) -> list[str]
         "--requeue",
         "--open-mode=append",
         f"--output={options.name}-%j.log",
-        # To what srun started, not to the script.
+        # Slurm sends it to what srun started, not to the script.
         f"--signal=TERM@{options.stop_seconds}",
         f"--export={','.join((*_ENVIRONMENT, *options.pass_env))}",
     ]
@@ -82,17 +82,28 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--name", type=name, required=True, help="of the job")
-    add("--nodes", type=positive, required=True, help="how many")
-    add("--gpus_per_node", type=positive, required=True, help="all that a node has")
-    add("--time", required=True, help="limit of the job before it goes back to the queue, e.g. 24:00:00")
-    add("--partition", help="of the cluster")
-    add("--account", help="to charge")
+    add("--name", type=parse_name, required=True, help="name of the job")
+    add("--nodes", type=parse_positive, required=True, help="number of nodes")
+    add("--gpus_per_node", type=parse_positive, required=True, help="GPUs of a node, all of which are used")
+    add("--time", required=True, help="time limit of the job before it is requeued, e.g. 24:00:00")
+    add("--partition", help="partition of the cluster")
+    add("--account", help="account to charge")
     add("--qos", help="quality of service")
-    add("--constraint", help="on the nodes, e.g. h200")
-    add("--pass_env", type=variable, action="append", default=[], help="NAME of a variable for the command")
-    add("--restarts", type=not_negative, default=100, help="at most so many; default 100")
-    add("--stop_seconds", type=positive, default=300, help="for saving before the limit; default 300")
+    add("--constraint", help="features that the nodes must have, e.g. h200")
+    add(
+        "--pass_env",
+        type=parse_variable,
+        action="append",
+        default=[],
+        help="NAME of an environment variable",
+    )
+    add("--restarts", type=parse_non_negative, default=100, help="maximum of restarts; default 100")
+    add(
+        "--stop_seconds",
+        type=parse_positive,
+        default=300,
+        help="time for saving before the limit; default 300",
+    )
     add("--dry_run", action="store_true", help="print the command, run nothing")
     return parser
 

@@ -1,4 +1,4 @@
-"""TPU slices of Google Cloud that were asked for as one queued resource.
+"""TPU slices of Google Cloud that are one queued resource.
 
 Written after
 https://cloud.google.com/sdk/gcloud/reference/compute/tpus/queued-resources/create
@@ -13,34 +13,34 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from launch.commands import REPOSITORY, Commands, LaunchError, remote, values_of
+from launch.commands import REPOSITORY, Commands, LaunchError, format_remote, read_variables
 
-GONE = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
-_WAITING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
+TERMINATED = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
+_PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
 _QUEUED_RESOURCES = ("gcloud", "compute", "tpus", "queued-resources")
 _ALL_WORKERS = ("--node=all", "--worker=all", "--batch-size=all")
-# A connection whose other end has been taken away is given up after two minutes.
+# A connection to a preempted worker is closed after two minutes.
 _KEEP_ALIVE = ("--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4")
 _DESCRIBE_ATTEMPTS = 5
 
 
 class PreemptionError(Exception):
-    """The slices are there no more; `args[0]` is the state that says so, or None."""
+    """The slices were preempted; `args[0]` is the state of their queued resource, or None."""
 
 
 class Slices:
-    """The slices of one run, and what is done on them.
+    """The slices of one run, and the commands that create, use and delete them.
 
     Args:
-        options: of `launch.tpu_pod`.
-        run: runs the commands.
+        options: the options of `launch.tpu_pod`.
+        run: the runner of the commands.
     """
 
     def __init__(self, options: argparse.Namespace, run: Commands):
         self.options, self.run = options, run
-        self.place = [f"--zone={options.zone}"]
+        self.location = [f"--zone={options.zone}"]
         if options.project:
-            self.place.append(f"--project={options.project}")
+            self.location.append(f"--project={options.project}")
         self.folder = f"birdie/{options.name}"
         self.archive = f"build/launch/{options.name}.tar.gz"
 
@@ -48,19 +48,19 @@ class Slices:
         """Return the state of the queued resource, or None if there is none.
 
         Raises:
-            LaunchError: gcloud cannot tell, and has been asked several times.
+            LaunchError: gcloud did not tell it, in several attempts.
         """
         command = [
             *_QUEUED_RESOURCES,
             "describe",
             self.options.name,
-            *self.place,
+            *self.location,
             "--format=value(state.state)",
         ]
         for attempt in range(_DESCRIBE_ATTEMPTS):
             if attempt:
                 self.pause()
-            status, answer, error = self.run.answer(command, assumed=(0 if assumed else 1, assumed or ""))
+            status, answer, error = self.run.capture(command, assumed=(0 if assumed else 1, assumed or ""))
             if status == 0 and answer:
                 return answer
             if "NOT_FOUND" in error or (self.run.dry_run and status):
@@ -68,17 +68,17 @@ class Slices:
         raise LaunchError(f"--name={self.options.name}: its state cannot be had: {error or 'empty answer'}")
 
     def create(self) -> None:
-        """Ask for the slices, and wait until they are there.
+        """Request the slices, and wait until they are active.
 
         Raises:
             LaunchError: the service refused.
-            PreemptionError: they came, or would have come, and were taken away.
+            PreemptionError: they were preempted before or after they became active.
         """
         options = self.options
         nodes = [f"--node-id={options.name}"]
         if options.slices > 1:
             nodes = [f"--node-count={options.slices}", f"--node-prefix={options.name}"]
-        command = [*_QUEUED_RESOURCES, "create", options.name, *self.place, *nodes]
+        command = [*_QUEUED_RESOURCES, "create", options.name, *self.location, *nodes]
         command += [f"--accelerator-type={options.accelerator_type}"]
         command += [f"--runtime-version={options.runtime_version}"]
         for option in ("network", "subnetwork", "service_account", "valid_until_duration"):
@@ -90,16 +90,16 @@ class Slices:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the slices are there.
+        """Wait until the slices are active.
 
         Raises:
-            PreemptionError: they were taken away instead.
+            PreemptionError: they were preempted instead.
         """
         before = None
         while (state := self.state(assumed="ACTIVE")) != "ACTIVE":
-            if state is None or state in GONE:
+            if state is None or state in TERMINATED:
                 raise PreemptionError(state)
-            if state not in _WAITING:
+            if state not in _PENDING:
                 raise LaunchError(f"--name={self.options.name}: unknown state {state!r}")
             if state != before:
                 print(f"launch.tpu_pod: {self.options.name} is {state}", flush=True)
@@ -107,10 +107,10 @@ class Slices:
             self.pause()
 
     def pack(self) -> None:
-        """Pack the commit that is checked out, once: after a preemption the same is sent again.
+        """Pack the commit that is checked out, once: after a preemption the same archive is sent again.
 
         Raises:
-            LaunchError: files differ from it.
+            LaunchError: files differ from that commit.
         """
         if self.run.status(["git", "diff", "--quiet", "HEAD", "--"]):
             raise LaunchError("there are changes that are not committed; they would be left behind")
@@ -119,7 +119,7 @@ class Slices:
         self.run.run(["git", "archive", "--format=tar.gz", f"--output={self.archive}", "HEAD"])
 
     def push(self) -> None:
-        """Send what was packed, and the environment, to every worker, and install there."""
+        """Send the archive and the environment to every worker, and install there."""
         options = self.options
         self._send(self.archive, f"{options.name}.tar.gz")
         unpack = [["mkdir", "-p", f"{self.folder}/.launch"]]
@@ -144,21 +144,23 @@ class Slices:
         return self.run.status(self._ssh(self._worker(*action)))
 
     def stop(self) -> None:
-        """Let the command save and end, on every worker."""
+        """Let the command save and end on every worker."""
         self.on_workers(self._worker("stop", str(self.options.stop_seconds)))
 
     def delete(self) -> None:
         """Delete the slices and the request for them."""
-        self.run.run([*_QUEUED_RESOURCES, "delete", self.options.name, *self.place, "--force", "--quiet"])
+        self.run.run(
+            [*_QUEUED_RESOURCES, "delete", self.options.name, *self.location, "--force", "--quiet"]
+        )
 
     def pause(self) -> None:
-        """Wait a while before asking again."""
+        """Wait until the next poll."""
         if not self.run.dry_run:
             time.sleep(self.options.poll_seconds)
 
     def _send_environment(self) -> None:
         path = f"build/launch/{self.options.name}.environment"
-        values = values_of(self.options.pass_env, os.environ)
+        values = read_variables(self.options.pass_env, os.environ)
         lines = "".join(f"{one}={shlex.quote(value)}\n" for one, value in values.items())
         destination = f"{self.folder}/.launch/environment"
         if self.run.dry_run:
@@ -166,7 +168,7 @@ class Slices:
             return
         (REPOSITORY / path).unlink(missing_ok=True)
         try:
-            with open(REPOSITORY / path, "x", encoding="utf-8", opener=_owners_alone) as file:
+            with open(REPOSITORY / path, "x", encoding="utf-8", opener=_open_private) as file:
                 file.write(lines)
             self._send(path, destination)
         finally:
@@ -174,11 +176,11 @@ class Slices:
 
     def _send(self, path: str, destination: str) -> None:
         command = [*_QUEUED_RESOURCES, "scp", path, f"{self.options.name}:{destination}"]
-        self.run.run([*command, *_ALL_WORKERS, *self.place, *self._connection(), "--quiet"])
+        self.run.run([*command, *_ALL_WORKERS, *self.location, *self._connection(), "--quiet"])
 
     def _ssh(self, *arguments: Sequence[str]) -> list[str]:
-        command = [*_QUEUED_RESOURCES, "ssh", self.options.name, f"--command={remote(*arguments)}"]
-        return [*command, *_ALL_WORKERS, *self.place, *_KEEP_ALIVE, *self._connection(), "--quiet"]
+        command = [*_QUEUED_RESOURCES, "ssh", self.options.name, f"--command={format_remote(*arguments)}"]
+        return [*command, *_ALL_WORKERS, *self.location, *_KEEP_ALIVE, *self._connection(), "--quiet"]
 
     def _connection(self) -> list[str]:
         return ["--internal-ip"] if self.options.internal_ips else []
@@ -187,5 +189,5 @@ class Slices:
         return ["bash", f"{self.folder}/launch/tpu_worker.sh", *action]
 
 
-def _owners_alone(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

@@ -21,7 +21,7 @@ _GIB = 2**30
 _BYTES_PER_PARAMETER = 16
 # The rest is for activations, gathered parameters and the gradients of one part of a batch.
 _STATE_SHARE = 0.5
-# What one layer and the logits need besides, measured with the planner: BUILD_NOTES.md.
+# What one layer and the logits need besides, planned for the presets: docs/launch_presets.md.
 _TOKENS_PER_GIB = 1024
 _RESIDUAL_SHARE = 1 / 8
 # Memory of a device by `jax.Device.device_kind`: of a TPU what the compiler leaves to a program, as it says

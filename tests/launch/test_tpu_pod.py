@@ -78,7 +78,7 @@ def test_preempted_in_mid_run_is_created_again_and_resumes(stand_ins, launch, ru
     first, second = (call for call, kind in zip(calls, kinds(calls), strict=True) if kind == "start")
     assert first == second
     assert len(stand_ins.calls("git")) == 2, "the code is packed once"
-    assert "the slices were taken away (SUSPENDED); restart 1 of 20" in done.stdout
+    assert "the slices were preempted (SUSPENDED); restart 1 of 20" in done.stdout
 
 
 def test_preemptions_are_followed_so_many_times_and_no_more(stand_ins, launch, run_name):
@@ -87,7 +87,7 @@ def test_preemptions_are_followed_so_many_times_and_no_more(stand_ins, launch, r
     done = launch("tpu_pod", *options(run_name, "train", "--restarts=2"), "--", *COMMAND)
     assert done.returncode == 1
     assert done.stderr == (
-        "launch.tpu_pod: the slices were taken away (SUSPENDED); giving up after --restarts=2\n"
+        "launch.tpu_pod: the slices were preempted (SUSPENDED); giving up after --restarts=2\n"
     )
     assert kinds(stand_ins.calls("gcloud")).count("start") == 3
 
@@ -97,7 +97,7 @@ def test_taken_away_while_waiting(stand_ins, launch, run_name):
     stand_ins.rules([("describe", looks)])
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
     assert done.returncode == 0
-    assert "taken away (FAILED); restart 1 of 20" in done.stdout
+    assert "preempted (FAILED); restart 1 of 20" in done.stdout
     assert kinds(stand_ins.calls("gcloud")).count("create") == 2
 
 
@@ -107,7 +107,7 @@ def test_taken_away_while_installing(stand_ins, launch, run_name):
     )
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
     assert done.returncode == 0, done.stderr
-    assert "taken away (SUSPENDED); restart 1 of 20" in done.stdout
+    assert "preempted (SUSPENDED); restart 1 of 20" in done.stdout
 
 
 def test_failed_command_is_started_again_where_it_is(stand_ins, launch, run_name):

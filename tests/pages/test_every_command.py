@@ -17,7 +17,16 @@ from birdie_jax.planning.chips import CHIPS
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 from launch import commands
-from tests.pages.hardware import GPU_KINDS, MACHINES, TPUS, FakeDevice, cpus, devices_of, gpus, tpus
+from tests.pages.hardware import (
+    ACCELERATOR_TYPES,
+    GPU_KINDS,
+    MACHINES,
+    FakeDevice,
+    cpus,
+    devices_of,
+    gpus,
+    tpus,
+)
 from tests.pages.page_commands import REPOSITORY, commands_of_repository, commands_of_script
 from tests.pages.verbs import REQUIRED, parsed
 
@@ -115,6 +124,8 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
         config = parse_config(module._CONFIG.value)
         assert configured_mixture(config).arms
         meshes = [config.mesh]
+        if verb == "plan" and module._TOPOLOGY.value is None:
+            return
         if verb == "plan":
             lists = [devices_of_topology(module._TOPOLOGY.value)]
             meshes = [module.parse_mesh(text) for text in module._COMPARE.value] or meshes
@@ -154,7 +165,7 @@ def check_launcher(name: str, rest: list[str]) -> None:
     """Dry-run a launcher, and check the command that it starts for the devices that it asks for."""
     assert name in LAUNCHERS, f"launch.{name}: no such launcher"
     launcher = importlib.import_module(f"launch.{name}")
-    options, command = commands.parse(launcher.make_parser(), rest)
+    options, command = commands.parse_arguments(launcher.make_parser(), rest)
     end = rest.index("--") if "--" in rest else len(rest)
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -170,7 +181,7 @@ def check_launcher(name: str, rest: list[str]) -> None:
 def launched_devices(name: str, options: argparse.Namespace) -> list[list[FakeDevice]]:
     """Return the devices that a launcher asks for; of GPUs each kind that they may be."""
     if name == "tpu_pod":
-        kind, chips = TPUS[options.accelerator_type]
+        kind, chips = ACCELERATOR_TYPES[options.accelerator_type]
         return [tpus(kind, chips, options.slices)]
     if name == "gke_jobset":
         chips = prod(map(int, options.topology.split("x")))

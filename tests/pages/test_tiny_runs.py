@@ -1,4 +1,4 @@
-"""The verbs that a page shows for a run, with the page's own options, on a smaller model."""
+"""The verbs that pages show for a run, with the options that they show, on a run of seconds."""
 
 import contextlib
 import json
@@ -43,7 +43,10 @@ def of_micro_size() -> list[str]:
         for path in (REPOSITORY / "configs/tiny.py", CONFIG)
     )
     changed = {name: value for name, value in micro.items() if value != tiny[name]}
-    return [f"{name}={value}" for name, value in changed.items()] + ["--config.train.num_steps=4"]
+    return [f"{name}={value}" for name, value in changed.items()] + [
+        "--config.train.num_steps=4",
+        "--config.bandit.policy=fixed",
+    ]
 
 
 @pytest.fixture(scope="module")
