@@ -104,7 +104,7 @@ def test_prompts_of_different_lengths_are_continued_side_by_side(decoder):
 def test_attention_says_how_much_room_it_needs(make):
     model, _ = make(name="transformer")
     with pytest.raises(
-        ValueError, match="attention needs the most tokens that a row will have; found None"
+        ValueError, match="attention needs length, the maximum number of tokens of a row; found None"
     ):
         model.empty_cache(3)
     cache = model.empty_cache(3, 10)
