@@ -1,23 +1,23 @@
 """A configuration that an earlier run has saved as JSON."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import ml_collections
 from absl import logging
+from etils import epath
 
 from birdie_jax.config import Config, ConfigError, default_config, parse_config
 
 
-def read_json(path: Path, allowed: str) -> dict[str, Any]:
+def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
         ConfigError: there is no such file, or no object in it; the message says what is `allowed`.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(epath.Path(path).read_text())
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: not found; allowed: {allowed}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -27,7 +27,7 @@ def read_json(path: Path, allowed: str) -> dict[str, Any]:
     return found
 
 
-def parse_saved_config(found: dict[str, Any], path: Path) -> Config:
+def parse_saved_config(found: dict[str, Any], path: epath.PathLike) -> Config:
     """Return the configuration in `found`, the contents of `path`.
 
     Fields that it lacks were added after it was saved; their defaults leave a model as it was. Fields that
@@ -43,7 +43,9 @@ def parse_saved_config(found: dict[str, Any], path: Path) -> Config:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _updated(default: dict[str, Any], found: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
+def _updated(
+    default: dict[str, Any], found: dict[str, Any], where: str, path: epath.PathLike
+) -> dict[str, Any]:
     """Return `default` with the fields of `found` in their places."""
     updated = dict(default)
     for name, value in found.items():

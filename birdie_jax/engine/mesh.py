@@ -38,11 +38,15 @@ def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = N
 def mesh_of(config: MeshConfig | None = None) -> Mesh:
     """Return the mesh of all devices that `config` asks for, for something else than a language model.
 
+    `fsdp` = 0, the default, is 1 here: the rule that chooses it is about language models.
+
     Raises:
         ConfigError: the devices cannot be divided so.
     """
+    config = config or MeshConfig()
+    asked = dataclasses.replace(config, fsdp=config.fsdp or 1)
     devices = jax.devices()
-    return _arrange(mesh_sizes(config or MeshConfig(), len(devices), _count_slices(devices)), devices)
+    return _arrange(mesh_sizes(asked, len(devices), _count_slices(devices)), devices)
 
 
 def _arrange(sizes: dict[str, int], devices: Sequence[Any]) -> Mesh:
