@@ -51,7 +51,7 @@ def main() -> None:
             "state": bytes_on(first, state),
         }
         compiled = step.update.lower(state, batch).compile()
-        state, metrics = step(state, batch)
+        state, metrics = compiled(state, batch)
         assert np.isfinite(metrics.loss)
     memory = compiled.memory_analysis()
     costs["total"] = (
