@@ -63,12 +63,19 @@ def sandbox(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-m", "birdie_jax.train", *options, *text, *of_micro_size()],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        },
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    # The mesh that was left to the program is told.
+    assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on" in done.stdout
     return folder
 
 
