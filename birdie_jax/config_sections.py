@@ -336,7 +336,22 @@ class InitConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """A whole run.
+
+    Attributes:
+        seed: the seed of everything that is drawn.
+        data: the text, and how it becomes token shards.
+        objectives: the arms that training draws from.
+        batching: the shape and the making of the global batch.
+        model: the architecture.
+        bandit: how the mixture is chosen while training runs.
+        optimizer: the optimizer and its schedule.
+        mesh: the number of devices along each axis.
+        train: the train loop.
+        checkpoint: how often checkpoints are saved, and how many are kept.
+        eval: the validation of every arm.
+        init: where a new run's parameters come from.
+    """
 
     seed: int = 0
     data: DataConfig = field(default_factory=DataConfig)

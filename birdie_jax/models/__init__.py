@@ -14,6 +14,10 @@ def build_model(config: ModelConfig, vocab_size: int) -> LanguageModel:
 
     `model.init(key, batch)` makes the variables, `model.apply(variables, batch)` gives float32 logits
     [rows, length, vocab] for a `birdie_jax.batch.Batch`.
+
+    Args:
+        config: the architecture.
+        vocab_size: the number of rows of the embedding table.
     """
     return LanguageModel(config, vocab_size)
 

@@ -56,6 +56,10 @@ class BlockDiagonal(nn.Module):
     """Linear map with bias in which each of `heads` groups of channels reads its own group only.
 
     Weights are normal with variance 1 / inputs of a group, kept in float32.
+
+    Attributes:
+        heads: the number of groups, a divisor of the number of channels.
+        dtype: the type of the products.
     """
 
     heads: int
