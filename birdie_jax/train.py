@@ -24,7 +24,7 @@ from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.pretraining.arm_samples import describe_arms
 from birdie_jax.pretraining.mixture import configured_mixture
@@ -70,6 +70,12 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     # Before a preparation that may take hours.
     check_mesh(config, 0, jax.devices())
     check_agreement(to_dict(config), processes)
+    source = config.init.from_
+    if source and not workdir.saved_steps():
+        several = processes.count > 1
+        source = processes.broadcast_from_first(
+            "init.from", lambda: check_source(source, name_checkpoint=several)
+        )
     with ExitStack() as held:
         lease = None
         if processes.first:
@@ -84,7 +90,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             workdir.write(workdir.arms, arms)
 
         def initial_params(abstract_params):
-            initial = read_initial_parameters(config.init.from_, abstract_params, tokenizer.sha256)
+            initial = read_initial_parameters(source, abstract_params, tokenizer.sha256)
             if processes.first:
                 print(initial.table(), flush=True)
             return initial.put_into
@@ -99,7 +105,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             mixture,
             watch,
             lease=lease,
-            initial_params=initial_params if config.init.from_ else None,
+            initial_params=initial_params if source else None,
         )
         if processes.first:
             workdir.write(

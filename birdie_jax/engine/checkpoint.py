@@ -1,9 +1,9 @@
 """One checkpoint holds all of a run; a damaged one is noticed, set aside, and the one before it is used."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from birdie_jax.engine.checkpoint_format import (
     nested,
     state_of_tree,
     state_tree,
+    step_folder,
 )
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, read_checkpoint
 from birdie_jax.engine.state import TrainState
@@ -133,7 +134,7 @@ class Checkpoints:
         self,
         abstract_state: TrainState,
         position: PyTree[np.ndarray],
-        create_state: Callable[[], TrainState],
+        create_sections: Callable[[], Mapping[str, PyTree]],
     ) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
@@ -143,7 +144,8 @@ class Checkpoints:
         Args:
             abstract_state: shapes, types and shardings to restore onto.
             position: a position of the shapes and types of the saved one.
-            create_state: () -> the state before the first step; called if an array of a section is missing.
+            create_sections: () -> the hooks' sections before the first step; called if an array of one is
+                missing.
 
         Raises:
             CheckpointError: there are checkpoints, and every one is damaged; or the newest undamaged one
@@ -152,22 +154,20 @@ class Checkpoints:
         steps = sorted(self._manager.all_steps(), reverse=True)
         wanted = named_leaves(state_tree(abstract_state))
         for step in steps:
-            read, damage, failure = self._read_step(step, wanted, named_leaves(position))
-            if not _on_every_process(failure is None):
-                raise failure or CheckpointError(
-                    f"{self._folder(step)}: another process cannot read it. Nothing was changed"
+            try:
+                read = read_checkpoint(self._folder(step), wanted, named_leaves(position))
+            except DamagedError as damage:
+                self._set_aside(step)
+                logging.error(
+                    "%s: the checkpoint of step %d is damaged (%s); moved to %s, trying the one before it",
+                    self.directory,
+                    step,
+                    damage,
+                    self._damaged,
                 )
-            if _on_every_process(read is not None) and read is not None:
+            else:
                 self.last_good = step
-                return self._restored(read, abstract_state, position, create_state)
-            self._set_aside(step)
-            logging.error(
-                "%s: the checkpoint of step %d is damaged (%s); moved to %s, trying the one before it",
-                self.directory,
-                step,
-                damage or "another process reads other bits",
-                self._damaged,
-            )
+                return self._restored(read, abstract_state, position, create_sections)
         if steps:
             raise CheckpointError(
                 f"{self.directory}: every checkpoint is damaged (steps {steps}); they were moved to "
@@ -175,27 +175,16 @@ class Checkpoints:
             )
         return None
 
-    def _read_step(
-        self, step: int, wanted: dict[str, Any], position: dict[str, np.ndarray]
-    ) -> tuple[ReadCheckpoint | None, str, CheckpointError | None]:
-        """Return what was read, or what is damaged, or what else keeps it from being read."""
-        try:
-            return read_checkpoint(self._folder(step), wanted, position), "", None
-        except DamagedError as error:
-            return None, str(error), None
-        except CheckpointError as error:
-            return None, "", error
-
     def _restored(
         self,
         read: ReadCheckpoint,
         abstract_state: TrainState,
         position: PyTree[np.ndarray],
-        create_state: Callable[[], TrainState],
+        create_sections: Callable[[], Mapping[str, PyTree]],
     ) -> Restored:
         arrays = read.state
         if read.missing:
-            created = named_leaves(state_tree(create_state()))
+            created = named_leaves(create_sections())
             arrays = arrays | {name: created[name] for name in read.missing}
         tree = state_tree(abstract_state)
         leaves = [arrays[name] for name in named_leaves(tree)]
@@ -205,7 +194,7 @@ class Checkpoints:
         return Restored(state, restored_position, read.missing, read.unused)
 
     def _folder(self, step: int) -> Path:
-        return next(p for p in self.directory.iterdir() if p.name.isdigit() and int(p.name) == step)
+        return self.directory / step_folder(step)
 
     def _set_aside(self, step: int) -> None:
         if jax.process_index() == 0:
@@ -236,8 +225,3 @@ def all_finite(state: TrainState) -> Bool[Array, ""]:
     """Tell whether parameters and optimizer are free of NaN and infinity."""
     leaves = jax.tree.leaves((state.params, state.optimizer))
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()
-
-
-def _on_every_process(holds: bool) -> bool:
-    """Return whether something holds on every process; they wait for one another here."""
-    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))

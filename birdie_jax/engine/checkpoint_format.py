@@ -50,6 +50,11 @@ class SavedArray(NamedTuple):
     checksum: int
 
 
+def step_folder(step: int) -> str:
+    """Return the name of the folder of the checkpoint of `step`."""
+    return f"{step:08d}"
+
+
 def state_tree(state: TrainState) -> dict[str, PyTree]:
     """Return a train state as the tree that is saved: sections stand beside params, optimizer and step."""
     return {"step": state.step, "params": state.params, "optimizer": state.optimizer, **state.sections}
@@ -158,6 +163,19 @@ def named_checksums(named: Mapping[str, Any]) -> dict[str, int]:
         return {}
     values = np.asarray(checksums(list(named.values())))
     return {name: int(value) for name, value in zip(named, values, strict=True)}
+
+
+def named_checksums_of_host(named: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return what `named_checksums` returns, computed on the host."""
+
+    def one(array: np.ndarray) -> int:
+        array = np.ascontiguousarray(array)
+        width = np.dtype(f"u{array.dtype.itemsize}")
+        bits = array.reshape(-1).view(width).astype(np.uint32)
+        weights = np.arange(bits.size, dtype=np.uint32) * np.uint32(2654435761) | np.uint32(1)
+        return int(np.sum(bits * weights, dtype=np.uint32))
+
+    return {name: one(array) for name, array in named.items()}
 
 
 def host_checksums(named: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -13,15 +13,16 @@ bytes can be read and memory is not full, the bytes are at fault.
 
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from jax.experimental import multihost_utils
 
 from birdie_jax.engine.checkpoint_format import (
     BATCHES,
@@ -33,10 +34,12 @@ from birdie_jax.engine.checkpoint_format import (
     SavedArray,
     host_checksums,
     named_checksums,
+    named_checksums_of_host,
     nested,
     read_description,
 )
 
+Result = TypeVar("Result")
 # What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.
 READING_ERRORS = (ValueError, OSError, KeyError, TypeError, RuntimeError, EOFError)
 # How tensorstore, XLA and the system say that a store or a machine fails.
@@ -78,7 +81,7 @@ class ReadCheckpoint(NamedTuple):
 def read_checkpoint(
     folder: Path, state: Mapping[str, jax.ShapeDtypeStruct], batches: Mapping[str, np.ndarray]
 ) -> ReadCheckpoint:
-    """Read and verify a checkpoint.
+    """Read and verify a checkpoint; all processes call this, and come to the same end.
 
     Args:
         folder: the folder of the checkpoint.
@@ -90,27 +93,34 @@ def read_checkpoint(
         DamagedError: its bits are not those that were saved.
         CheckpointError: it holds another structure, or the store or this machine fails.
     """
-    saved = _description(folder)
-    wanted = {f"{STATE}/{name}": leaf for name, leaf in state.items()}
-    wanted |= {f"{BATCHES}/{name}": leaf for name, leaf in batches.items()}
-    check_structure(folder, saved, wanted)
-    present = {name: leaf for name, leaf in state.items() if f"{STATE}/{name}" in saved}
-    found_state = read_arrays(folder, STATE, present, saved)
-    found_batches = _guarded(folder, lambda: _read_on_host(folder / BATCHES, list(batches)))
-    _compare(folder, BATCHES, host_checksums(found_batches), saved)
-    sections = [name for name in saved if _is_section(name)]
-    return ReadCheckpoint(
-        state=found_state,
-        batches=found_batches,
-        missing=tuple(name for name in state if name not in present),
-        unused=tuple(name.removeprefix(f"{STATE}/") for name in sections if name not in wanted),
-    )
+
+    def load() -> tuple[ReadCheckpoint, dict[str, SavedArray]]:
+        saved = _description(folder)
+        wanted = {f"{STATE}/{name}": leaf for name, leaf in state.items()}
+        wanted |= {f"{BATCHES}/{name}": leaf for name, leaf in batches.items()}
+        check_structure(folder, saved, wanted)
+        present = {name: leaf for name, leaf in state.items() if f"{STATE}/{name}" in saved}
+        sections = [name for name in saved if _is_section(name)]
+        read = ReadCheckpoint(
+            state=_load_arrays(folder, present, saved),
+            batches=_guarded(folder, lambda: _read_on_host(folder / BATCHES, list(batches))),
+            missing=tuple(name for name in state if name not in present),
+            unused=tuple(name.removeprefix(f"{STATE}/") for name in sections if name not in wanted),
+        )
+        return read, saved
+
+    read, saved = _in_agreement(folder, load)
+    _in_agreement(folder, lambda: _compare(folder, BATCHES, host_checksums(read.batches), saved))
+    _verify(folder, read.state, saved)
+    return read
 
 
 def read_parameters(
     folder: Path, params: Mapping[str, jax.ShapeDtypeStruct], *, exactly: bool
 ) -> dict[str, jax.Array]:
     """Read and verify parameters of a checkpoint, whatever else its state holds.
+
+    All processes call this, and come to the same end.
 
     Args:
         folder: the folder of the checkpoint.
@@ -121,15 +131,19 @@ def read_parameters(
         DamagedError: its bits are not those that were saved.
         CheckpointError: it lacks one, or has it in another shape or type; or store or machine fail.
     """
-    saved = _description(folder)
-    if exactly:
-        wanted = {f"{STATE}/{name}": leaf for name, leaf in params.items()}
-        check_structure(
-            folder,
-            {name: array for name, array in saved.items() if name.startswith(f"{STATE}/params/")},
-            wanted,
-        )
-    return read_arrays(folder, STATE, params, saved)
+
+    def load() -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
+        saved = _description(folder)
+        if exactly:
+            wanted = {f"{STATE}/{name}": leaf for name, leaf in params.items()}
+            prefix = f"{STATE}/params/"
+            found = {name: array for name, array in saved.items() if name.startswith(prefix)}
+            check_structure(folder, found, wanted)
+        return _load_arrays(folder, params, saved), saved
+
+    found, saved = _in_agreement(folder, load)
+    _verify(folder, found, saved)
+    return found
 
 
 def saved_arrays(folder: Path) -> dict[str, SavedArray]:
@@ -166,16 +180,54 @@ def check_structure(folder: Path, saved: Mapping[str, SavedArray], wanted: Mappi
             )
 
 
-def read_arrays(
-    folder: Path,
-    item: str,
-    wanted: Mapping[str, jax.ShapeDtypeStruct],
-    saved: Mapping[str, SavedArray],
+def _in_agreement(folder: Path, action: Callable[[], Result]) -> Result:
+    """Return action() if it succeeds in every process; else raise in every process.
+
+    `action` must wait for no other process: one that fails would leave the others waiting.
+    """
+    result: list[Result] = []
+    error: DamagedError | CheckpointError | None = None
+    try:
+        result.append(action())
+    except (DamagedError, CheckpointError) as raised:
+        error = raised
+    if not _on_every_process(not isinstance(error, CheckpointError)):
+        if isinstance(error, CheckpointError):
+            raise error
+        raise CheckpointError(f"{folder}: another process cannot read it. Nothing was changed")
+    if not _on_every_process(error is None):
+        raise error or DamagedError("another process reads other bits")
+    return result[0]
+
+
+def _on_every_process(holds: bool) -> bool:
+    """Return whether something holds on every process; they wait for one another here."""
+    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
+
+
+def _verify(folder: Path, found: Mapping[str, jax.Array], saved: Mapping[str, SavedArray]) -> None:
+    """Compare arrays of the state with their checksums, which all processes compute together."""
+    sums = _guarded(folder, lambda: named_checksums(found))
+    _compare(folder, STATE, sums, saved)
+
+
+def _load_arrays(
+    folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, SavedArray]
 ) -> dict[str, jax.Array]:
-    """Read some arrays of an item onto their shardings, and compare them with their checksums."""
-    found = _guarded(folder, lambda: _read_on_devices(folder / item, wanted))
-    _compare(folder, item, named_checksums(found), saved)
-    return found
+    """Read some arrays of the state onto their shardings."""
+    try:
+        return _guarded(folder, lambda: _read_on_devices(folder / STATE, wanted))
+    except DamagedError as error:
+        # Whose fault it is tell the bits themselves, read without devices and compared.
+        try:
+            arrays = _read_on_host(folder / STATE, list(wanted))
+            _compare(folder, STATE, named_checksums_of_host(arrays), saved)
+        except (DamagedError, *READING_ERRORS):
+            raise error from None
+        raise CheckpointError(
+            f"{folder}: its arrays are whole, and cannot be put where they are wanted: {error}. "
+            "Nothing was changed"
+        ) from error
 
 
 def _read_on_devices(item: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
@@ -214,7 +266,7 @@ def _description(folder: Path) -> dict[str, SavedArray]:
         raise CheckpointError(f"{folder}: {error}. Nothing was changed") from error
 
 
-def _guarded(folder: Path, read: Any) -> Any:
+def _guarded(folder: Path, read: Callable[[], Result]) -> Result:
     """Return read(), or raise what its failure is."""
     try:
         return read()

@@ -6,18 +6,22 @@ taken over at once where the process can be seen to be gone (same machine), else
 still for `EXPIRY_SECONDS`.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from absl import logging
+from etils import epath
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.storage import create_whole, write_whole
@@ -72,8 +76,10 @@ class Lease:
     ) -> None:
         self._over.set()
         self._thread.join()
-        if self._lost is None:
-            self._path.unlink(missing_ok=True)
+        with _only_one(self._path):
+            holder = _read(self._path)
+            if holder is not None and holder.get("token") == self._record["token"]:
+                self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
         """Raise `LeaseLost` if another trainer has taken the lease, or the workdir is gone."""
@@ -89,15 +95,25 @@ class Lease:
             if _is_alive(holder):
                 raise ConfigError(self._refusal(holder))
         else:
+            logging.warning(
+                "%s: has a lease of %s; waiting %.0f seconds for a sign of life",
+                self._workdir,
+                _in_words(holder),
+                EXPIRY_SECONDS,
+            )
             deadline = time.monotonic() + EXPIRY_SECONDS
             while time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
                 if _read(self._path) != holder:
                     raise ConfigError(self._refusal(_read(self._path) or holder))
+        with _only_one(self._path):
+            # Another trainer may have come first, and its lease is not to be removed.
+            if _read(self._path) != holder:
+                return
+            self._path.unlink(missing_ok=True)
         logging.warning(
             "%s: its trainer, %s, is gone; this one takes its place", self._workdir, _in_words(holder)
         )
-        _remove(self._path, holder)
 
     def _refusal(self, holder: dict[str, Any]) -> str:
         return (
@@ -110,41 +126,53 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._over.wait(RENEWAL_SECONDS):
-            holder = _read(self._path)
-            if holder is not None and holder.get("token") != self._record["token"]:
-                self._lost = f"{self._workdir}: was taken by another trainer, {_in_words(holder)}"
-                return
-            if not self._path.parent.exists():
+            try:
+                with _only_one(self._path):
+                    holder = _read(self._path)
+                    if holder is not None and holder.get("token") != self._record["token"]:
+                        self._lost = f"{self._workdir}: was taken by another trainer, {_in_words(holder)}"
+                        return
+                    self._record["renewals"] += 1
+                    write_whole(self._path, self._contents())
+            except FileNotFoundError:
                 self._lost = f"{self._workdir}: is no longer there"
                 return
-            self._record["renewals"] += 1
-            try:
-                write_whole(self._path, self._contents())
-            except OSError as error:
+            except (OSError, ConfigError) as error:
                 # A full disk must not end a run that may yet save; the next renewal may succeed.
                 logging.warning("%s: cannot be renewed: %s", self._path, error)
 
 
-def _read(path: Any) -> dict[str, Any] | None:
-    """Return what a lease says, nothing if it cannot be understood, or None if there is none."""
+@contextlib.contextmanager
+def _only_one(path: epath.Path) -> Iterator[None]:
+    """Keep other processes of this machine, and of others where the file system can, out of a block.
+
+    Raises:
+        FileNotFoundError: the folder of the lease is gone.
+    """
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _read(path: epath.Path) -> dict[str, Any] | None:
+    """Return what a lease says, nothing if it cannot be understood, or None if there is none.
+
+    Raises:
+        ConfigError: it is there and cannot be read.
+    """
     try:
         found = json.loads(path.read_text())
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ConfigError(f"{path}: who trains here cannot be read: {error.strerror}") from error
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _remove(path: Any, holder: dict[str, Any]) -> None:
-    """Remove the lease of a holder that is gone, if it is still there."""
-    # By a name of its own, so that of two that take over at once only one removes it.
-    aside = Path(f"{path}.{holder.get('token')}")
-    try:
-        os.rename(path, aside)
-    except FileNotFoundError:
-        return
-    aside.unlink(missing_ok=True)
 
 
 def _same_machine(holder: dict[str, Any]) -> bool:
@@ -153,7 +181,16 @@ def _same_machine(holder: dict[str, Any]) -> bool:
 
 def _is_alive(holder: dict[str, Any]) -> bool:
     process = holder.get("process")
-    return isinstance(process, int) and _start_time(process) == holder.get("started") is not None
+    if not isinstance(process, int) or process < 1:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # Another user's, which may also hide when it was started.
+        return _start_time(process) in (holder.get("started"), None)
+    return _start_time(process) == holder.get("started")
 
 
 def _machine() -> str | None:

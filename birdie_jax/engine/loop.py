@@ -112,19 +112,22 @@ def _train(  # noqa: PLR0917
     shared_stop = SharedStop(step.mesh, stop)
     runner = HookRunner(hooks, num_steps, watch, shared_stop)
     with ExitStack() as opened:
+        # First, and so left last: a signal while the rest is closed must not cut that short.
+        opened.enter_context(stop)
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
         state, position = restore_or_create(step, batches, checkpoints)
         first_step = done = saved = int(state.step)
         batches.restore(position, state)
+        opened.enter_context(closing(runner))
         runner.resume(state)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        file = MetricsFile(workdir, first_step, first_step < num_steps, writes=watch.processes.first)
+        again = first_step < num_steps and runner.any_due(first_step)
+        file = MetricsFile(workdir, first_step, again, writes=watch.processes.first)
         opened.enter_context(closing(file))
         log = StepLog(step.summarise, cadence.log_every_steps, int(file.kept.get("tokens_seen", 0)))
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)
-        opened.enter_context(stop)
         stopped_by: signal.Signals | None = None
         try:
             while done < num_steps and stopped_by is None:
@@ -172,7 +175,7 @@ def _train(  # noqa: PLR0917
 def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) -> tuple[TrainState, object]:
     """Return state and position of the newest whole checkpoint, or those before the first step."""
     first_position = batches.first_position()
-    restored = checkpoints.restore(step.abstract_state, first_position, step.create_state)
+    restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections)
     if restored is None:
         return step.create_state(), first_position
     for name in restored.filled:

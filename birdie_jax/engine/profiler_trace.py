@@ -26,6 +26,7 @@ class ProfilerTrace:
         """Write into the TensorBoard folder of `workdir`."""
         self._folder = workdir.tensorboard
         self._first_step = 0
+        self._is_tracing = False
 
     def create_section(self, key: Key) -> PyTree:
         """Return nothing: the hook keeps no arrays."""
@@ -46,6 +47,13 @@ class ProfilerTrace:
         jax.block_until_ready(state.params)
         if call.step == self._first_step:
             jax.profiler.start_trace(str(self._folder))
+            self._is_tracing = True
         else:
-            jax.profiler.stop_trace()
+            self.close()
         return HookResult(state, {})
+
+    def close(self) -> None:
+        """End a trace that is under way, as where the run was stopped within it."""
+        if self._is_tracing:
+            jax.profiler.stop_trace()
+            self._is_tracing = False

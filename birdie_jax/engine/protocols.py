@@ -55,6 +55,10 @@ class Step(Protocol):
         """Return the state before the first step."""
         ...
 
+    def create_sections(self) -> Mapping[str, PyTree]:
+        """Return the hooks' sections of that state."""
+        ...
+
     def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
         """Take one step; the memory of `state` is given up."""
         ...
@@ -132,4 +136,8 @@ class Hook(Protocol):
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
         """Do it. None: `call.should_stop()` was true before it was done, and nothing has changed."""
+        ...
+
+    def close(self) -> None:
+        """Release what the hook holds: the run has ended, well or not."""
         ...

@@ -47,12 +47,22 @@ class HookRunner:
             begin = time.monotonic()
             result = hook.run(state, self._call(hook, step))
             if result is None:
+                if self._stop.answer is None:
+                    raise RuntimeError(
+                        f"hook {hook.name!r} has returned None, and the run was not asked to stop; "
+                        "allowed: a HookResult"
+                    )
                 return None
             state = result.state
             if result.scalars:
                 file.write(step, result.scalars)
             log.exclude(time.monotonic() - begin)
         return state
+
+    def close(self) -> None:
+        """Let every hook release what it holds."""
+        for hook in self._hooks:
+            hook.close()
 
     def _call(self, hook: Hook, step: int) -> HookCall:
         is_first = hook.name not in self._called

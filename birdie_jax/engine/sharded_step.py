@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import Key, Scalar
+from birdie_jax.engine.checkpoint_format import REQUIRED
 from birdie_jax.engine.mesh import batch_sharding, replicated, replicated_context
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
@@ -39,6 +41,7 @@ class ShardedStep(NamedTuple):
         mesh: the device mesh of the run.
         abstract_state: shapes, types and shardings of the train state.
         create: () -> the state before the first step.
+        sections: () -> the sections of that state.
         update: (state, batch) -> (state, metrics); takes the memory of the state that it is given.
         summary: the sums of some steps -> the scalars to log.
     """
@@ -46,12 +49,17 @@ class ShardedStep(NamedTuple):
     mesh: Mesh
     abstract_state: TrainState
     create: Callable[[], TrainState]
+    sections: Callable[[], dict[str, PyTree]]
     update: Callable[..., Any]
     summary: Summarise
 
     def create_state(self) -> TrainState:
         """Return the state before the first step."""
         return self.create()
+
+    def create_sections(self) -> dict[str, PyTree]:
+        """Return the hooks' sections before the first step."""
+        return self.sections()
 
     def summarise(self, totals: StepTotals) -> dict[str, float]:
         """Return the scalars to log of some steps."""
@@ -102,21 +110,24 @@ def make_step(
         mesh: the device mesh, whose devices need not be there as long as nothing is called.
         seed: decides the keys of parameters and sections.
         sections: for each hook its `create_section`, by its name; see `sections_of`.
-        summarise: what is logged of the sums; None: each sum divided by the number of steps.
+        summarise: what is logged of the sums; None: each sum divided by the weight of the steps.
         accumulation_steps: parts in which the gradient of a batch is computed, one after the other; changes
             memory and rounding only.
         param_shardings: shapes of a train state -> the sharding of each array; None: each device has all.
         batch_shardings: the sharding of each array of a batch; None: the rows divided over `data` and
             `fsdp`.
     """
+    check_section_names(sections or {})
 
-    def create_state() -> TrainState:
-        params_key, section_key = jax.random.split(jax.random.key(seed))
-        params = init_params(params_key)
+    def create_sections() -> dict[str, PyTree]:
+        section_key = jax.random.split(jax.random.key(seed))[1]
         with replicated_context():
             created = {name: create(section_key) for name, create in (sections or {}).items()}
-        kept = {name: section for name, section in created.items() if jax.tree.leaves(section)}
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), kept)
+        return {name: section for name, section in created.items() if jax.tree.leaves(section)}
+
+    def create_state() -> TrainState:
+        params = init_params(jax.random.split(jax.random.key(seed))[0])
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), create_sections())
 
     with jax.set_mesh(mesh):
         shapes = jax.eval_shape(create_state)
@@ -135,8 +146,28 @@ def make_step(
         shapes,
         shardings,
     )
-    created = jax.jit(create_state, out_shardings=shardings)
-    return ShardedStep(mesh, abstract_state, created, update, summarise or summarise_means)
+    return ShardedStep(
+        mesh,
+        abstract_state,
+        jax.jit(create_state, out_shardings=shardings),
+        jax.jit(create_sections, out_shardings=shardings.sections),
+        update,
+        summarise or summarise_means,
+    )
+
+
+def check_section_names(sections: Mapping[str, Any]) -> None:
+    """Check that the names of hooks can stand beside the other parts of a state in a checkpoint.
+
+    Raises:
+        ValueError: one cannot.
+    """
+    for name in sections:
+        if name in REQUIRED or not name or "/" in name:
+            raise ValueError(
+                f"hook: found the name {name!r}; allowed: one without a slash, and none of "
+                f"{', '.join(REQUIRED)}"
+            )
 
 
 def sections_of(hooks: Sequence[Hook]) -> dict[str, Callable[[Key], PyTree]]:
@@ -184,12 +215,22 @@ def take_step(
         params=optax.apply_updates(state.params, updates),
         optimizer=optimizer_state,
     )
-    return new_state, StepMetrics(mean, optax.tree.norm(grads), loss.tokens(batch), sums)
+    return new_state, StepMetrics(mean, weight, optax.tree.norm(grads), loss.tokens(batch), sums)
 
 
 def summarise_means(totals: StepTotals) -> dict[str, float]:
-    """Return each sum divided by the number of steps that it is over, the default of `make_step`."""
-    return {name: float(value) / totals.num_steps for name, value in totals.sums.items()}
+    """Return each sum divided by the weight of the steps, the default of `make_step`.
+
+    Raises:
+        ValueError: a sum is an array, for which `make_step` needs a `summarise` of its own.
+    """
+    for name, value in totals.sums.items():
+        if np.ndim(value):
+            raise ValueError(
+                f"summarise: the sum {name!r} has shape {np.shape(value)}; allowed: a number, or a "
+                "`summarise` of your own"
+            )
+    return {name: float(value) / totals.weight for name, value in totals.sums.items()}
 
 
 def _in_parts(batch: PyTree, parts: int) -> PyTree:

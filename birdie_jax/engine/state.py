@@ -35,12 +35,14 @@ class StepMetrics(flax.struct.PyTreeNode):
 
     Attributes:
         loss: the mean loss of the batch.
+        weight: what the mean is over: the number of target tokens, or of examples.
         grad_norm: the global norm of the gradient before clipping.
         tokens: how much of the batch the throughput counts: tokens, or examples.
         sums: named sums over the batch, which add up over steps.
     """
 
     loss: Scalar | Any
+    weight: Scalar | Any
     grad_norm: Scalar | Any
     tokens: Scalar | Any
     sums: Mapping[str, Any]
@@ -52,11 +54,13 @@ class StepTotals(NamedTuple):
     Attributes:
         step: the last of the steps.
         num_steps: the number of steps.
+        weight: the sum of their `StepMetrics.weight`.
         tokens: the sum of their `StepMetrics.tokens`.
         sums: the sums of their `StepMetrics.sums`, in float64.
     """
 
     step: int
     num_steps: int
+    weight: float
     tokens: float
     sums: Mapping[str, np.ndarray]

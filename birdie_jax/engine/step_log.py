@@ -46,6 +46,7 @@ class StepLog:
         self._steps = 0
         self._loss = 0.0
         self._grad_norm = 0.0
+        self._weight = 0.0
         self._tokens = 0.0
         self._sums: dict[str, np.ndarray] = {}
 
@@ -75,6 +76,7 @@ class StepLog:
         self._waited += host_wait
         self._loss += float(metrics.loss)
         self._grad_norm += float(metrics.grad_norm)
+        self._weight += float(metrics.weight)
         self._tokens += float(metrics.tokens)
         for name, value in metrics.sums.items():
             # In float64, which adds up many steps without rounding that shows.
@@ -101,12 +103,14 @@ class StepLog:
             "host_wait_seconds": self._waited / self._steps,
             STEP_LINE_KEY: elapsed / self._steps,
             "elapsed_seconds": time.monotonic() - self._began,
-            **self._summarise(StepTotals(step, self._steps, self._tokens, self._sums)),
+            **self._summarise(StepTotals(step, self._steps, self._weight, self._tokens, self._sums)),
         }
         return {name: float(value) for name, value in summary.items()}
 
     def _divergence(self, step: int, metrics: StepMetrics) -> str:
-        parts = self._summarise(StepTotals(step, 1, float(metrics.tokens), metrics.sums))
+        parts = self._summarise(
+            StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), metrics.sums)
+        )
         losses = [
             f"{name.removesuffix('/loss')} {value:.4g}"
             for name, value in parts.items()

@@ -8,7 +8,13 @@ import jax
 from absl import logging
 from jaxtyping import PyTree
 
-from birdie_jax.engine.checkpoint_format import CheckpointError, DamagedError, SavedArray, named_leaves
+from birdie_jax.engine.checkpoint_format import (
+    CheckpointError,
+    DamagedError,
+    SavedArray,
+    named_leaves,
+    step_folder,
+)
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
 from birdie_jax.storage.workdir import Workdir
 
@@ -90,7 +96,8 @@ def _saved_parameters(folder: Path) -> dict[str, SavedArray]:
 
 def _newest_whole(workdir: Workdir, step: int | None, read: Callable[[Path], Read]) -> tuple[Read, int]:
     """Return read(folder) of the checkpoint of `step`, or of the newest undamaged one, and its step."""
-    directory = Path(workdir.checkpoints)
+    # orbax reads absolute paths alone.
+    directory = Path(workdir.checkpoints).absolute()
     steps = workdir.saved_steps()
     if not steps:
         raise CheckpointError(
@@ -101,7 +108,7 @@ def _newest_whole(workdir: Workdir, step: int | None, read: Callable[[Path], Rea
             f"{directory}: has no checkpoint of step {step}; allowed: {', '.join(map(str, steps))}"
         )
     for candidate in [step] if step is not None else reversed(steps):
-        folder = directory / f"{candidate:08d}"
+        folder = directory / step_folder(candidate)
         try:
             return read(folder), candidate
         except DamagedError as error:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.engine.checkpoint_format import named_leaves
+from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
 from birdie_jax.engine.stored_parameters import read_some_parameters
 from birdie_jax.interop.model_folder import WEIGHTS, read_model
 from birdie_jax.storage.workdir import Workdir
@@ -48,6 +48,30 @@ class InitialParameters(NamedTuple):
         """Return `params` with what was loaded in its place."""
         leaves = [self.loaded.get(name, leaf) for name, leaf in named_leaves(params).items()]
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+
+def check_source(source: str, *, name_checkpoint: bool) -> str:
+    """Check `config.init.from` before anything else is done; return it.
+
+    Args:
+        source: `config.init.from`.
+        name_checkpoint: return the folder of the newest checkpoint in place of a workdir, so that several
+            processes read the same one.
+
+    Raises:
+        ConfigError: the source is none of what is allowed.
+    """
+    folder = Path(source)
+    if (folder / WEIGHTS).is_file():
+        return source
+    root, step = _run_of(folder)
+    workdir = Workdir(root)
+    steps = workdir.saved_steps()
+    if not steps or (step is not None and step not in steps):
+        raise ConfigError(
+            f"config.init.from: found {folder}, which holds no checkpoint; allowed: {_ALLOWED}"
+        )
+    return str(workdir.checkpoints / step_folder(step or steps[-1])) if name_checkpoint else source
 
 
 def read_initial_parameters(
@@ -106,18 +130,19 @@ def _read_export(
 def _read_checkpoint(
     folder: Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
-    root, step = folder, None
-    if folder.name.isdigit() and folder.parent.name == Workdir("").checkpoints.name:
-        root, step = folder.parent.parent, int(folder.name)
+    root, step = _run_of(folder)
     workdir = Workdir(root)
-    if not workdir.checkpoints.is_dir():
-        raise ConfigError(
-            f"config.init.from: found {folder}, which holds no checkpoint; allowed: {_ALLOWED}"
-        )
-    _check_tokenizer(folder, Tokenizer(Path(workdir.tokenizer)).sha256, tokenizer_sha256)
+    _check_tokenizer(root, Tokenizer(Path(workdir.tokenizer)).sha256, tokenizer_sha256)
     loaded, saved, found_step = read_some_parameters(workdir, abstract_params, step)
     shapes = {name: f"{array.dtype}{list(array.shape)}" for name, array in saved.items()}
     return f"{root} step {found_step}", loaded, shapes
+
+
+def _run_of(folder: Path) -> tuple[Path, int | None]:
+    """Return the workdir of a folder, and the step if the folder is one of its checkpoints."""
+    if folder.name.isdigit() and folder.parent.name == Workdir("").checkpoints.name:
+        return folder.parent.parent, int(folder.name)
+    return folder, None
 
 
 def _check_tokenizer(folder: Path, found: str, wanted: str) -> None:

@@ -105,6 +105,9 @@ class ArmValidation:
         scalars = _scalars(self._mixture.names, bandit, losses, accuracies)
         return HookResult(state.with_section(self.name, bandit), scalars)
 
+    def close(self) -> None:
+        """Hold nothing: what the bandit knows is in the train state."""
+
     @property
     def _steers(self) -> bool:
         """Whether the mixture changes while the run goes on."""

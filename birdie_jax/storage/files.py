@@ -11,6 +11,7 @@ from etils import epath
 
 # What a local file is called until it is whole.
 PARTIAL_SUFFIX = ".partial"
+_WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -78,8 +79,24 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
         os.link(temporary, path)
     except FileExistsError:
         return False
+    except OSError as error:
+        if error.errno not in _WITHOUT_HARD_LINKS:
+            raise
+        return _create_exclusively(path, contents)
     finally:
         temporary.unlink(missing_ok=True)
+    return True
+
+
+def _create_exclusively(path: Path, contents: bytes) -> bool:
+    """Create a file where the file system has no hard links, as mounted buckets have none."""
+    try:
+        with path.open("xb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        return False
     return True
 
 

@@ -1,7 +1,7 @@
 """The folder of a run: the one place that knows the names of its files and who may write them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from absl import logging
@@ -137,10 +137,13 @@ class Workdir:
                 or its config.json cannot be read, or the folder cannot be made.
         """
         self.make()
-        wanted, default = (flat(json.loads(json.dumps(tree))) for tree in (config, defaults))
+        default = flat(json.loads(json.dumps(defaults)))
+        # A dictionary whose names are the user's, such as objectives.arms, is one field.
+        free_form = {name for name, value in default.items() if value == {}}
+        wanted = flat(json.loads(json.dumps(config)), free_form)
         found = self._read_config()
         if found is not None:
-            before = flat(found)
+            before = flat(found, free_form)
             added = [name for name in wanted if name not in before and name in default]
             removed = [name for name in before if name not in wanted]
             before = {name: value for name, value in before.items() if name in wanted}
@@ -187,12 +190,12 @@ class Workdir:
         return found
 
 
-def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the fields of nested dictionaries by their dotted names."""
+def flat(section: Mapping[str, Any], whole: Container[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Return the fields of nested dictionaries by dotted names; those of `whole` are one field each."""
     fields: dict[str, Any] = {}
     for name, value in section.items():
-        if isinstance(value, dict) and value:
-            fields.update(flat(value, f"{prefix}{name}."))
+        if isinstance(value, dict) and value and prefix + name not in whole:
+            fields.update(flat(value, whole, f"{prefix}{name}."))
         else:
             fields[prefix + name] = value
     return fields

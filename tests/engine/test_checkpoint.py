@@ -14,7 +14,7 @@ import pytest
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.engine import CheckpointError, Checkpoints, TrainState, Workdir, checkpoint_reading
 from birdie_jax.engine.checkpoint import NotFinite
-from birdie_jax.engine.checkpoint_format import checksums
+from birdie_jax.engine.checkpoint_format import checksums, named_checksums, named_checksums_of_host
 
 POSITION = {"row_streams": np.random.default_rng(0).integers(-1, 1 << 40, (20, 60))}
 
@@ -55,7 +55,7 @@ def save(checkpoints, state, step):
 def restore(checkpoints, state=None):
     empty = jax.tree.map(np.zeros_like, POSITION)
     wanted = make_state(seed=99) if state is None else state
-    return checkpoints.restore(abstract(wanted), empty, lambda: wanted)
+    return checkpoints.restore(abstract(wanted), empty, lambda: wanted.sections)
 
 
 def contents(folder):
@@ -246,9 +246,29 @@ def test_a_file_that_cannot_be_read_is_a_failing_store(checkpoints, tmp_path, mo
         with pytest.raises(CheckpointError, match="cannot be read: "):
             restore(checkpoints)
     assert contents(tmp_path) == before
-    # All bytes can be read, and still they make no sense.
-    with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
+
+
+def test_whole_arrays_that_cannot_be_put_where_they_are_wanted_are_no_damage(
+    checkpoints, tmp_path, monkeypatch
+):
+    save(checkpoints, make_state(), 7)
+    before = contents(tmp_path)
+
+    def fail(*arguments):
+        raise ValueError("this sharding does not divide that array")
+
+    monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
+    with pytest.raises(CheckpointError, match="its arrays are whole, and cannot be put where they are"):
         restore(checkpoints)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_, jnp.uint8])
+def test_host_and_devices_agree_on_a_checksum(dtype):
+    values = jax.random.normal(jax.random.key(0), (7, 13)).astype(dtype)
+    named = {"a": values, "b": values[:, :1], "c": values[0, 0]}
+    on_host = {name: np.asarray(array) for name, array in named.items()}
+    assert named_checksums(named) == named_checksums_of_host(on_host)
 
 
 def test_every_bit_of_the_description_is_vouched_for(checkpoints):

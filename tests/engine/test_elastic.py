@@ -59,7 +59,7 @@ def test_one_run_on_one_mesh_after_another(tmp_path, monkeypatch):
     arrays, others = (checkpoint_arrays(tmp_path / name, STEPS) for name in (folder.name, expected.name))
     assert arrays.keys() == others.keys()
     for name, value in others.items():
-        if name.startswith("pipeline"):
+        if name.startswith("batches/"):
             np.testing.assert_array_equal(arrays[name], value)
         else:
             np.testing.assert_allclose(arrays[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -31,6 +31,8 @@ class LargestWeight:
         largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(state.params))
         scalars = {{"task/largest_weight/value": largest, "task/largest_weight/times": float(times)}}
         return HookResult(state.with_section(self.name, {{"times": times}}), scalars)
+    def close(self):
+        pass
 
 def make(parts):
     assert parts.config.train.num_steps == 12

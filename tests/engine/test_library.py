@@ -18,6 +18,7 @@ from birdie_jax.engine import (
     sections_of,
     train,
 )
+from birdie_jax.engine.sharded_step import check_section_names
 from birdie_jax.engine.step_log import TrainingDiverged
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics
 
@@ -52,7 +53,7 @@ def test_the_regression_learns_its_weights(page, tmp_path):
     logged = metrics(tmp_path / "runs/regression")
     assert [line["step"] for line in logged] == [50, 100, 150, 200]
     assert logged[-1]["loss"] < 0.01 < logged[0]["loss"]
-    assert logged[-1]["squared_error"] == pytest.approx(32 * logged[-1]["loss"], rel=1e-3)
+    assert logged[-1]["squared_error"] == pytest.approx(logged[-1]["loss"], rel=1e-3)
 
 
 def test_the_language_model_learns_to_count(page, tmp_path):
@@ -118,6 +119,16 @@ class Divider:
     def run(self, state, call):
         return HookResult(state.replace(params=jax.tree.map(lambda w: w / 0, state.params)), {})
 
+    def close(self):
+        pass
+
+
+class Forgetful(Divider):
+    """A hook that returns nothing."""
+
+    def run(self, state, call):
+        return None
+
 
 def test_a_hook_that_spoils_the_state_is_found_before_anything_is_saved(page, tmp_path):
     names = page(0)
@@ -129,6 +140,24 @@ def test_a_hook_that_spoils_the_state_is_found_before_anything_is_saved(page, tm
             workdir=Workdir(tmp_path / "run"),
             num_steps=4,
         )
+
+
+def test_a_hook_that_returns_nothing_is_named(page, tmp_path):
+    names = page(0)
+    with pytest.raises(RuntimeError, match="hook 'divider' has returned None"):
+        train(
+            names["step"],
+            FunctionBatches(names["make_batch"], names["mesh"]),
+            [Forgetful()],
+            workdir=Workdir(tmp_path / "run"),
+            num_steps=4,
+        )
+
+
+@pytest.mark.parametrize("name", ["params", "step", "a/b", ""])
+def test_a_section_cannot_take_the_place_of_another_part_of_the_state(name):
+    with pytest.raises(ValueError, match="hook: found the name "):
+        check_section_names({name: None})
 
 
 def test_two_hooks_of_one_name_are_refused(page, tmp_path):

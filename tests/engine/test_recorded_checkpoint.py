@@ -37,7 +37,7 @@ def restore(workdir, step):
     shape = meta["contents"]["arrays"]["batches/row_streams"][0]
     try:
         return checkpoints.restore(
-            step.abstract_state, {"row_streams": np.zeros(shape, np.int64)}, step.create_state
+            step.abstract_state, {"row_streams": np.zeros(shape, np.int64)}, step.create_sections
         )
     finally:
         checkpoints.close()

@@ -144,7 +144,7 @@ def check_same(workdir: Path, expected: Path) -> None:
     arrays, others = checkpoint_arrays(workdir, STEPS), checkpoint_arrays(expected, STEPS)
     assert arrays.keys() == others.keys()
     for name, value in others.items():
-        if name.startswith("pipeline"):
+        if name.startswith("batches/"):
             np.testing.assert_array_equal(arrays[name], value)
         else:
             np.testing.assert_allclose(arrays[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -10,7 +10,7 @@ from birdie_jax.engine.step_log import StepLog, TrainingDiverged
 
 def step_metrics(loss=1.0, error=2.0, grad_norm=2.0, tokens=6.0):
     sums = {"error": np.float32(error)}
-    return StepMetrics(np.float32(loss), np.float32(grad_norm), np.float32(tokens), sums)
+    return StepMetrics(*map(np.float32, (loss, 2.0, grad_norm, tokens)), sums)
 
 
 def test_summary_is_one_step_late():
@@ -20,7 +20,7 @@ def test_summary_is_one_step_late():
     summary = log.add(3, step_metrics(), 0.0)
     assert summary["step"] == 2
     assert summary["loss"] == pytest.approx(1.5)
-    assert summary["error"] == pytest.approx(4.0)
+    assert summary["error"] == pytest.approx((3 + 5) / (2 + 2))
     assert summary["grad_norm"] == pytest.approx(3.0)
     assert summary["tokens_seen"] == 112
     assert summary["host_wait_seconds"] == pytest.approx(0.3)
@@ -34,6 +34,13 @@ def test_a_loss_that_the_step_gives_stands_for_the_mean():
     log = StepLog(lambda totals: {"loss": float(totals.sums["error"]) / totals.tokens}, 1, 0)
     log.add(1, step_metrics(error=3.0), 0.0)
     assert log.flush()["loss"] == pytest.approx(0.5)
+
+
+def test_a_sum_that_is_an_array_needs_a_summary_of_its_own():
+    log = StepLog(summarise_means, 1, 0)
+    log.add(1, StepMetrics(*map(np.float32, (1, 1, 1, 1)), {"by_arm": np.ones(3)}), 0.0)
+    with pytest.raises(ValueError, match=r"the sum 'by_arm' has shape \(3,\); allowed: a number"):
+        log.flush()
 
 
 @pytest.mark.parametrize("bad", [{"loss": np.nan}, {"loss": np.inf}, {"grad_norm": np.nan}])

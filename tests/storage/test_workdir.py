@@ -5,7 +5,14 @@ import json
 
 import pytest
 
-from birdie_jax.config import CheckpointConfig, Config, ConfigError, OptimizerConfig, to_dict
+from birdie_jax.config import (
+    CheckpointConfig,
+    Config,
+    ConfigError,
+    ObjectivesConfig,
+    OptimizerConfig,
+    to_dict,
+)
 from birdie_jax.engine import Workdir
 from birdie_jax.storage.workdir import differences, flat
 
@@ -86,3 +93,13 @@ def test_dotted_names_and_differences():
     one = flat({"a": {"b": 1, "c": {}}, "d": [1]})
     assert one == {"a.b": 1, "a.c": {}, "d": [1]}
     assert differences(one, one | {"a.b": 2, "e": 3}) == [("a.b", 1, 2), ("e", None, 3)]
+
+
+def test_arms_of_ones_own_are_one_field(tmp_path):
+    arms = {"a": {"objective": "copying", "weight": 1.0}, "b": {"objective": "causal_lm"}}
+    own = Config(objectives=ObjectivesConfig(arms=arms))
+    claim(tmp_path, own)
+    claim(tmp_path, own)
+    for fewer in ({}, {"a": arms["a"]}, {**arms, "a": {"objective": "copying"}}):
+        with pytest.raises(ConfigError, match=r"config\.objectives\.arms: the run has \{'a'"):
+            claim(tmp_path, Config(objectives=ObjectivesConfig(arms=fewer)))
