@@ -4,7 +4,7 @@ A layer creates its parameters by `parameter`, with a `ParameterPolicy` each. `i
 of any linen module and know plain arrays alone; `parameter_policies` collects the policies of a model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from birdie_jax.batch import Batch
 # `collect_policies` ever sees what is recorded there.
 _POLICIES = "intermediates"
 
-SCANNED_COLLECTIONS = {"params": 0, _POLICIES: 0}
+SCANNED_COLLECTIONS: Mapping[Any, int] = {"params": 0, _POLICIES: 0}
 """The `variable_axes` of an `nn.scan` over layers."""
 
 
@@ -74,7 +74,8 @@ def parameter(
             f"parameter {path!r}: found {len(policy.axes)} axes {policy.axes} for shape {shape}; "
             "allowed: one for each dimension"
         )
-    module.sow(_POLICIES, name, _Recorded(policy), reduce_fn=lambda _, new: new, init_fn=lambda: None)
+    recorded = _Recorded(policy)
+    module.sow(_POLICIES, name, recorded, reduce_fn=lambda _, new: new, init_fn=lambda: recorded)
     return module.param(name, init, shape, jnp.float32).astype(policy.compute_dtype)
 
 

@@ -50,9 +50,9 @@ def make_optimizer(
         return change if factor == 1.0 else factor * change
 
     def update(
-        gradients: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
-        changes, state = optimizer.update(gradients, state, params)
-        return jax.tree.map(scaled, policies, changes), state
+        updates, state = optimizer.update(updates, state, params)
+        return jax.tree.map(scaled, policies, updates), state
 
     return optax.GradientTransformation(optimizer.init, update)

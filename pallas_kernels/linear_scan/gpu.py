@@ -29,7 +29,7 @@ from pallas_kernels.linear_scan.gpu_pass import Pass
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
 
 
-def suits(shape: tuple[int, int, int], direction: str) -> bool:
+def suits(shape: tuple[int, ...], direction: str) -> bool:
     """Tell whether a call needs no padding: whole words in time, whole blocks of a direction's channels."""
     _, length, channels = shape
     chunks = choose_chunks(shape, direction)

@@ -58,7 +58,7 @@ def parts_of(direction: str) -> int:
     return 2 if direction == "both" else 1
 
 
-def count_blocks(shape: tuple[int, int, int], direction: str, chunks: int) -> int:
+def count_blocks(shape: tuple[int, ...], direction: str, chunks: int) -> int:
     """Return the blocks of a call: each batch row's channels, so many at a time."""
     batch, _, channels = shape
     parts = parts_of(direction)
@@ -66,7 +66,7 @@ def count_blocks(shape: tuple[int, int, int], direction: str, chunks: int) -> in
     return batch * parts * (round_up(channels // parts, width) // width)
 
 
-def choose_chunks(shape: tuple[int, int, int], direction: str) -> int:
+def choose_chunks(shape: tuple[int, ...], direction: str) -> int:
     """Return how many time chunks a block reads side by side: 1, 2, 4 or 8.
 
     Chunks are doubled, and the channels of a block halved, for as long as all blocks still run at once, one

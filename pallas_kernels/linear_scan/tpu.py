@@ -36,7 +36,7 @@ from pallas_kernels.linear_scan.tpu_chunks import (
 )
 
 
-def suits(shape: tuple[int, int, int], direction: str) -> bool:
+def suits(shape: tuple[int, ...], direction: str) -> bool:
     """Tell whether a call needs no padding: length and each direction's channels are multiples of 128."""
     _, length, channels = shape
     return length % LENGTH_UNIT == 0 and channels % _channels_unit(direction) == 0
@@ -108,8 +108,10 @@ def backward(
         scratch_arrays=3,
         reverse_time=True,
     )
-    return *(crop_channels(d[:, :length], halves, channels) for d in (da, dx)), crop_channels(
-        dh0, halves, channels
+    return (
+        crop_channels(da[:, :length], halves, channels),
+        crop_channels(dx[:, :length], halves, channels),
+        crop_channels(dh0, halves, channels),
     )
 
 

@@ -61,7 +61,7 @@ class TpuGrid(NamedTuple):
 
 
 def make_grid(
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     dtype: DTypeLike,
     direction: str,
     interpret: Interpret,

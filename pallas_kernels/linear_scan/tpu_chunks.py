@@ -4,6 +4,9 @@ See `tpu` for the algorithm. A block of `chunk` * 8 time steps is in scratch mem
 from chunk to chunk, as float32; step t of all chunks is then one strided load.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -26,7 +29,7 @@ def rows_of(tile):
     return pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
 
 
-def for_each_tile(rows, body, carried=0):
+def for_each_tile(rows: int, body: Callable[..., Any], carried: Any = 0) -> Any:
     """Run carried = body(tile, row of the scratch memory, carried) for every 16 rows of a block.
 
     Chunk by chunk, the tiles of a chunk at fixed distances: else most of the time goes into addresses.
