@@ -52,7 +52,7 @@ def make_optimizer(
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
-        changes, state = optimizer.update(updates, state, params)
-        return jax.tree.map(scaled, policies, changes), state
+        updates, state = optimizer.update(updates, state, params)
+        return jax.tree.map(scaled, policies, updates), state
 
     return optax.GradientTransformation(optimizer.init, update)

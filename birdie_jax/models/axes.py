@@ -75,7 +75,8 @@ def mesh_size(axis: str) -> int:
 
 def dividing_axes(logical: str | None, extent: int) -> tuple[str, ...]:
     """Return the mesh axes that divide a logical axis of `extent`; none if they do not divide it evenly."""
-    axes = tuple(axis for axis in _MESH_AXES_OF.get(logical or "", ()) if mesh_size(axis) > 1)
+    known = _MESH_AXES_OF.get(logical, ()) if logical else ()
+    axes = tuple(axis for axis in known if mesh_size(axis) > 1)
     return axes if extent % prod(map(mesh_size, axes)) == 0 else ()
 
 

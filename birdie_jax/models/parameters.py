@@ -4,7 +4,7 @@ A layer creates its parameters by `parameter`, with a `ParameterPolicy` each. `i
 of any linen module and know plain arrays alone; `parameter_policies` collects the policies of a model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from birdie_jax.batch import Batch
 # `collect_policies` ever sees what is recorded there.
 _POLICIES = "intermediates"
 
-SCANNED_COLLECTIONS = {"params": 0, _POLICIES: 0}
+SCANNED_COLLECTIONS: Mapping[Any, int] = {"params": 0, _POLICIES: 0}
 """The `variable_axes` of an `nn.scan` over layers."""
 
 

@@ -178,9 +178,8 @@ def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:
 def _decay_product(cell: Cell, direction: str, inputs: RecurrenceOperands, resets: Resets) -> RowState:
     """Return the product of the decays over the row, zero where a reset is among them."""
     operands, _ = inputs.sequences
-    as_float32 = jax.tree.map(lambda array: array.astype(jnp.float32), (inputs.vectors, operands))
-    vectors, sequences = as_float32
-    decay, _ = cell.recurrence_inputs(vectors, sequences, None)
+    vectors, operands = jax.tree.map(lambda array: array.astype(jnp.float32), (inputs.vectors, operands))
+    decay, _ = cell.recurrence_inputs(vectors, operands, None)
     halves = jnp.split(decay, 2, axis=-1) if direction == "both" else (decay,)
     products = [
         jnp.prod(jnp.where(reset[..., None], 0.0, half), axis=1)

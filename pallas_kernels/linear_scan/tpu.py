@@ -108,8 +108,11 @@ def backward(
         scratch_arrays=3,
         reverse_time=True,
     )
-    da, dx = (crop_channels(d[:, :length], halves, channels) for d in (da, dx))
-    return da, dx, crop_channels(dh0, halves, channels)
+    return (
+        crop_channels(da[:, :length], halves, channels),
+        crop_channels(dx[:, :length], halves, channels),
+        crop_channels(dh0, halves, channels),
+    )
 
 
 def _channels_unit(direction):

@@ -71,11 +71,11 @@ class _Part(NamedTuple):
 
 
 def _parts(channels: int, resets: Resets, direction: str) -> list[_Part]:
-    first, second = (None, None) if resets is None else (resets[0], resets[-1])
+    given = (None, None) if resets is None else resets
     if direction != "both":
-        return [_Part(slice(0, channels), first, direction == "reverse")]
+        return [_Part(slice(0, channels), given[0], direction == "reverse")]
     half = channels // 2
-    return [_Part(slice(0, half), first, False), _Part(slice(half, channels), second, True)]
+    return [_Part(slice(0, half), given[0], False), _Part(slice(half, channels), given[1], True)]
 
 
 def _step_of(values: Sequence, t: Array | int, part: _Part) -> Float[Array, "batch 1 part"]:
