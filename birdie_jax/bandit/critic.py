@@ -12,7 +12,7 @@ reward per arm. Steps from `used` on are unused buffer, and no prediction depend
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import flax.struct
@@ -75,7 +75,8 @@ class GatedSSMCritic(nn.Module):
             Block,
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast),
+            # Annotated as an int in flax, which takes any prefix of the arguments' structure.
+            in_axes=cast(Any, (0, nn.broadcast)),
             length=self.layers,
         )(self._architecture())
         self.final_norm = RMSNorm()
@@ -112,7 +113,7 @@ class GatedSSMCritic(nn.Module):
         empty = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.layers, *leaf.shape)), one)
         layout = _layout(jnp.arange(length) >= length - used)
         _, layers = self.blocks(self.entry(aligned)[None], empty, layout)
-        return RecurrentCriticCache(used=used, layers=layers)
+        return RecurrentCriticCache(used=used, layers=cast(RecurrentCache, layers))
 
     def predict_next(self, cache: RecurrentCriticCache, step: Float[Array, " inputs"]) -> ArmVector:
         """Predict the rewards of `step`, taken after the steps in `cache`."""

@@ -1,5 +1,7 @@
 """How the critic learns: AdamW on the whole history, with noise on what it reads."""
 
+from typing import cast
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -31,7 +33,7 @@ def critic_loss(
     used: Int[Array, ""],
 ) -> Float[Array, ""]:
     """Return the squared error of the predicted rewards: summed over arms, mean over the `used` steps."""
-    predictions = critic.apply({"params": parameters}, steps, used)
+    predictions = cast(jax.Array, critic.apply({"params": parameters}, steps, used))
     is_used = jnp.arange(steps.shape[0]) < used
     # Selected before it is squared, so that nothing in the unused part reaches the gradient.
     error = jnp.where(is_used[:, None], predictions - targets, 0.0)

@@ -1,5 +1,7 @@
 """The actions of policy birdie: a random one that explores, and the best by the critic's predictions."""
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -143,7 +145,7 @@ def candidate_scores(
 
     def score(candidate: ArmVector) -> Scalar:
         step = critic_inputs(losses, candidate)
-        return jnp.sum(critic.apply(variables, cache, step, method="predict_next"))
+        return jnp.sum(cast(jax.Array, critic.apply(variables, cache, step, method="predict_next")))
 
     return jax.lax.map(score, candidates, batch_size=min(CHUNK, candidates.shape[0]))
 

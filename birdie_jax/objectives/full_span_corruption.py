@@ -10,8 +10,10 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.noise import NoisedObjective, noise_counts
 from birdie_jax.objectives.objective import surround
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class FullSpanCorruption(NoisedObjective):
     """Context: marker, then the text with sentinels for spans; target: the original text, END."""

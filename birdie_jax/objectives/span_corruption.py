@@ -9,8 +9,10 @@ from jaxtyping import Int32
 from birdie_jax import vocabulary
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.noise import NoisedObjective, noise_counts
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(NoisedObjective):
     """Context: marker, then the text with sentinels for spans; target: sentinel, span, ..., END."""
