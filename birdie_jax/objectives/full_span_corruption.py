@@ -30,6 +30,6 @@ class FullSpanCorruption(NoisedObjective):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the lengths of the spans, and of what lies between them, are random."""
+        """Make the example; the lengths of the spans, and of what is between them, are random."""
         context = self.corrupt(tokens, self.draw_noise(len(tokens), rng))
         return Example(context, surround(None, tokens, vocabulary.END))

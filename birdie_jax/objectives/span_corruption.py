@@ -29,7 +29,7 @@ class SpanCorruption(NoisedObjective):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the lengths of the spans, and of what lies between them, are random."""
+        """Make the example; the lengths of the spans, and of what is between them, are random."""
         noise = self.draw_noise(len(tokens), rng)
         spans = len(noise.sentinels)
         noise_lengths = noise.lengths[1::2]

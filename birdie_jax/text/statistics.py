@@ -1,4 +1,4 @@
-"""Figures of a prepared text that a model's loss can be held against."""
+"""Figures of a prepared text that a model's loss can be compared with."""
 
 import numpy as np
 
