@@ -32,7 +32,7 @@ _SAMPLE_BYTES = flags.DEFINE_integer(
     "sample_bytes", 4 << 20, "Bytes of text, drawn evenly from the input, to train it on.", lower_bound=1
 )
 _TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of .jsonl and .parquet that holds the text.")
-_RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Most tokens in a record.", lower_bound=1)
+_RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.", lower_bound=1)
 _SHARD_TOKENS = flags.DEFINE_integer(
     "shard_tokens",
     1 << 26,

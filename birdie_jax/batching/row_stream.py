@@ -199,7 +199,7 @@ class RowStream:
             record = self._read(cursor.record)
             available = len(record.tokens) - cursor.offset
             try:
-                count = objective.take(available, rng, settings.length)
+                count = objective.draw_length(available, rng, settings.length)
             except UnsuitableText as error:
                 refusal = error
                 cursor = RecordCursor(cursor.record + 1, 0)

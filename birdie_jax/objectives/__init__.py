@@ -1,10 +1,22 @@
 """Objectives: an array of text tokens becomes an example, a context to read and a target to write."""
 
+# Importing an objective registers it: a new one is one file, and one line here.
+from birdie_jax.objectives import (
+    causal_lm,
+    copying,
+    deshuffling,
+    fill_in_the_middle,
+    full_span_corruption,
+    full_span_corruption_deshuffling,
+    prefix_lm,
+    selective_copying,
+    span_corruption,
+)
 from birdie_jax.objectives.arms import Arm, Mixture, mixture_from_arms
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.mixtures import MIXTURES, make_mixture
 from birdie_jax.objectives.objective import Objective, UnsuitableText
-from birdie_jax.objectives.registry import OBJECTIVES, make_objective
+from birdie_jax.objectives.registry import OBJECTIVES, make_objective, register_objective
 
 __all__ = [
     "MIXTURES",
@@ -14,7 +26,17 @@ __all__ = [
     "Mixture",
     "Objective",
     "UnsuitableText",
+    "causal_lm",
+    "copying",
+    "deshuffling",
+    "fill_in_the_middle",
+    "full_span_corruption",
+    "full_span_corruption_deshuffling",
     "make_mixture",
     "make_objective",
     "mixture_from_arms",
+    "prefix_lm",
+    "register_objective",
+    "selective_copying",
+    "span_corruption",
 ]

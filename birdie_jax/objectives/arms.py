@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,10 +21,11 @@ class Arm:
     """An objective with its parameters, as the mixture draws it and the bandit rewards it.
 
     Attributes:
-        name: letters, digits and underscores, so that it can be part of a file's or a metric's name.
-        objective: what makes its examples.
+        name: the arm's name, of letters, digits and underscores, so that it can be part of a file's or a
+            metric's name.
+        objective: the objective that makes its examples.
         group: the class of arms that it belongs to, named by the same letters.
-        weight: initial probability, before the mixture normalises it.
+        weight: the initial probability, before the mixture normalises it.
     """
 
     name: str
@@ -81,7 +83,7 @@ class Mixture:
         return weights / weights.sum()
 
 
-def mixture_from_arms(arms: Mapping) -> Mixture:
+def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
     """Make a mixture of a user's own arms, as a configuration file lists them.
 
     Args:

@@ -9,8 +9,10 @@ from jaxtyping import Int32
 from birdie_jax import vocabulary
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.objective import Objective, surround
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class CausalLM(Objective):
     """Empty context; the target is the text, and END after it where the document ends."""

@@ -10,8 +10,10 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.checks import check_number
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.objective import Objective, surround
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class Deshuffling(Objective):
     """Context: marker, then the text with a share of its tokens shuffled; target: the original text, END.

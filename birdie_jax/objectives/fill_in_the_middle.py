@@ -10,6 +10,7 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.checks import check_number
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.objective import Objective
+from birdie_jax.objectives.registry import register_objective
 
 _PREFIX, _SUFFIX, _MIDDLE, _END = (
     np.array([token], np.int32)
@@ -17,6 +18,7 @@ _PREFIX, _SUFFIX, _MIDDLE, _END = (
 )
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class FillInTheMiddle(Objective):
     """Empty context; target: [PREFIX] prefix [SUFFIX] suffix [MIDDLE] middle END, with loss on all of it.

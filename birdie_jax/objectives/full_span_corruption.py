@@ -10,8 +10,10 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.noise import NoisedObjective, noise_counts
 from birdie_jax.objectives.objective import surround
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class FullSpanCorruption(NoisedObjective):
     """Context: marker, then the text with sentinels for spans; target: the original text, END."""
@@ -28,6 +30,6 @@ class FullSpanCorruption(NoisedObjective):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the lengths of the spans, and of what lies between them, are random."""
+        """Make the example; the lengths of the spans, and of what is between them, are random."""
         context = self.corrupt(tokens, self.draw_noise(len(tokens), rng))
         return Example(context, surround(None, tokens, vocabulary.END))

@@ -10,8 +10,10 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.full_span_corruption import FullSpanCorruption
 from birdie_jax.objectives.objective import surround
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class FullSpanCorruptionDeshuffling(FullSpanCorruption):
     """As full span corruption, with the kept spans and the sentinels of the context in random order.

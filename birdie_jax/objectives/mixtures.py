@@ -2,8 +2,8 @@
 
 One rule adapts them all to the length of a row. The papers' lengths of text are for rows of 2,048 tokens:
 for shorter rows they shrink in proportion, for longer rows they stay. No arm reads more text than fits a
-row (see `Objective.text_limit`); an arm whose fewest tokens do not fit is left out, and its class shares
-its weight among the arms that remain; a class without arms is left out.
+row (see `Objective.text_limit`); an arm whose minimum of tokens does not fit is left out, and its class
+shares its weight among the arms that remain; a class without arms is left out.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,9 @@ from dataclasses import replace
 from itertools import product
 
 from birdie_jax import vocabulary
-from birdie_jax.objectives.arms import Arm, Mixture, mixture_from_arms
+from birdie_jax.objectives.arms import Arm, Mixture
 from birdie_jax.objectives.checks import refusal
 from birdie_jax.objectives.registry import make_objective
-
-__all__ = ["MIXTURES", "Arm", "Mixture", "make_mixture", "mixture_from_arms"]
 
 _PAPER_LENGTH = 2048
 _RATES = (0.05, 0.15, 0.5)
@@ -53,8 +51,8 @@ def _fitting(group: str, share: float, specifications: list[_Specification], len
         max_length = parameters.get("max_length")
         unbounded = make_objective(objective_name, **{**parameters, "max_length": None})
         limit = unbounded.text_limit(length)
-        most = limit if max_length is None else min(limit, max_length)
-        if most >= unbounded.minimum_tokens:
+        maximum = limit if max_length is None else min(limit, max_length)
+        if maximum >= unbounded.minimum_tokens:
             fitting.append((arm_name, replace(unbounded, max_length=max_length)))
     return [Arm(arm_name, objective, group, share / len(fitting)) for arm_name, objective in fitting]
 
@@ -66,7 +64,7 @@ def _scaled(paper_length: int, length: int) -> int:
 def _span_arms(objective: str, paper_lengths: tuple[int, ...], length: int) -> list[_Specification]:
     """Return an arm for each rate, width and length at which about half a mean span or more is cut out.
 
-    That least length, width / rate / 2, and the rule that in span corruption spans of 3 tokens come in
+    That minimum length, width / rate / 2, and the rule that in span corruption spans of 3 tokens come in
     texts of up to 256, are the published code's. The first leaves 26 of 27 arms there, without rate 5 %,
     width 32, length 256.
     """
@@ -75,10 +73,10 @@ def _span_arms(objective: str, paper_lengths: tuple[int, ...], length: int) -> l
         if objective == "span_corruption" and width == 3 and paper_length > 256:
             continue
         max_length = _scaled(paper_length, length)
-        least = int(width / rate / 2)
+        min_length = int(width / rate / 2)
         name = f"{objective}_r{round(100 * rate)}_w{width}_l{max_length}"
-        parameters = {"rate": rate, "mean_span": width, "min_length": least, "max_length": max_length}
-        if least <= max_length:
+        parameters = {"rate": rate, "mean_span": width, "min_length": min_length, "max_length": max_length}
+        if min_length <= max_length:
             arms.append((name, objective, parameters))
     return arms
 
@@ -193,12 +191,12 @@ def _ul2(length: int) -> list[_Class]:
     with mean span 64. All seven are equally likely. Texts are as long as the row and the sentinels allow.
     """
 
-    def noised(rate, width, marker):
+    def noised(rate: float, width: int, marker: int) -> _Specification:
         parameters = {"rate": rate, "mean_span": width, "marker": marker}
         return (f"span_corruption_r{round(100 * rate)}_w{width}", "span_corruption", parameters)
 
     regular = [noised(0.15, width, vocabulary.UL2_REGULAR) for width in (3, 8)]
-    sequential = [("prefix_lm", "prefix_lm", {"marker": vocabulary.UL2_SEQUENTIAL})]
+    sequential: list[_Specification] = [("prefix_lm", "prefix_lm", {"marker": vocabulary.UL2_SEQUENTIAL})]
     settings = ((0.5, 3), (0.5, 8), (0.15, 64), (0.5, 64))
     extreme = [noised(rate, width, vocabulary.UL2_EXTREME) for rate, width in settings]
     return [("regular", 2.0, regular), ("sequential", 1.0, sequential), ("extreme", 4.0, extreme)]

@@ -23,18 +23,20 @@ class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which 
 class Objective(abc.ABC):
     """Turns text tokens into an `Example`: a pure function of the tokens and the random generator.
 
-    A new objective is one file with a subclass (a frozen dataclass whose fields are its parameters) and one
-    line in `registry.py`. The subclass defines `name`, `example_length` and `assemble`; where they differ
-    from what stands here, `structural_minimum` and `text_limit`; and checks its fields in `__post_init__`.
+    A new objective is one file with a subclass: a frozen dataclass whose fields are its parameters, under
+    `@register_objective`; and one line in `__init__.py`. The subclass defines `name`, `example_length` and
+    `assemble`; where they differ from what stands here, `structural_minimum` and `text_limit`; and checks
+    its fields in `__post_init__`.
 
     Attributes:
-        name: what `make_objective` knows it by.
+        name: the name under which `make_objective` finds it.
         has_context: whether examples have a context at all; without one there is no place for a marker.
         draws_length: whether the number of tokens to read is drawn uniformly from what `min_length`,
-            `max_length`, the text and the row allow; otherwise it is the most of these.
+            `max_length`, the text and the row allow; otherwise it is the maximum of these.
         marker: the context's first token, which names the objective to the model; None for none.
-        min_length: fewest tokens of text that an example may read.
-        max_length: most tokens of text that an example may read; None for as many as the row can hold.
+        min_length: the minimum number of text tokens that an example may read.
+        max_length: the maximum number of text tokens that an example may read; None for as many as the row
+            can hold.
     """
 
     name: ClassVar[str]
@@ -61,12 +63,12 @@ class Objective(abc.ABC):
 
     @property
     def structural_minimum(self) -> int:
-        """Fewest text tokens that the objective's format can be built from, whatever `min_length`."""
+        """Minimum number of text tokens that the objective's format needs, whatever `min_length`."""
         return 1
 
     @property
     def minimum_tokens(self) -> int:
-        """Fewest text tokens from which an example is built."""
+        """Minimum number of text tokens from which an example is built."""
         return max(self.structural_minimum, self.min_length)
 
     @abc.abstractmethod
@@ -86,7 +88,7 @@ class Objective(abc.ABC):
         """Return the most text tokens with which every example fits `length` positions; 0 if none do."""
         return _largest_fitting(self, length)
 
-    def take(self, available: int, rng: np.random.Generator, length: int | None = None) -> int:
+    def draw_length(self, available: int, rng: np.random.Generator, length: int | None = None) -> int:
         """Draw how many of `available` text tokens the next example reads.
 
         Args:
@@ -95,21 +97,26 @@ class Objective(abc.ABC):
             length: positions in a row, which the example must fit; None for no such limit.
 
         Returns:
-            At least `minimum_tokens`, at most the least of `available`, `max_length`, `text_limit(length)`.
+            At least `minimum_tokens`, at most `available`, `max_length` and `text_limit(length)`.
 
         Raises:
             UnsuitableText: `available` or the row allows fewer than `minimum_tokens`.
         """
         limit = self.text_limit(_NO_ROW_LIMIT if length is None else length)
-        least = self.minimum_tokens
-        if available < least:
-            raise UnsuitableText(f"{self.name}: the text has {available} tokens; it needs at least {least}")
-        if limit < least:
+        minimum = self.minimum_tokens
+        if available < minimum:
             raise UnsuitableText(
-                f"{self.name}: rows of {length} hold {limit} tokens of its text; it needs at least {least}"
+                f"{self.name}: the text has {available} tokens; it needs at least {minimum}"
             )
-        most = min(available, limit) if self.max_length is None else min(available, limit, self.max_length)
-        return int(rng.integers(least, most + 1)) if self.draws_length else most
+        if limit < minimum:
+            raise UnsuitableText(
+                f"{self.name}: rows of {length} hold {limit} tokens of its text; "
+                f"it needs at least {minimum}"
+            )
+        maximum = min(available, limit)
+        if self.max_length is not None:
+            maximum = min(maximum, self.max_length)
+        return int(rng.integers(minimum, maximum + 1)) if self.draws_length else maximum
 
     def build(
         self, tokens: Integer[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool = False
@@ -149,7 +156,7 @@ class Objective(abc.ABC):
         Raises:
             UnsuitableText: no example can be built from this text within `length`.
         """
-        count = self.take(len(tokens), rng, length)
+        count = self.draw_length(len(tokens), rng, length)
         return self.build(tokens[:count], rng, ends_document and count == len(tokens))
 
     @property

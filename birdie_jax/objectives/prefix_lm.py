@@ -11,10 +11,12 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.checks import check_fractions
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.objective import Objective, surround
+from birdie_jax.objectives.registry import register_objective
 
-_FEWEST_A_SIDE = 4
+_MIN_TOKENS_PER_SIDE = 4
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class PrefixLM(Objective):
     """Context: marker, then the first part of the text; target: the rest, and END where the document ends.
@@ -25,7 +27,7 @@ class PrefixLM(Objective):
     et al. 2023, Table 1).
 
     Attributes:
-        prefix_fraction: least and greatest share of the text that is read as context.
+        prefix_fraction: the minimum and maximum share of the text that is read as context.
     """
 
     name: ClassVar[str] = "prefix_lm"
@@ -40,7 +42,7 @@ class PrefixLM(Objective):
     @property
     def structural_minimum(self) -> int:
         """Four tokens a side."""
-        return 2 * _FEWEST_A_SIDE
+        return 2 * _MIN_TOKENS_PER_SIDE
 
     def example_length(self, count: int) -> int:
         """Return the text's length, and one each for the marker and END."""
@@ -52,8 +54,8 @@ class PrefixLM(Objective):
         """Make the example; the split is random."""
         count = len(tokens)
         low, high = self.prefix_fraction
-        furthest = count - _FEWEST_A_SIDE
-        first = min(max(math.ceil(low * count), _FEWEST_A_SIDE), furthest)
+        furthest = count - _MIN_TOKENS_PER_SIDE
+        first = min(max(math.ceil(low * count), _MIN_TOKENS_PER_SIDE), furthest)
         last = max(min(math.floor(high * count), furthest), first)
         split = int(rng.integers(first, last + 1))
         end = vocabulary.END if ends_document else None

@@ -11,6 +11,7 @@ from birdie_jax.objectives.checks import check_flag, check_integer_range, is_int
 from birdie_jax.objectives.delimiters import UniqueRuns
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.objective import Objective, UnsuitableText
+from birdie_jax.objectives.registry import register_objective
 
 _SPAN_START, _SPAN_END, _CONTEXT, _SEPARATOR, _DONE = (
     np.array([token], np.int32)
@@ -31,6 +32,7 @@ _PLACEMENTS = 8
 _Piece = tuple[int, int, int, int]
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class SelectiveCopying(Objective):
     """The context gives the beginnings and endings of spans of a text; the target is those spans.
@@ -48,11 +50,11 @@ class SelectiveCopying(Objective):
     How many tokens are read is drawn uniformly. The default lengths are the published code's.
 
     Attributes:
-        spans: how many spans are asked for, or a pair (low, high) to draw it from for every example.
+        spans: the number of spans that are asked for, or a pair (low, high) from which it is drawn.
         query_first: whether the queries precede the text.
-        span_length: least and greatest number of tokens in a span, which is drawn uniformly.
-        start_delimiter_length: likewise for start delimiters.
-        end_delimiter_length: likewise for end delimiters.
+        span_length: the minimum and maximum number of tokens in a span, which is drawn uniformly.
+        start_delimiter_length: the minimum and maximum number of tokens in a start delimiter.
+        end_delimiter_length: the minimum and maximum number of tokens in an end delimiter.
     """
 
     name: ClassVar[str] = "selective_copying"
@@ -74,26 +76,30 @@ class SelectiveCopying(Objective):
         super().__post_init__()
 
     @property
-    def _longest_piece(self) -> int:
+    def _spans_range(self) -> tuple[int, int]:
+        return (self.spans, self.spans) if isinstance(self.spans, int) else self.spans
+
+    @property
+    def _max_piece_length(self) -> int:
         return self.span_length[1] + self.start_delimiter_length[1] + self.end_delimiter_length[1]
 
     @property
     def structural_minimum(self) -> int:
-        """Room for the most spans, with all of them and their delimiters at their longest."""
-        return self.spans[1] * self._longest_piece
+        """Room for the maximum number of spans, with all of them and their delimiters at their longest."""
+        return self._spans_range[1] * self._max_piece_length
 
     def example_length(self, count: int) -> int:
-        """Return the length with the most spans, with all of them and their delimiters at their longest.
+        """Return the length with as many and as long spans and delimiters as there can be.
 
         A span costs its own tokens, its delimiters', [START], [END], and [SEP] or, for the last, [DONE].
         """
-        return self.marker_length + 1 + count + self.spans[1] * (self._longest_piece + 3)
+        return self.marker_length + 1 + count + self._spans_range[1] * (self._max_piece_length + 3)
 
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
         """Make the example; the spans, the delimiters' lengths and the order of the queries are random."""
-        low, high = self.spans
+        low, high = self._spans_range
         pieces = self._choose_pieces(tokens, int(rng.integers(low, high + 1)), rng)
         queries, answers = [], []
         for start_delimiter, span, end_delimiter, end in pieces:
@@ -112,7 +118,7 @@ class SelectiveCopying(Objective):
         start_low, start_high = self.start_delimiter_length
         end_low, end_high = self.end_delimiter_length
         span_low, span_high = self.span_length
-        places = min(len(tokens) // self._longest_piece, wanted + _SPARE_PLACES)
+        places = min(len(tokens) // self._max_piece_length, wanted + _SPARE_PLACES)
         runs = UniqueRuns(tokens, max(start_high, end_high))
         for _ in range(_PLACEMENTS):
             span_lengths = rng.integers(span_low, span_high + 1, places)
@@ -128,8 +134,8 @@ class SelectiveCopying(Objective):
             last = (gaps + room_ends - end_high).tolist()
             pieces = []
             for place in rng.permutation(places).tolist():
-                before = runs.shortest(first[place] - 1, -1, start_high)
-                after = runs.shortest(last[place], 1, end_high) if before else 0
+                before = runs.min_unique_length(first[place] - 1, -1, start_high)
+                after = runs.min_unique_length(last[place], 1, end_high) if before else 0
                 if not after:
                     continue
                 span, end_delimiter = first[place], last[place]

@@ -9,8 +9,10 @@ from jaxtyping import Int32
 from birdie_jax import vocabulary
 from birdie_jax.objectives.example import Example
 from birdie_jax.objectives.noise import NoisedObjective, noise_counts
+from birdie_jax.objectives.registry import register_objective
 
 
+@register_objective
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(NoisedObjective):
     """Context: marker, then the text with sentinels for spans; target: sentinel, span, ..., END."""
@@ -27,7 +29,7 @@ class SpanCorruption(NoisedObjective):
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:
-        """Make the example; the lengths of the spans, and of what lies between them, are random."""
+        """Make the example; the lengths of the spans, and of what is between them, are random."""
         noise = self.draw_noise(len(tokens), rng)
         spans = len(noise.sentinels)
         noise_lengths = noise.lengths[1::2]

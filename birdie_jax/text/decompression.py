@@ -79,7 +79,7 @@ def open_decompressed(path: Path) -> Iterator[tuple[BufferedIOBase, BufferedIOBa
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _decompress(suffix: str, file: BufferedIOBase) -> BufferedIOBase:
+def _decompress(suffix: str, file: io.BufferedReader) -> BufferedIOBase:
     if suffix == ".gz":
         return gzip.GzipFile(fileobj=file)
     if suffix == ".xz":

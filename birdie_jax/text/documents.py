@@ -67,10 +67,10 @@ def decode_utf8(contents: bytes, path: Path, place: str, offset: int = 0) -> str
     """Return UTF-8 `contents` as text.
 
     Args:
-        contents: bytes of `path`.
-        path: named in the error.
-        place: where in the file, for people: `"line 3, "` or nothing.
-        offset: of `contents` within the (decompressed) file.
+        contents: the bytes of `path`.
+        path: the file, named in the error.
+        place: the location within the file, for people: `"line 3, "` or nothing.
+        offset: the offset of `contents` within the (decompressed) file.
 
     Raises:
         DataError: not UTF-8; names the file, place, byte and offset.

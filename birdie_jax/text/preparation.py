@@ -64,16 +64,16 @@ def prepare(
         source_spec: see `open_source`.
         output: the folder; made if need be.
         tokenizer_model: a SentencePiece model to use as it is; empty to train one on the source.
-        tokenizer_type: `unigram` or `bpe`, the kind to train.
-        vocab_size: pieces to train.
-        sample_bytes: bytes of text to train on.
-        text_field: field of JSON lines and Parquet that holds the text.
+        tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`.
+        vocab_size: the number of pieces to train.
+        sample_bytes: the bytes of text to train on.
+        text_field: the field of JSON lines and Parquet that has the text.
         record_tokens: a longer document becomes several records of near-equal size.
         shard_tokens: a training shard is closed when it has this many tokens; a stopped preparation loses
             no more than this.
-        validation_fraction: expected share of documents, more than 0 and less than 1, for validation.
+        validation_fraction: the expected share of documents, more than 0 and less than 1, for validation.
         workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
-        seed: of the tokenizer's sample.
+        seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
         wait: whether to wait for another process that is preparing the same folder, or to refuse.
 

@@ -22,8 +22,8 @@ class Source:
     """Files of documents, in an order that depends on their names alone.
 
     Attributes:
-        spec: what the user asked for.
-        text_field: the field of JSON lines and Parquet that holds the text.
+        spec: the source as the user named it.
+        text_field: the field of JSON lines and Parquet that has the text.
         files: the files, sorted by path.
         sizes: bytes of each file, as stored.
     """

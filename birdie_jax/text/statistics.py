@@ -1,4 +1,4 @@
-"""Figures of a prepared text that a model's loss can be held against."""
+"""Figures of a prepared text that a model's loss can be compared with."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def unigram_entropy(text: TokenShards, max_tokens: int = 1 << 22) -> float:
     taken from records spread evenly over the text.
     """
     stride = max(1, text.num_tokens // max_tokens)
-    counts = np.zeros(text.manifest.tokenizer.vocab_size, np.int64)
+    counts = np.zeros(text.vocab_size, np.int64)
     for number in range(0, len(text), stride):
         counts += np.bincount(text[number].tokens, minlength=len(counts))
     shares = counts[counts > 0] / counts.sum()

@@ -30,6 +30,7 @@ class TokenShards:
         directory: the prepared folder.
         split: `train` or `validation`.
         manifest: what the folder holds.
+        vocab_size: the padded vocabulary of the tokenizer that made the shards.
         num_tokens: the number of tokens of the split.
         num_documents: the number of documents of the split.
         max_record_tokens: the number of tokens in the longest record of the split.
@@ -68,6 +69,7 @@ class TokenShards:
             raise DataError(f"{path}: the {split} split has no shards")
         for shard in shards:
             check_size(self.directory / shard.name, shard.bytes)
+        self.vocab_size = self.manifest.tokenizer.vocab_size
         self.num_tokens = self.manifest.tokens(split)
         self.num_documents = self.manifest.documents(split)
         self.max_record_tokens = max(shard.max_record_tokens for shard in shards)

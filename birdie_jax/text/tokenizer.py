@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import sentencepiece
@@ -126,7 +127,8 @@ class Tokenizer:
     def _decode_run(self, ids: Integer[np.ndarray, " tokens"]) -> str:
         if ids[0] < NUM_SPECIAL_TOKENS:
             return "".join(special_token_name(int(token)) for token in ids)
-        return self._processor.decode((ids - NUM_SPECIAL_TOKENS).astype(np.int32))
+        # Annotated as a sequence in sentencepiece, which takes an array as it is.
+        return self._processor.decode(cast(Sequence[int], (ids - NUM_SPECIAL_TOKENS).astype(np.int32)))
 
     def save(self, path: str | Path) -> None:
         """Write the model to `path` in one step.

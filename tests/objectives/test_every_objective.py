@@ -154,7 +154,7 @@ def test_example_follows_its_format_and_fits(objective, document, seed, length, 
     np.testing.assert_array_equal(made.context, again.context)
     np.testing.assert_array_equal(made.target, again.target)
 
-    count = objective.take(len(document), np.random.default_rng(seed), length)
+    count = objective.draw_length(len(document), np.random.default_rng(seed), length)
     assert objective.minimum_tokens <= count <= min(len(document), limit, objective.max_length or limit)
     text = document[:count].tolist()
     ended = ends_document and count == len(document)
@@ -196,17 +196,17 @@ def test_text_limit_is_the_greatest(objective, length):
 def test_length_is_drawn_from_the_whole_range(name):
     objective = make_objective(name, min_length=120, max_length=130)
     rng = np.random.default_rng(0)
-    assert {objective.take(500, rng, 2048) for _ in range(300)} == set(range(120, 131))
-    assert {objective.take(125, rng, 2048) for _ in range(300)} == set(range(120, 126))
+    assert {objective.draw_length(500, rng, 2048) for _ in range(300)} == set(range(120, 131))
+    assert {objective.draw_length(125, rng, 2048) for _ in range(300)} == set(range(120, 126))
 
 
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm", "span_corruption", "fill_in_the_middle"])
 def test_length_is_the_most_that_is_allowed(name):
     objective = make_objective(name, min_length=20, max_length=130)
     rng = np.random.default_rng(0)
-    assert objective.take(500, rng, 2048) == 130
-    assert objective.take(77, rng, 2048) == 77
-    assert objective.take(500, rng, 100) == objective.text_limit(100) < 100
+    assert objective.draw_length(500, rng, 2048) == 130
+    assert objective.draw_length(77, rng, 2048) == 77
+    assert objective.draw_length(500, rng, 100) == objective.text_limit(100) < 100
 
 
 def test_end_is_only_written_where_the_whole_document_was_read():

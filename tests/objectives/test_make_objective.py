@@ -8,8 +8,8 @@ import pytest
 from birdie_jax.objectives import OBJECTIVES, make_objective
 
 NAMES = (
-    "causal_lm, prefix_lm, span_corruption, full_span_corruption, full_span_corruption_deshuffling, "
-    "deshuffling, copying, selective_copying, fill_in_the_middle"
+    "causal_lm, copying, deshuffling, fill_in_the_middle, full_span_corruption, "
+    "full_span_corruption_deshuffling, prefix_lm, selective_copying, span_corruption"
 )
 PAIR = "a pair (low, high) of integers with 1 <= low <= high"
 
@@ -23,76 +23,80 @@ PAIR = "a pair (low, high) of integers with 1 <= low <= high"
             {"rate": 0.5},
             "copying: parameter 'rate' is unknown; allowed: marker, max_length, min_length",
         ),
-        ("copying", {"marker": 256}, "copying: marker = 256; allowed: None or a special id, 1..255"),
-        ("copying", {"marker": 0}, "copying: marker = 0; allowed: None or a special id, 1..255"),
-        ("copying", {"marker": "[C]"}, "copying: marker = '[C]'; allowed: an integer or None"),
+        ("copying", {"marker": 256}, "copying: marker: found 256; allowed: None or a special id, 1..255"),
+        ("copying", {"marker": 0}, "copying: marker: found 0; allowed: None or a special id, 1..255"),
+        ("copying", {"marker": "[C]"}, "copying: marker: found '[C]' (str); allowed: int or None"),
         (
             "causal_lm",
             {"marker": 24},
-            "causal_lm: marker = 24; allowed: None, because its context is empty",
+            "causal_lm: marker: found 24; allowed: None, because its context is empty",
         ),
-        ("copying", {"min_length": 0}, "copying: min_length = 0; allowed: an integer of at least 1"),
-        ("copying", {"min_length": True}, "copying: min_length = True; allowed: an integer"),
-        ("copying", {"max_length": 9.5}, "copying: max_length = 9.5; allowed: an integer or None"),
+        ("copying", {"min_length": 0}, "copying: min_length: found 0; allowed: an integer of at least 1"),
+        ("copying", {"min_length": True}, "copying: min_length: found True (bool); allowed: int"),
+        ("copying", {"max_length": 9.5}, "copying: max_length: found 9.5 (float); allowed: int or None"),
         (
             "copying",
             {"min_length": 9, "max_length": 8},
-            "copying: max_length = 8; allowed: None or at least 9, the fewest tokens it can use",
+            "copying: max_length: found 8; allowed: None or at least 9, the fewest tokens it can use",
         ),
         (
             "selective_copying",
             {"max_length": 100},
-            "selective_copying: max_length = 100; allowed: None or at least 112, the fewest tokens it can "
-            "use",
+            "selective_copying: max_length: found 100; allowed: None or at least 112, the fewest tokens it "
+            "can use",
         ),
         (
             "span_corruption",
             {"rate": 1.5},
-            "span_corruption: rate = 1.5; allowed: a number above 0 and below 1",
+            "span_corruption: rate: found 1.5; allowed: a number above 0 and below 1",
         ),
         (
             "full_span_corruption",
             {"rate": float("nan")},
-            "full_span_corruption: rate = nan; allowed: a number above 0 and below 1",
+            "full_span_corruption: rate: found nan; allowed: a finite number",
         ),
         (
             "full_span_corruption_deshuffling",
             {"mean_span": 0.5},
-            "full_span_corruption_deshuffling: mean_span = 0.5; allowed: a number of at least 1",
+            "full_span_corruption_deshuffling: mean_span: found 0.5; allowed: a number of at least 1",
         ),
         (
             "deshuffling",
             {"rate": 1.01},
-            "deshuffling: rate = 1.01; allowed: a number above 0 and at most 1",
+            "deshuffling: rate: found 1.01; allowed: a number above 0 and at most 1",
         ),
-        ("deshuffling", {"rate": "1"}, "deshuffling: rate = '1'; allowed: a number"),
-        ("selective_copying", {"spans": 0}, f"selective_copying: spans = (0, 0); allowed: {PAIR}"),
-        ("selective_copying", {"spans": [3, 2]}, f"selective_copying: spans = (3, 2); allowed: {PAIR}"),
+        ("deshuffling", {"rate": "1"}, "deshuffling: rate: found '1' (str); allowed: float"),
+        ("selective_copying", {"spans": 0}, f"selective_copying: spans: found (0, 0); allowed: {PAIR}"),
+        (
+            "selective_copying",
+            {"spans": [3, 2]},
+            f"selective_copying: spans: found (3, 2); allowed: {PAIR}",
+        ),
         (
             "selective_copying",
             {"spans": 2.0},
-            "selective_copying: spans = 2.0; allowed: an integer or [an integer, an integer]",
+            "selective_copying: spans: found 2.0 (float); allowed: int or [int, int]",
         ),
         (
             "selective_copying",
             {"span_length": 8},
-            "selective_copying: span_length = 8; allowed: [an integer, an integer]",
+            "selective_copying: span_length: found 8 (int); allowed: [int, int]",
         ),
         (
             "selective_copying",
             {"query_first": "yes"},
-            "selective_copying: query_first = 'yes'; allowed: True or False",
+            "selective_copying: query_first: found 'yes' (str); allowed: bool",
         ),
         (
             "prefix_lm",
             {"prefix_fraction": [0.5, 1.5]},
-            "prefix_lm: prefix_fraction = (0.5, 1.5); allowed: a pair (low, high) of numbers with "
+            "prefix_lm: prefix_fraction: found (0.5, 1.5); allowed: a pair (low, high) of numbers with "
             "0 <= low <= high <= 1",
         ),
         (
             "fill_in_the_middle",
             {"suffix_first_rate": -0.1},
-            "fill_in_the_middle: suffix_first_rate = -0.1; allowed: a number from 0 to 1",
+            "fill_in_the_middle: suffix_first_rate: found -0.1; allowed: a number from 0 to 1",
         ),
     ],
 )

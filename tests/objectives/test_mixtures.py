@@ -97,8 +97,8 @@ def test_own_arms():
 
 COPYING = {"objective": "copying"}
 OBJECTIVE_NAMES = (
-    "causal_lm, prefix_lm, span_corruption, full_span_corruption, full_span_corruption_deshuffling, "
-    "deshuffling, copying, selective_copying, fill_in_the_middle"
+    "causal_lm, copying, deshuffling, fill_in_the_middle, full_span_corruption, "
+    "full_span_corruption_deshuffling, prefix_lm, selective_copying, span_corruption"
 )
 
 
@@ -106,7 +106,7 @@ OBJECTIVE_NAMES = (
     ("arms", "message"),
     [
         ({}, "mixture: it has no arms; allowed: at least one"),
-        ({"a": {}}, f"arm 'a': objective = None; allowed: {OBJECTIVE_NAMES}"),
+        ({"a": {}}, f"arm 'a': objective: found None; allowed: {OBJECTIVE_NAMES}"),
         ({"a": 3}, "arm 'a': 3; allowed: a mapping with the field objective"),
         (
             {"a": {"objective": "copy"}},
@@ -114,21 +114,24 @@ OBJECTIVE_NAMES = (
         ),
         (
             {"a": {"objective": "span_corruption", "rate": 1.2}},
-            "arm 'a': span_corruption: rate = 1.2; allowed: a number above 0 and below 1",
+            "arm 'a': span_corruption: rate: found 1.2; allowed: a number above 0 and below 1",
         ),
         (
             {"a": {**COPYING, "rats": 1}},
             "arm 'a': copying: parameter 'rats' is unknown; allowed: marker, max_length, min_length",
         ),
-        ({"a/b": COPYING}, "arm 'a/b': name = 'a/b'; allowed: letters, digits, underscores"),
+        ({"a/b": COPYING}, "arm 'a/b': name: found 'a/b'; allowed: letters, digits, underscores"),
         (
             {"a": {**COPYING, "group": "x y"}},
-            "arm 'a': group = 'x y'; allowed: letters, digits, underscores",
+            "arm 'a': group: found 'x y'; allowed: letters, digits, underscores",
         ),
-        ({"a": {**COPYING, "weight": -1}}, "arm 'a': weight = -1; allowed: a finite number of at least 0"),
+        (
+            {"a": {**COPYING, "weight": -1}},
+            "arm 'a': weight: found -1; allowed: a finite number of at least 0",
+        ),
         (
             {"a": {**COPYING, "weight": float("inf")}},
-            "arm 'a': weight = inf; allowed: a finite number of at least 0",
+            "arm 'a': weight: found inf; allowed: a finite number of at least 0",
         ),
         (
             {"a": {**COPYING, "weight": 0}},
@@ -151,6 +154,6 @@ def test_errors_of_mixtures():
         ValueError, match=r"^mixture 'bird' is unknown; allowed: causal_lm, ul2, bfr, pt5, "
     ):
         make_mixture("bird", 2048)
-    message = r"^mixture 'ul2': length = 3; allowed: a length that at least one of its arms fits$"
+    message = r"^mixture 'ul2': length: found 3; allowed: a length that at least one of its arms fits$"
     with pytest.raises(ValueError, match=message):
         make_mixture("ul2", 3)

@@ -34,7 +34,7 @@ def test_unknown_mixture():
 @pytest.mark.parametrize(
     ("arms", "parts"),
     [
-        ({"a": {"weight": 1.0}}, ("config.objectives.arms: arm 'a': objective = None", "causal_lm")),
+        ({"a": {"weight": 1.0}}, ("config.objectives.arms: arm 'a': objective: found None", "causal_lm")),
         (
             {"a": {"objective": "deshuffling", "rate": 1.5}},
             ("config.objectives.arms: arm 'a'", "rate", "1.5"),

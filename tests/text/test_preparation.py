@@ -267,6 +267,6 @@ class _Suicidal(Tokenization):
 
 
 def _block(texts):
-    from birdie_jax.text.tokenization import Block
+    from birdie_jax.text.tokenization import DocumentBlock
 
-    return Block(texts, [None] * len(texts))
+    return DocumentBlock(texts, [None] * len(texts))

@@ -16,7 +16,7 @@ def clock(monkeypatch):
 
 def test_plain_lines_now_and_then(capsys, clock):
     with PreparationProgress(10_000_000, enabled=True) as progress:
-        progress.begin("token shards", done_bytes=2_000_000, tokens=1_000)
+        progress.start_stage("token shards", done_bytes=2_000_000, tokens=1_000)
         for seconds in range(1, 101):
             clock[0] = 100.0 + seconds
             progress.update(2_000_000 + 10_000 * seconds, seconds, 1_000 + 500 * seconds)
@@ -32,7 +32,7 @@ def test_plain_lines_now_and_then(capsys, clock):
 
 def test_silent_where_not_wanted(capsys, clock):
     with PreparationProgress(100, enabled=False) as progress:
-        progress.begin("token shards")
+        progress.start_stage("token shards")
         clock[0] += 1000
         progress.update(50, 1, 10)
     captured = capsys.readouterr()
@@ -44,8 +44,8 @@ def test_bar_on_a_terminal(monkeypatch):
     terminal = rich.console.Console(file=written, force_terminal=True, width=160)
     monkeypatch.setattr(progress_module.rich.console, "Console", lambda **_: terminal)
     with PreparationProgress(2_000_000, enabled=True) as progress:
-        progress.begin("tokenizer")
-        progress.begin("token shards")
+        progress.start_stage("tokenizer")
+        progress.start_stage("token shards")
         progress.update(1_000_000, 1_234, 56_789)
     shown = written.getvalue()
     assert "token shards" in shown
