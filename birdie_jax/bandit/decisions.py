@@ -111,6 +111,9 @@ def propose(state: BanditState) -> BanditState:
     """Choose the mixture that is in force until the next observation, and record it in the history.
 
     Called twice at one observation it gives the same.
+
+    Args:
+        state: the bandit after `observe`.
     """
     state = state.replace(mixture=find_policy(state.config.policy).propose(state))
     return state.replace(actions=state.actions.at[current_row(state)].set(state.mixture))

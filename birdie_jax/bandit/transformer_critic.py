@@ -40,7 +40,12 @@ class RewardHead(nn.Module):
 
 
 class KeysAndValues(NamedTuple):
-    """What one attention layer keeps of a history, heads split."""
+    """What one attention layer keeps of a history.
+
+    Attributes:
+        keys: the keys of each step, by head.
+        values: the values of each step, by head.
+    """
 
     keys: Float[Array, "length heads width"]
     values: Float[Array, "length heads width"]

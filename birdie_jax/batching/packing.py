@@ -22,6 +22,10 @@ def layout_example(example: Example, start_id: int = START) -> Batch:
     Context [4, 5, 6] and target [7, 8, 9] give tokens [4, 5, 6, 1, 7, 8], and labels 7, 8, 9 on the last
     three positions.
 
+    Args:
+        example: context, target and arm.
+        start_id: the token between context and target.
+
     Returns:
         A Batch of arrays of shape [length], length = len(context) + len(target).
 

@@ -38,7 +38,12 @@ class Document(NamedTuple):
 
 
 class ReadDocument(NamedTuple):
-    """A document and the bytes of its file, as stored, that had been read when it was given."""
+    """A document, and how far its file has been read.
+
+    Attributes:
+        document: the document.
+        bytes_read: the bytes of its file, as stored, that had been read when it was given.
+    """
 
     document: Document
     bytes_read: int

@@ -55,7 +55,13 @@ class PreparationSettings:
 
 @dataclass(frozen=True)
 class TokenizerIdentity:
-    """Which tokenizer made the shards: the model's SHA-256, its pieces, and the padded vocabulary."""
+    """Which tokenizer made the shards.
+
+    Attributes:
+        sha256: the SHA-256 of the SentencePiece model.
+        num_pieces: the number of its pieces.
+        vocab_size: the number of rows of an embedding table for it: pieces and special tokens, padded.
+    """
 
     sha256: str
     num_pieces: int

@@ -20,7 +20,13 @@ _BLOCKS_IN_FLIGHT_PER_WORKER = 3
 
 
 class TokenizedRecord(NamedTuple):
-    """A record ready to be written: its bytes, its number of tokens, whether it ends its document."""
+    """A record ready to be written.
+
+    Attributes:
+        payload: the bytes of the record.
+        tokens: the number of its tokens.
+        ends_document: whether it is the last record of its document.
+    """
 
     payload: bytes
     tokens: int
@@ -28,7 +34,12 @@ class TokenizedRecord(NamedTuple):
 
 
 class TokenizedDocument(NamedTuple):
-    """A document's split and records; no records where the tokenizer finds nothing in the text."""
+    """A document as records.
+
+    Attributes:
+        split: the split that the document belongs to.
+        records: the records; none where the tokenizer finds nothing in the text.
+    """
 
     split: str
     records: tuple[TokenizedRecord, ...]
