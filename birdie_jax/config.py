@@ -6,8 +6,6 @@ ConfigDict; `parse_config` checks it and gives the rest of the program plain, im
 """
 
 import dataclasses
-import math
-import types
 import typing
 from typing import Any
 
@@ -29,6 +27,7 @@ from birdie_jax.config_sections import (
     TrainConfig,
 )
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
+from birdie_jax.storage import file_key, parse_typed
 
 __all__ = [
     "BanditConfig",
@@ -71,10 +70,9 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _section_to_dict(section: Any) -> dict[str, Any]:
-    # `from` is a word of Python: its attribute is `from_`.
     values = {
-        name.removesuffix("_"): _section_to_dict(value) if dataclasses.is_dataclass(value) else value
-        for name, value in ((f.name, getattr(section, f.name)) for f in dataclasses.fields(section))
+        file_key(field): _section_to_dict(value) if dataclasses.is_dataclass(value) else value
+        for field, value in ((f, getattr(section, f.name)) for f in dataclasses.fields(section))
     }
     if isinstance(section, ModelConfig):
         del values["sections"]
@@ -85,7 +83,7 @@ def _section_to_dict(section: Any) -> dict[str, Any]:
 def _fields_of(section: type) -> dict[str, Any]:
     """Return the type of each field of a section; that of a model has the mixers' sections as well."""
     hints = typing.get_type_hints(section)
-    fields = {field.name.removesuffix("_"): hints[field.name] for field in dataclasses.fields(section)}
+    fields = {file_key(field): hints[field.name] for field in dataclasses.fields(section)}
     if section is ModelConfig:
         del fields["sections"]
         fields |= {kind.section: kind for kind in mixer_sections()}
@@ -113,7 +111,7 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
     if section is ModelConfig:
         mixers = [parsed.pop(kind.section) for kind in mixer_sections()]
         parsed["sections"] = tuple(mixer for mixer in mixers if mixer != type(mixer)())
-    attributes = {field.name.removesuffix("_"): field.name for field in dataclasses.fields(section)}
+    attributes = {file_key(field): field.name for field in dataclasses.fields(section)}
     return section(**{attributes[name]: value for name, value in parsed.items()})
 
 
@@ -125,19 +123,8 @@ def _homonyms(fields: dict[str, Any], name: str, path: str) -> str:
 
 
 def _parse_value(hint: Any, value: Any, where: str) -> Any:
-    if isinstance(hint, types.GenericAlias):
-        if isinstance(value, ml_collections.ConfigDict):
-            value = value.to_dict()
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where}: found {value!r}; allowed: a section with fields")
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"{where}: found {value!r} ({type(value).__name__}); allowed: {hint.__name__}")
-    if hint is float and not math.isfinite(value):
-        raise ConfigError(f"{where}: found {value!r}; allowed: a finite number")
-    return value
+    plain = value.to_dict() if isinstance(value, ml_collections.ConfigDict) else value
+    return parse_typed(hint, plain, where, ConfigError)
 
 
 def _check(config: Config) -> None:

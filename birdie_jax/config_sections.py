@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from birdie_jax.storage import FILE_KEY
+
 Require = Callable[[bool, str, str], None]
 """(condition, field, allowed) -> refuse the configuration, naming the field, unless the condition holds."""
 
@@ -331,7 +333,8 @@ class InitConfig:
             names; empty = all parameters start at random.
     """
 
-    from_: str = ""
+    # `from` is a word of Python.
+    from_: str = field(default="", metadata={FILE_KEY: "from"})
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ class Watch:
     def _end(self, message: str) -> NoReturn:
         with self._ending:
             number = self.processes.index
-            path = self._workdir.stacks / f"process_{number}.txt"
+            path = self._workdir.stacks_of(number)
             try:
                 path.parent.mkdir(exist_ok=True)
                 with path.open("w") as file:

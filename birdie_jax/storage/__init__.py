@@ -9,13 +9,14 @@ from birdie_jax.storage.files import (
     write_json,
     write_whole,
 )
-from birdie_jax.storage.typed import FILE_KEY, describe_type, parse_typed, to_plain
+from birdie_jax.storage.typed import FILE_KEY, describe_type, file_key, parse_typed, to_plain
 
 __all__ = [
     "FILE_KEY",
     "PARTIAL_SUFFIX",
     "create_whole",
     "describe_type",
+    "file_key",
     "is_remote",
     "parse_typed",
     "publish",

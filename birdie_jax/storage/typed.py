@@ -70,7 +70,7 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
 def to_plain(value: Any) -> Any:
     """Return dataclasses as dicts and tuples as lists, for JSON: what `parse_typed` reads back."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {_file_key(field): to_plain(getattr(value, field.name)) for field in fields(value)}
+        return {file_key(field): to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -101,7 +101,7 @@ def describe_type(kind: Any) -> str:
 def _parse_dataclass(kind: type, value: Any, where: str, error: Refuse) -> Any:
     if not isinstance(value, Mapping):
         raise error(f"{where}: found {value!r}; allowed: a section with fields")
-    known = {_file_key(field): field.name for field in fields(typing.cast(Any, kind))}
+    known = {file_key(field): field.name for field in fields(typing.cast(Any, kind))}
     for key in value:
         if key not in known:
             raise error(f"{where}.{key}: unknown field; allowed: {', '.join(known)}")
@@ -161,7 +161,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _file_key(field: Field) -> str:
+def file_key(field: Field) -> str:
+    """Return the name of a dataclass field in files."""
     return field.metadata.get(FILE_KEY, field.name)
 
 

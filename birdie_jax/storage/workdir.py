@@ -96,6 +96,10 @@ class Workdir:
         """The folder of the stacks that processes dumped when one was lost or hung."""
         return self.root / "stacks"
 
+    def stacks_of(self, process: int) -> epath.Path:
+        """Return the file of the stacks that a process dumped."""
+        return self.stacks / f"process_{process}.txt"
+
     @property
     def lease(self) -> epath.Path:
         """Who trains here at the moment, JSON; see `lease.py`."""
