@@ -1,5 +1,6 @@
 """The start of every command: flags are parsed, and an error in them is printed as one line."""
 
+import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,9 @@ def start(verb: str, main: Callable[[list[str]], None]) -> None:
     def parse(arguments: Sequence[str]) -> list[str]:
         try:
             check_overrides(arguments)
-            return flags.FLAGS(list(arguments))
+            # ml_collections reads the arguments of the program itself.
+            sys.argv[:] = subscript_keywords(arguments)
+            return flags.FLAGS(list(sys.argv))
         except (flags.Error, ConfigError, AttributeError, TypeError, ValueError) as error:
             # A config file runs while flags are parsed; its error arrives as text with a traceback.
             message = str(error)
@@ -34,6 +37,23 @@ def start(verb: str, main: Callable[[list[str]], None]) -> None:
             sys.exit(f"birdie_jax.{verb}: {message} (--help lists the flags)")
 
     app.run(main, flags_parser=parse)
+
+
+def subscript_keywords(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--config.init.from` written as `--config.init["from"]`.
+
+    ml_collections reads the path of a field as Python, where `from` is a keyword and cannot be a name.
+    """
+
+    def written(argument: str) -> str:
+        if not argument.startswith(_OVERRIDE):
+            return argument
+        path, equals, value = argument.partition("=")
+        first, *parts = path.split(".")
+        names = [f'["{part}"]' if keyword.iskeyword(part) else f".{part}" for part in parts]
+        return first + "".join(names) + equals + value
+
+    return [written(argument) for argument in arguments]
 
 
 def cache_folder() -> Path:

@@ -330,7 +330,8 @@ class InitConfig:
     Attributes:
         from_: `init.from`: the workdir of another run, the folder of one of its checkpoints
             (`<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are taken by their
-            names; empty = all parameters start at random.
+            names; empty = all parameters start at random. In a configuration file, where `from` cannot be
+            a name: `config.init["from"] = "runs/other"`.
     """
 
     # `from` is a word of Python.

@@ -5,6 +5,7 @@ import dataclasses
 import ml_collections
 import pytest
 
+from birdie_jax.command_line import subscript_keywords
 from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
 from birdie_jax.models.hawk import HawkConfig
 
@@ -225,3 +226,17 @@ def test_samples_are_as_far_apart_as_the_model_s_own_convolution_reaches(name, c
     config.model.hawk.conv_width = conv_width
     config.batching.spacing = spacing
     assert parse_config(config).batching.spacing == spacing
+
+
+def test_a_keyword_of_python_can_be_a_field_on_the_command_line():
+    given = [
+        "train",
+        "--config=a.py",
+        "--config.init.from=runs/a.b=c",
+        "--config.seed=3",
+        "--config.init.from",
+    ]
+    assert subscript_keywords(given) == [
+        *("train", "--config=a.py", '--config.init["from"]=runs/a.b=c', "--config.seed=3"),
+        '--config.init["from"]',
+    ]

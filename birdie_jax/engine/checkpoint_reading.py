@@ -215,6 +215,8 @@ def _load_arrays(
     folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, SavedArray]
 ) -> dict[str, jax.Array]:
     """Read some arrays of the state onto their shardings."""
+    if not wanted:
+        return {}
     try:
         return _guarded(folder, lambda: _read_on_devices(folder / STATE, wanted))
     except DamagedError as error:
@@ -244,6 +246,8 @@ def _read_on_devices(item: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> 
 
 
 def _read_on_host(item: Path, names: list[str]) -> dict[str, np.ndarray]:
+    if not names:
+        return {}
     tree = nested(dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray)))
     loaded: Any = ocp.PyTreeCheckpointHandler().restore(
         epath.Path(item), args=ocp.args.PyTreeRestore(restore_args=tree)

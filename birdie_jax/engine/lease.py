@@ -76,7 +76,7 @@ class Lease:
     ) -> None:
         self._over.set()
         self._thread.join()
-        with _only_one(self._path):
+        with contextlib.suppress(FileNotFoundError), _only_one(self._path):
             holder = _read(self._path)
             if holder is not None and holder.get("token") == self._record["token"]:
                 self._path.unlink(missing_ok=True)

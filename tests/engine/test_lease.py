@@ -100,3 +100,32 @@ def test_a_holder_notices_that_it_lost_the_workdir(tmp_path, monkeypatch, what):
                 time.sleep(0.02)
     # What another trainer holds is left alone.
     assert workdir.lease.exists() == (what == "taken")
+
+
+def test_a_lease_that_cannot_be_read_is_told(workdir):
+    workdir.lease.mkdir()
+    message = r"lease\.json: who trains here cannot be read: Is a directory"
+    with pytest.raises(ConfigError, match=message), Lease(workdir):
+        pass
+
+
+def test_the_lease_of_whoever_took_over_is_left_alone(workdir):
+    with Lease(workdir):
+        record = json.loads(workdir.lease.read_text())
+        workdir.lease.write_text(json.dumps(record | {"token": "other"}))
+    assert json.loads(workdir.lease.read_text())["token"] == "other"
+
+
+def test_of_two_that_take_over_one_lease_one_trains(workdir):
+    """What each of the two has read is the dead holder's lease."""
+    leave_behind(workdir, process=2**22 + 1, started="1")
+    dead = json.loads(workdir.lease.read_text())
+    with Lease(workdir):
+        mine = json.loads(workdir.lease.read_text())
+        late = Lease(workdir)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            real, readings = lease._read, iter([dead])
+            monkeypatch.setattr(lease, "_read", lambda path: next(readings, None) or real(path))
+            with pytest.raises(ConfigError, match="is in use"), late:
+                pass
+        assert json.loads(workdir.lease.read_text())["token"] == mine["token"]

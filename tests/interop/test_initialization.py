@@ -1,17 +1,21 @@
 """`init.from`: parameters by name from a run, one of its checkpoints, or an export; all else is said."""
 
+import os
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.interop import write_model
-from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
-from tests.whole_runs import checkpoint_arrays, finish, train_command, write_corpus
+from tests.whole_runs import REPOSITORY, checkpoint_arrays, finish, train_command, write_corpus
 
 SHA256 = small_tokenizer().sha256
 
@@ -37,7 +41,7 @@ def test_every_kind_of_source_gives_what_was_saved(source, path, step):
     folder, saved = source
     target = abstract(micro_config())
     initial = read_initial_parameters(str(folder / path), target, SHA256)
-    params = initial.put_into(jax.tree.map(lambda leaf: np.zeros(leaf.shape), target))
+    params = initial.put_into(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), target))
     jax.tree.map(np.testing.assert_array_equal, params, saved[step])
     assert initial.origin.endswith(f"step {step}")
     assert (initial.left, initial.new) == ({}, {})
@@ -61,7 +65,7 @@ def test_what_does_not_fit_is_left_and_said(source, path):
 def test_what_a_larger_source_has_besides_is_said(source):
     folder, _ = source
     initial = read_initial_parameters(str(folder / "run"), abstract(micro_config(name="gated_ssm")), SHA256)
-    assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], this model has no such parameter")
+    assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], not in this model")
 
 
 def test_what_cannot_be_a_source(source, tmp_path):
@@ -69,11 +73,21 @@ def test_what_cannot_be_a_source(source, tmp_path):
     target = abstract(micro_config())
     with pytest.raises(ConfigError, match=r"init\.from: .* was trained with another tokenizer"):
         read_initial_parameters(str(folder / "run"), target, small_tokenizer(400).sha256)
-    with pytest.raises(ConfigError, match=r"which holds no checkpoint; allowed: the workdir of a run"):
-        read_initial_parameters(str(tmp_path), target, SHA256)
+    for absent in (tmp_path, folder / "run" / "checkpoints" / "00000007"):
+        with pytest.raises(ConfigError, match=r"which holds no checkpoint; allowed: the workdir of a run"):
+            check_source(str(absent), name_checkpoint=False)
     nothing = {"other": target["embedding"]}
     with pytest.raises(ConfigError, match="none of its parameters has name and shape"):
         read_initial_parameters(str(folder / "run"), nothing, SHA256)
+
+
+def test_a_source_is_checked_before_anything_is_read(source):
+    folder, _ = source
+    run, export = str(folder / "run"), str(folder / "export")
+    assert check_source(run, name_checkpoint=False) == run
+    assert check_source(run, name_checkpoint=True) == f"{run}/checkpoints/00000009"
+    assert check_source(f"{run}/checkpoints/00000005", name_checkpoint=True).endswith("/00000005")
+    assert check_source(export, name_checkpoint=True) == export
 
 
 @pytest.mark.slow
@@ -85,10 +99,17 @@ def test_a_run_starts_with_the_parameters_of_another(tmp_path):
     assert status == 0, output
     # No more than what rounding leaves of such a rate.
     slow = ("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=0.0")
-    command = train_command(second, corpus, *fixed, *slow, f"--config.init.from={first}", variant="fixed")
+    command = train_command(
+        second,
+        corpus,
+        *fixed,
+        *slow,
+        f"--config.init.from={os.path.relpath(first, REPOSITORY)}",
+        variant="fixed",
+    )
     status, output = finish(command)
     assert status == 0, output
-    assert f"init.from: {first} step 2: loaded" in output
+    assert re.search(r"init\.from: \.\./.*/first step 2: loaded", output), output
     found, wanted = checkpoint_arrays(second, 2), checkpoint_arrays(first, 2)
     params = [name for name in wanted if name.startswith("state/params/")]
     assert params
