@@ -256,7 +256,7 @@ class MeshConfig:
     """Devices along each axis; -1, for one axis at most, = all that are left.
 
     Attributes:
-        data: rows of the batch. Slices joined by a data-centre network lie along it, outermost.
+        data: rows of the batch. Slices joined by a data-centre network are its outermost parts.
         fsdp: rows of the batch, and the features axis of parameters and optimizer. 0 = left to the program:
             where `data` is -1, the smallest power of two with which parameters, gradients and optimizer
             take at most half of a device's memory (1 on CPUs); 1 where `data` is a number.
@@ -284,8 +284,9 @@ class TrainConfig:
         loss_chunk: sequence positions whose logits are held at a time.
         hooks: names of further hooks with commas between them, such as profiler_trace (three train steps
             for TensorBoard's profile plugin).
-        lost_seconds: of several processes, one that was not heard of for so long is lost: the others stop.
-        hung_seconds: likewise, one whose loop has come no further for so long hangs.
+        lost_seconds: the time after which one of several processes that has not been heard of is lost: the
+            others stop.
+        hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
     """
 
     num_steps: int = 32_000

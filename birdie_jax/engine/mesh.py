@@ -1,4 +1,4 @@
-"""The device mesh, whether a run fits it, and how batches and state lie on it."""
+"""The device mesh, whether a run fits it, and how batches and state are divided over it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
