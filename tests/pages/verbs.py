@@ -42,6 +42,8 @@ def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[Modu
         for flag in flags.FLAGS:
             # A value that a command leaves out is checked here by `whole`, in a program by `app.run`.
             flags.FLAGS[flag].required = False
+            validators = flags.FLAGS[flag].validators
+            flags.FLAGS[flag].validators = [one for one in validators if "None" not in one.message]
         check_overrides(arguments)
         # ml_collections finds the fields that are set there.
         with unittest.mock.patch.object(sys, "argv", [verb, *arguments]):

@@ -20,8 +20,8 @@ def test_state_bytes_are_those_of_a_shard():
         step=jnp.zeros((), jnp.int32),
         params={"a": array((8, 3), jnp.float32)},
         optimizer=[array((8, 3), jnp.float32), array((4,), jnp.bfloat16)],
-        bandit=jax.random.key(0),
+        sections={"bandit": jax.random.key(0)},
     )
     found = state_bytes(state)
     assert (found.parameters, found.optimizer) == (96, 104)
-    assert found.other == 4 + state.bandit.dtype.itemsize
+    assert found.other == 4 + state.sections["bandit"].dtype.itemsize
