@@ -13,4 +13,4 @@ export JAX_PLATFORMS=cpu
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-cache
 .venv/bin/basedpyright
-.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" "$@"
+.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile "$@"

@@ -1,6 +1,5 @@
 """A run of several real processes: the same as of one, and what becomes of it when one is struck."""
 
-import os
 import re
 import shutil
 import signal
@@ -14,7 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics, train_command, write_corpus
+from tests.whole_runs import (
+    REPOSITORY,
+    checkpoint_arrays,
+    metrics,
+    run_environment,
+    train_command,
+    write_corpus,
+)
 
 pytestmark = pytest.mark.slow
 STEPS = 12
@@ -48,11 +54,7 @@ class Job:
     """Processes of one run, and what each has printed."""
 
     def __init__(self, commands: list[list[str]], devices: int):
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices // len(commands)}",
-            "PYTHONUNBUFFERED": "1",
-        }
+        environment = run_environment(devices // len(commands)) | {"PYTHONUNBUFFERED": "1"}
         self.processes = [
             subprocess.Popen(
                 command,
