@@ -171,7 +171,8 @@ def critic_inputs(
 
 def decayed_parameters(critic: Critic) -> PyTree[bool]:
     """Return for each parameter of a critic whether it has weight decay, as its policy says."""
-    policies = collect_policies(critic, jnp.zeros((1, 2 * critic.arms)), jnp.zeros((), jnp.int32))
+    step = jax.ShapeDtypeStruct((1, 2 * critic.arms), jnp.float32)
+    policies = collect_policies(critic, step, jax.ShapeDtypeStruct((), jnp.int32))
     return jax.tree.map(lambda policy: policy.weight_decay, policies)
 
 

@@ -9,4 +9,4 @@ from birdie_jax.models.parameters import one_token_batch
 
 def parameter_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:
     """Return the tree of a model's parameters as `jax.ShapeDtypeStruct`s."""
-    return jax.eval_shape(model.init, jax.random.key(0), one_token_batch())["params"]
+    return jax.eval_shape(lambda: model.init(jax.random.key(0), one_token_batch()))["params"]

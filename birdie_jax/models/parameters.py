@@ -85,7 +85,7 @@ def parameter_policies(model: nn.Module) -> PyTree[ParameterPolicy]:
     Raises:
         ValueError: a parameter was not created by `parameter`.
     """
-    return collect_policies(model, one_token_batch())
+    return collect_policies(model, jax.eval_shape(one_token_batch))
 
 
 def collect_policies(module: nn.Module, *inputs: Any) -> PyTree[ParameterPolicy]:
@@ -93,13 +93,17 @@ def collect_policies(module: nn.Module, *inputs: Any) -> PyTree[ParameterPolicy]
 
     Args:
         module: any linen module; nothing of it is computed.
-        inputs: arguments with which it can be called.
+        inputs: arguments with which it can be called, or their shapes and types.
 
     Raises:
         ValueError: a parameter was not created by `parameter`.
     """
-    key = jax.random.key(0)
-    variables = jax.eval_shape(lambda: module.init(key, *inputs, mutable=["params", _POLICIES]))
+
+    def init(*inputs: Any) -> Any:
+        # The key is traced as well: devices of the mesh in force need not be there.
+        return module.init(jax.random.key(0), *inputs, mutable=["params", _POLICIES])
+
+    variables = jax.eval_shape(init, *inputs)
     recorded = variables.get(_POLICIES, {})
 
     def policy_of(path: tuple, _: Any) -> ParameterPolicy:
