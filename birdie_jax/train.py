@@ -31,7 +31,6 @@ from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
-from birdie_jax.reporting.page import write_report
 from birdie_jax.storage import is_remote
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
@@ -117,7 +116,10 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
                     "unigram_entropy": unigram_entropy(text.validation),
                 },
             )
-            print(f"report: {write_report(Path(workdir.root))}")
+            # What draws is large, and a run that is cut short never needs it.
+            from birdie_jax.reporting.page import write_report
+
+            print(f"report: {write_report(workdir.root)}")
     return outcome
 
 

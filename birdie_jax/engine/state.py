@@ -1,7 +1,8 @@
 """What a run carries from step to step, and what a step tells."""
 
+import typing
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.struct
 import numpy as np
@@ -10,6 +11,8 @@ from jaxtyping import Array, Int, PyTree
 from birdie_jax.array_types import Scalar
 
 
+# Neither is checked at runtime: JAX builds the same classes with shapes and shardings as leaves.
+@typing.no_type_check
 class TrainState(flax.struct.PyTreeNode):
     """Everything on the devices that a run carries from step to step, and that a checkpoint holds.
 
@@ -20,7 +23,7 @@ class TrainState(flax.struct.PyTreeNode):
         sections: for each hook that keeps arrays, by its name, those arrays.
     """
 
-    step: Int[Array, ""] | Any
+    step: Int[Array, ""]
     params: PyTree
     optimizer: PyTree
     sections: Mapping[str, PyTree]
@@ -30,6 +33,7 @@ class TrainState(flax.struct.PyTreeNode):
         return self.replace(sections={**self.sections, name: section})
 
 
+@typing.no_type_check
 class StepMetrics(flax.struct.PyTreeNode):
     """What a train step tells, all on the device until it is read.
 
@@ -41,11 +45,11 @@ class StepMetrics(flax.struct.PyTreeNode):
         sums: named sums over the batch, which add up over steps.
     """
 
-    loss: Scalar | Any
-    weight: Scalar | Any
-    grad_norm: Scalar | Any
-    tokens: Scalar | Any
-    sums: Mapping[str, Any]
+    loss: Scalar
+    weight: Scalar
+    grad_norm: Scalar
+    tokens: Scalar
+    sums: Mapping[str, Array]
 
 
 class StepTotals(NamedTuple):

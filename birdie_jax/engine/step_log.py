@@ -108,9 +108,8 @@ class StepLog:
         return {name: float(value) for name, value in summary.items()}
 
     def _divergence(self, step: int, metrics: StepMetrics) -> str:
-        parts = self._summarise(
-            StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), metrics.sums)
-        )
+        sums = {name: np.asarray(value) for name, value in metrics.sums.items()}
+        parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
         losses = [
             f"{name.removesuffix('/loss')} {value:.4g}"
             for name, value in parts.items()
