@@ -1,4 +1,4 @@
-"""A first run: a 2M-parameter Gated SSM+ learns the Python standard library under the Birdie procedure.
+"""A first run: a 1.1M-parameter Gated SSM+ learns the Python standard library under the Birdie procedure.
 
     python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny
 
