@@ -57,7 +57,7 @@ def test_a_process_that_was_killed_is_followed_at_once(workdir, caplog):
 def test_a_number_that_another_process_has_by_now_is_no_holder(workdir):
     leave_behind(workdir, process=os.getppid(), started="1")
     with Lease(workdir):
-        pass
+        assert json.loads(workdir.lease.read_text())["process"] == os.getpid()
 
 
 @pytest.mark.parametrize("contents", [None, "garbage", "[]"])
