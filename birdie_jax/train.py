@@ -194,6 +194,10 @@ def main(arguments: list[str]) -> None:
         limits = Limits(parsed.train.lost_seconds, parsed.train.hung_seconds)
         with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:
             outcome = run(parsed, workdir, watch)
+    except OSError as error:
+        steps = workdir.saved_steps()
+        good = f"step {steps[-1]}" if steps else "none"
+        sys.exit(f"birdie_jax.train: {error}. Last good checkpoint: {good}; the same command goes on from it")
     except _OWN_FAULTS as error:
         sys.exit(f"birdie_jax.train: {error}")
     if outcome.stopped_by:

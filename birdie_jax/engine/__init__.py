@@ -10,7 +10,7 @@ from birdie_jax.engine.checkpoint_format import CheckpointError
 from birdie_jax.engine.function_batches import FunctionBatches
 from birdie_jax.engine.loop import Outcome, train
 from birdie_jax.engine.mesh import mesh_of
-from birdie_jax.engine.protocols import Batches, Hook, HookCall, HookResult, Step
+from birdie_jax.engine.protocols import Batches, Hook, HookCall, HookResult, IdentifiedBatches, Step
 from birdie_jax.engine.sharded_step import LossFunction, ShardedStep, make_step, sections_of
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
 from birdie_jax.storage.workdir import Workdir
@@ -23,6 +23,7 @@ __all__ = [
     "Hook",
     "HookCall",
     "HookResult",
+    "IdentifiedBatches",
     "LossFunction",
     "Outcome",
     "ShardedStep",

@@ -24,12 +24,12 @@ def check_agreement(config: Mapping[str, Any], processes: Processes) -> None:
     own = json.dumps(config)
     first = processes.broadcast_from_first("config", lambda: own)
     changed = [
-        f"  config.{name}: process 0 has {theirs!r}, process {processes.index} has {ours!r}"
+        f"config.{name}: process 0 has {theirs!r}, process {processes.index} has {ours!r}"
         for name, theirs, ours in differences(flat(json.loads(first)), flat(json.loads(own)))
         if name not in _HOST_FIELDS
     ]
     if changed:
-        raise ConfigError("the processes of a run need one configuration:\n" + "\n".join(changed))
+        raise ConfigError(f"the processes of a run need one configuration: {'; '.join(changed)}")
 
 
 def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None:

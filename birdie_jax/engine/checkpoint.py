@@ -69,6 +69,7 @@ class Checkpoints:
 
     def __init__(self, workdir: Workdir, config: CheckpointConfig):
         """Open the folder, making it if need be."""
+        self._workdir = workdir
         self.directory = Path(workdir.checkpoints).resolve()
         self._damaged = Path(workdir.damaged_checkpoints).resolve()
         options = ocp.CheckpointManagerOptions(max_to_keep=config.keep, step_format_fixed_length=8)
@@ -81,14 +82,23 @@ class Checkpoints:
         self._pending: int | None = None
         self.last_good: int | None = None
 
-    def save(self, state: TrainState, position: PyTree[np.ndarray], step: int) -> None:
+    def save(
+        self, state: TrainState, position: PyTree[np.ndarray], step: int, data: str | None = None
+    ) -> None:
         """Copy everything off the devices, and write it while training goes on.
+
+        Args:
+            state: the train state.
+            position: the position of the batches.
+            step: the number of train steps done.
+            data: the identity of the data that the batches are made of; None where they have none.
 
         Raises:
             CheckpointError: an earlier checkpoint, or this one, could not be written.
             NotFinite: a parameter or the optimizer's state holds NaN or infinity; nothing was saved.
         """
-        self.check()
+        # Orbax would wait for it too, and blame its failure on this step.
+        self.wait()
         if not all_finite(state):
             raise NotFinite
         arrays, numbers = named_leaves(state_tree(state)), named_leaves(position)
@@ -103,7 +113,7 @@ class Checkpoints:
                     **{
                         STATE: ocp.args.StandardSave(nested(arrays)),
                         BATCHES: ocp.args.StandardSave(nested(numbers)),
-                        META: ocp.args.JsonSave(describe(step, described, sums)),
+                        META: ocp.args.JsonSave(describe(step, described, sums, data)),
                     }
                 ),
             )
@@ -127,14 +137,22 @@ class Checkpoints:
         self.last_good = self._manager.latest_step()
 
     def close(self) -> None:
-        """Release what orbax holds."""
-        self._manager.close()
+        """Wait for what is being written, and release what orbax holds.
+
+        Raises:
+            CheckpointError: a checkpoint that was being written has failed.
+        """
+        try:
+            self._manager.close()
+        except _WRITING_ERRORS as error:
+            raise self._write_failure(self._pending, error) from error
 
     def restore(
         self,
         abstract_state: TrainState,
         position: PyTree[np.ndarray],
         create_sections: Callable[[], Mapping[str, PyTree]],
+        data: str | None = None,
     ) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
@@ -146,16 +164,18 @@ class Checkpoints:
             position: a position of the shapes and types of the saved one.
             create_sections: () -> the hooks' sections before the first step; called if an array of one is
                 missing.
+            data: the identity of the data that the batches are made of; None where they have none.
 
         Raises:
             CheckpointError: there are checkpoints, and every one is damaged; or the newest undamaged one
-                has another structure or cannot be read, and everything is left where it is.
+                has another structure, was trained on other data or cannot be read, and everything is left
+                where it is.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         wanted = named_leaves(state_tree(abstract_state))
         for step in steps:
             try:
-                read = read_checkpoint(self._folder(step), wanted, named_leaves(position))
+                read = read_checkpoint(self._folder(step), wanted, named_leaves(position), data)
             except DamagedError as damage:
                 self._set_aside(step)
                 logging.error(
@@ -211,7 +231,8 @@ class Checkpoints:
 
     def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:
         free = shutil.disk_usage(self.directory).free
-        good = "none" if self.last_good is None else f"step {self.last_good}"
+        steps = self._workdir.saved_steps()
+        good = f"step {steps[-1]}" if steps else "none"
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({first_line}); "

@@ -4,7 +4,8 @@ A checkpoint is a folder `checkpoints/<step>` of three items, which orbax alone 
 
     state     params/..., optimizer/..., step, and one entry for each section, by the paths of the tree
     batches   the position of the batches' source
-    meta      JSON: format version, step, and shape, type and checksum of every array of the other two
+    meta      JSON: format version, step, shape, type and checksum of every array of the other two, and the
+              identity of the data that the batches are made of, where they have one
 
 The description carries a checksum of itself. So what was saved is known for certain, and can be told from
 what a failing disk gives back.
@@ -99,17 +100,33 @@ def nested(named: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def describe(step: int, named: Mapping[str, Any], sums: Mapping[str, int]) -> dict[str, Any]:
-    """Return the JSON of `meta` for arrays by name and their checksums."""
+def describe(
+    step: int, named: Mapping[str, Any], sums: Mapping[str, int], data: str | None = None
+) -> dict[str, Any]:
+    """Return the JSON of `meta` for arrays by name, their checksums, and the identity of the data."""
     arrays = {
         name: [list(leaf.shape), np.dtype(leaf.dtype).name, sums[name]] for name, leaf in named.items()
     }
     contents = {"format_version": FORMAT_VERSION, "step": step, "arrays": arrays}
+    if data is not None:
+        contents["data"] = data
     return {"contents": contents, "crc32": _crc32(contents)}
 
 
-def read_description(meta: Any) -> dict[str, SavedArray]:
-    """Return the arrays that `meta` describes, by name.
+class Description(NamedTuple):
+    """What a checkpoint says of itself.
+
+    Attributes:
+        arrays: what is known of each array, by its name.
+        data: the identity of the data that it was trained on, or None where it is not known.
+    """
+
+    arrays: dict[str, SavedArray]
+    data: str | None
+
+
+def read_description(meta: Any) -> Description:
+    """Return what `meta` says of the checkpoint.
 
     Raises:
         CheckpointError: it is of another format version.
@@ -128,10 +145,11 @@ def read_description(meta: Any) -> dict[str, SavedArray]:
         raise CheckpointError(
             f"its format version is {contents['format_version']}; this program reads {FORMAT_VERSION}"
         )
-    return {
+    arrays = {
         name: SavedArray(tuple(shape), dtype, checksum)
         for name, (shape, dtype, checksum) in contents["arrays"].items()
     }
+    return Description(arrays, contents.get("data"))
 
 
 @jax.jit

@@ -31,6 +31,7 @@ from birdie_jax.engine.checkpoint_format import (
     STATE,
     CheckpointError,
     DamagedError,
+    Description,
     SavedArray,
     host_checksums,
     named_checksums,
@@ -79,7 +80,10 @@ class ReadCheckpoint(NamedTuple):
 
 
 def read_checkpoint(
-    folder: Path, state: Mapping[str, jax.ShapeDtypeStruct], batches: Mapping[str, np.ndarray]
+    folder: Path,
+    state: Mapping[str, jax.ShapeDtypeStruct],
+    batches: Mapping[str, np.ndarray],
+    data: str | None = None,
 ) -> ReadCheckpoint:
     """Read and verify a checkpoint; all processes call this, and come to the same end.
 
@@ -88,14 +92,21 @@ def read_checkpoint(
         state: for each array of the train state its shape, type and sharding, by name. Those of `params`,
             `optimizer` and `step` have to be in the checkpoint, and no others.
         batches: for each array of the batches' position one of its shape and type, by name.
+        data: the identity of the data that the batches are made of; None where they have none.
 
     Raises:
         DamagedError: its bits are not those that were saved.
-        CheckpointError: it holds another structure, or the store or this machine fails.
+        CheckpointError: it holds another structure or was trained on other data, or the store or this
+            machine fails.
     """
 
     def load() -> tuple[ReadCheckpoint, dict[str, SavedArray]]:
-        saved = _description(folder)
+        saved, trained_on = _description(folder)
+        if None not in (data, trained_on) and data != trained_on:
+            raise CheckpointError(
+                f"{folder}: was trained on other data: it has the identity {trained_on}; the data that is "
+                f"given has {data}. Nothing was changed"
+            )
         wanted = {f"{STATE}/{name}": leaf for name, leaf in state.items()}
         wanted |= {f"{BATCHES}/{name}": leaf for name, leaf in batches.items()}
         check_structure(folder, saved, wanted)
@@ -133,7 +144,7 @@ def read_parameters(
     """
 
     def load() -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
-        saved = _description(folder)
+        saved = _description(folder).arrays
         if exactly:
             wanted = {f"{STATE}/{name}": leaf for name, leaf in params.items()}
             prefix = f"{STATE}/params/"
@@ -156,7 +167,7 @@ def saved_arrays(folder: Path) -> dict[str, SavedArray]:
     prefix = f"{STATE}/"
     return {
         name.removeprefix(prefix): array
-        for name, array in _description(folder).items()
+        for name, array in _description(folder).arrays.items()
         if name.startswith(prefix)
     }
 
@@ -261,7 +272,7 @@ def _at(tree: Any, name: str) -> Any:
     return tree
 
 
-def _description(folder: Path) -> dict[str, SavedArray]:
+def _description(folder: Path) -> Description:
     path = folder / META / "metadata"
     meta = _guarded(folder, lambda: json.loads(path.read_bytes()))
     try:

@@ -10,12 +10,13 @@ import jax
 from absl import logging
 
 from birdie_jax.config_sections import CheckpointConfig
+from birdie_jax.engine.background_errors import told_once
 from birdie_jax.engine.checkpoint import Checkpoints, NotFinite
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.metrics_file import MetricsFile
 from birdie_jax.engine.progress import Progress
-from birdie_jax.engine.protocols import Batches, Hook, Step
+from birdie_jax.engine.protocols import Batches, Hook, IdentifiedBatches, Step
 from birdie_jax.engine.run_hooks import HookRunner
 from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.step_log import StepLog, TrainingDiverged
@@ -108,12 +109,14 @@ def _train(  # noqa: PLR0917
     guards: _Guards,
 ) -> Outcome:
     num_steps, watch = cadence.num_steps, guards.watch
+    data = data_identity(batches)
     stop = StopRequest()
     shared_stop = SharedStop(step.mesh, stop)
     runner = HookRunner(hooks, num_steps, watch, shared_stop)
     with ExitStack() as opened:
         # First, and so left last: a signal while the rest is closed must not cut that short.
         opened.enter_context(stop)
+        opened.enter_context(told_once())
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
         state, position = restore_or_create(step, batches, checkpoints)
@@ -154,7 +157,8 @@ def _train(  # noqa: PLR0917
                     # What is saved has been seen to be finite.
                     write_summary(log.flush(), file, progress)
                     watch.heartbeat(done, "saving", compiles=saved == first_step)
-                    checkpoints.save(state, batches.gather(position), done)
+                    file.flush()
+                    checkpoints.save(state, batches.gather(position), done, data)
                     saved = done
                 checkpoints.check()
                 if guards.lease is not None:
@@ -163,7 +167,8 @@ def _train(  # noqa: PLR0917
             if done > saved:
                 write_summary(log.flush(), file, progress)
                 watch.heartbeat(done, "saving", compiles=saved == first_step)
-                checkpoints.save(state, batches.gather(position), done)
+                file.flush()
+                checkpoints.save(state, batches.gather(position), done, data)
             watch.heartbeat(done, "waiting for its checkpoint to be written")
             checkpoints.wait()
         except (TrainingDiverged, NotFinite) as diverged:
@@ -175,7 +180,8 @@ def _train(  # noqa: PLR0917
 def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) -> tuple[TrainState, object]:
     """Return state and position of the newest whole checkpoint, or those before the first step."""
     first_position = batches.first_position()
-    restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections)
+    data = data_identity(batches)
+    restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections, data)
     if restored is None:
         return step.create_state(), first_position
     for name in restored.filled:
@@ -183,6 +189,11 @@ def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) ->
     for name in restored.unused:
         logging.warning("%s: %s is known no more, and left out", checkpoints.directory, name)
     return restored.state, restored.position
+
+
+def data_identity(batches: Batches) -> str | None:
+    """Return the identity of the data that batches are made of, or None where they have none."""
+    return batches.identity if isinstance(batches, IdentifiedBatches) else None
 
 
 def write_summary(summary: dict[str, float] | None, file: MetricsFile, progress: Progress) -> None:

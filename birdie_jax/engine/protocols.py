@@ -37,6 +37,18 @@ class Batches(Protocol):
 
 
 @runtime_checkable
+class IdentifiedBatches(Batches, Protocol):
+    """`Batches` that know what they are made of: a run goes on with no other data than it began with.
+
+    Attributes:
+        identity: a hash of the data; equal for equal data, wherever it is.
+    """
+
+    @property
+    def identity(self) -> str: ...  # noqa: D102
+
+
+@runtime_checkable
 class Step(Protocol):
     """One optimizer step, compiled for a mesh.
 

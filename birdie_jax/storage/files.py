@@ -1,9 +1,11 @@
 """Writing a file so that a reader sees the old contents or the new ones, never a mixture."""
 
+import contextlib
 import errno
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,9 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
         return
     path = Path(path)
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-    temporary.write_bytes(contents)
-    publish(temporary, path)
+    with _naming(path):
+        temporary.write_bytes(contents)
+        publish(temporary, path)
 
 
 def create_whole(path: epath.PathLike, contents: bytes) -> bool:
@@ -74,8 +77,9 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
     try:
-        temporary.write_bytes(contents)
-        sync(temporary)
+        with _naming(path):
+            temporary.write_bytes(contents)
+            sync(temporary)
         os.link(temporary, path)
     except FileExistsError:
         return False
@@ -98,6 +102,17 @@ def _create_exclusively(path: Path, contents: bytes) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors of the system name the file: those of a full disk name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:

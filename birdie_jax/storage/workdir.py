@@ -57,6 +57,11 @@ class Workdir:
         return self.root / "tokenizer.model"
 
     @property
+    def text(self) -> epath.Path:
+        """The identity of the text that the run is trained on, JSON."""
+        return self.root / "text.json"
+
+    @property
     def arms(self) -> epath.Path:
         """The objective arms of the run with an example of each, JSON; only of a run that has arms."""
         return self.root / "arms.json"
@@ -110,13 +115,22 @@ class Workdir:
         return self.root / f".sharing-probe-{token}"
 
     def make(self) -> None:
-        """Make the folder.
+        """Make the folder, and check that what it holds already is of the right kinds.
 
         Raises:
-            ConfigError: it cannot be made.
+            ConfigError: it cannot be made, or has a file in the place of a folder or the reverse.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            for folder in (self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks):
+                if folder.exists() and not folder.is_dir():
+                    raise ConfigError(f"{folder}: is a file; allowed: a folder, or nothing")
+            for file in (
+                *(self.config, self.tokenizer, self.text, self.arms),
+                *(self.metrics, self.summary, self.report, self.lease),
+            ):
+                if file.is_dir():
+                    raise ConfigError(f"{file}: is a folder; allowed: a file, or nothing")
         except OSError as error:
             raise ConfigError(f"{self.root}: cannot be used: {error}") from error
 
@@ -138,7 +152,8 @@ class Workdir:
 
         Raises:
             ConfigError: the folder holds a run of another configuration (names every field that differs),
-                or its config.json cannot be read, or the folder cannot be made.
+                or its config.json cannot be read or is missing beside checkpoints, or the folder cannot be
+                made.
         """
         self.make()
         default = flat(json.loads(json.dumps(defaults)))
@@ -153,14 +168,14 @@ class Workdir:
             before = {name: value for name, value in before.items() if name in wanted}
             before |= {name: default[name] for name in added}
             changed = [
-                f"  config.{name}: the run has {one!r}, asked for is {other!r}"
+                f"config.{name}: the run has {one!r}, asked for is {other!r}"
                 for name, one, other in differences(before, wanted)
                 if name not in FREE_FIELDS
             ]
             if changed:
                 raise ConfigError(
                     f"{self.root}: holds a run of another configuration; use another workdir, or its "
-                    "values:\n" + "\n".join(changed)
+                    f"values: {'; '.join(changed)}"
                 )
             for name in added:
                 logging.warning(
@@ -173,6 +188,26 @@ class Workdir:
                 logging.warning("%s: config.%s is known no more, and left out", self.config, name)
         self.write(self.config, config)
 
+    def keep_text(self, sha256: str, place: str) -> None:
+        """Check that the run's text is the one of before, and write down which it is.
+
+        Args:
+            sha256: the identity of the prepared text.
+            place: where it is, for people.
+
+        Raises:
+            ConfigError: the run was begun with other text, or text.json cannot be read.
+        """
+        found = self._read_object(self.text)
+        if found is not None and found.get("sha256") != sha256:
+            raise ConfigError(
+                f"{self.root}: holds a run on other text, {found.get('place')} (identity "
+                f"{found.get('sha256')}); found {place} (identity {sha256}); give it that text by "
+                "--config.data.prepared, or use another workdir and --config.init.from"
+            )
+        if found is None:
+            self.write(self.text, {"sha256": sha256, "place": place})
+
     def write(self, path: epath.Path, value: Any) -> None:
         """Write `value` as JSON to one of the files above."""
         write_json(path, value)
@@ -182,15 +217,25 @@ class Workdir:
         write_whole(path, text.encode())
 
     def _read_config(self) -> dict[str, Any] | None:
-        """Return config.json, or None if there is none."""
-        try:
-            found = json.loads(self.config.read_text()) if self.config.exists() else None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.config}: cannot be used: {error}") from error
-        if found is not None and not isinstance(found, dict):
+        """Return config.json, or None if there is none, and no checkpoint whose run it could describe."""
+        found = self._read_object(self.config)
+        if found is None and (self.saved_steps() or self.damaged_checkpoints.exists()):
             raise ConfigError(
-                f"{self.config}: cannot be used: found {type(found).__name__}; allowed: an object"
+                f"{self.config}: not found, and there are checkpoints, which another configuration may have "
+                "made; put the run's config.json back, or use another workdir"
             )
+        return found
+
+    def _read_object(self, path: epath.Path) -> dict[str, Any] | None:
+        """Return the JSON object in a file, or None if there is no file."""
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: cannot be used: {error}") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"{path}: cannot be used: found {type(found).__name__}; allowed: an object")
         return found
 
 
