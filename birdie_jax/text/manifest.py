@@ -4,15 +4,19 @@ The manifest is replaced as a whole each time a pair of shards is finished, so i
 is not on the disk, and a stopped preparation goes on from `cursor`.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from birdie_jax.storage import FILE_KEY, parse_typed, to_plain
+from birdie_jax.storage.messages import shown
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.saving import save_file
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Version 1 has no hash of a shard's records.
+_READ_VERSIONS = (1, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 SPLITS = ("train", "validation")
@@ -79,6 +83,7 @@ class Shard:
         documents: the number of documents that end in it, which are all that begin in it.
         bytes: the file's size.
         max_record_tokens: the number of tokens in its longest record; `longest_record` in the file.
+        sha256: the SHA-256 of its records' bytes, one after another; empty in a folder of version 1.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Shard:
     documents: int
     bytes: int
     max_record_tokens: int = field(metadata={FILE_KEY: "longest_record"})
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Manifest:
     """The contents of `manifest.json`.
 
     Attributes:
-        format_version: the version of the folder's layout; this program reads and writes `FORMAT_VERSION`.
+        format_version: the version of the folder's layout; this program writes `FORMAT_VERSION`.
         complete: whether the whole source is in the shards.
         settings: what the shards were asked to be.
         tokenizer: the tokenizer that made them; None until it is trained.
@@ -150,6 +156,27 @@ class Manifest:
         """Return the number of documents in the finished shards of `split`."""
         return sum(shard.documents for shard in self.shards(split))
 
+    @property
+    def sha256(self) -> str:
+        """The identity of the prepared text: hexadecimal hash of all that batches are made of.
+
+        That is the tokenizer, and the records of each shard, in order. Neither the place of the folder nor
+        the place or the names of the source count, nor the number of workers: the same text prepared twice
+        with the same settings is the same. For a folder of version 1, whose records have no hash, it is of
+        the sizes of the shards, the settings and the names and sizes of the source's files.
+        """
+        identity: dict[str, object] = {"tokenizer": self.tokenizer and self.tokenizer.sha256}
+        for split in SPLITS:
+            shards = self.shards(split)
+            identity[split] = [[shard.records, shard.documents, shard.sha256] for shard in shards]
+            if not all(shard.sha256 for shard in shards):
+                identity |= {
+                    split: to_plain(shards),
+                    "settings": to_plain(self.settings),
+                    "source": self.source_sha256,
+                }
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
     def save(self, directory: Path) -> None:
         """Replace `directory/manifest.json`, in one step.
 
@@ -179,6 +206,18 @@ def load_manifest(directory: Path) -> Manifest:
     except ValueError as error:
         raise DataError(f"{path}: is not JSON: {error}") from error
     version = contents.get("format_version") if isinstance(contents, dict) else None
-    if version != FORMAT_VERSION:
-        raise DataError(f"{path}: format_version is {version!r}; this program reads {FORMAT_VERSION}")
+    # JSON has numbers that equal these and are not integers.
+    if type(version) is not int or version not in _READ_VERSIONS:
+        versions = " and ".join(map(str, _READ_VERSIONS))
+        raise DataError(f"{path}: format_version is {shown(version)}; this program reads {versions}")
+    if version == 1:
+        _add_fields_since_version_1(contents)
     return parse_typed(Manifest, contents, f"{path}: manifest", DataError)
+
+
+def _add_fields_since_version_1(contents: dict) -> None:
+    for split in SPLITS:
+        shards = contents.get(split)
+        for shard in shards if isinstance(shards, list) else []:
+            if isinstance(shard, dict):
+                shard.setdefault("sha256", "")

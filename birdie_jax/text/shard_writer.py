@@ -1,6 +1,7 @@
 """Writing one token shard: under a temporary name until it is whole, checked and on the disk."""
 
 import contextlib
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class ShardWriter:
         self._partial = path.with_name(path.name + PARTIAL_SUFFIX)
         self._records = 0
         self._bytes = 0
+        self._sha256 = hashlib.sha256()
         self._max_record_tokens = 0
         try:
             self._writer = ArrayRecordWriter(str(self._partial), _OPTIONS)
@@ -55,6 +57,7 @@ class ShardWriter:
             raise self._error(error) from error
         self._records += 1
         self._bytes += len(payload)
+        self._sha256.update(payload)
         self.tokens += tokens
         self.documents += ends_document
         self._max_record_tokens = max(self._max_record_tokens, tokens)
@@ -79,6 +82,7 @@ class ShardWriter:
             documents=self.documents,
             bytes=self._path.stat().st_size,
             max_record_tokens=self._max_record_tokens,
+            sha256=self._sha256.hexdigest(),
         )
 
     def discard(self) -> None:

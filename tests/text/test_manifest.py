@@ -1,0 +1,115 @@
+"""The identity of prepared text: equal where the batches would be equal, and nowhere else."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from birdie_jax.text import TokenShards, load_manifest, prepare
+
+_SETTINGS = {
+    "validation_fraction": 0.2,
+    "record_tokens": 64,
+    "shard_tokens": 2000,
+    "workers": 0,
+    "progress": False,
+}
+
+
+@pytest.fixture
+def run(model_path):
+    def prepared(source, output, **changes):
+        return prepare(str(source), output, **({"tokenizer_model": str(model_path)} | _SETTINGS | changes))
+
+    return prepared
+
+
+@pytest.fixture
+def corpus(tmp_path, make_texts, make_json_lines):
+    return make_json_lines(tmp_path / "corpus.jsonl", make_texts(120))
+
+
+def test_the_same_text_prepared_twice_is_the_same(run, corpus, tmp_path):
+    one = load_manifest(run(corpus, tmp_path / "one")).sha256
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.copy(corpus, tmp_path / "elsewhere" / "other name.jsonl")
+    two = load_manifest(run(moved, tmp_path / "two", workers=2))
+    assert one == two.sha256
+    assert len(one) == 64
+    copied = shutil.copytree(tmp_path / "two", tmp_path / "three")
+    assert TokenShards(copied, "train").manifest.sha256 == one
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"record_tokens": 32}, {"validation_fraction": 0.3}, {"tokenizer_model": "", "vocab_size": 330}],
+)
+def test_settings_that_make_other_batches_make_another_identity(run, corpus, tmp_path, changes):
+    one = load_manifest(run(corpus, tmp_path / "one"))
+    other = load_manifest(run(corpus, tmp_path / "other", **changes))
+    assert one.sha256 != other.sha256
+
+
+def test_another_text_of_the_same_sizes_has_another_identity(run, corpus, tmp_path):
+    one = load_manifest(run(corpus, tmp_path / "one"))
+    text = corpus.read_text()
+    corpus.write_text(text.replace("# 7\\n", "# 8\\n", 1))
+    assert len(corpus.read_text()) == len(text)
+    other = load_manifest(run(corpus, tmp_path / "other"))
+    sizes = [
+        [replace(shard, sha256="") for split in ("train", "validation") for shard in manifest.shards(split)]
+        for manifest in (one, other)
+    ]
+    assert sizes[0] == sizes[1]
+    assert one.sha256 != other.sha256
+
+
+def test_each_shard_has_the_hash_of_its_records(run, corpus, tmp_path):
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    folder = run(corpus, tmp_path / "out")
+    manifest = load_manifest(folder)
+    assert len(manifest.train) > 1
+    for shard in (*manifest.train, *manifest.validation):
+        records = ArrayRecordReader(str(folder / shard.name)).read_all()
+        assert hashlib.sha256(b"".join(records)).hexdigest() == shard.sha256
+
+
+def test_every_part_of_the_identity_counts(run, corpus, tmp_path):
+    manifest = load_manifest(run(corpus, tmp_path / "out"))
+    first, *others = manifest.train
+    variants = [
+        replace(manifest, tokenizer=replace(manifest.tokenizer, sha256="0" * 64)),
+        replace(manifest, train=(replace(first, sha256="0" * 64), *others)),
+        replace(manifest, train=(*others, first)),
+        replace(manifest, train=tuple(others)),
+        replace(manifest, train=manifest.validation, validation=manifest.train),
+    ]
+    assert len({manifest.sha256, *(variant.sha256 for variant in variants)}) == 1 + len(variants)
+
+
+def _as_version_1(folder):
+    path = folder / "manifest.json"
+    contents = json.loads(path.read_text())
+    contents["format_version"] = 1
+    for split in ("train", "validation"):
+        for shard in contents[split]:
+            del shard["sha256"]
+    path.write_text(json.dumps(contents))
+    return contents
+
+
+def test_a_folder_of_version_1_is_read_and_has_an_identity(run, corpus, tmp_path):
+    folder = run(corpus, tmp_path / "out")
+    expected = [record.tokens.tolist() for record in TokenShards(folder, "train")]
+    contents = _as_version_1(folder)
+    shards = TokenShards(folder, "train")
+    assert [record.tokens.tolist() for record in shards] == expected
+    identities = {shards.manifest.sha256, load_manifest(folder).sha256}
+    assert len(identities) == 1
+    for change in ({"source_sha256": "0"}, {"train": contents["train"][:1]}):
+        (folder / "manifest.json").write_text(json.dumps(contents | change))
+        identities.add(load_manifest(folder).sha256)
+    assert len(identities) == 3
