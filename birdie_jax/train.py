@@ -137,6 +137,8 @@ def _prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tup
         vocab_size=tokenizer.vocab_size,
     )
     check_same_text(text.train, text.validation, processes)
+    if processes.first:
+        workdir.keep_text(text.train.manifest.sha256, str(Path(folder).absolute()))
     return text, tokenizer
 
 
@@ -197,7 +199,9 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         steps = workdir.saved_steps()
         good = f"step {steps[-1]}" if steps else "none"
-        sys.exit(f"birdie_jax.train: {error}. Last good checkpoint: {good}; the same command goes on from it")
+        sys.exit(
+            f"birdie_jax.train: {error}. Last good checkpoint: {good}; the same command goes on from it"
+        )
     except _OWN_FAULTS as error:
         sys.exit(f"birdie_jax.train: {error}")
     if outcome.stopped_by:

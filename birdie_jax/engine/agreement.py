@@ -8,6 +8,7 @@ from typing import Any
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.storage.messages import shown
 from birdie_jax.storage.workdir import Workdir, differences, flat
 
 # Folders, of which each host may have its own.
@@ -24,7 +25,7 @@ def check_agreement(config: Mapping[str, Any], processes: Processes) -> None:
     own = json.dumps(config)
     first = processes.broadcast_from_first("config", lambda: own)
     changed = [
-        f"config.{name}: process 0 has {theirs!r}, process {processes.index} has {ours!r}"
+        f"config.{name}: process 0 has {shown(theirs)}, process {processes.index} has {shown(ours)}"
         for name, theirs, ours in differences(flat(json.loads(first)), flat(json.loads(own)))
         if name not in _HOST_FIELDS
     ]

@@ -33,6 +33,7 @@ from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, read_checkpoint
 from birdie_jax.engine.state import TrainState
 from birdie_jax.storage.workdir import Workdir
 
+_FULL = "No space left on device"
 _WRITING_ERRORS = (OSError, ValueError, RuntimeError)
 
 
@@ -234,6 +235,8 @@ class Checkpoints:
         steps = self._workdir.saved_steps()
         good = f"step {steps[-1]}" if steps else "none"
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+        if _FULL in str(error):
+            first_line = _FULL
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({first_line}); "
             f"{free / 2**20:.0f} MiB are free there. Last good checkpoint: {good}; make room and run the "

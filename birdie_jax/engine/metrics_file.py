@@ -86,7 +86,7 @@ class MetricsFile:
 
 
 def _lines_up_to(path: Path, step: int, hooks_run_again: bool) -> list[tuple[bytes, dict[str, Any]]]:
-    """Return the lines of the steps up to `step`, and what they say; damaged ones are named and left out."""
+    """Return the lines of the steps up to `step`, and what they say; damaged ones are named."""
     if not path.exists():
         return []
     kept, damaged = [], []

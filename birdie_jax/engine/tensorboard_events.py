@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.summary import scalar
 
 _FLUSH_SECONDS = 30.0
@@ -35,9 +35,7 @@ class TensorBoardEvents:
             OSError: they cannot be written.
         """
         for name, value in scalars.items():
-            self._writer.write_event(
-                Event(step=step, wall_time=time.time(), summary=scalar(name, value))
-            )
+            self._writer.write_event(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
 

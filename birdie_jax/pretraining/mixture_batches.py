@@ -30,6 +30,7 @@ class MixtureBatches:
     """Batches of packed rows; batch s is made under the mixture of the decision that governs it.
 
     Attributes:
+        identity: the hash of the text, by which a run knows it again.
         history: the mixtures by decision, where the bandit's hook publishes them and makers of batches wait
             for them.
         schedule: which decision governs which step.
@@ -43,6 +44,7 @@ class MixtureBatches:
         """
         self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
         self.history = MixtureHistory(len(mixture.arms), self.schedule.num_mixtures)
+        self.identity = text.manifest.sha256
         self._config, self._mixture, self._text = config, mixture, text
         self._rows = row_settings(config)
         self._local = LocalRows(self._rows.rows, self._rows.length, mesh)

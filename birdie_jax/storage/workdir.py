@@ -9,6 +9,7 @@ from etils import epath
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.storage import write_json, write_whole
+from birdie_jax.storage.messages import shown
 
 # What changes neither the batches nor the arithmetic (a mesh: no more than its rounding), and so may differ
 # when a run goes on.
@@ -168,7 +169,7 @@ class Workdir:
             before = {name: value for name, value in before.items() if name in wanted}
             before |= {name: default[name] for name in added}
             changed = [
-                f"config.{name}: the run has {one!r}, asked for is {other!r}"
+                f"config.{name}: the run has {shown(one)}, asked for is {shown(other)}"
                 for name, one, other in differences(before, wanted)
                 if name not in FREE_FIELDS
             ]
@@ -221,8 +222,8 @@ class Workdir:
         found = self._read_object(self.config)
         if found is None and (self.saved_steps() or self.damaged_checkpoints.exists()):
             raise ConfigError(
-                f"{self.config}: not found, and there are checkpoints, which another configuration may have "
-                "made; put the run's config.json back, or use another workdir"
+                f"{self.config}: not found, and there are checkpoints, of another configuration perhaps; "
+                "put the run's config.json back, or use another workdir"
             )
         return found
 

@@ -300,3 +300,38 @@ def test_a_checksum_sees_any_bit_and_any_exchange(dtype):
     assert int(before[0]) == int(checksums({"a": values.copy()})[0])
     if dtype != jnp.bool_:
         assert int(before[0]) != int(checksums({"a": values[::-1]})[0])
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "restores"),
+    [("ab", "ab", True), ("ab", "cd", False), (None, "cd", True), ("ab", None, True), (None, None, True)],
+)
+def test_a_checkpoint_of_other_data_is_refused_and_left_alone(checkpoints, saved, given, restores):
+    state = make_state()
+    checkpoints.save(state, POSITION, 7, saved)
+    checkpoints.wait()
+    empty = jax.tree.map(np.zeros_like, POSITION)
+    if restores:
+        assert int(checkpoints.restore(abstract(state), empty, dict, given).state.step) == 7
+    else:
+        with pytest.raises(
+            CheckpointError, match="was trained on other data: it has the identity ab; the data"
+        ):
+            checkpoints.restore(abstract(state), empty, dict, given)
+    assert (checkpoints.directory / "00000007").exists()
+
+
+def test_a_failure_is_told_of_the_step_that_failed(checkpoints, monkeypatch):
+    state = make_state()
+    save(checkpoints, state, 4)
+    checkpoints.save(state, POSITION, 8)
+
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checkpoints.wait()
+    monkeypatch.setattr(checkpoints._manager, "wait_until_finished", full)
+    with pytest.raises(
+        CheckpointError, match=r"the checkpoint of step 8 could not .* Last good checkpoint: step 8"
+    ):
+        checkpoints.save(state, POSITION, 12)

@@ -50,6 +50,8 @@ def test_full_disk_keeps_what_was_saved(corpus, tmp_path):
     assert status == 1, output
     assert "could not be written" in output
     assert f"Last good checkpoint: step {saved[-1]}" in output
+    assert "Traceback" not in output
+    assert len(output.splitlines()) < 20
     assert saved[-1] in steps_saved(tmp_path / "run")
     after = checkpoint_arrays(tmp_path / "run", saved[-1])
     assert all((after[name] == before[name]).all() for name in before)

@@ -40,11 +40,11 @@ def test_refuses_another_configuration_and_names_every_field(tmp_path):
     other = Config(seed=3, optimizer=OptimizerConfig(learning_rate=2e-3))
     with pytest.raises(ConfigError) as error:
         claim(tmp_path, other)
-    assert str(error.value).splitlines() == [
-        f"{tmp_path}: holds a run of another configuration; use another workdir, or its values:",
-        "  config.optimizer.learning_rate: the run has 0.001, asked for is 0.002",
-        "  config.seed: the run has 0, asked for is 3",
-    ]
+    assert str(error.value) == (
+        f"{tmp_path}: holds a run of another configuration; use another workdir, or its values: "
+        "config.optimizer.learning_rate: the run has 0.001, asked for is 0.002; "
+        "config.seed: the run has 0, asked for is 3"
+    )
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
 
 
@@ -76,11 +76,50 @@ def test_a_field_that_is_known_no_more_is_left_out(tmp_path, caplog):
     assert "colour" not in json.loads((tmp_path / "config.json").read_text())["model"]
 
 
-@pytest.mark.parametrize("contents", ["{", "[]", "3"])
+@pytest.mark.parametrize("contents", ["{", "[]", "3", "null", '"a"', "[" * 100_000])
 def test_damaged_config_file(tmp_path, contents):
     (tmp_path / "config.json").write_text(contents)
     with pytest.raises(ConfigError, match=r"config\.json: cannot be used: "):
         claim(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["checkpoints/00000004", "damaged_checkpoints/00000004"])
+def test_checkpoints_without_their_configuration_are_of_no_configuration(tmp_path, left):
+    claim(tmp_path)
+    (tmp_path / left).mkdir(parents=True)
+    claim(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"config\.json: not found, and there are checkpoints"):
+        claim(tmp_path)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_run_keeps_to_its_text(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.keep_text("ab12", "/data/one")
+    workdir.keep_text("ab12", "/moved/to")
+    with pytest.raises(ConfigError, match=r"on other text, /data/one \(identity ab12\); found /data/two"):
+        workdir.keep_text("cd34", "/data/two")
+    assert json.loads((tmp_path / "text.json").read_text()) == {"sha256": "ab12", "place": "/data/one"}
+
+
+@pytest.mark.parametrize("contents", ["{", "[]", "null"])
+def test_damaged_identity_of_text(tmp_path, contents):
+    (tmp_path / "text.json").write_text(contents)
+    with pytest.raises(ConfigError, match=r"text\.json: cannot be used: "):
+        Workdir(tmp_path).keep_text("ab12", "/data/one")
+
+
+PLACES = [name for name, kind in vars(Workdir).items() if isinstance(kind, property)]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_folder_in_the_place_of_a_file_is_named_and_the_reverse(tmp_path, name):
+    folders = {"checkpoints", "damaged_checkpoints", "tensorboard", "stacks"}
+    path = tmp_path / getattr(Workdir(tmp_path), name).name
+    path.write_text("") if name in folders else path.mkdir()
+    with pytest.raises(ConfigError, match=rf"{path}: is a (file|folder); allowed: "):
+        Workdir(tmp_path).make()
 
 
 def test_folder_that_cannot_be_made(tmp_path):

@@ -1,0 +1,67 @@
+"""What orbax's threads print of a failure that the run tells itself is left out, and nothing else."""
+
+import logging
+import sys
+import warnings
+from types import SimpleNamespace
+
+import orbax.checkpoint
+import pytest
+from absl import logging as absl_logging
+
+from birdie_jax.engine.background_errors import told_once
+
+HERE = __file__
+ORBAX = orbax.checkpoint.__file__
+
+
+def passes(name: str, path: str, message: str, level=logging.ERROR, error: Exception | None = None) -> bool:
+    trace = (type(error), error, None) if error else None
+    record = logging.LogRecord(name, level, path, 1, message, (), trace)
+    return bool(absl_logging.get_absl_handler().filter(record))
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    handler = absl_logging.get_absl_handler()
+    monkeypatch.setattr(handler, "filters", list(handler.filters))
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with warnings.catch_warnings():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "message", "told"),
+    [
+        ("absl", ORBAX, "thread raised an exception", False),
+        ("asyncio", HERE, "Future exception was never retrieved", False),
+        ("asyncio", HERE, "something else", True),
+        ("absl", HERE, "our own words", True),
+    ],
+)
+def test_log_records(name, path, message, told):
+    error = OSError(28, "No space left on device")
+    assert passes(name, path, message, error=error)
+    with told_once():
+        assert passes(name, path, message, error=error) == told
+        assert passes(name, path, message, level=logging.WARNING)
+        assert passes("absl", path, "an error without a traceback")
+    assert passes(name, path, message, error=error)
+
+
+def test_callbacks_that_find_their_loop_closed(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    closed = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=None)
+    of_ours = SimpleNamespace(exc_value=RuntimeError("Event loop is closed"), object=told_once)
+    other = SimpleNamespace(exc_value=RuntimeError("something else"), object=None)
+    with told_once():
+        for unraisable in (closed, of_ours, other):
+            sys.unraisablehook(unraisable)
+    assert seen == [of_ours, other]
+
+
+def test_threads_that_go_on_after_a_failure_are_not_heard_either():
+    with pytest.raises(KeyError), told_once():
+        raise KeyError
+    assert not passes("absl", ORBAX, "thread raised an exception", error=OSError())
