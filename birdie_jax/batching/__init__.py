@@ -7,6 +7,7 @@ from birdie_jax.batching.pipeline import (
     BatchWithState,
     RowStreams,
     StreamStates,
+    close_prefetched,
     initial_stream_states,
     prefetch_batches,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "RowStream",
     "RowStreams",
     "StreamStates",
+    "close_prefetched",
     "initial_stream_states",
     "layout_example",
     "pack_rows",

@@ -21,6 +21,8 @@ from birdie_jax.batching.row_stream import RowSettings, RowStream, initial_strea
 from birdie_jax.objectives import Arm
 from birdie_jax.text import TokenShards
 
+_MAX_STUMBLES = 64
+
 StreamStates = Int64[np.ndarray, "rows state"]
 
 
@@ -163,6 +165,21 @@ def prefetch_batches(streams: RowStreams, *, workers: int, prefetch: int) -> gra
     blocks = streams.mp_prefetch(options, worker_init_fn=_tie_worker_to_parent)
     # A remainder is what some workers made before they saw the history closed.
     return blocks.batch(workers, drop_remainder=True, batch_fn=concatenate_rows)
+
+
+def close_prefetched(batches: grain.DatasetIterator) -> None:
+    """Stop what makes batches ahead for an iterator of `prefetch_batches`, all workers of it.
+
+    A worker that fails is stopped by a thread of grain as well, and the slower of the two then stumbles
+    over a process that is gone before it has stopped the others. Each further call gets past one of them.
+    """
+    for _ in range(_MAX_STUMBLES):
+        try:
+            batches.close()
+        except AttributeError:
+            continue
+        return
+    batches.close()
 
 
 def _tie_worker_to_parent(worker: int, workers: int) -> None:

@@ -11,6 +11,7 @@ from birdie_jax.batching import (
     MixtureHistory,
     RowStreams,
     StreamStates,
+    close_prefetched,
     initial_stream_states,
     prefetch_batches,
 )
@@ -95,4 +96,4 @@ class MixtureBatches:
         # First the history: makers of batches may be waiting for a mixture that will not come.
         self.history.close()
         if self._made is not None:
-            self._made.close()
+            close_prefetched(self._made)

@@ -206,7 +206,8 @@ class Workdir:
                 f"{found.get('sha256')}); found {place} (identity {sha256}); give it that text by "
                 "--config.data.prepared, or use another workdir and --config.init.from"
             )
-        if found is None:
+        # Checkpoints know their text themselves, and would be contradicted if this is another.
+        if found is None and not self.saved_steps():
             self.write(self.text, {"sha256": sha256, "place": place})
 
     def write(self, path: epath.Path, value: Any) -> None:

@@ -12,10 +12,11 @@ import threading
 import time
 from pathlib import Path
 
+import grain
 import numpy as np
 import pytest
 
-from birdie_jax.batching import DecisionSchedule, prefetch_batches
+from birdie_jax.batching import DecisionSchedule, close_prefetched, prefetch_batches
 from birdie_jax.text import DataError, TokenShards
 
 _STEPS = 8
@@ -155,3 +156,41 @@ def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_
     while _session_processes(trainer.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _session_processes(trainer.pid) == []
+
+
+class Workers(grain.DatasetIterator):
+    """Closes its workers one after another, as grain does, and stumbles over those that are gone."""
+
+    def __init__(self, gone):
+        super().__init__()
+        self.left = list(gone)
+        self.closed = 0
+
+    def close(self):
+        while self.left:
+            if self.left.pop(0):
+                raise AttributeError("'NoneType' object has no attribute 'is_alive'")
+            self.closed += 1
+
+    def __next__(self):
+        raise StopIteration
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize("gone", [[False, False], [True, False], [True, True, False], [False, True]])
+def test_every_worker_is_stopped_also_when_some_have_failed(gone):
+    workers = Workers(gone)
+    close_prefetched(workers)
+    assert workers.closed == gone.count(False)
+
+
+def test_another_failure_to_stop_is_not_kept_back():
+    workers = Workers([True] * 100)
+    with pytest.raises(AttributeError):
+        close_prefetched(workers)
+    workers.left.clear()

@@ -1,6 +1,7 @@
 """Divergence, a full disk and wrong input end a run with a clear word, and lose nothing."""
 
 import re
+import shutil
 import signal
 import time
 
@@ -82,6 +83,7 @@ def test_shards_of_another_tokenizer(corpus, tmp_path):
     status, output = finish(command)
     assert status == 0, output
     (tmp_path / "run/config.json").unlink()
+    shutil.rmtree(tmp_path / "run/checkpoints")
     status, output = finish([*command, "--config.data.vocab_size=290"])
     assert status == 1
     assert "tokenizer" in output

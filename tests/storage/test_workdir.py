@@ -103,6 +103,12 @@ def test_a_run_keeps_to_its_text(tmp_path):
     assert json.loads((tmp_path / "text.json").read_text()) == {"sha256": "ab12", "place": "/data/one"}
 
 
+def test_which_text_checkpoints_have_is_for_them_to_say(tmp_path):
+    (tmp_path / "checkpoints" / "00000004").mkdir(parents=True)
+    Workdir(tmp_path).keep_text("ab12", "/data/one")
+    assert not (tmp_path / "text.json").exists()
+
+
 @pytest.mark.parametrize("contents", ["{", "[]", "null"])
 def test_damaged_identity_of_text(tmp_path, contents):
     (tmp_path / "text.json").write_text(contents)
