@@ -26,7 +26,7 @@ SMALL = replace(
     model=replace(Config().model, layers=2, features=64, state=32, mlp_features=32),
     data=replace(Config().data, vocab_size=512),
     batching=replace(Config().batching, rows=8, length=128),
-    eval=replace(Config().eval, rows=1, batches_per_arm=1),
+    eval=replace(Config().eval, rows=2, batches_per_arm=1),
 )
 
 
