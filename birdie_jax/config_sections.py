@@ -7,6 +7,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from birdie_jax.config_types import (
+    BatchesOfArm,
+    Candidates,
+    CheckpointsKept,
+    ClipNorm,
+    CriticUpdates,
+    Decay,
+    Depth,
+    Epsilon,
+    LearningRate,
+    Lookahead,
+    MeshSize,
+    MeshSizeOrAutomatic,
+    Name,
+    Parts,
+    PeakLearningRate,
+    Prefetch,
+    RequiredName,
+    RowLength,
+    Rows,
+    Seconds,
+    Seed,
+    SelectedCandidates,
+    Share,
+    ShareOfBoth,
+    Spacing,
+    Steps,
+    StepsOrNone,
+    Text,
+    VocabularySize,
+    WeightDecay,
+    Width,
+    Workers,
+)
 from birdie_jax.storage import FILE_KEY
 
 Require = Callable[[bool, str, str], None]
@@ -28,14 +62,14 @@ class DataConfig:
         validation_fraction: share of documents held out.
     """
 
-    source: str = "stdlib"
-    prepared: str = ""
-    cache_dir: str = ""
-    tokenizer: str = ""
-    vocab_size: int = 32_000
-    text_field: str = "text"
-    record_tokens: int = 32_768
-    validation_fraction: float = 0.01
+    source: Text = "stdlib"
+    prepared: Text = ""
+    cache_dir: Text = ""
+    tokenizer: Text = ""
+    vocab_size: VocabularySize = 32_000
+    text_field: RequiredName = "text"
+    record_tokens: RowLength = 32_768
+    validation_fraction: ShareOfBoth = 0.01
 
 
 @dataclass(frozen=True)
@@ -47,7 +81,7 @@ class ObjectivesConfig:
         arms: a user's own arms, name -> {objective, group, weight, **parameters}.
     """
 
-    mixture: str = "birdie"
+    mixture: Name = "birdie"
     arms: dict[str, Any] = field(default_factory=dict)
 
 
@@ -64,12 +98,12 @@ class BatchingConfig:
         prefetch: batches made ahead of the train step.
     """
 
-    rows: int = 512
-    length: int = 2048
-    spacing: int = 3
-    lookahead: int = 12
-    workers: int = 0
-    prefetch: int = 4
+    rows: Rows = 512
+    length: RowLength = 2048
+    spacing: Spacing = 3
+    lookahead: Lookahead = 12
+    workers: Workers = 0
+    prefetch: Prefetch = 4
 
 
 @dataclass(frozen=True)
@@ -97,6 +131,17 @@ class MixerConfig:
 
         Args:
             config: the whole configuration, of which all fields have passed their own checks.
+            require: called with a condition, the path of a field below `config`, and what is allowed.
+        """
+
+    def check_platform(self, model: "ModelConfig", platform: str, require: Require) -> None:
+        """Check that what the fields ask for can be compiled for devices of a platform.
+
+        This is done for a model with this mixer alone, before anything is compiled.
+
+        Args:
+            model: the architecture.
+            platform: "cpu", "gpu" or "tpu"; the devices need not be attached.
             require: called with a condition, the path of a field below `config`, and what is allowed.
         """
 
@@ -154,18 +199,18 @@ class ModelConfig:
         sections: the mixers' sections that differ from their defaults; see `section`.
     """
 
-    name: str = "gated_ssm_plus"
-    layers: int = 24
-    features: int = 2048
-    state: int = 2560
-    mlp_features: int = 4864
+    name: Name = "gated_ssm_plus"
+    layers: Depth = 24
+    features: Width = 2048
+    state: Width = 2560
+    mlp_features: Width = 4864
     bidirectional: bool = True
     tie_embeddings: bool = True
-    dtype: str = "bfloat16"
-    scan_dtype: str = "float32"
-    scan_implementation: str = ""
-    remat: str = "full"
-    norm_epsilon: float = 1e-6
+    dtype: Name = "bfloat16"
+    scan_dtype: Name = "float32"
+    scan_implementation: Name = ""
+    remat: Name = "full"
+    norm_epsilon: Epsilon = 1e-6
     sections: tuple[MixerConfig, ...] = ()
 
     def section(self, kind: type[Section]) -> Section:
@@ -204,26 +249,26 @@ class BanditConfig:
         explore_to: that probability where the fall ends, and from then on.
     """
 
-    policy: str = "birdie"
-    every_steps: int = 512
-    critic: str = "gated_ssm"
-    critic_layers: int = 4
-    critic_features: int = 256
-    critic_state: int = 512
-    critic_updates: int = 200
-    critic_learning_rate: float = 5e-4
-    critic_weight_decay: float = 0.1
-    critic_clip: float = 1.0
-    critic_noise: float = 0.02
-    selection: str = "candidates"
-    candidates: int = 4096
-    candidate_prior: str = "classes"
-    average_best: int = 8
-    top_arms: int = 4
-    explore_first: float = 0.05
-    explore_decay: float = 0.45
-    explore_from: float = 0.5
-    explore_to: float = 0.25
+    policy: Name = "birdie"
+    every_steps: Steps = 512
+    critic: Name = "gated_ssm"
+    critic_layers: Depth = 4
+    critic_features: Width = 256
+    critic_state: Width = 512
+    critic_updates: CriticUpdates = 200
+    critic_learning_rate: LearningRate = 5e-4
+    critic_weight_decay: WeightDecay = 0.1
+    critic_clip: ClipNorm = 1.0
+    critic_noise: Share = 0.02
+    selection: Name = "candidates"
+    candidates: Candidates = 4096
+    candidate_prior: Name = "classes"
+    average_best: SelectedCandidates = 8
+    top_arms: SelectedCandidates = 4
+    explore_first: Share = 0.05
+    explore_decay: Share = 0.45
+    explore_from: Share = 0.5
+    explore_to: Share = 0.25
 
 
 @dataclass(frozen=True)
@@ -241,14 +286,14 @@ class OptimizerConfig:
         clip_norm: largest global gradient norm.
     """
 
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-5
-    warmup_steps: int = 640
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
+    learning_rate: PeakLearningRate = 1e-3
+    final_learning_rate: LearningRate = 1e-5
+    warmup_steps: StepsOrNone = 640
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    epsilon: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.1
+    clip_norm: ClipNorm = 1.0
 
 
 @dataclass(frozen=True)
@@ -265,10 +310,10 @@ class MeshConfig:
         sequence: positions of a row; 1 for a model with attention.
     """
 
-    data: int = -1
-    fsdp: int = 0
-    tensor: int = 1
-    sequence: int = 1
+    data: MeshSize = -1
+    fsdp: MeshSizeOrAutomatic = 0
+    tensor: MeshSize = 1
+    sequence: MeshSize = 1
 
 
 @dataclass(frozen=True)
@@ -289,13 +334,13 @@ class TrainConfig:
         hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
     """
 
-    num_steps: int = 32_000
-    log_every_steps: int = 10
-    accumulation_steps: int = 1
-    loss_chunk: int = 256
-    hooks: str = ""
-    lost_seconds: int = 30
-    hung_seconds: int = 600
+    num_steps: Steps = 32_000
+    log_every_steps: Steps = 10
+    accumulation_steps: Parts = 1
+    loss_chunk: RowLength = 256
+    hooks: Text = ""
+    lost_seconds: Seconds = 30
+    hung_seconds: Seconds = 600
 
 
 @dataclass(frozen=True)
@@ -307,8 +352,8 @@ class CheckpointConfig:
         keep: newest checkpoints that are kept; at least 2, so that a damaged one leaves another.
     """
 
-    every_steps: int = 500
-    keep: int = 3
+    every_steps: Steps = 500
+    keep: CheckpointsKept = 3
 
 
 @dataclass(frozen=True)
@@ -320,8 +365,8 @@ class EvalConfig:
         rows: rows of a validation batch.
     """
 
-    batches_per_arm: int = 2
-    rows: int = 16
+    batches_per_arm: BatchesOfArm = 2
+    rows: Rows = 16
 
 
 @dataclass(frozen=True)
@@ -336,7 +381,7 @@ class InitConfig:
     """
 
     # `from` is a word of Python.
-    from_: str = field(default="", metadata={FILE_KEY: "from"})
+    from_: Text = field(default="", metadata={FILE_KEY: "from"})
 
 
 @dataclass(frozen=True)
@@ -358,7 +403,7 @@ class Config:
         init: where a new run's parameters come from.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     data: DataConfig = field(default_factory=DataConfig)
     objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)

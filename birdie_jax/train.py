@@ -20,6 +20,7 @@ from birdie_jax.engine import CheckpointError, Outcome, Workdir
 from birdie_jax.engine.agreement import check_agreement, check_shared
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease, LeaseLost
+from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.step_log import TrainingDiverged
@@ -67,7 +68,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     processes = watch.processes
     mixture = configured_mixture(config)
     # Before a preparation that may take hours.
-    check_mesh(config, 0, jax.devices())
+    check_memory(config, len(mixture.arms), check_mesh(config, 0, jax.devices()))
     check_agreement(to_dict(config), processes)
     source = config.init.from_
     if source and not workdir.saved_steps():

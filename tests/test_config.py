@@ -119,7 +119,7 @@ def test_default_is_usable_and_round_trips():
         (
             "data.validation_fraction",
             1.5,
-            "config.data.validation_fraction: found 1.5; allowed: between 0 and 1",
+            "config.data.validation_fraction: found 1.5; allowed: more than 0 and less than 1",
         ),
         (
             "bandit.policy",

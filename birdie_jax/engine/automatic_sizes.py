@@ -18,7 +18,7 @@ from birdie_jax.vocabulary import padded_vocab_size
 
 _GIB = 2**30
 # float32: the parameter, its gradient and AdamW's two moments.
-_BYTES_PER_PARAMETER = 16
+BYTES_PER_PARAMETER = 16
 # The rest is for activations, gathered parameters and the gradients of one part of a batch.
 _STATE_SHARE = 0.5
 # What one layer and the logits need besides, planned for the presets: docs/launch_presets.md.
@@ -94,7 +94,7 @@ def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
     if machine.platform == "cpu":
         return Choice(1, "1 on a CPU, whose devices share one memory")
     parameters = count_parameters(config.model, vocab_size or padded_vocab_size(config.data.vocab_size))
-    state_bytes = _BYTES_PER_PARAMETER * parameters / config.mesh.tensor
+    state_bytes = BYTES_PER_PARAMETER * parameters / config.mesh.tensor
     memory, described = _device_memory(machine)
 
     available = machine.devices // (machine.slices * config.mesh.tensor * config.mesh.sequence)
@@ -105,7 +105,7 @@ def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
 
     reason = (
         f"the smallest power of two with which parameters, gradients and optimizer state, "
-        f"{_BYTES_PER_PARAMETER} bytes for each of {parameters:,} parameters, take at most "
+        f"{BYTES_PER_PARAMETER} bytes for each of {parameters:,} parameters, take at most "
         f"{_STATE_SHARE:.0%} of a device's {described}: they take "
         f"{state_bytes / size / _GIB:.2f} GiB"
     )
@@ -149,8 +149,13 @@ def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine)
     )
 
 
+def listed_memory(kind: str) -> int | float | None:
+    """Return the bytes of a device of a kind, such as "TPU v5 lite"; None if the kind is not listed."""
+    return _DEVICE_MEMORY.get(kind)
+
+
 def _device_memory(machine: Machine) -> tuple[int | float, str]:
     """Return the bytes of a device, and their description for people."""
-    memory = _DEVICE_MEMORY.get(machine.kind, _UNLISTED_DEVICE_MEMORY)
+    memory = listed_memory(machine.kind) or _UNLISTED_DEVICE_MEMORY
     listed = "" if machine.kind in _DEVICE_MEMORY else " (assumed: this kind of device is not listed)"
     return memory, f"{memory / _GIB:.2f} GiB{listed}"

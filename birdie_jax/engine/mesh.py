@@ -17,6 +17,7 @@ from birdie_jax.engine.automatic_sizes import choose_accumulation_steps, choose_
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_spec
 from birdie_jax.models.parameters import ParameterPolicy
+from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.registry import architecture_of, mixer_config
 
 
@@ -104,9 +105,10 @@ def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Any]) -> Fi
         devices: the devices, which need not be attached.
 
     Raises:
-        ConfigError: as `mesh_sizes`.
+        ConfigError: as `mesh_sizes`; or the model cannot be compiled for the platform of the devices.
     """
     machine, reasons = describe_machine(devices), []
+    check_platform(config.model, machine.platform)
     if config.mesh.fsdp == 0:
         fsdp = 1
         if config.mesh.data == -1:

@@ -10,9 +10,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from birdie_jax.array_types import Activations, TokenMask
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
+from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout, own_segments
+from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.registry import register_model
 from birdie_jax.models.rotary import rotate
 from birdie_jax.models.splash import fits as splash_fits
@@ -37,7 +39,14 @@ class KeyValueCache(NamedTuple):
     tokens: Int[Array, " rows"]
 
 
-IMPLEMENTATIONS = ("", "xla", "cudnn", "splash", "splash_interpret")
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    "": ("cpu", "gpu", "tpu"),
+    "xla": ("cpu", "gpu", "tpu"),
+    "cudnn": ("attached gpu",),
+    "splash": ("tpu",),
+    "splash_interpret": ("cpu", "gpu", "tpu"),
+}
+"""Every implementation, and the platforms that it can be compiled for; cuDNN is found where a GPU is."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +63,13 @@ class AttentionConfig(MixerConfig):
 
     section: ClassVar[str] = "attention"
 
-    heads: int = 16
-    kv_heads: int = 0
-    rope_base: float = 500_000.0
-    implementation: str = ""
+    heads: Heads = 16
+    kv_heads: HeadsOrAsMany = 0
+    rope_base: RopeBase = 500_000.0
+    implementation: Name = ""
 
     def check_fields(self, require: Require) -> None:
         """Check each field by itself."""
-        require(self.heads >= 1, "model.attention.heads", "at least 1")
-        require(self.kv_heads >= 0, "model.attention.kv_heads", "at least 0")
-        require(self.rope_base > 1, "model.attention.rope_base", "more than 1")
         known = self.implementation in IMPLEMENTATIONS
         require(known, "model.attention.implementation", ", ".join(IMPLEMENTATIONS))
 
@@ -78,8 +84,22 @@ class AttentionConfig(MixerConfig):
         if self.implementation.startswith("splash"):
             allowed = "a multiple of 128, the block of model.attention.implementation splash"
             require(config.batching.length % 128 == 0, "batching.length", allowed)
+        if self.implementation == "cudnn":
+            asked = "for model.attention.implementation cudnn"
+            require(config.model.dtype == "bfloat16", "model.dtype", f"bfloat16 {asked}")
+            width = features // self.heads
+            allowed = (
+                f"heads of model.features / heads = 8, 16, .. 256 channels {asked}; these have {width}"
+            )
+            require(width % 8 == 0 and width <= 256, "model.attention.heads", allowed)
+            require(config.batching.length % 2 == 0, "batching.length", f"an even number {asked}")
         allowed = f"1 for {config.model.name}: attention reads whole rows"
         require(config.mesh.sequence == 1, "mesh.sequence", allowed)
+
+    def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
+        """Check that the implementation of attention is one for the platform."""
+        field, asked = "model.attention.implementation", self.implementation
+        check_implementation(require, field, asked, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
         """Return why attention cannot be divided: `tensor` divides heads, and nothing divides a row."""

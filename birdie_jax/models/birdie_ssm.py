@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import ModelConfig, Require
+from birdie_jax.config_types import Name
 from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.recurrence import (
@@ -41,7 +42,7 @@ class BirdieSSMConfig(RecurrentConfig):
 
     section: ClassVar[str] = "birdie_ssm"
 
-    input_activation: str = "tanh"
+    input_activation: Name = "tanh"
 
     def check_fields(self, require: Require) -> None:
         """Check each field by itself."""

@@ -10,7 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from birdie_jax.array_types import Activations, Key
-from birdie_jax.config_sections import ModelConfig, Require
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.config_types import ConvolutionTaps
 from birdie_jax.models.layers import ShortConvolution, output_projection, projection
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
@@ -36,15 +37,11 @@ class GatedSSMConfig(RecurrentConfig):
 
     section: ClassVar[str] = "gated_ssm"
 
-    conv_width: int = 4
+    conv_width: ConvolutionTaps = 4
 
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model; 0 without one."""
         return self.conv_width if model.name == "gated_ssm_plus" else 0
-
-    def check_fields(self, require: Require) -> None:
-        """Check each field by itself."""
-        require(self.conv_width >= 1, "model.gated_ssm.conv_width", "at least 1")
 
 
 def slow_to_fast(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

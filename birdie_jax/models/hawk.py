@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import Config, ModelConfig, Require
+from birdie_jax.config_types import ConvolutionTaps, Heads
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.layers import ShortConvolution, output_projection, projection
 from birdie_jax.models.layout import Layout
@@ -32,18 +33,13 @@ class HawkConfig(RecurrentConfig):
 
     section: ClassVar[str] = "hawk"
 
-    heads: int = 16
-    conv_width: int = 4
+    heads: Heads = 16
+    conv_width: ConvolutionTaps = 4
 
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model."""
         del model
         return self.conv_width
-
-    def check_fields(self, require: Require) -> None:
-        """Check each field by itself."""
-        require(self.heads >= 1, "model.hawk.heads", "at least 1")
-        require(self.conv_width >= 1, "model.hawk.conv_width", "at least 1")
 
     def check_model(self, config: Config, require: Require) -> None:
         """Check that the heads divide the channels, and what the convolution needs."""

@@ -12,6 +12,7 @@ from birdie_jax.array_types import RowState, StateSequence
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.layout import Layout
+from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.sequence_parallel import (
     Recurrence,
     RecurrenceOperands,
@@ -19,6 +20,7 @@ from birdie_jax.models.sequence_parallel import (
     sharded_recurrence,
 )
 from pallas_kernels.gated_scan import Cell, gated_scan
+from pallas_kernels.linear_scan import IMPLEMENTATIONS
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class RecurrentConfig(MixerConfig):
         reach = max(self.conv_taps(config.model) - 1, 0)
         allowed = f"at least model.{self.section}.conv_width - 1 = {reach}"
         require(config.batching.spacing >= reach, "batching.spacing", allowed)
+
+    def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
+        """Check that the implementation of the scan is one for the platform."""
+        asked = model.scan_implementation
+        check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
 
     def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
         """Return why the recurrence cannot be divided: channels by `tensor`, tokens by `sequence`."""

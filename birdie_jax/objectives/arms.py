@@ -12,8 +12,14 @@ from jaxtyping import Float64
 from birdie_jax.objectives.checks import check_number, refusal
 from birdie_jax.objectives.objective import Objective
 from birdie_jax.objectives.registry import OBJECTIVES, make_objective
+from birdie_jax.storage import shown
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_]+")
+# A name can be part of a file's name, of which file systems take 255 bytes.
+_MAX_NAME_LENGTH = 100
+_SAFE_NAME = re.compile(rf"[A-Za-z0-9_]{{1,{_MAX_NAME_LENGTH}}}")
+# Weights count by their ratios. Any number of arms of this weight add up to a finite number, and one of
+# them does not hide another in float32, in which the bandit has their probabilities.
+_MAX_WEIGHT = 10**9
 
 
 @dataclass(frozen=True)
@@ -21,11 +27,11 @@ class Arm:
     """An objective with its parameters, as the mixture draws it and the bandit rewards it.
 
     Attributes:
-        name: the arm's name, of letters, digits and underscores, so that it can be part of a file's or a
-            metric's name.
+        name: the arm's name, of at most 100 letters, digits and underscores, so that it can be part of a
+            file's or a metric's name.
         objective: the objective that makes its examples.
         group: the class of arms that it belongs to, named by the same letters.
-        weight: the initial probability, before the mixture normalises it.
+        weight: the initial probability, before the mixture normalises it; at most a billion.
     """
 
     name: str
@@ -38,11 +44,17 @@ class Arm:
 
 
 def _check_arm(name: object, group: object, weight: object) -> None:
-    owner = f"arm {name!r}"
+    owner = _arm(name)
     for field, value in (("name", name), ("group", group)):
         if not isinstance(value, str) or not _SAFE_NAME.fullmatch(value):
-            raise refusal(owner, field, value, "letters, digits, underscores")
-    check_number(owner, "weight", weight, "a finite number of at least 0", lambda number: number >= 0)
+            allowed = f"letters, digits, underscores, at most {_MAX_NAME_LENGTH}"
+            raise refusal(owner, field, value, allowed)
+    allowed = f"a finite number of at least 0 and at most {_MAX_WEIGHT:,}"
+    check_number(owner, "weight", weight, allowed, lambda number: 0 <= number <= _MAX_WEIGHT)
+
+
+def _arm(name: object) -> str:
+    return f"arm {shown(name, 120)}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,9 @@ class Mixture:
         names = self.names
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"mixture: more than one arm is called {name!r}; allowed: unique names")
+                raise ValueError(
+                    f"mixture: more than one arm is called {shown(name)}; allowed: unique names"
+                )
         total = math.fsum(arm.weight for arm in self.arms)
         if not (total > 0 and math.isfinite(total)):
             raise ValueError(f"mixture: the weights add up to {total}; allowed: a positive, finite sum")
@@ -96,17 +110,20 @@ def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
     made = []
     for name, given in arms.items():
         if not isinstance(given, Mapping):
-            raise ValueError(f"arm {name!r}: {given!r}; allowed: a mapping with the field objective")
+            raise ValueError(f"{_arm(name)}: {shown(given)}; allowed: a mapping with the field objective")
+        for key in given:
+            if not isinstance(key, str):
+                raise ValueError(f"{_arm(name)}: found the field {shown(key)}; allowed: names of fields")
         parameters = dict(given)
         objective = parameters.pop("objective", None)
         if not isinstance(objective, str):
-            raise refusal(f"arm {name!r}", "objective", objective, ", ".join(OBJECTIVES))
+            raise refusal(_arm(name), "objective", objective, ", ".join(OBJECTIVES))
         group = parameters.pop("group", objective)
         weight = parameters.pop("weight", 1.0)
         try:
             built = make_objective(objective, **parameters)
         except ValueError as error:
-            raise ValueError(f"arm {name!r}: {error}") from error
+            raise ValueError(f"{_arm(name)}: {error}") from error
         _check_arm(name, group, weight)
         made.append(Arm(name, built, group, float(weight)))
     return Mixture(tuple(made))

@@ -3,15 +3,19 @@
 Every error names the objective or the arm, the field, the value that was found, and what is allowed.
 """
 
-import math
 import numbers
 from collections.abc import Callable
 from typing import TypeGuard
 
+from birdie_jax.storage import is_finite, shown
+
+MAX_TOKENS = 1 << 30
+"""The largest number of tokens, or of parts of a text, that is counted: far more than any row holds."""
+
 
 def refusal(owner: str, field: str, value: object, allowed: str) -> ValueError:
     """Return the error that says `value` cannot be `field` of `owner`, and what can."""
-    return ValueError(f"{owner}: {field}: found {value!r}; allowed: {allowed}")
+    return ValueError(f"{owner}: {field}: found {shown(value)}; allowed: {allowed}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -21,13 +25,15 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Tell whether `value` is a finite real number: `True` and `False` are not."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and is_finite(value)
 
 
 def check_integer(owner: str, field: str, value: object, minimum: int) -> None:
-    """Raise `ValueError` unless `value` is an integer of at least `minimum`."""
+    """Raise `ValueError` unless `value` is an integer of at least `minimum` and at most `MAX_TOKENS`."""
     if not is_integer(value) or value < minimum:
         raise refusal(owner, field, value, f"an integer of at least {minimum}")
+    if value > MAX_TOKENS:
+        raise refusal(owner, field, value, f"an integer of at most {MAX_TOKENS:,}")
 
 
 def check_flag(owner: str, field: str, value: object) -> None:
@@ -45,9 +51,11 @@ def check_number(
 
 
 def check_integer_range(owner: str, field: str, value: object, minimum: int) -> None:
-    """Raise `ValueError` unless `value` is a pair (low, high) of integers with minimum <= low <= high."""
+    """Raise `ValueError` unless `value` is a pair of integers, minimum <= low <= high <= `MAX_TOKENS`."""
     if not (_is_pair(value, is_integer) and minimum <= value[0] <= value[1]):
         raise refusal(owner, field, value, f"a pair (low, high) of integers with {minimum} <= low <= high")
+    if value[1] > MAX_TOKENS:
+        raise refusal(owner, field, value, f"a pair (low, high) of integers of at most {MAX_TOKENS:,}")
 
 
 def check_fractions(owner: str, field: str, value: object) -> None:

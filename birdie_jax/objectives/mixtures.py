@@ -14,6 +14,7 @@ from birdie_jax import vocabulary
 from birdie_jax.objectives.arms import Arm, Mixture
 from birdie_jax.objectives.checks import refusal
 from birdie_jax.objectives.registry import make_objective
+from birdie_jax.storage import shown
 
 _PAPER_LENGTH = 2048
 _RATES = (0.05, 0.15, 0.5)
@@ -37,7 +38,7 @@ def make_mixture(name: str, length: int) -> Mixture:
         ValueError: there is no such mixture, or none of its arms fits such rows.
     """
     if name not in MIXTURES:
-        raise ValueError(f"mixture {name!r} is unknown; allowed: {', '.join(MIXTURES)}")
+        raise ValueError(f"mixture {shown(name)} is unknown; allowed: {', '.join(MIXTURES)}")
     arms = [arm for one_class in MIXTURES[name](length) for arm in _fitting(*one_class, length)]
     if not arms:
         raise refusal(f"mixture {name!r}", "length", length, "a length that at least one of its arms fits")

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from birdie_jax import vocabulary
-from birdie_jax.objectives.checks import check_number
+from birdie_jax.objectives.checks import MAX_TOKENS, check_number
 from birdie_jax.objectives.objective import Objective, UnsuitableText
 
 _SENTINELS = np.arange(
@@ -72,7 +72,8 @@ class NoisedObjective(Objective):
 
     def __post_init__(self):
         check_number(self.name, "rate", self.rate, "a number above 0 and below 1", lambda x: 0 < x < 1)
-        check_number(self.name, "mean_span", self.mean_span, "a number of at least 1", lambda x: x >= 1)
+        allowed = f"a number of at least 1 and at most {MAX_TOKENS:,}"
+        check_number(self.name, "mean_span", self.mean_span, allowed, lambda x: 1 <= x <= MAX_TOKENS)
         super().__post_init__()
 
     @property
@@ -118,7 +119,7 @@ class NoisedObjective(Objective):
 
 @functools.lru_cache(maxsize=1 << 12)
 def _sentinel_limit(rate: float, mean_span: float) -> int:
-    low, high = 2, 1 << 30
+    low, high = 2, MAX_TOKENS
     while low < high:
         middle = (low + high + 1) // 2
         if noise_counts(middle, rate, mean_span)[1] <= vocabulary.NUM_SENTINELS:

@@ -9,10 +9,8 @@ import numpy as np
 from jaxtyping import Int32, Integer
 
 from birdie_jax import vocabulary
-from birdie_jax.objectives.checks import check_integer, is_integer, refusal
+from birdie_jax.objectives.checks import MAX_TOKENS, check_integer, is_integer, refusal
 from birdie_jax.objectives.example import Example
-
-_NO_ROW_LIMIT = 1 << 30
 
 
 class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
@@ -102,7 +100,7 @@ class Objective(abc.ABC):
         Raises:
             UnsuitableText: `available` or the row allows fewer than `minimum_tokens`.
         """
-        limit = self.text_limit(_NO_ROW_LIMIT if length is None else length)
+        limit = self.text_limit(MAX_TOKENS if length is None else length)
         minimum = self.minimum_tokens
         if available < minimum:
             raise UnsuitableText(

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from birdie_jax.objectives.objective import Objective
-from birdie_jax.storage import parse_typed
+from birdie_jax.storage import parse_typed, shown
 
 _Objective = TypeVar("_Objective", bound=type[Objective])
 
@@ -26,7 +26,7 @@ def register_objective(objective: _Objective) -> _Objective:
     return objective
 
 
-def make_objective(name: str, **parameters: Any) -> Objective:
+def make_objective(name: str, /, **parameters: Any) -> Objective:
     """Make the objective called `name`.
 
     Args:
@@ -38,14 +38,14 @@ def make_objective(name: str, **parameters: Any) -> Objective:
         ValueError: the name, a parameter or its value is not one that is allowed; the error lists those.
     """
     if name not in OBJECTIVES:
-        raise ValueError(f"objective {name!r} is unknown; allowed: {', '.join(OBJECTIVES)}")
+        raise ValueError(f"objective {shown(name)} is unknown; allowed: {', '.join(OBJECTIVES)}")
     objective = OBJECTIVES[name]
     hints = typing.get_type_hints(objective)
     types = {field.name: hints[field.name] for field in fields(objective)}
     for parameter in parameters:
         if parameter not in types:
             raise ValueError(
-                f"{name}: parameter {parameter!r} is unknown; allowed: {', '.join(sorted(types))}"
+                f"{name}: parameter {shown(parameter)} is unknown; allowed: {', '.join(sorted(types))}"
             )
     return objective(
         **{

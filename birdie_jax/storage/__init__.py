@@ -1,5 +1,6 @@
 """Files that are whole or absent, in a folder or an object store, and the types of what they hold."""
 
+from birdie_jax.storage.bounds import Bounds, Line, Rule
 from birdie_jax.storage.files import (
     PARTIAL_SUFFIX,
     create_whole,
@@ -9,17 +10,33 @@ from birdie_jax.storage.files import (
     write_json,
     write_whole,
 )
-from birdie_jax.storage.typed import FILE_KEY, describe_type, file_key, parse_typed, to_plain
+from birdie_jax.storage.messages import one_line, shown
+from birdie_jax.storage.typed import (
+    FILE_KEY,
+    describe_type,
+    file_key,
+    inner_path,
+    is_finite,
+    parse_typed,
+    to_plain,
+)
 
 __all__ = [
     "FILE_KEY",
     "PARTIAL_SUFFIX",
+    "Bounds",
+    "Line",
+    "Rule",
     "create_whole",
     "describe_type",
     "file_key",
+    "inner_path",
+    "is_finite",
     "is_remote",
+    "one_line",
     "parse_typed",
     "publish",
+    "shown",
     "sync",
     "to_plain",
     "write_json",

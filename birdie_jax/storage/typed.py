@@ -10,7 +10,10 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from birdie_jax.storage.bounds import Rule
+from birdie_jax.storage.messages import one_line, shown
 
 # Key of a dataclass field's metadata: the name that the field has in files, where that is another one.
 FILE_KEY = "file_key"
@@ -23,8 +26,8 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
 
     A kind is a dataclass (from a mapping with exactly its fields), None, bool, int, float (an integer
     serves, NaN and infinity do not), str, a `typing.Literal`, a tuple of one kind (`tuple[int, ...]`) or of
-    several, a list, a dict with str keys, a union of these, `Any`, or another class, of which `value` has
-    to be an instance already.
+    several, a list, a dict with str keys, a union of these, one of them that is `Annotated` with a `Rule`,
+    `Any`, or another class, of which `value` has to be an instance already.
 
     Args:
         kind: the type that is wanted.
@@ -33,9 +36,11 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
         error: the class of the exception that is raised.
 
     Raises:
-        Exception: an instance of `error`: the value, or one inside it, is not of its kind, or a mapping has
-            an unknown field or lacks one.
+        Exception: an instance of `error`: the value, or one inside it, is not of its kind or breaks a rule
+            of it, or a mapping has an unknown field or lacks one.
     """
+    if typing.get_origin(kind) is Annotated:
+        return _parse_annotated(kind, value, where, error)
     options = _union_options(kind)
     if len(options) > 1:
         return _parse_union(options, value, where, error)
@@ -48,17 +53,22 @@ def parse_typed(kind: Any, value: Any, where: str, error: Refuse) -> Any:
         return _parse_sequence(kind, value, where, error)
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise error(f"{where}: found {value!r}; allowed: a section with fields")
+            raise error(f"{where}: found {shown(value)}; allowed: a section with fields")
+        for key in value:
+            if not isinstance(key, str):
+                raise error(f"{where}: found the key {shown(key)} ({type(key).__name__}); allowed: str")
         return {
-            key: parse_typed(arguments[1], item, f"{where}.{key}", error) for key, item in value.items()
+            key: parse_typed(arguments[1], item, inner_path(where, key), error)
+            for key, item in value.items()
         }
     if origin is typing.Literal:
-        if value not in arguments:
-            raise error(f"{where}: found {value!r}; allowed: {describe_type(kind)}")
+        # A list or a mapping is not hashable, and 1 equals True.
+        if not any(type(value) is type(argument) and value == argument for argument in arguments):
+            raise error(f"{where}: found {shown(value)}; allowed: {describe_type(kind)}")
         return value
     if kind is float and _is_number(value):
-        if not math.isfinite(value):
-            raise error(f"{where}: found {value!r}; allowed: a finite number")
+        if not is_finite(value):
+            raise error(f"{where}: found {shown(value)}; allowed: a finite number")
         return float(value)
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
@@ -80,6 +90,8 @@ def to_plain(value: Any) -> Any:
 
 def describe_type(kind: Any) -> str:
     """Return how messages name a kind: `int or None`, `[float, float]`, `a list of int`."""
+    if typing.get_origin(kind) is Annotated:
+        return describe_type(typing.get_args(kind)[0])
     options = _union_options(kind)
     if len(options) > 1:
         return " or ".join(describe_type(option) for option in options)
@@ -98,17 +110,42 @@ def describe_type(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
+def inner_path(where: str, key: object) -> str:
+    """Return the path of what a mapping at `where` has under `key`, short enough for a message."""
+    if isinstance(key, str) and one_line(key, 80) == key:
+        return f"{where}.{key}"
+    return f"{where}[{shown(key, 80)}]"
+
+
+def is_finite(number: Any) -> bool:
+    """Tell whether a number is finite as a float: a larger integer than any float is not."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
+
+
+def _parse_annotated(kind: Any, value: Any, where: str, error: Refuse) -> Any:
+    plain_kind, *rules = typing.get_args(kind)
+    parsed = parse_typed(plain_kind, value, where, error)
+    for rule in rules:
+        allowed = rule.allowed_instead(parsed) if isinstance(rule, Rule) else None
+        if allowed is not None:
+            raise error(f"{where}: found {shown(parsed)}; allowed: {allowed}")
+    return parsed
+
+
 def _parse_dataclass(kind: type, value: Any, where: str, error: Refuse) -> Any:
     if not isinstance(value, Mapping):
-        raise error(f"{where}: found {value!r}; allowed: a section with fields")
+        raise error(f"{where}: found {shown(value)}; allowed: a section with fields")
     known = {file_key(field): field.name for field in fields(typing.cast(Any, kind))}
     for key in value:
         if key not in known:
-            raise error(f"{where}.{key}: unknown field; allowed: {', '.join(known)}")
+            raise error(f"{inner_path(where, key)}: unknown field; allowed: {', '.join(known)}")
     for key in known:
         if key not in value:
             raise error(f"{where}.{key}: missing")
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return kind(
         **{
             name: parse_typed(hints[name], value[key], f"{where}.{key}", error)
@@ -146,7 +183,7 @@ def _parse_union(options: tuple[Any, ...], value: Any, where: str, error: Refuse
         except _NotThisOption:
             continue
     raise error(
-        f"{where}: found {value!r} ({type(value).__name__}); "
+        f"{where}: found {shown(value)} ({type(value).__name__}); "
         f"allowed: {' or '.join(describe_type(option) for option in options)}"
     )
 
@@ -167,4 +204,4 @@ def file_key(field: Field) -> str:
 
 
 def _mismatch(kind: Any, value: Any, where: str, error: Refuse) -> Exception:
-    return error(f"{where}: found {value!r} ({type(value).__name__}); allowed: {describe_type(kind)}")
+    return error(f"{where}: found {shown(value)} ({type(value).__name__}); allowed: {describe_type(kind)}")

@@ -9,7 +9,13 @@ from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.linear_scan import gpu, tpu, xla
 
-IMPLEMENTATIONS = ("xla", "pallas_tpu", "pallas_gpu", "pallas_interpret")
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    "xla": ("cpu", "gpu", "tpu"),
+    "pallas_tpu": ("tpu",),
+    "pallas_gpu": ("attached gpu",),
+    "pallas_interpret": ("cpu", "gpu", "tpu"),
+}
+"""Every implementation, and the platforms that it can be compiled for; Mosaic GPU needs the GPU itself."""
 
 
 class _StaticArguments(NamedTuple):

@@ -58,7 +58,8 @@ PAIR = "a pair (low, high) of integers with 1 <= low <= high"
         (
             "full_span_corruption_deshuffling",
             {"mean_span": 0.5},
-            "full_span_corruption_deshuffling: mean_span: found 0.5; allowed: a number of at least 1",
+            "full_span_corruption_deshuffling: mean_span: found 0.5; allowed: a number of at least 1 and "
+            "at most 1,073,741,824",
         ),
         (
             "deshuffling",

@@ -120,18 +120,21 @@ OBJECTIVE_NAMES = (
             {"a": {**COPYING, "rats": 1}},
             "arm 'a': copying: parameter 'rats' is unknown; allowed: marker, max_length, min_length",
         ),
-        ({"a/b": COPYING}, "arm 'a/b': name: found 'a/b'; allowed: letters, digits, underscores"),
+        (
+            {"a/b": COPYING},
+            "arm 'a/b': name: found 'a/b'; allowed: letters, digits, underscores, at most 100",
+        ),
         (
             {"a": {**COPYING, "group": "x y"}},
-            "arm 'a': group: found 'x y'; allowed: letters, digits, underscores",
+            "arm 'a': group: found 'x y'; allowed: letters, digits, underscores, at most 100",
         ),
         (
             {"a": {**COPYING, "weight": -1}},
-            "arm 'a': weight: found -1; allowed: a finite number of at least 0",
+            "arm 'a': weight: found -1; allowed: a finite number of at least 0 and at most 1,000,000,000",
         ),
         (
             {"a": {**COPYING, "weight": float("inf")}},
-            "arm 'a': weight: found inf; allowed: a finite number of at least 0",
+            "arm 'a': weight: found inf; allowed: a finite number of at least 0 and at most 1,000,000,000",
         ),
         (
             {"a": {**COPYING, "weight": 0}},

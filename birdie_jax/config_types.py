@@ -1,0 +1,82 @@
+"""The types of a configuration's fields: what a number or a text may be, and why no more.
+
+The bounds are generous: they keep out what cannot work, not what is unusual. What fits the memory of a
+machine is counted separately, by birdie_jax/engine/memory_check.py. Every field of a section has one of
+these types (tests/test_config.py), so that a bound is said where the field is.
+"""
+
+from typing import Annotated
+
+from birdie_jax.storage import Bounds, Line
+
+# The shape of a batch. Its tokens are counted in int32, see MAX_BATCH_TOKENS.
+Rows = Annotated[int, Bounds(at_least=1, at_most=2**20)]
+RowLength = Annotated[int, Bounds(at_least=1, at_most=2**24)]
+MAX_BATCH_TOKENS = 2**31 - 1
+
+# A hundred times the widest and deepest models there are.
+Width = Annotated[int, Bounds(at_least=1, at_most=2**20)]
+Depth = Annotated[int, Bounds(at_least=1, at_most=2**16)]
+Heads = Annotated[int, Bounds(at_least=1, at_most=2**16)]
+HeadsOrAsMany = Annotated[int, Bounds(at_least=0, at_most=2**16)]
+# Sixteen times the largest vocabularies of tokenizers, which have a million pieces.
+VocabularySize = Annotated[int, Bounds(at_least=1, at_most=2**24)]
+
+# The loop over the taps of a short convolution is unrolled in the program. A sample has to be as far from
+# the next one as the convolution reaches.
+ConvolutionTaps = Annotated[int, Bounds(at_least=1, at_most=2**10)]
+Spacing = Annotated[int, Bounds(at_least=0, at_most=2**16)]
+
+# On the devices int32 counts steps, and their sums; at a thousand steps a second it is three weeks.
+_MAX_STEPS = 2_000_000_000
+Steps = Annotated[int, Bounds(at_least=1, at_most=_MAX_STEPS)]
+StepsOrNone = Annotated[int, Bounds(at_least=0, at_most=_MAX_STEPS)]
+# A damaged one has to leave another.
+CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=_MAX_STEPS)]
+
+# Every one of these is a batch, a part of one or an example that the host holds, or a process.
+Lookahead = Annotated[int, Bounds(at_least=0, at_most=2**16)]
+Prefetch = Annotated[int, Bounds(at_least=1, at_most=2**16)]
+Workers = Annotated[int, Bounds(at_least=0, at_most=2**12)]
+Parts = Annotated[int, Bounds(at_least=0, at_most=2**20)]
+BatchesOfArm = Annotated[int, Bounds(at_least=1, at_most=2**16)]
+
+# All of one decision happens between two train steps.
+CriticUpdates = Annotated[int, Bounds(at_least=0, at_most=10**6)]
+Candidates = Annotated[int, Bounds(at_least=1, at_most=2**20)]
+SelectedCandidates = Annotated[int, Bounds(at_least=1, at_most=2**21)]
+
+# NumPy and JAX take a seed as an int64.
+Seed = Annotated[int, Bounds(at_least=0, at_most=2**63 - 1)]
+
+# More devices than any cluster has; -1 = all that are left.
+MeshSize = Annotated[int, Bounds(at_least=1, at_most=2**20, besides=(-1,))]
+MeshSizeOrAutomatic = Annotated[int, Bounds(at_least=1, at_most=2**20, besides=(-1, 0))]
+
+# The distributed runtime counts milliseconds in int32, which is 24 days; this is 11.
+Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
+
+# Shares and probabilities.
+Share = Annotated[float, Bounds(at_least=0, at_most=1)]
+ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]
+Decay = Annotated[float, Bounds(at_least=0, less_than=1)]
+
+# What is added to keep a division from one by zero: float32 tells 1e-30 from zero, also after a few
+# products, and beyond 1 it would drown what it is added to.
+_MIN_POSITIVE = 1e-30
+Epsilon = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1)]
+# AdamW moves each weight by about the learning rate in a step, and weights are of size 1 or less.
+PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=100)]
+LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
+# It is multiplied by the learning rate: beyond the inverse of that, weights would change their sign.
+WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
+# Clipping is switched off by a large norm, which float32 has to hold.
+ClipNorm = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30)]
+# The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
+RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
+
+# The names of files, whose paths Linux limits to 4,096 bytes, and lists of names.
+Text = Annotated[str, Line(at_most=4096)]
+# The name of one thing.
+Name = Annotated[str, Line(at_most=256)]
+RequiredName = Annotated[str, Line(at_most=256, not_empty=True)]

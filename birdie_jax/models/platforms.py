@@ -1,0 +1,71 @@
+"""Whether the implementations that a configuration asks for can be compiled for a platform.
+
+Which platforms an implementation is for is said beside it: `pallas_kernels.linear_scan.IMPLEMENTATIONS` and
+`birdie_jax.models.attention.IMPLEMENTATIONS`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import jax
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import ModelConfig, Require
+from birdie_jax.models.registry import mixer_config, mixer_sections
+from birdie_jax.storage import shown
+
+
+def check_platform(model: ModelConfig, platform: str) -> None:
+    """Check that a model can be compiled for devices of `platform`, which need not be attached.
+
+    Args:
+        model: the architecture.
+        platform: "cpu", "gpu" or "tpu".
+
+    Raises:
+        ConfigError: its mixer is configured with an implementation for other platforms.
+    """
+
+    def require(condition: bool, field: str, allowed: str) -> None:
+        if not condition:
+            found = shown(_value(model, field))
+            devices = platform if platform == jax.default_backend() else f"{platform}, not attached"
+            raise ConfigError(f"config.{field}: found {found} for devices of {devices}; allowed: {allowed}")
+
+    mixer_config(model).check_platform(model, platform, require)
+
+
+def check_implementation(
+    require: Require,
+    field: str,
+    asked: str,
+    implementations: Mapping[str, tuple[str, ...]],
+    platform: str,
+) -> None:
+    """Check that the implementation that a field asks for is one for `platform`.
+
+    Args:
+        require: as `MixerConfig.check_platform` gets it.
+        field: the path of the field below `config`.
+        asked: its value; empty = the best implementation for the platform.
+        implementations: the platforms of each implementation; "attached gpu" is a GPU that is there, which
+            a plan for other machines has not.
+        platform: the platform of the devices.
+    """
+    platforms = {platform}
+    if platform == jax.default_backend():
+        platforms.add(f"attached {platform}")
+    fits = [name for name, of in implementations.items() if platforms.intersection(of) and name]
+    require(asked in ("", *fits), field, f"{', '.join(fits)}, or empty for the best of them")
+
+
+def _value(model: ModelConfig, field: str) -> Any:
+    """Return the value of a field of `config.model`, or of a mixer's section of it."""
+    sections = {kind.section: model.section(kind) for kind in mixer_sections()}
+    found: Any = {one.name: getattr(model, one.name) for one in fields(model)} | sections
+    first, *rest = field.split(".")[1:]
+    found = found[first]
+    for name in rest:
+        found = getattr(found, name)
+    return found

@@ -1,0 +1,107 @@
+"""What a number or a text may be, said in its type: `rows: Annotated[int, Bounds(at_least=1)]`.
+
+`parse_typed` reads the rules of a type; whoever adds a field says with its type what it may hold.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+# Categories of Unicode: control characters, halves of surrogate pairs, ends of lines and paragraphs.
+_NO_CHARACTERS_OF_A_LINE = ("Cc", "Cs", "Zl", "Zp")
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """What the values of an `Annotated` type have to satisfy beside being of the type."""
+
+    def allowed_instead(self, value: object) -> str | None:
+        """Return what would be allowed in the place of `value`; None where it is allowed itself."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The interval that a finite number is in. A bound that is None does not bind.
+
+    Attributes:
+        at_least: the minimum.
+        more_than: the largest number that is too small; it may stand beside `at_least`, where a number can
+            be more than 0 and still be one that float32 does not tell from 0.
+        at_most: the maximum.
+        less_than: the smallest number that is too large.
+        besides: numbers outside of the interval that have a meaning of their own.
+    """
+
+    at_least: int | float | None = None
+    more_than: int | float | None = None
+    at_most: int | float | None = None
+    less_than: int | float | None = None
+    besides: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if self.at_least is None and self.more_than is None:
+            raise ValueError("Bounds: found no lower bound; allowed: at_least, more_than or both")
+        if (self.at_most is None) == (self.less_than is None):
+            raise ValueError("Bounds: found no or two upper bounds; allowed: at_most or less_than")
+
+    def allowed_instead(self, value: object) -> str | None:
+        """Return the bound that `value` is beyond, and both for the share of something."""
+        assert isinstance(value, int | float)
+        if value in self.besides:
+            return None
+        lower = self._lower_bound(value)
+        upper = self._upper_bound(value)
+        if lower is None and upper is None:
+            return None
+        if self.at_least == 0 and self.at_most == 1:
+            return "between 0 and 1"
+        if self.less_than == 1:
+            low = "at least 0" if self.more_than is None else "more than 0"
+            return f"{low} and less than 1"
+        return lower or upper
+
+    def _lower_bound(self, value: int | float) -> str | None:
+        besides = "".join(f"{number}, " for number in self.besides[:-1])
+        besides += "".join(f"{number} or " for number in self.besides[-1:])
+        if self.more_than is not None and value <= self.more_than:
+            return f"{besides}more than {_written(self.more_than)}"
+        if self.at_least is not None and value < self.at_least:
+            return f"{besides}at least {_written(self.at_least)}"
+        return None
+
+    def _upper_bound(self, value: int | float) -> str | None:
+        if self.less_than is not None and value >= self.less_than:
+            return f"less than {_written(self.less_than)}"
+        if self.at_most is not None and value > self.at_most:
+            return f"at most {_written(self.at_most)}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A text on one line.
+
+    Attributes:
+        at_most: the maximum number of characters.
+        not_empty: whether it has at least one.
+    """
+
+    at_most: int
+    not_empty: bool = False
+
+    def allowed_instead(self, value: object) -> str | None:
+        """Return which rule of a line of text `value` breaks."""
+        assert isinstance(value, str)
+        if self.not_empty and not value:
+            return "a text that is not empty"
+        if len(value) > self.at_most:
+            return f"a text of at most {_written(self.at_most)} characters"
+        if any(unicodedata.category(character) in _NO_CHARACTERS_OF_A_LINE for character in value):
+            return "one line of text, without control characters and halves of surrogate pairs"
+        return None
+
+
+def _written(number: int | float) -> str:
+    """Return a bound as people read it: powers of two of counts are long without commas."""
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"

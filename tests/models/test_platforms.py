@@ -1,0 +1,109 @@
+"""An implementation for another platform is refused before anything is compiled, in one line."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+
+from birdie_jax.config import Config, ConfigError, default_config, parse_config
+from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.models import attention, model_names
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.platforms import check_platform
+from pallas_kernels import linear_scan
+from tests.pages.hardware import FakeDevice, devices_of
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+DEVICES = {"cpu": [FakeDevice("cpu", "cpu", 0)], "gpu": devices_of("H200x8"), "tpu": devices_of("v5e-256")}
+
+
+def config_with(name: str, implementation: str) -> Config:
+    """Return the default configuration with a model whose mixer has an implementation."""
+    config = Config()
+    if name == "transformer":
+        sections = (AttentionConfig(implementation=implementation),)
+        return replace(config, model=replace(config.model, name=name, sections=sections))
+    return replace(config, model=replace(config.model, name=name, scan_implementation=implementation))
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("name", model_names())
+def test_every_implementation_is_refused_where_it_cannot_run(name, platform, monkeypatch):
+    """As on a machine with such devices: those are attached."""
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    field = "model.scan_implementation"
+    implementations = {"": PLATFORMS, **linear_scan.IMPLEMENTATIONS}
+    if name == "transformer":
+        field, implementations = "model.attention.implementation", attention.IMPLEMENTATIONS
+    fits = [one for one, of in implementations.items() if platform in of or f"attached {platform}" in of]
+    for implementation in implementations:
+        config = config_with(name, implementation)
+        if implementation in fits:
+            check_platform(config.model, platform)
+            continue
+        with pytest.raises(ConfigError) as error:
+            check_platform(config.model, platform)
+        assert str(error.value) == (
+            f"config.{field}: found {implementation!r} for devices of {platform}; allowed: "
+            f"{', '.join(fits[1:])}, or empty for the best of them"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation", "platform", "allowed"),
+    [
+        ("hawk", "pallas_tpu", "cpu", "xla, pallas_interpret"),
+        ("hawk", "pallas_tpu", "gpu, not attached", "xla, pallas_interpret"),
+        ("gated_ssm", "pallas_gpu", "tpu, not attached", "xla, pallas_tpu, pallas_interpret"),
+        ("gated_ssm", "pallas_gpu", "gpu, not attached", "xla, pallas_interpret"),
+        ("transformer", "splash", "cpu", "xla, splash_interpret"),
+        ("transformer", "cudnn", "gpu, not attached", "xla, splash_interpret"),
+        ("transformer", "cudnn", "tpu, not attached", "xla, splash, splash_interpret"),
+    ],
+)
+def test_a_mesh_is_refused_for_the_platform_of_its_own_devices(name, implementation, platform, allowed):
+    """Whatever is attached: a plan is made for other machines."""
+    config = config_with(name, implementation)
+    field = "attention.implementation" if name == "transformer" else "scan_implementation"
+    for refuse in (check_mesh, fill_in_sizes):
+        with pytest.raises(ConfigError) as error:
+            refuse(config, 0, DEVICES[platform[:3]])
+        assert str(error.value) == (
+            f"config.model.{field}: found {implementation!r} for devices of {platform}; allowed: {allowed}"
+            ", or empty for the best of them"
+        )
+
+
+def test_what_another_mixer_reads_is_not_checked():
+    check_platform(config_with("transformer", "").model, "cpu")
+    model = replace(config_with("transformer", "").model, scan_implementation="pallas_tpu")
+    check_platform(model, "cpu")
+    sections = (AttentionConfig(implementation="cudnn"),)
+    check_platform(replace(config_with("hawk", "").model, sections=sections), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"dtype": "float32"},
+            "config.model.dtype: found 'float32'; allowed: bfloat16 for model.attention.implementation "
+            "cudnn",
+        ),
+        (
+            {"features": 96},
+            "config.model.attention.heads: found 16; allowed: heads of model.features / heads = 8, 16, .. "
+            "256 channels for model.attention.implementation cudnn; these have 6",
+        ),
+        ({}, None),
+    ],
+)
+def test_cudnn_needs_types_and_widths_that_it_has(fields, message):
+    config = default_config()
+    config.model.update({"name": "transformer", "attention": {"implementation": "cudnn"}} | fields)
+    if message is None:
+        assert parse_config(config)
+        return
+    with pytest.raises(ConfigError) as error:
+        parse_config(config)
+    assert str(error.value) == message

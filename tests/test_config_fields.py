@@ -1,0 +1,245 @@
+"""Every field of a configuration, under values that no run can have: refused in one line, or harmless."""
+
+import dataclasses
+import typing
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+
+from birdie_jax.bandit.policies.birdie import explore_probability
+from birdie_jax.batching import DecisionSchedule
+from birdie_jax.batching.row_stream import initial_stream_state
+from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.engine.automatic_sizes import count_parameters
+from birdie_jax.engine.optimizer import learning_rate_schedule
+from birdie_jax.models import model_names
+from birdie_jax.models.registry import mixer_sections
+from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.storage import Bounds, Rule, file_key
+
+HOSTILE = {
+    "minus one": -1,
+    "zero": 0,
+    "2^31": 2**31,
+    "2^63": 2**63,
+    "10^18": 10**18,
+    "10^400": 10**400,
+    "10^5000": 10**5000,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "1e300": 1e300,
+    "-1e300": -1e300,
+    "5e-324": 5e-324,
+    "True": True,
+    "empty text": "",
+    "long text": "x" * 100_000,
+    "two lines": "a\nb",
+    "NUL": "a\0b",
+    "half a pair": "a\ud800b",
+    "None": None,
+    "list": [],
+    "long list": [1] * 100_000,
+    "section": {},
+    "section of a number": {1: 2},
+}
+
+
+def walk(section: type, path: str = ""):
+    """Yield the path and the type of every field, those of the mixers' sections included."""
+    hints = typing.get_type_hints(section, include_extras=True)
+    for field in dataclasses.fields(section):
+        if section is ModelConfig and field.name == "sections":
+            for kind in mixer_sections():
+                yield from walk(kind, f"{path}{kind.section}.")
+        elif dataclasses.is_dataclass(hints[field.name]):
+            yield from walk(hints[field.name], f"{path}{field.name}.")
+        else:
+            yield path + file_key(field), hints[field.name]
+
+
+FIELDS = dict(walk(Config))
+SECTIONS = sorted({path.rpartition(".")[0] for path in FIELDS} - {""})
+
+
+def changed(path: str, value: object) -> ml_collections.ConfigDict:
+    """Return the default configuration with another value of one field."""
+    whole = default_config().to_dict()
+    *sections, leaf = path.split(".")
+    inner = whole
+    for section in sections:
+        inner = inner[section]
+    inner[leaf] = value
+    return ml_collections.ConfigDict(whole)
+
+
+def refusal_of(path: str, value: object) -> str | None:
+    """Return the message by which a value is refused, checked to be one a person can read; else None."""
+    try:
+        config = parse_config(changed(path, value))
+        if path.startswith("objectives"):
+            configured_mixture(config)
+    except ConfigError as error:
+        message = str(error)
+    else:
+        return None
+    assert len(message.splitlines()) == 1 and message.isprintable()
+    assert len(message) < 500
+    assert message.startswith("config.")
+    assert path in message or path.rpartition(".")[0] in message
+    assert "; allowed: " in message or ": missing" in message or "unknown" in message
+    return message
+
+
+@pytest.mark.parametrize("path", [path for path, kind in FIELDS.items() if kind is not bool])
+def test_a_field_has_a_type_with_its_bounds(path):
+    if path != "objectives.arms":
+        kind, *rules = typing.get_args(FIELDS[path])
+        assert typing.get_origin(FIELDS[path]) is Annotated and kind in (int, float, str)
+        assert any(isinstance(rule, Rule) for rule in rules)
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_hostile_value_is_refused_in_one_line_or_serves(path):
+    kind = FIELDS[path]
+    plain = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    fits = {int: int, float: (int, float), str: str, bool: bool, dict[str, Any]: dict}[plain]
+    for name, value in HOSTILE.items():
+        refused = refusal_of(path, value)
+        is_of_type = isinstance(value, fits) and (type(value) is not bool or fits is bool)
+        is_number = isinstance(value, int | float)
+        if not is_of_type or (is_number and not abs(value) < (2**63 if fits is int else 1e100)):
+            assert refused is not None, name
+
+
+@pytest.mark.parametrize("path", SECTIONS)
+def test_what_is_no_section_is_refused_in_one_line(path):
+    for value in (3, None, [], "x" * 100_000, {}, {1: 2}, {"a\nb": 1}, {"x" * 10**5: 1}):
+        assert refusal_of(path, value) is not None
+
+
+def extremes():
+    """Return each numeric field with each end of its interval."""
+    return list(_extremes())
+
+
+def _extremes():
+    for path, kind in FIELDS.items():
+        for rule in typing.get_args(kind)[1:]:
+            if isinstance(rule, Bounds):
+                ends = (rule.at_least, rule.at_most, *rule.besides)
+                yield from ((path, end) for end in ends if end is not None)
+
+
+@pytest.mark.parametrize(("path", "value"), extremes())
+def test_the_ends_of_an_interval_are_within_it_and_what_is_beyond_is_not(path, value):
+    """Other fields may stand against a value; the message is then of one line as well."""
+    rule = bounds_of(path)
+    assert rule.allowed_instead(value) is None
+    refusal_of(path, value)
+    if value == rule.at_most:
+        assert refusal_of(path, value + max(1, abs(value) * 1e-6)) is not None
+
+
+def bounds_of(path: str) -> Bounds:
+    (rule,) = [rule for rule in typing.get_args(FIELDS[path])[1:] if isinstance(rule, Bounds)]
+    return rule
+
+
+def largest(path: str):
+    return bounds_of(path).at_most
+
+
+def test_the_largest_seed_reaches_numpy_and_jax():
+    seed = largest("seed")
+    np.random.Philox(key=[seed, 0], counter=[0, 0, 1, 1])
+    np.random.SeedSequence((seed, 3)).generate_state(1)
+    assert np.asarray(jax.random.key_data(jax.random.key(seed))).any()
+
+
+def test_the_most_steps_are_counted_in_int32():
+    steps = largest("train.num_steps")
+    assert jnp.int32(steps) + jnp.int32(1) > 0
+    for warmup in (0, steps):
+        config = dataclasses.replace(Config().optimizer, warmup_steps=warmup)
+        schedule = learning_rate_schedule(config, steps)
+        for step in (0, 1, steps // 2, steps):
+            assert np.isfinite(schedule(jnp.int32(step)))
+    assert DecisionSchedule(1, steps).num_decisions == steps
+    config = Config().bandit
+    assert np.isfinite(explore_probability(config, jnp.int32(steps - 1), steps))
+
+
+def test_bounds_of_float_fields_are_numbers_of_float32():
+    smallest, biggest = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+    for path, kind in FIELDS.items():
+        if typing.get_args(kind)[:1] == (float,):
+            for end in (end for other, end in extremes() if other == path):
+                assert end == 0 or smallest < abs(end) < biggest
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_the_parameters_of_the_largest_model_are_counted_at_once(model):
+    sizes = {name: largest(f"model.{name}") for name in ("layers", "features", "state", "mlp_features")}
+    config = ModelConfig(name=model, **sizes)
+    assert count_parameters(config, largest("data.vocab_size")) > 2**50
+
+
+def test_the_largest_lookahead_is_a_state_of_megabytes():
+    assert initial_stream_state(largest("batching.lookahead")).nbytes < 2**21
+
+
+@pytest.mark.parametrize("section", ["batching", "eval"])
+def test_the_tokens_of_a_batch_are_counted_in_int32(section):
+    config = default_config()
+    config.batching.length = config.data.record_tokens = 2**15
+    config.train.accumulation_steps = 1
+    config[section].rows = 2**16
+    with pytest.raises(ConfigError) as error:
+        parse_config(config)
+    assert str(error.value) == (
+        f"config.{section}.rows: found 65536; allowed: at most 65,535 of batching.length = 32768: int32 "
+        "counts tokens"
+    )
+    config[section].rows = 65_535
+    assert parse_config(config)
+
+
+ARM_FIELDS = ("weight", "objective", "group", "marker", "min_length", "max_length", "spans", "query_first")
+
+
+@pytest.mark.parametrize("field", ARM_FIELDS)
+def test_a_hostile_field_of_an_arm_is_refused_in_one_line_or_serves(field):
+    for name, value in HOSTILE.items():
+        arm = {"objective": "selective_copying"} | {field: value}
+        refused = refusal_of("objectives.arms", {"mine": arm, "other": {"objective": "copying"}})
+        if isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) < 2**31:
+            assert refused is not None and field in refused, name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", "x" * 101, "x" * 100_000, "ä", 3, "\ud800"])
+def test_the_name_of_an_arm_is_refused_in_one_line(name):
+    assert refusal_of("objectives.arms", {name: {"objective": "copying"}}) is not None
+
+
+def test_arms_that_are_no_arms_are_refused_in_one_line():
+    for arm in (3, None, "copying", [], {}, {"objective": "copying", "name": "x"}, {1: "copying"}):
+        assert refusal_of("objectives.arms", {"mine": arm}) is not None
+    for field in ("name", "a\nb", "x" * 100_000, 3):
+        refused = refusal_of("objectives.arms", {"mine": {"objective": "copying", field: 1}})
+        assert refused is not None
+
+
+def test_weights_of_any_size_that_is_allowed_add_up():
+    arms = {f"arm_{number}": {"objective": "copying", "weight": 1e9} for number in range(300)}
+    weights = configured_mixture(parse_config(changed("objectives.arms", arms))).weights
+    np.testing.assert_allclose(weights, 1 / 300)
+
+
+def test_the_defaults_are_within_their_bounds():
+    assert parse_config(ml_collections.ConfigDict(to_dict(Config()))) == Config()
