@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from absl import logging
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
@@ -11,6 +12,7 @@ from birdie_jax.engine.stored_parameters import restore_parameters
 from birdie_jax.interop import read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.platforms import for_platform
 from birdie_jax.objectives import Arm
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
@@ -55,7 +57,7 @@ def model_of_workdir(workdir: Path, step: int | None = None) -> TrainedModel:
     config = parse_saved_config(read_json(path, "the workdir of a run"), path)
     mixture = configured_mixture(config)
     tokenizer = Tokenizer(Path(files.tokenizer))
-    model = build_model(config.model, tokenizer.vocab_size)
+    model = _build_here(config, tokenizer.vocab_size)
     here = SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
@@ -80,8 +82,16 @@ def model_of_folder(folder: Path) -> TrainedModel:
         ConfigError: its config.json describes a mixture that cannot be.
     """
     read = read_model(folder)
-    model = build_model(read.config.model, read.tokenizer.vocab_size)
+    model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = configured_mixture(read.config).arms
     return TrainedModel(
         f"{folder} step {read.step}", read.step, read.config, model, read.params, read.tokenizer, arms
     )
+
+
+def _build_here(config: Config, vocab_size: int) -> LanguageModel:
+    """Return the model with implementations that this machine has, and name those that it has not."""
+    model = for_platform(config.model, jax.default_backend())
+    if model != config.model:
+        logging.warning("the model was trained with implementations that this machine does not have")
+    return build_model(model, vocab_size)

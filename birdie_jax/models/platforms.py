@@ -5,7 +5,7 @@ Which platforms an implementation is for is said beside it: `pallas_kernels.line
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
@@ -34,6 +34,41 @@ def check_platform(model: ModelConfig, platform: str) -> None:
             raise ConfigError(f"config.{field}: found {found} for devices of {devices}; allowed: {allowed}")
 
     mixer_config(model).check_platform(model, platform, require)
+
+
+def for_platform(model: ModelConfig, platform: str) -> ModelConfig:
+    """Return `model` with what is not for devices of `platform` left to the program.
+
+    Parameters are the same for every implementation: a model that was trained with a kernel for TPUs is
+    used elsewhere with the best that there is.
+
+    Args:
+        model: the architecture.
+        platform: "cpu", "gpu" or "tpu".
+    """
+    left: list[str] = []
+
+    def note(condition: bool, field: str, allowed: str) -> None:
+        del allowed
+        if not condition:
+            left.append(field)
+
+    mixer_config(model).check_platform(model, platform, note)
+    for field in left:
+        _, *section, name = field.split(".")
+        if not section:
+            model = replace(model, **{name: ""})
+            continue
+        mixers = [model.section(kind) for kind in mixer_sections() if kind.section != section[0]]
+        changed = [
+            replace(model.section(kind), **{name: ""})
+            for kind in mixer_sections()
+            if kind.section == section[0]
+        ]
+        model = replace(
+            model, sections=tuple(mixer for mixer in mixers + changed if mixer != type(mixer)())
+        )
+    return model
 
 
 def check_implementation(

@@ -9,7 +9,7 @@ from birdie_jax.config import Config, ConfigError, default_config, parse_config
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.models import attention, model_names
 from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.platforms import check_platform
+from birdie_jax.models.platforms import check_platform, for_platform
 from pallas_kernels import linear_scan
 from tests.pages.hardware import FakeDevice, devices_of
 
@@ -107,3 +107,17 @@ def test_cudnn_needs_types_and_widths_that_it_has(fields, message):
     with pytest.raises(ConfigError) as error:
         parse_config(config)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("name", model_names())
+def test_a_trained_model_is_used_with_what_the_platform_has(name, platform):
+    known = attention.IMPLEMENTATIONS if name == "transformer" else ("", *linear_scan.IMPLEMENTATIONS)
+    for implementation in known:
+        model = config_with(name, implementation).model
+        here = for_platform(model, platform)
+        check_platform(here, platform)
+        assert here in (model, config_with(name, "").model)
+        if here != model:
+            with pytest.raises(ConfigError):
+                check_platform(model, platform)
