@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from birdie_jax.command_line import cache_compiled_programs, start
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import ConfigError
 from birdie_jax.engine import CheckpointError
 from birdie_jax.generation import (
@@ -39,14 +40,12 @@ from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
-_MODEL = flags.DEFINE_string("model", None, "Folder that birdie_jax.export wrote, in place of --workdir.")
+_WORKDIR = define_path("workdir", "Folder of a run.")
+_MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
 _PROMPT = flags.DEFINE_multi_string("prompt", [], "Text to answer; may be given several times.")
-_PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "JSONL file with a field `prompt`, to answer all.")
-_OUTPUT = flags.DEFINE_string(
-    "output", None, "File for the answers to --prompt_file; default: standard output."
-)
+_PROMPT_FILE = define_path("prompt_file", "JSONL file with a field `prompt`, to answer all.")
+_OUTPUT = define_path("output", "File for the answers to --prompt_file; default: standard output.")
 _OBJECTIVE = flags.DEFINE_string(
     "objective",
     None,
@@ -248,17 +247,12 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Parse flags and answer; print a user's error as one line."""
-    if len(arguments) > 1:
-        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
     try:
         run()
     except _FAULTS as error:
-        sys.exit(f"birdie_jax.generate: {error}")
-    except KeyboardInterrupt:
-        print("birdie_jax.generate: stopped", file=sys.stderr)
-        sys.exit(130)
+        refuse("generate", error)
     except BrokenPipeError:
         # The reader of the answers has closed the pipe; Python would raise again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

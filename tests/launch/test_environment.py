@@ -37,7 +37,10 @@ case "$*" in
 "-m pip install "*)
     echo "pip" >>made
     case "$*" in
-    *--target*) folder="${*#*--target }" && folder="${folder%% *}" && mkdir -p "$folder" && : >"$folder/one" ;;
+    *--target*)
+        folder="${*#*--target }"
+        mkdir -p "${folder%% *}"
+        ;;
     esac
     if [ -n "$FAKE_SLOW" ]; then sleep "$FAKE_SLOW"; fi
     case "$FAKE_PIP" in

@@ -1,0 +1,85 @@
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.storage.messages import one_line, shown
+
+_ANY_CHARACTER = st.characters(exclude_categories=())
+
+
+@pytest.mark.parametrize(
+    "value", ["", "text", "漢字 é 😀", 5, None, 1.5, ["a", 1], {"key": True}, "it's", "\\n"]
+)
+def test_short_values_are_shown_as_python_writes_them(value):
+    assert shown(value) == repr(value)
+
+
+@given(value=st.text(_ANY_CHARACTER) | st.lists(st.text(_ANY_CHARACTER)) | st.binary())
+def test_a_value_is_one_short_printable_line(value):
+    text = shown(value)
+    assert len(text.splitlines()) == 1
+    assert text.isprintable()
+    assert len(text) <= 200 + len(" (1,000,000 characters)")
+    text.encode()
+
+
+@given(text=st.text(_ANY_CHARACTER, max_size=300))
+def test_any_text_becomes_one_line_that_can_be_printed(text):
+    line = one_line(text, 200)
+    assert len(line.splitlines()) <= 1
+    assert len(line) <= 200 + len(" (300 characters)")
+    assert not set(line) & set("\0\n\r\t\v\f\x1b\x7f\x85\u2028\u2029\u202e")
+    line.encode()
+    assert one_line(line, 300) == line  # nothing is left to be escaped, and nothing is escaped twice
+
+
+@given(text=st.text(st.characters(categories=("L", "N", "P", "S")), max_size=200))
+def test_printable_text_is_shown_as_it_is(text):
+    assert one_line(text, 200) == text
+    assert one_line(f"{text[:90]}\u00a0{text[:90]}") == f"{text[:90]}\u00a0{text[:90]}"
+
+
+@pytest.mark.parametrize(
+    ("value", "length"),
+    [
+        ("x" * 100_000, "100,000 characters"),
+        ("\n" * 100_000, "100,000 characters"),
+        (b"x" * 100_000, "100,000 bytes"),
+        ("x" * 199, "199 characters"),
+        ([f"field {number}" for number in range(5000)], "characters"),
+        ({f"field {number}": number for number in range(5000)}, "characters"),
+    ],
+)
+def test_a_long_value_shows_its_ends_and_says_how_long_it_is(value, length):
+    text = shown(value)
+    whole = repr(value)
+    assert len(text) < 230
+    match = re.fullmatch(r"(.{98})\.\.\.(.{98}) \((.*)\)", text)
+    assert match
+    assert whole.startswith(match[1])
+    assert whole.endswith(match[2])
+    assert text.endswith(f"{length})")
+
+
+def test_as_many_characters_as_asked():
+    assert shown("abcdefghij" * 10, 20) == "'abcdefg...defghij' (100 characters)"
+    assert one_line("abcdefghij" * 10, 20) == "abcdefgh...cdefghij (100 characters)"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_that_python_will_not_write(sign):
+    value = sign * 10**5000
+    with pytest.raises(ValueError, match="digits"):
+        repr(value)
+    assert shown(value) == "an integer of about 5,001 digits"
+    assert shown([value]) == "a list too large to show"
+
+
+def test_a_value_that_is_nested_too_deeply():
+    value: list = []
+    for _ in range(sys.getrecursionlimit() * 50):
+        value = [value]
+    assert shown(value) == "a list too large to show"
