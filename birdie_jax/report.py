@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> None:
     """Write the page and print its path; a workdir that cannot be read ends the program with its error."""
     try:
         path = write_report(_WORKDIR.value)
-    except RecordError as error:
+    except (RecordError, OSError) as error:
         refuse("report", error)
     print(path)
 
