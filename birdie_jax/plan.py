@@ -10,6 +10,8 @@ describes how everything is counted.
 
 import dataclasses
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from birdie_jax.planning import (
     plan_as_text,
     plan_run,
 )
+from birdie_jax.storage.messages import shown
 from birdie_jax.text import DataError, Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
 from hlo_analysis import UnknownTripCountError
@@ -60,6 +63,7 @@ _LARGEST_BATCH = flags.DEFINE_enum(
 
 def run(config: Config) -> None:
     """Plan, print and write."""
+    _check_json()
     topology = make_topology(_TOPOLOGY.value)
     vocab_size = embedding_rows(config)
     if _COMPARE.value:
@@ -103,13 +107,27 @@ def parse_mesh(text: str) -> MeshConfig:
     sizes = dict.fromkeys(axes, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
-        if axis not in sizes or not ((size.isdigit() and int(size)) or size == "-1"):
+        if axis not in sizes or not (re.fullmatch(r"0{0,9}[1-9][0-9]{0,8}", size) or size == "-1"):
             raise ConfigError(
-                f"--compare: found {text!r}; allowed: axis=devices with commas between, axes "
+                f"--compare: found {shown(text)}; allowed: axis=devices with commas between, axes "
                 f"{', '.join(axes)}, such as fsdp=16,tensor=4"
             )
         sizes[axis] = int(size)
     return MeshConfig(**sizes)
+
+
+def _check_json() -> None:
+    """Check the file of --json before what takes minutes.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if _JSON.value is None:
+        return
+    path = Path(_JSON.value)
+    if os.path.isdir(path) or not os.path.isdir(path.parent):
+        found = "a folder" if os.path.isdir(path) else f"no folder {path.parent}"
+        raise ConfigError(f"--json={path}: found {found}; allowed: a file, in a folder that is there")
 
 
 def write_json(plan: dict[str, Any]) -> None:
