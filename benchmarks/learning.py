@@ -36,6 +36,7 @@ from birdie_jax.models import build_model, model_names
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example, Objective, UnsuitableText, make_mixture, make_objective
 from birdie_jax.pretraining.language_model_step import language_model_loss
+from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 SYMBOLS = 64
@@ -243,7 +244,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = Path.home() / ".cache/birdie_jax/benchmarks/learning"
+    default = cache_folder() / "benchmarks/learning"
     parser.add_argument("--output", type=Path, default=default)
     parser.add_argument("--tasks", nargs="*", default=[task.name for task in TASKS])
     parser.add_argument("--models", nargs="*", default=model_names())

@@ -14,7 +14,6 @@ the tokens, and the mean length of its examples. The source is prepared once, be
 import argparse
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -26,10 +25,11 @@ from birdie_jax.batching import (
     initial_stream_states,
 )
 from birdie_jax.objectives import Mixture, make_mixture
+from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.text import TokenShards, prepare
 from birdie_jax.text.cache import cached_folder
 
-_CACHE = Path.home() / ".cache" / "birdie_jax" / "benchmarks"
+_CACHE = cache_folder() / "benchmarks"
 
 
 def prepared(source: str, vocab_size: int) -> TokenShards:

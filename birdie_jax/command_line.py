@@ -1,42 +1,98 @@
 """The start of every command: flags are parsed, and an error in them is printed as one line."""
 
 import keyword
-import os
+import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import NoReturn
 
-import jax
-import ml_collections
 from absl import app, flags
 
-from birdie_jax.config import ConfigError, default_config
+from birdie_jax.storage.messages import one_line, shown
 
 _OVERRIDE = "--config."
+_MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
+_BAD_COMMAND_LINE = 2
+_INTERRUPTED = 130
 
 
 def start(verb: str, main: Callable[[list[str]], None]) -> None:
-    """Parse the flags, and call `main` with the remaining arguments.
+    """Parse the flags, and call `main` with the program's name.
+
+    A command line that cannot be used ends the program with status 2, an interruption with 130.
 
     Args:
         verb: the name of the command's module, for messages.
-        main: the command itself; it gets the program's name and the arguments that are no flags.
+        main: the command itself.
     """
 
     def parse(arguments: Sequence[str]) -> list[str]:
         try:
-            check_overrides(arguments)
             # ml_collections reads the arguments of the program itself.
             sys.argv[:] = subscript_keywords(arguments)
-            return flags.FLAGS(list(sys.argv))
-        except (flags.Error, ConfigError, AttributeError, TypeError, ValueError) as error:
-            # A config file runs while flags are parsed; its error arrives as text with a traceback.
-            message = str(error)
-            if "Traceback" in message:
-                message = message.strip().splitlines()[-1]
-            sys.exit(f"birdie_jax.{verb}: {message} (--help lists the flags)")
+            left = flags.FLAGS(list(sys.argv))
+        except (flags.Error, LookupError, AttributeError, TypeError, ValueError) as error:
+            refuse_command_line(verb, str(error))
+        if len(left) > 1:
+            refuse_command_line(verb, f"unknown argument {shown(left[1])}; every option begins with --")
+        return left
 
-    app.run(main, flags_parser=parse)
+    try:
+        app.run(main, flags_parser=parse)
+    except KeyboardInterrupt:
+        print(f"birdie_jax.{verb}: stopped", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
+
+def refuse(verb: str, error: Exception) -> NoReturn:
+    """End the command with status 1 and a user's error on one line.
+
+    Args:
+        verb: the name of the command's module.
+        error: the error; its message is printed.
+    """
+    sys.exit(f"birdie_jax.{verb}: {one_line(str(error))}")
+
+
+def refuse_command_line(verb: str, message: str) -> NoReturn:
+    """End the command with status 2, and one line about its command line.
+
+    Args:
+        verb: the name of the command's module.
+        message: what was found, and what is allowed.
+    """
+    # What absl says of a required flag that is not there.
+    if missing := _MISSING.fullmatch(message):
+        message = f"--{missing[1]} is not given"
+    print(f"birdie_jax.{verb}: {one_line(message, 1000)} (--help lists the flags)", file=sys.stderr)
+    sys.exit(_BAD_COMMAND_LINE)
+
+
+def define_path(name: str, help_text: str, *, required: bool = False) -> flags.FlagHolder:
+    """Define a flag for the name of a file or folder, and return it; an empty name is refused.
+
+    Empty names are what a shell makes of a variable that is not set, and to Python they are the current
+    folder.
+
+    Args:
+        name: the name of the flag.
+        help_text: what --help says about it.
+        required: whether the command cannot do without it.
+    """
+    holder = flags.DEFINE_string(name, None, help_text, required=required)
+    forbid_empty(name)
+    return holder
+
+
+def forbid_empty(name: str) -> None:
+    """Refuse an empty value of a flag that has been defined.
+
+    Args:
+        name: the name of the flag.
+    """
+    flags.register_validator(
+        name, lambda value: value != "", "found ''; allowed: the name of a file or folder"
+    )
 
 
 def subscript_keywords(arguments: Sequence[str]) -> list[str]:
@@ -54,37 +110,3 @@ def subscript_keywords(arguments: Sequence[str]) -> list[str]:
         return first + "".join(names) + equals + value
 
     return [written(argument) for argument in arguments]
-
-
-def cache_folder() -> Path:
-    """Return the folder for files that can be made again: $XDG_CACHE_HOME, or else ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "birdie_jax"
-
-
-def cache_compiled_programs() -> None:
-    """Use JAX's persistent compilation cache, so that the next command need not compile again."""
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
-def check_overrides(arguments: Sequence[str]) -> None:
-    """Check that every `--config.section.field=value` names a field.
-
-    Raises:
-        ConfigError: one does not; the message names it and the fields that are allowed.
-    """
-    for argument in arguments:
-        if not argument.startswith(_OVERRIDE):
-            continue
-        path = argument.removeprefix("--").split("=", 1)[0]
-        section = default_config()
-        parts = path.split(".")[1:]
-        for depth, part in enumerate(parts, start=1):
-            if parts[: depth - 1] == ["objectives", "arms"]:
-                break
-            if not isinstance(section, ml_collections.ConfigDict) or part not in section:
-                known = (
-                    ", ".join(section) if isinstance(section, ml_collections.ConfigDict) else "no fields"
-                )
-                raise ConfigError(f"{path}: unknown field {part!r}; allowed: {known}")
-            section = section[part]

@@ -5,34 +5,31 @@
 The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it.
 """
 
-import sys
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from birdie_jax.command_line import start
+from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.config import ConfigError
 from birdie_jax.engine.checkpoint_format import CheckpointError
 from birdie_jax.interop import InteropError, write_model
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import model_of_workdir
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.", required=True)
-_OUTPUT = flags.DEFINE_string("output", None, "Folder to write; it must not exist.", required=True)
+_WORKDIR = define_path("workdir", "Folder of the run.", required=True)
+_OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
 
 
 def main(arguments: list[str]) -> None:
     """Write the folder; print a user's error as one line."""
-    if len(arguments) > 1:
-        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     output = Path(_OUTPUT.value)
     try:
         trained = model_of_workdir(Path(_WORKDIR.value), _STEP.value)
         write_model(output, trained.config, trained.params, trained.tokenizer, trained.step)
     except (ConfigError, DataError, CheckpointError, InteropError) as error:
-        sys.exit(f"birdie_jax.export: {error}")
+        refuse("export", error)
     print(f"{trained.origin}: exported to {output}")
 
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from birdie_jax.command_line import cache_compiled_programs, start
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import ConfigError
 from birdie_jax.engine import CheckpointError
 from birdie_jax.generation import (
@@ -30,7 +31,14 @@ from birdie_jax.generation import (
     choose_arm,
     make_prompt,
 )
-from birdie_jax.generation.jsonl import Record, count_finished_lines, read_records, to_jsonl
+from birdie_jax.generation.jsonl import (
+    Record,
+    check_output,
+    count_finished_lines,
+    describe_os_error,
+    read_records,
+    to_jsonl,
+)
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError
@@ -39,14 +47,15 @@ from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
-_MODEL = flags.DEFINE_string("model", None, "Folder that birdie_jax.export wrote, in place of --workdir.")
+# More than any answer, vocabulary, batch or number of samples that memory holds.
+_MANY = 1 << 20
+
+_WORKDIR = define_path("workdir", "Folder of a run.")
+_MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
 _PROMPT = flags.DEFINE_multi_string("prompt", [], "Text to answer; may be given several times.")
-_PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "JSONL file with a field `prompt`, to answer all.")
-_OUTPUT = flags.DEFINE_string(
-    "output", None, "File for the answers to --prompt_file; default: standard output."
-)
+_PROMPT_FILE = define_path("prompt_file", "JSONL file with a field `prompt`, to answer all.")
+_OUTPUT = define_path("output", "File for the answers to --prompt_file; default: standard output.")
 _OBJECTIVE = flags.DEFINE_string(
     "objective",
     None,
@@ -54,19 +63,21 @@ _OBJECTIVE = flags.DEFINE_string(
     "prefix_lm, or else causal_lm. [MASK] in the prompt stands for a gap where the objective has gaps.",
 )
 _MAX_TOKENS = flags.DEFINE_integer(
-    "max_tokens", 64, "Largest number of tokens of an answer.", lower_bound=1
+    "max_tokens", 64, "Largest number of tokens of an answer.", lower_bound=1, upper_bound=_MANY
 )
 _TEMPERATURE = flags.DEFINE_float(
     "temperature", 0.0, "Divides the logits; 0: the most probable token, always."
 )
-_TOP_K = flags.DEFINE_integer("top_k", 0, "Only the k most probable tokens; 0: all. Applied first.")
+_TOP_K = flags.DEFINE_integer(
+    "top_k", 0, "Only the k most probable tokens; 0: all. Applied first.", lower_bound=0, upper_bound=_MANY
+)
 _TOP_P = flags.DEFINE_float(
     "top_p", 1.0, "Of these the most probable ones that hold this much probability."
 )
 _MIN_P = flags.DEFINE_float("min_p", 0.0, "Of these the ones at least this share as probable as the best.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of random choices.", lower_bound=0, upper_bound=1 << 30)
 _SAMPLES = flags.DEFINE_integer(
-    "samples", 1, "Answers to each prompt, with seeds from --seed on.", lower_bound=1, upper_bound=1 << 30
+    "samples", 1, "Answers to each prompt, with seeds from --seed on.", lower_bound=1, upper_bound=_MANY
 )
 _STOP = flags.DEFINE_multi_string(
     "stop", [], "Text before which an answer ends; may be given several times."
@@ -74,13 +85,16 @@ _STOP = flags.DEFINE_multi_string(
 _STOP_TOKEN = flags.DEFINE_multi_string(
     "stop_token", [], "Special token, e.g. [SEP], that ends an answer besides [EOS] and [DONE]."
 )
-_BATCH = flags.DEFINE_integer("batch", 8, "Answers that are generated at a time.", lower_bound=1)
+_BATCH = flags.DEFINE_integer(
+    "batch", 8, "Answers that are generated at a time.", lower_bound=1, upper_bound=_MANY
+)
 _LENGTH_LIMIT = flags.DEFINE_integer(
     "length_limit",
     None,
     "Largest number of tokens of prompt and answer. Default: with attention the length of training's rows, "
     "otherwise no limit.",
-    lower_bound=1,
+    lower_bound=2,
+    upper_bound=1 << 30,
 )
 
 _FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, PromptTooLong)
@@ -107,6 +121,8 @@ def run() -> None:
     if "" in _STOP.value:
         raise PromptError("--stop: found ''; allowed: text of at least one character")
     records = read_records(Path(_PROMPT_FILE.value)) if _PROMPT_FILE.value is not None else None
+    if _OUTPUT.value is not None:
+        check_output(Path(_OUTPUT.value))
     trained = _load_model()
     generator = Generator(
         trained.model,
@@ -211,7 +227,7 @@ def _append(path: Path, lines: str) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(lines)
     except OSError as error:
-        raise PromptError(f"{path}: cannot be written: {error.strerror}") from error
+        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
 
 
 def _generate(
@@ -248,17 +264,12 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Parse flags and answer; print a user's error as one line."""
-    if len(arguments) > 1:
-        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
     try:
         run()
     except _FAULTS as error:
-        sys.exit(f"birdie_jax.generate: {error}")
-    except KeyboardInterrupt:
-        print("birdie_jax.generate: stopped", file=sys.stderr)
-        sys.exit(130)
+        refuse("generate", error)
     except BrokenPipeError:
         # The reader of the answers has closed the pipe; Python would raise again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

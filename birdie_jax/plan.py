@@ -10,16 +10,17 @@ describes how everything is counted.
 
 import dataclasses
 import json
-import sys
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 import jax
-from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from absl import flags, logging
 
-from birdie_jax.command_line import start
+from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.config import Config, ConfigError, MeshConfig, parse_config
+from birdie_jax.config_flag import define_config
 from birdie_jax.engine.mesh import fill_in_sizes, make_mesh
 from birdie_jax.planning import (
     MissingCompilerError,
@@ -32,13 +33,12 @@ from birdie_jax.planning import (
     plan_as_text,
     plan_run,
 )
+from birdie_jax.storage.messages import shown
 from birdie_jax.text import DataError, Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
 from hlo_analysis import UnknownTripCountError
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "What to plan: a file of configs/, with :variant if it has any."
-)
+_CONFIG = define_config("What to plan: a file of configs/, with :variant if it has any.")
 _TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
@@ -46,7 +46,7 @@ _TOPOLOGY = flags.DEFINE_string(
     "slices; h200:2x8 (hosts and GPUs of each); cpu or cpu:8 (this machine).",
     required=True,
 )
-_JSON = flags.DEFINE_string("json", None, "File to write the plan to.")
+_JSON = define_path("json", "File to write the plan to.")
 _COMPARE = flags.DEFINE_multi_string(
     "compare",
     [],
@@ -63,6 +63,7 @@ _LARGEST_BATCH = flags.DEFINE_enum(
 
 def run(config: Config) -> None:
     """Plan, print and write."""
+    _check_json()
     topology = make_topology(_TOPOLOGY.value)
     vocab_size = embedding_rows(config)
     if _COMPARE.value:
@@ -106,13 +107,27 @@ def parse_mesh(text: str) -> MeshConfig:
     sizes = dict.fromkeys(axes, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
-        if axis not in sizes or not ((size.isdigit() and int(size)) or size == "-1"):
+        if axis not in sizes or not (re.fullmatch(r"0{0,9}[1-9][0-9]{0,8}", size) or size == "-1"):
             raise ConfigError(
-                f"--compare: found {text!r}; allowed: axis=devices with commas between, axes "
+                f"--compare: found {shown(text)}; allowed: axis=devices with commas between, axes "
                 f"{', '.join(axes)}, such as fsdp=16,tensor=4"
             )
         sizes[axis] = int(size)
     return MeshConfig(**sizes)
+
+
+def _check_json() -> None:
+    """Check the file of --json before what takes minutes.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if _JSON.value is None:
+        return
+    path = Path(_JSON.value)
+    if os.path.isdir(path) or not os.path.isdir(path.parent):
+        found = "a folder" if os.path.isdir(path) else f"no folder {path.parent}"
+        raise ConfigError(f"--json={path}: found {found}; allowed: a file, in a folder that is there")
 
 
 def write_json(plan: dict[str, Any]) -> None:
@@ -123,19 +138,13 @@ def write_json(plan: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Parse the config and plan; a mistake of the user ends in one line."""
-    if len(arguments) > 1:
-        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     # Only the compilers run here; JAX need not look for other devices.
     jax.config.update("jax_platforms", "cpu")
-    config = _CONFIG.value
-    if not isinstance(config, ConfigDict):
-        file = config_flags.get_config_filename(flags.FLAGS["config"])
-        sys.exit(f"birdie_jax.plan: --config={file}: no such file")
     try:
-        run(parse_config(config))
+        run(parse_config(_CONFIG.value))
     except (ConfigError, DataError, MissingCompilerError, UnknownTripCountError, OSError) as error:
-        sys.exit(f"birdie_jax.plan: {error}")
+        refuse("plan", error)
 
 
 if __name__ == "__main__":

@@ -41,9 +41,8 @@ def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
         paper: whether the batch is the paper's, 520 rows in 2 parts, for 20, 10, 5 or 4 devices. Otherwise
             it has 512 rows, for any power of two of devices, in parts that the program chooses.
     """
-    config.batching.length = 2048
-    config.batching.rows = 520 if paper else 512
-    config.train.accumulation_steps = 2 if paper else 0
+    batching = {"length": 2048, "rows": 520 if paper else 512}
+    config.update({"batching": batching, "train": {"accumulation_steps": 2 if paper else 0}})
 
 
 def choose_model(variant: str) -> str:

@@ -10,12 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import jax
-from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from absl import flags, logging
 
-from birdie_jax.command_line import cache_compiled_programs, cache_folder, start
+from birdie_jax.command_line import define_path, start
+from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_flag import define_config
 from birdie_jax.engine import CheckpointError, Outcome, Workdir
 from birdie_jax.engine.agreement import check_agreement, check_shared
 from birdie_jax.engine.coordination import Processes
@@ -33,15 +34,14 @@ from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
 from birdie_jax.storage import is_remote
+from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "What to train: a file of configs/, with :variant if it has any."
-)
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, report.")
+_CONFIG = define_config("What to train: a file of configs/, with :variant if it has any.")
+_WORKDIR = define_path("workdir", "Folder of the run: checkpoints, metrics, report.")
 _COORDINATOR_ADDRESS = flags.DEFINE_string(
     "coordinator_address", None, "Where the processes of this run meet: host:port, on process 0's host."
 )
@@ -169,23 +169,17 @@ def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:
 
 def main(arguments: list[str]) -> None:
     """Parse flags, train, write the report; a fault of the user's is told in one line."""
-    if len(arguments) > 1:
-        raise app.UsageError(f"unknown argument {arguments[1]!r}; every option begins with --")
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
-    root = _WORKDIR.value or ""
+    root = _WORKDIR.value
     if is_remote(root):
         sys.exit(
             f"birdie_jax.train: --workdir: found {root}; allowed: a folder; several processes "
             "need one on a file system that they share, as which a bucket can be mounted"
         )
     workdir = Workdir(root)
-    config = _CONFIG.value
-    if not isinstance(config, ConfigDict):
-        filename = getattr(flags.FLAGS["config"], "config_filename", "")
-        sys.exit(f"birdie_jax.train: --config={filename}: no such file")
     try:
-        parsed = parse_config(config)
+        parsed = parse_config(_CONFIG.value)
         initialize_processes(
             _COORDINATOR_ADDRESS.value,
             _NUM_PROCESSES.value,

@@ -18,11 +18,25 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 # What Google Cloud, Kubernetes and Slurm all take as the name of a thing.
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+_MAX_MESSAGE = 600
+_MAX_DIGITS = 9
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class LaunchError(Exception):
     """A launcher cannot do what it was asked; the message names the option or the command."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of options that says in one line, and a short one, why it refuses them."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the launcher with status 2."""
+        launcher = self.prog.removeprefix("python -m ")
+        # What is found may be long: its end is what tells what is allowed.
+        if len(message) > _MAX_MESSAGE:
+            message = f"{message[: _MAX_MESSAGE // 2]}...{message[-_MAX_MESSAGE // 2 :]}"
+        self.exit(2, f"{launcher}: {_one_line(message)} (--help lists the options)\n")
 
 
 class Commands:
@@ -69,6 +83,8 @@ class Commands:
             return subprocess.run(command, cwd=REPOSITORY, text=True, check=False, **options)
         except FileNotFoundError as error:
             raise LaunchError(f"{command[0]}: no such program on PATH") from error
+        except OSError as error:
+            raise LaunchError(f"{command[0]}: cannot be run: {error.strerror}") from error
 
 
 def format_command(command: Sequence[str]) -> str:
@@ -77,6 +93,10 @@ def format_command(command: Sequence[str]) -> str:
     That is `shlex.join`, except that what cannot be printed is escaped, so that one line it stays.
     """
     return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in command)
+
+
+def _one_line(text: str) -> str:
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _escaped(word: str) -> str:
@@ -132,16 +152,40 @@ def parse_name(text: str) -> str:
 
 def parse_positive(text: str) -> int:
     """Check a number that has to be 1 or more, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
+    number = _parse_number(text)
+    if number is None or number < 1:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 or more")
-    return int(text)
+    return number
 
 
 def parse_non_negative(text: str) -> int:
     """Check a number that has to be 0 or more, for argparse."""
-    if not text.isdecimal():
+    number = _parse_number(text)
+    if number is None:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more")
-    return int(text)
+    return number
+
+
+def parse_port(text: str) -> int:
+    """Check the number of a port, for argparse."""
+    number = _parse_number(text)
+    if number is None or not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 1 to 65535")
+    return number
+
+
+def parse_text(text: str) -> str:
+    """Check a name or path that must not be empty, for argparse.
+
+    A shell makes an empty one of a variable that is not set.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a name that is not empty")
+    return text
+
+
+def _parse_number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
 def parse_variable(text: str) -> str:
@@ -163,4 +207,4 @@ def read_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict
 
 def exit_with_error(launcher: str, error: Exception) -> NoReturn:
     """End the launcher with its error in one line."""
-    sys.exit(f"launch.{launcher}: {error}")
+    sys.exit(f"launch.{launcher}: {_one_line(str(error))}")

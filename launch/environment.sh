@@ -1,24 +1,189 @@
-# Sourced by the two commands: makes .venv if there is none, and installs this project with the tested versions.
-# Arguments: the extras to install, e.g. "test"; empty for none.
+# Sourced by the two commands: makes .venv if there is none that works, and installs this project with the tested
+# versions. What sources it may be a terminal: nothing here relies on `set -e`, or ends the shell.
 
+# Arguments: the extras to install, e.g. "test"; empty for none.
 make_environment() {
-    local extras="${1:-}" python wanted marker
-    if [ ! -x .venv/bin/python ]; then
-        python=$(command -v python3 || command -v python || true)
-        if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-            echo "birdie-jax needs Python 3.11 or newer; found: $("$python" --version 2>&1 || echo none)" >&2
-            return 1
-        fi
-        echo "making .venv with $("$python" --version)"
-        "$python" -m venv .venv
+    # A shell of its own, with which the lock goes. .venv may be a link, to an environment that others lock too.
+    local lock=.venv.lock
+    if [ -L .venv ] && [ -d .venv ]; then lock=.venv/.lock; fi
+    (
+        take_lock "$lock" "another command is making .venv"
+        check_environment || exit 1
+        if [ ! -e .venv/pyvenv.cfg ]; then create_environment || exit 1; fi
+        install_project "${1:-}"
+    )
+}
+
+# Removes a .venv that this file has made and that does not work; refuses one that is not this file's to remove.
+check_environment() {
+    local fault
+    if [ ! -e .venv ] && [ ! -L .venv ]; then return 0; fi
+    if [ -L .venv ] && [ ! -d .venv ]; then
+        refuse ".venv: found a link to $(readlink .venv), which is no folder; remove the link (rm .venv)"
+        return 1
     fi
+    if [ ! -d .venv ]; then
+        refuse ".venv: found a file; allowed: nothing, or an environment; move it away"
+        return 1
+    fi
+    if [ ! -e .venv/pyvenv.cfg ] && [ ! -e .venv/.making ]; then
+        # Nothing of anybody's is in an empty folder.
+        if [ ! -L .venv ] && rmdir .venv 2>/dev/null; then return 0; fi
+        refuse ".venv: found a folder that is no Python environment (it has no pyvenv.cfg); move it away"
+        return 1
+    fi
+    fault=$(environment_fault)
+    if [ -z "$fault" ]; then return 0; fi
+    if [ -L .venv ]; then
+        refuse ".venv: found a link to $(readlink .venv), which $fault; remove the link (rm .venv)"
+        return 1
+    fi
+    if grep -q '^uv *=' .venv/pyvenv.cfg 2>/dev/null; then
+        refuse ".venv: was made by uv, and $fault; remove it, or install pip into it (uv pip install pip)"
+        return 1
+    fi
+    echo "making .venv anew: it $fault"
+    rm -rf .venv
+}
+
+# Prints what is wrong with .venv, as the end of a sentence; nothing if it works.
+environment_fault() {
+    local made found
+    if [ -e .venv/.making ]; then
+        echo "was left half made"
+    elif [ -e .venv/.installing ]; then
+        # pip takes a package of which files are missing for installed.
+        echo "was left while packages were installed into it"
+    elif ! found=$(.venv/bin/python -c "$_VERSION" 2>/dev/null) || [ -z "$found" ]; then
+        echo "has no Python that runs"
+    else
+        made=$(sed -n 's/^version\(_info\)\{0,1\} *= *\([0-9]*\.[0-9]*\).*/\2/p' .venv/pyvenv.cfg | head -n 1)
+        if [ -n "$made" ] && [ "$made" != "$found" ]; then
+            echo "was made by Python $made, and its Python is $found now"
+        elif [ -e .venv/.made-for ] && [ "$(cat .venv/.made-for)" != "$(environment_identity)" ]; then
+            echo "was made for $(cat .venv/.made-for), and is used as $(environment_identity)"
+        elif [ ! -e .venv/bin/activate ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+            # The script for activation is what Python writes last.
+            echo "has no pip, or was left half made"
+        fi
+    fi
+}
+
+_VERSION='import sys; print("%d.%d" % sys.version_info[:2])'
+
+# Prints what packages and their programs depend on besides the version of Python: processor, and place.
+environment_identity() {
+    echo "$(uname -sm) in $(cd ./.venv && pwd -P)"
+}
+
+create_environment() {
+    local python said
+    python=$(find_python) || return 1
+    echo "making .venv with $("$python" --version 2>&1)"
+    # The mark tells the next command that what is here may be removed.
+    mkdir .venv && : >.venv/.making || return 1
+    trap 'if [ -e .venv/.making ]; then rm -rf .venv; fi' EXIT
+    if ! said=$("$python" -m venv .venv 2>&1) || [ ! -e .venv/bin/activate ]; then
+        rm -rf .venv
+        said=$(printf '%s\n' "$said" | grep -v '^ *$' | tail -n 1 | cut -c 1-200)
+        refuse "$python cannot make .venv${said:+ ($said)}; install its venv module (on Debian and Ubuntu:" \
+            "apt install python3-venv), or put another Python 3.11 or newer on PATH"
+        return 1
+    fi
+    rm .venv/.making
+}
+
+# Prints the first Python on PATH that is new enough.
+find_python() {
+    local name found versions=""
+    for name in python3 python python3.14 python3.13 python3.12 python3.11; do
+        found=$(command -v "$name") || continue
+        if "$found" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            echo "$found"
+            return 0
+        fi
+        versions="${versions:+$versions, }$found ($("$found" --version 2>&1 | head -n 1 | cut -c 1-80))"
+    done
+    refuse "needs Python 3.11 or newer on PATH; found: ${versions:-none}"
+    return 1
+}
+
+install_project() {
+    local extras="$1" marker wanted status=0 interrupted=""
     # Installing again is skipped while nothing that it depends on has changed.
     marker=".venv/.installed-${extras:-base}"
     wanted=$(cat setup.cfg pyproject.toml constraints.txt | cksum)
-    if [ ! -f "$marker" ] || [ "$(cat "$marker")" != "$wanted" ]; then
-        echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
-        .venv/bin/python -m pip install -qq --disable-pip-version-check \
-            --constraint constraints.txt --editable ".${extras:+[$extras]}"
-        echo "$wanted" >"$marker"
+    if [ -f "$marker" ] && [ "$(cat "$marker")" = "$wanted" ]; then return 0; fi
+    echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
+    : >.venv/.installing || return 1
+    # pip ends with 1 when it is interrupted, as when it fails by itself.
+    trap 'interrupted=yes' INT
+    .venv/bin/python -m pip install -qq --disable-pip-version-check \
+        --constraint constraints.txt --editable ".${extras:+[$extras]}" || status=$?
+    # An error that pip reports leaves whole packages; a signal may not.
+    if [ -z "$interrupted" ] && [ "$status" -lt 128 ]; then rm -f .venv/.installing; fi
+    if [ "$status" -ne 0 ]; then
+        refuse "installing into .venv failed (pip ended with $status); the same command tries again"
+        return 1
     fi
+    environment_identity >.venv/.made-for
+    echo "$wanted" >"$marker"
+}
+
+# Installs packages, with the versions of constraints.txt, into a folder of the cache that is whole or absent, and
+# sets FETCHED to it. Arguments: the folder's name, what the packages are, and the packages.
+fetch_packages() {
+    local name="$1" what="$2" cache wanted
+    shift 2
+    cache=$(cache_folder) || return 1
+    wanted=$(grep -E "^($(echo "$*" | tr ' ' '|'))==" constraints.txt | cksum | cut -d' ' -f1)
+    FETCHED="$cache/$name-$wanted"
+    if [ -d "$FETCHED" ]; then return 0; fi
+    mkdir -p "$cache" || return 1
+    (
+        take_lock "$FETCHED.lock" "another command is fetching $what"
+        if [ -d "$FETCHED" ]; then exit 0; fi
+        echo "fetching $what into $FETCHED"
+        # Of commands that were stopped.
+        rm -rf "$FETCHED".part*
+        trap 'rm -rf "$FETCHED.part"' EXIT
+        if ! .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
+            --constraint constraints.txt --target "$FETCHED.part" "$@"; then
+            refuse "fetching $what failed; the same command tries again"
+            exit 1
+        fi
+        mv "$FETCHED.part" "$FETCHED"
+    )
+}
+
+# Prints the folder for what can be made again, by the same rules as birdie_jax/storage/cache_folder.py.
+cache_folder() {
+    # https://specifications.freedesktop.org/basedir: what is no absolute path counts as not set.
+    case "${XDG_CACHE_HOME:-}" in
+    /*) echo "$XDG_CACHE_HOME/birdie_jax" ;;
+    *)
+        case "${HOME:-}" in
+        /*) echo "$HOME/.cache/birdie_jax" ;;
+        *)
+            refuse "no folder for caches: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them"
+            return 1
+            ;;
+        esac
+        ;;
+    esac
+}
+
+# Waits until no other shell holds the lock, which lasts as long as this shell and what it started; where there is
+# no flock, or nothing can be written, without a lock. Arguments: the lock's file, and what to say while waiting.
+take_lock() {
+    command -v flock >/dev/null || return 0
+    { exec 9>"$1"; } 2>/dev/null || return 0
+    if ! flock -n 9; then
+        echo "waiting: $2"
+        flock 9
+    fi
+}
+
+refuse() {
+    echo "birdie-jax: $*" >&2
 }

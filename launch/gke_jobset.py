@@ -34,11 +34,13 @@ from launch.commands import (
     REPOSITORY,
     Commands,
     LaunchError,
+    Parser,
     exit_with_error,
     parse_arguments,
     parse_name,
     parse_non_negative,
     parse_positive,
+    parse_text,
     parse_variable,
     read_variables,
     require_command,
@@ -181,7 +183,7 @@ def _parse_topology(text: str) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.gke_jobset",
         usage="%(prog)s [options] -- COMMAND",
         description="Run on TPU slices in Google Kubernetes Engine.",
@@ -189,9 +191,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", type=parse_name, required=True, help="name of the run and of its JobSet")
-    add("--namespace", default="default", help="namespace of Kubernetes; default: default")
-    add("--image", required=True, help="container image with this code and its packages")
-    add("--accelerator", required=True, help="accelerator of the nodes, e.g. tpu-v5p-slice")
+    add("--namespace", type=parse_text, default="default", help="namespace of Kubernetes; default: default")
+    add("--image", type=parse_text, required=True, help="container image with this code and its packages")
+    add(
+        "--accelerator", type=parse_text, required=True, help="accelerator of the nodes, e.g. tpu-v5p-slice"
+    )
     add("--topology", type=_parse_topology, required=True, help="topology of one slice, e.g. 4x4x4")
     add("--chips_per_host", type=parse_positive, default=4, help="TPU chips of a host; default 4")
     add("--slices", type=parse_positive, default=1, help="number of slices; default 1")
@@ -216,7 +220,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=300,
         help="time for saving before SIGKILL; default 300",
     )
-    add("--manifest", help="file to write; default build/launch/NAME.jobset.json")
+    add("--manifest", type=parse_text, help="file to write; default build/launch/NAME.jobset.json")
     add("--dry_run", action="store_true", help="write the manifest, print the commands, run nothing")
     return parser
 

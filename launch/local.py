@@ -25,10 +25,12 @@ from collections.abc import Sequence
 
 from launch.commands import (
     LaunchError,
+    Parser,
     exit_with_error,
     format_command,
     parse_arguments,
     parse_non_negative,
+    parse_port,
     parse_positive,
     require_command,
 )
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.local",
         usage="%(prog)s [options] -- COMMAND",
         description="Start a run as several processes on this machine.",
@@ -90,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stop_seconds", type=parse_non_negative, default=300, help="after a signal; default 300"
     )
-    parser.add_argument("--port", type=parse_positive, help="port of the coordinator; default: a free one")
+    parser.add_argument("--port", type=parse_port, help="port of the coordinator; default: a free one")
     parser.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
     return parser
 

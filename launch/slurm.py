@@ -26,11 +26,13 @@ from collections.abc import Sequence
 from launch.commands import (
     Commands,
     LaunchError,
+    Parser,
     exit_with_error,
     parse_arguments,
     parse_name,
     parse_non_negative,
     parse_positive,
+    parse_text,
     parse_variable,
     require_command,
 )
@@ -75,7 +77,7 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.slurm",
         usage="%(prog)s [options] -- COMMAND",
         description="Run on the GPUs of several nodes of a Slurm cluster.",
@@ -85,11 +87,16 @@ def make_parser() -> argparse.ArgumentParser:
     add("--name", type=parse_name, required=True, help="name of the job")
     add("--nodes", type=parse_positive, required=True, help="number of nodes")
     add("--gpus_per_node", type=parse_positive, required=True, help="GPUs of a node, all of which are used")
-    add("--time", required=True, help="time limit of the job before it is requeued, e.g. 24:00:00")
-    add("--partition", help="partition of the cluster")
-    add("--account", help="account to charge")
-    add("--qos", help="quality of service")
-    add("--constraint", help="features that the nodes must have, e.g. h200")
+    add(
+        "--time",
+        type=parse_text,
+        required=True,
+        help="time limit of the job before it is requeued, e.g. 24:00:00",
+    )
+    add("--partition", type=parse_text, help="partition of the cluster")
+    add("--account", type=parse_text, help="account to charge")
+    add("--qos", type=parse_text, help="quality of service")
+    add("--constraint", type=parse_text, help="features that the nodes must have, e.g. h200")
     add(
         "--pass_env",
         type=parse_variable,

@@ -26,11 +26,13 @@ from collections.abc import Sequence
 from launch.commands import (
     Commands,
     LaunchError,
+    Parser,
     exit_with_error,
     parse_arguments,
     parse_name,
     parse_non_negative,
     parse_positive,
+    parse_text,
     parse_variable,
     require_command,
 )
@@ -178,7 +180,7 @@ def _parse_server(text: str) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.tpu_pod",
         usage="%(prog)s ACTION [options] -- COMMAND",
         description="Run on TPU slices of Google Cloud.",
@@ -187,18 +189,18 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("action", choices=_ACTIONS, help="train does everything; the others are its parts")
     add("--name", type=parse_name, required=True, help="name of the run and of its slices")
-    add("--zone", required=True, help="zone of Google Cloud")
-    add("--project", help="project of Google Cloud; default: that of gcloud")
-    add("--accelerator_type", help="type of a slice, e.g. v5p-128")
-    add("--runtime_version", help="software of the TPU VMs, e.g. v2-alpha-tpuv5")
+    add("--zone", type=parse_text, required=True, help="zone of Google Cloud")
+    add("--project", type=parse_text, help="project of Google Cloud; default: that of gcloud")
+    add("--accelerator_type", type=parse_text, help="type of a slice, e.g. v5p-128")
+    add("--runtime_version", type=parse_text, help="software of the TPU VMs, e.g. v2-alpha-tpuv5")
     add("--slices", type=parse_positive, default=1, help="number of slices; default 1")
     capacity = parser.add_mutually_exclusive_group()
     capacity.add_argument("--spot", action="store_true", help="cheap slices that can be preempted")
     capacity.add_argument("--reserved", action="store_true", help="slices of a reservation")
-    add("--valid_until_duration", help="longest time in the queue, e.g. 6h")
-    add("--network", help="that of the workers")
-    add("--subnetwork", help="that of the workers")
-    add("--service_account", help="that of the workers")
+    add("--valid_until_duration", type=parse_text, help="longest time in the queue, e.g. 6h")
+    add("--network", type=parse_text, help="that of the workers")
+    add("--subnetwork", type=parse_text, help="that of the workers")
+    add("--service_account", type=parse_text, help="that of the workers")
     add("--internal_ips", action="store_true", help="no external addresses; connect from the same network")
     add("--nfs", type=_parse_server, help="SERVER:/FOLDER, mounted at /mnt/birdie on every worker")
     add(

@@ -15,7 +15,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 state=.launch
 mkdir -p "$state"
-export PATH="$PWD/.venv/bin:$HOME/.local/bin:$PATH"
+export PATH="$PWD/.venv/bin:${HOME:-}/.local/bin:$PATH"
 
 running() {
     [ -f "$state/pid" ] && kill -0 -- "-$(cat "$state/pid")" 2>/dev/null
@@ -70,7 +70,11 @@ case "$action" in
 install)
     # TPU VMs have an older Python than this needs; uv brings one.
     command -v uv >/dev/null || python3 -m pip install --quiet --user uv
-    [ -x .venv/bin/python ] || uv venv --quiet --python=3.11 .venv
+    if ! .venv/bin/python -c '' 2>/dev/null; then
+        # None yet, or one that was left half made.
+        rm -rf .venv
+        uv venv --quiet --python=3.11 .venv
+    fi
     uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable='.[tpu]'
     touch "$state/installed"
     ;;

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.forked_verbs import run_commands
 from tests.whole_runs import CONFIG, REPOSITORY
 
 COMPILERS = os.environ.get("BIRDIE_COMPILERS", "")
@@ -115,6 +116,15 @@ REFUSED = {
     ),
     "--compare: found 'rows=2'; allowed: axis=devices": ("cpu:1", "--compare=rows=2"),
     "--compare: found 'fsdp=0'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=0"),
+    "--compare: found 'fsdp=²'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=²"),
+    "(5,005 characters); allowed: axis=devices": ("cpu:1", f"--compare=fsdp={'9' * 5000}"),
+    "(5,004 characters); allowed: v4:4x4x4": (f"cpu:{'9' * 5000}",),
+    "(it has 100,000,000 devices, more than 131,072); allowed: v4": ("cpu:100000000",),
+    "(it has 32,000,000 devices, more than 131,072); allowed: v4": ("v5e:4x8,slices=1000000",),
+    "(it has 4,000,000 devices, more than 131,072); allowed: v4": ("h200:500000x8",),
+    "--topology: found 'cpu:1\\ncpu:2'; allowed: v4": ("cpu:1\ncpu:2",),
+    "--json=docs: found a folder; allowed: a file": ("cpu:1", "--json=docs"),
+    "--json=no/such/plan.json: found no folder no/such; allowed": ("cpu:1", "--json=no/such/plan.json"),
     "config.mesh.modle: unknown field": ("cpu:1", "--config.mesh.modle=3"),
     "config.model.name: found 'gru'": ("cpu:1", "--config.model.name=gru"),
 }
@@ -124,18 +134,19 @@ REFUSED = {
 def refusals():
     """Return exit status and stderr of each of the commands that are refused."""
     commands = [
-        [f"--config={CONFIG}", f"--topology={topology}", *arguments]
+        ["plan", f"--config={CONFIG}", f"--topology={topology}", *arguments]
         for topology, *arguments in REFUSED.values()
     ]
-    done = python("tests.planning.refused_plans", devices=2, stdin=json.dumps(commands))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(REFUSED, json.loads(done.stdout), strict=True))
+    results = run_commands(commands, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    return {
+        message: (status, stderr) for message, (status, _, stderr) in zip(REFUSED, results, strict=True)
+    }
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_an_impossible_plan_is_refused_in_one_line(refusals, message):
     status, stderr = refusals[message]
-    assert status != 0
+    assert status == (2 if "unknown field" in message else 1)
     (line,) = stderr.strip().splitlines()
     assert line.startswith("birdie_jax.plan: ")
     assert message in line

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from birdie_jax.generation.prompt_formats import PromptError
+from birdie_jax.storage.messages import one_line
 
 # A JSON object: a prompt with whatever else its line says.
 Record = dict[str, Any]
@@ -22,10 +23,14 @@ def read_records(path: Path) -> list[Record]:
     Raises:
         PromptError: the file cannot be read, holds no record, or a record cannot be used; names the line.
     """
+    if _is_pipe(path) and not str(path).startswith("/dev/"):
+        # It would be waited for until something writes to it, perhaps for ever. A shell's own pipes, as
+        # /dev/stdin and /dev/fd/63, have a writer.
+        raise PromptError(f"{path}: found a named pipe; allowed: a file, or --prompt_file=/dev/stdin")
     try:
         lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise PromptError(f"{path}: cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise PromptError(f"{path}: cannot be read: {describe_os_error(error)}") from error
     records = []
     for number, line in enumerate(lines, start=1):
         where = f"{path} line {number}"
@@ -38,7 +43,8 @@ def read_records(path: Path) -> list[Record]:
         if not isinstance(record, dict) or not isinstance(record.get(PROMPT_FIELD), str):
             found = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise PromptError(
-                f"{where}: found {found}; allowed: a JSON object with the field {PROMPT_FIELD!r}, a text"
+                f"{where}: found {one_line(str(found), 200)}; allowed: a JSON object with the field "
+                f"{PROMPT_FIELD!r}, a text"
             )
         taken = [field for field in ANSWER_FIELDS if field in record]
         if taken:
@@ -66,6 +72,9 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
     """
     if not path.exists():
         return 0
+    if not path.is_file():
+        # What was written before cannot be read from a device or a pipe.
+        return 0
     other = f"{path}: exists, and"
     try:
         content = path.read_bytes()
@@ -73,15 +82,16 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
         if len(whole) < len(content):
             os.truncate(path, len(whole))
     except OSError as error:
-        raise PromptError(f"{path}: cannot be read: {error.strerror}") from error
+        raise PromptError(f"{path}: cannot be read: {describe_os_error(error)}") from error
     lines = whole.splitlines()
     if len(lines) > len(expected):
         raise PromptError(f"{other} has {len(lines)} lines; this command writes {len(expected)}")
     for number, (line, fields) in enumerate(zip(lines, expected, strict=False), start=1):
         try:
             found = json.loads(line)
-            same = {name: found.get(name) for name in fields} == fields
-        except (ValueError, AttributeError):
+            # As text, in which NaN is itself.
+            same = json.dumps({name: found.get(name) for name in fields}) == json.dumps(fields)
+        except (ValueError, AttributeError, RecursionError):
             same = False
         if not same:
             raise PromptError(
@@ -92,5 +102,56 @@ def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
 
 
 def to_jsonl(records: Iterable[Record]) -> str:
-    """Return records as JSONL, one JSON object a line."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    """Return records as JSONL, one JSON object a line.
+
+    Text is written as it is, except where it holds half of a character, which JSON can say and UTF-8
+    cannot: such a line is escaped, and is read back as it was.
+    """
+    return "".join(_to_line(record) for record in records)
+
+
+def check_output(path: Path) -> None:
+    """Check that answers can be added to `path`, and leave it as it is.
+
+    Raises:
+        PromptError: it is a folder or a pipe, its folder is missing, or it may not be written.
+    """
+    if os.path.isdir(path):
+        raise PromptError(f"{path}: found a folder; allowed: a file")
+    if _is_pipe(path) and not str(path).startswith("/dev/"):
+        raise PromptError(
+            f"{path}: found a named pipe; allowed: a file, or standard output without --output"
+        )
+    if not path.parent.is_dir():
+        raise PromptError(
+            f"{path}: cannot be written: {path.parent} is no folder; allowed: one that is there"
+        )
+    try:
+        existed = path.exists()
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
+
+
+def describe_os_error(error: Exception) -> str:
+    """Return why a file cannot be used, without its name."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except OSError:  # such as a name that is too long: opening it tells
+        return False
+
+
+def _to_line(record: Record) -> str:
+    line = json.dumps(record, ensure_ascii=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        line = json.dumps(record)
+    return line + "\n"

@@ -13,6 +13,7 @@ from jaxtyping import Int32
 from birdie_jax import vocabulary
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.objectives import OBJECTIVES, Arm, Objective, make_objective
+from birdie_jax.storage.messages import shown
 from birdie_jax.text import Tokenizer
 
 _NO_TOKENS = np.empty(0, np.int32)
@@ -61,22 +62,22 @@ def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
     found = [arm for arm in arms if arm.name == name] or [arm for arm in arms if arm.objective.name == name]
     if not found and name not in OBJECTIVES:
         raise PromptError(
-            f"objective {name!r} is unknown; allowed: those that this model was trained on: "
+            f"objective {shown(name)} is unknown; allowed: those that this model was trained on: "
             f"{', '.join(trained)}"
         )
     if not found:
         raise PromptError(
-            f"objective {name!r}: this model was not trained on it; allowed: {', '.join(trained)}"
+            f"objective {shown(name)}: this model was not trained on it; allowed: {', '.join(trained)}"
         )
     markers = {arm.objective.marker for arm in found}
     if len(markers) > 1:
         raise PromptError(
-            f"objective {name!r}: its arms have different markers; allowed: the name of an arm: "
+            f"objective {shown(name)}: its arms have different markers; allowed: the name of an arm: "
             f"{', '.join(arm.name for arm in found)}"
         )
     if found[0].objective.name not in _FORMATS:
         raise PromptError(
-            f"objective {name!r}: a prompt cannot take its form; allowed: {', '.join(trained)}"
+            f"objective {shown(name)}: a prompt cannot take its form; allowed: {', '.join(trained)}"
         )
     return found[0]
 
@@ -85,8 +86,8 @@ def _arm_of_objective(name: str | None) -> Arm:
     """Return an arm of the objective `name` with its default parameters, for a model without known arms."""
     if name is None or name not in OBJECTIVES or name not in _FORMATS:
         raise PromptError(
-            f"objective: found {name!r}, and what this model was trained on is not known; allowed: one of "
-            f"{', '.join(known for known in OBJECTIVES if known in _FORMATS)}"
+            f"objective: found {shown(name)}, and what this model was trained on is not known; allowed: "
+            f"one of {', '.join(known for known in OBJECTIVES if known in _FORMATS)}"
         )
     return Arm(name, make_objective(name), group=name)
 
@@ -112,10 +113,14 @@ def make_prompt(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt
     try:
         prompt = _FORMATS[objective.name](text, objective, tokenizer)
     except UnicodeEncodeError as error:
-        raise PromptError(f"the prompt is not Unicode text: {error}") from error
+        found = shown(text[error.start : error.end], 40)
+        raise PromptError(
+            f"the prompt is not Unicode text (found {found} at character {error.start}); {objective.name} "
+            "allows: whole characters"
+        ) from error
     if len(prompt.context) + len(prompt.target_prefix) <= objective.marker_length:
         raise PromptError(
-            f"the prompt {text!r} gives no token; {objective.name} allows: text of at least one token"
+            f"the prompt {shown(text)} gives no token; {objective.name} allows: text of at least one token"
         )
     return prompt
 

@@ -38,7 +38,8 @@ class Sampling:
 
     def __post_init__(self):
         finite = math.isfinite(self.temperature)
-        _require(finite and self.temperature >= 0, "temperature", self.temperature, "at least 0")
+        _require(finite, "temperature", self.temperature, "a finite number of at least 0")
+        _require(self.temperature >= 0, "temperature", self.temperature, "at least 0")
         _require(self.top_k >= 0, "top_k", self.top_k, "at least 0; 0 = no limit")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1; 1 = no limit")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1; 0 = no limit")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import jax
 
+from birdie_jax.storage.cache_folder import cache_folder
+
 # Without these libtpu asks the metadata server of the cloud, and warns that there is none.
 _WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -27,9 +29,12 @@ class MissingCompilerError(RuntimeError):
 
 
 def compilers_folder() -> Path:
-    """Return the folder that the command in the messages installs compilers into."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return cache / "birdie_jax" / f"plan_compilers_jax_{jax.__version__}"
+    """Return the folder that the command in the messages installs compilers into.
+
+    Raises:
+        ConfigError: there is no folder for caches.
+    """
+    return cache_folder() / f"plan_compilers_jax_{jax.__version__}"
 
 
 def find_tpu_compiler() -> None:
@@ -56,9 +61,10 @@ def find_gpu_compiler() -> None:
 
 def _find(module: str, machines: str, packages: str) -> None:
     mismatched = _folders_of_other_versions(path for path in sys.path if path)
-    for folder in (os.environ.get("BIRDIE_COMPILERS", ""), str(compilers_folder())):
+    for find_folder in (lambda: os.environ.get("BIRDIE_COMPILERS", ""), lambda: str(compilers_folder())):
         if _is_importable(module) and not mismatched:
             return
+        folder = find_folder()
         if folder and Path(folder).is_dir() and folder not in sys.path:
             found = _folders_of_other_versions([folder])
             mismatched += found

@@ -12,6 +12,7 @@ from jax.experimental import topologies
 from birdie_jax.config import ConfigError
 from birdie_jax.planning.chips import CHIPS, Chip
 from birdie_jax.planning.compilers import find_gpu_compiler, find_tpu_compiler
+from birdie_jax.storage.messages import shown
 
 ALLOWED = (
     "v4:4x4x4 and v5p:4x4x4 (chips along three dimensions), v5e:16x16 and v6e:16x16 (along two), each with "
@@ -33,6 +34,10 @@ gpu_device_info {
 platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 8 }
 device_description_str: "NVIDIA H200"
 """
+
+# More than any machine has; JAX makes an object of each device.
+_MAX_DEVICES = 1 << 17
+_MAX_DIGITS = 9
 
 # A `jax.Device`; jaxlib has no stubs, so that type checkers refuse that name as a type.
 Device: TypeAlias = Any
@@ -123,12 +128,12 @@ def make_topology(name: str) -> Topology:
 
 
 def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
-    found = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)*))?(?:,slices=(\d+))?", name)
-    if found is None:
+    found = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)*))?(?:,slices=(\d+))?", name, re.ASCII)
+    if found is None or any(len(digits) > _MAX_DIGITS for digits in re.findall("[0-9]+", name)):
         raise _refusal(name)
     chip, shape, slices = found.groups()
     if chip != "cpu" and chip not in CHIPS:
-        raise _refusal(name, f"chip {chip!r} is unknown")
+        raise _refusal(name, f"chip {shown(chip, 60)} is unknown")
     extents = tuple(int(extent) for extent in shape.split("x")) if shape else ()
     if 0 in extents or slices == "0":
         raise _refusal(name, "an extent is 0")
@@ -144,12 +149,15 @@ def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
         raise _refusal(
             name, f"{where} has at most {CHIPS[chip].max_devices} of them, not {prod(in_domain)}"
         )
+    devices = prod(extents) * int(slices or 1)
+    if devices > _MAX_DEVICES:
+        raise _refusal(name, f"it has {devices:,} devices, more than {_MAX_DEVICES:,}")
     return chip, extents, int(slices or 1)
 
 
 def _refusal(name: str, reason: str = "") -> ConfigError:
     because = f" ({reason})" if reason else ""
-    return ConfigError(f"--topology: found {name!r}{because}; allowed: {ALLOWED}")
+    return ConfigError(f"--topology: found {shown(name)}{because}; allowed: {ALLOWED}")
 
 
 def _cpu_devices(name: str, extents: Sequence[int]) -> Sequence[Device]:

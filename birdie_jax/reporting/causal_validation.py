@@ -25,7 +25,9 @@ def causal_validation(run: RunRecord) -> Float[np.ndarray, " lines"]:
 def unigram_entropy(run: RunRecord) -> float | None:
     """Return the entropy of single tokens in the causal validation text; None if the summary lacks it."""
     value = run.summary.get("unigram_entropy")
-    return float(value) if isinstance(value, int | float) and np.isfinite(value) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < 1e300 else None
 
 
 def causal_panel(run: RunRecord) -> Panel:

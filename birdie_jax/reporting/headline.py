@@ -10,6 +10,7 @@ from birdie_jax.reporting import curves
 from birdie_jax.reporting.numbers import count, percent
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import HeadlineFigure
+from birdie_jax.storage.messages import shown
 
 _RECENT_LINES = 20
 
@@ -45,10 +46,10 @@ def planned_steps(run: RunRecord) -> int | None:
     """Return the number of steps that the run is configured for; None where it has no such setting.
 
     Raises:
-        RecordError: the run has arms, and its configuration lacks the setting.
+        RecordError: the run has arms, and its configuration lacks the setting or has no integer there.
     """
     name = "train.num_steps"
-    planned = run.setting(name) if run.arms else run.find_setting(name)
+    planned = run.setting(name, int) if run.arms else run.find_setting(name)
     return planned if isinstance(planned, int) and planned > 0 else None
 
 
@@ -56,7 +57,7 @@ def describe_run(run: RunRecord) -> str:
     """Return the model, arms, classes and bandit policy of the run, as far as it has them."""
     if run.arms:
         arms, classes = len(run.arms), len(run.groups)
-        model, policy = run.setting("model.name"), run.setting("bandit.policy")
+        model, policy = run.setting("model.name", str), run.setting("bandit.policy", str)
         return (
             f"{model.replace('_', ' ')}, {arms} {'arm' if arms == 1 else 'arms'} in {classes} "
             f"{'class' if classes == 1 else 'classes'}, bandit policy {policy}."
@@ -101,4 +102,7 @@ def _recent_mean(column: Float[np.ndarray, " lines"], form: Callable[[float], st
 def _summary_value(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return count(value) if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    # More than a float holds is no count of anything.
+    return count(value) if abs(value) < 1e300 else shown(value, 60)

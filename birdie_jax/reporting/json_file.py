@@ -1,27 +1,47 @@
 """JSON files of a workdir; an error names the file."""
 
 import json
+import os
 from typing import Any
 
 from etils import epath
 
 from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.storage import is_remote
+
+_ALLOWED = "the file that train writes"
+
+
+def read_file(path: epath.Path) -> bytes:
+    """Return the contents of a file that training wrote.
+
+    Raises:
+        RecordError: there is no such file, or it cannot be read.
+    """
+    if not path.exists():
+        raise RecordError(f"{path}: missing; allowed: {_ALLOWED}")
+    # A pipe would be waited for; to epath it is a file.
+    if not (is_remote(path) or os.path.isfile(path)):
+        raise RecordError(
+            f"{path}: found {'a folder' if path.is_dir() else 'no file'}; allowed: {_ALLOWED}"
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_json(path: epath.Path) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        RecordError: the file is missing or holds no JSON.
+        RecordError: the file is missing, cannot be read, or holds no JSON.
     """
-    if not path.exists():
-        raise RecordError(f"{path}: missing; allowed: the file that train writes")
+    contents = read_file(path)
     try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise RecordError(
-            f"{path}: found no JSON ({error}); allowed: the file that train writes"
-        ) from error
+        return json.loads(contents)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path}: found no JSON ({error}); allowed: {_ALLOWED}") from error
 
 
 def read_json_object(path: epath.Path) -> dict[str, Any]:

@@ -10,7 +10,13 @@ from etils import epath
 from jaxtyping import Float, Int
 
 from birdie_jax.metric_names import ARM_PREFIX, DECISION_QUANTITIES, TRAINING_QUANTITIES
+from birdie_jax.reporting.json_file import read_file
 from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.storage.messages import shown
+
+# What a column of NumPy holds.
+_MAX_STEP = np.iinfo(np.int64).max
+_MAX_INTEGER = 10**308
 
 ARM_QUANTITIES = (*TRAINING_QUANTITIES, *DECISION_QUANTITIES)
 
@@ -48,9 +54,7 @@ def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
         RecordError: the file is missing or has no line, or a line is damaged or names an unknown arm.
     """
     arm_index = {name: index for index, name in enumerate(arm_names)}
-    if not path.exists():
-        raise RecordError(f"{path}: missing; allowed: the file that train writes, one JSON object a line")
-    lines = path.read_bytes().splitlines()
+    lines = read_file(path).splitlines()
     records: list[dict[str, Any]] = []
     notices: list[str] = []
     superseded = 0
@@ -58,7 +62,7 @@ def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 notices.append(
                     f"The last line of {path.name} (line {number}) is damaged, as an "
@@ -66,7 +70,7 @@ def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
                 )
                 continue
             raise RecordError(
-                f"{path}:{number}: found {_excerpt(line)} ({error}); allowed: one JSON object"
+                f"{path}:{number}: found {shown(line, 60)} ({error}); allowed: one JSON object"
             ) from error
         _check_line(record, f"{path}:{number}", arm_index, columns)
         while records and records[-1]["step"] > record["step"]:
@@ -93,13 +97,13 @@ def _check_line(
     record: Any, where: str, arm_index: dict[str, int], columns: dict[str, tuple[str, int]]
 ) -> None:
     if not isinstance(record, dict):
-        raise RecordError(f"{where}: found {_excerpt(record)}; allowed: a JSON object")
+        raise RecordError(f"{where}: found {shown(record, 60)}; allowed: a JSON object")
     step = record.get("step")
-    if type(step) is not int or step < 0:
-        raise RecordError(f"{where}: step: found {step!r}; allowed: an integer of at least 0")
+    if type(step) is not int or not 0 <= step <= _MAX_STEP:
+        raise RecordError(f"{where}: step: found {shown(step, 40)}; allowed: an integer of at least 0")
     for key, value in record.items():
-        if type(value) not in (int, float):
-            raise RecordError(f"{where}: {key}: found {_excerpt(value)}; allowed: a number")
+        if type(value) not in (int, float) or (type(value) is int and abs(value) > _MAX_INTEGER):
+            raise RecordError(f"{where}: {key}: found {shown(value, 60)}; allowed: a number")
         if key in columns or key == "step":
             continue
         if not arm_index or not key.startswith(ARM_PREFIX):
@@ -140,8 +144,3 @@ def _as_columns(
         notices.append(f"Quantities of arms that this page does not show: {', '.join(extra)}.")
     steps = np.array([record["step"] for record in records])
     return MetricsTable(steps, scalars, arm_values, tuple(notices))
-
-
-def _excerpt(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

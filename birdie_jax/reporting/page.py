@@ -30,10 +30,18 @@ def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTION
 
     Raises:
         RecordError: a file of the workdir is missing or damaged; the message names it.
+        OSError: the page cannot be written; what was there is as it was.
     """
-    page = render_page(read_run(workdir), kinds)
+    run = read_run(workdir)
     path = Workdir(workdir).report
-    write_whole(path, page.encode())
+    if path.is_dir():
+        raise OSError(f"{path}: found a folder; allowed: a file, which the page replaces, or nothing")
+    # Text of an example may hold half of a character, which JSON can say and UTF-8 cannot.
+    page = render_page(run, kinds).encode(errors="backslashreplace")
+    try:
+        write_whole(path, page)
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path
 
 

@@ -1,7 +1,7 @@
 """The contents of a workdir, checked: configuration, arms, metrics and summary."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from etils import epath
 
@@ -9,7 +9,10 @@ from birdie_jax.reporting.arm_record import ArmRecord, read_arms
 from birdie_jax.reporting.json_file import read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.storage.typed import parse_typed
 from birdie_jax.storage.workdir import Workdir
+
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,21 @@ class RunRecord:
             value = value[part]
         return value
 
-    def setting(self, name: str) -> Any:
+    def setting(self, name: str, kind: type[_Kind]) -> _Kind:
         """Return a configuration value by its dotted name.
 
+        Args:
+            name: the dotted name.
+            kind: the type of the value.
+
         Raises:
-            RecordError: config.json lacks it.
+            RecordError: config.json lacks it, or has a value of another type.
         """
         value = self.find_setting(name)
+        where = f"{Workdir(self.workdir).config}: {name}"
         if value is None:
-            raise RecordError(f"{Workdir(self.workdir).config}: {name}: missing")
-        return value
+            raise RecordError(f"{where}: missing")
+        return parse_typed(kind, value, where, RecordError)
 
 
 def read_run(workdir: epath.PathLike) -> RunRecord:

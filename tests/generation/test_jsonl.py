@@ -1,10 +1,14 @@
 """Records in and out: every fault names the file and the line, and a half-written end is written again."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from birdie_jax.generation.jsonl import count_finished_lines, read_records, to_jsonl
+from birdie_jax.generation.jsonl import check_output, count_finished_lines, read_records, to_jsonl
 from birdie_jax.generation.prompt_formats import PromptError
 
 
@@ -83,3 +87,71 @@ def test_an_output_with_too_many_lines(tmp_path):
     path.write_text("{}\n" * 4)
     with pytest.raises(PromptError, match="exists, and has 4 lines; this command writes 3"):
         count_finished_lines(path, EXPECTED)
+
+
+# Everything that JSON can say, halves of characters among it.
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_JSON)
+def test_whatever_a_record_holds_is_written_and_gone_on_with(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    fields = json.loads(json.dumps({"prompt": "a", "mine": value}))
+    path.write_text(to_jsonl([{**fields, "generated": "b"}]), encoding="utf-8")
+    assert count_finished_lines(path, [fields]) == 1
+
+
+def test_half_a_character_is_kept(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "ö", "id": "\\ud800"}\n', encoding="utf-8")
+    (record,) = read_records(path)
+    path.write_text(to_jsonl([record]), encoding="utf-8")
+    assert read_records(path) == [{"prompt": "ö", "id": "\ud800"}]
+
+
+def test_pipes_of_a_shell_are_read_and_named_pipes_are_refused(tmp_path):
+    named = tmp_path / "pipe"
+    os.mkfifo(named)
+    with pytest.raises(
+        PromptError, match=r"found a named pipe; allowed: a file, or --prompt_file=/dev/stdin"
+    ):
+        read_records(named)
+    reading, writing = os.pipe()
+    os.write(writing, b'{"prompt": "a"}\n')
+    os.close(writing)
+    assert read_records(Path(f"/dev/fd/{reading}")) == [{"prompt": "a"}]
+    os.close(reading)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "missing folder", "file for a folder", "long name"])
+def test_an_output_that_cannot_be_written_is_refused(tmp_path, kind):
+    path = tmp_path / "answers.jsonl"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "long name":
+        path = tmp_path / ("x" * 300)
+    else:
+        (tmp_path / "file").touch()
+        path = tmp_path / ("file" if kind == "file for a folder" else "nowhere") / "answers.jsonl"
+    with pytest.raises(PromptError, match=r"allowed: |cannot be written: File name too long"):
+        check_output(path)
+
+
+def test_a_check_of_the_output_leaves_it_as_it_is(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    check_output(path)
+    assert not path.exists()
+    path.write_text("one\n")
+    check_output(path)
+    assert path.read_text() == "one\n"
+    check_output(Path("/dev/null"))
+    assert count_finished_lines(Path("/dev/null"), []) == 0

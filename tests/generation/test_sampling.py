@@ -101,7 +101,7 @@ def test_a_draw_depends_on_key_and_index_and_not_on_other_rows():
     ("fields", "message"),
     [
         ({"temperature": -0.5}, "temperature: found -0.5; allowed: at least 0"),
-        ({"temperature": float("nan")}, "temperature: found nan; allowed: at least 0"),
+        ({"temperature": float("nan")}, "temperature: found nan; allowed: a finite number of at least 0"),
         ({"temperature": 1.0, "top_k": -1}, "top_k: found -1; allowed: at least 0; 0 = no limit"),
         (
             {"temperature": 1.0, "top_p": 0.0},

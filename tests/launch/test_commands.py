@@ -1,6 +1,7 @@
 """Command lines: what is printed and what a remote shell is sent is read back as the same arguments."""
 
 import argparse
+import importlib
 import subprocess
 
 import pytest
@@ -79,3 +80,41 @@ def test_dry_run_runs_nothing(tmp_path, capfd):
 def test_failure_names_the_command():
     with pytest.raises(commands.LaunchError, match="false: failed with exit status 1"):
         commands.Commands(dry_run=False).run(["false"])
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "", "1.5", "x", "9" * 5000, "²"])
+def test_a_number_that_is_none_is_refused(text):
+    for parse in (commands.parse_positive, commands.parse_port):
+        with pytest.raises(argparse.ArgumentTypeError, match="allowed: 1 "):
+            parse(text)
+    if text != "0":
+        with pytest.raises(argparse.ArgumentTypeError, match="allowed: 0 or more"):
+            commands.parse_non_negative(text)
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm", "gke_jobset", "tpu_pod"])
+@pytest.mark.parametrize("given", [[], ["--no_such\noption"], ["--name=" + "x" * 100_000], ["--name=a\nb"]])
+def test_options_are_refused_in_one_short_line(launcher, given, capsys):
+    parser = importlib.import_module(f"launch.{launcher}").make_parser()
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(given)
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"launch.{launcher}: ")
+    assert line.endswith(" (--help lists the options)")
+    assert len(line) < 800
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm", "gke_jobset", "tpu_pod"])
+def test_no_option_takes_an_empty_text(launcher, capsys):
+    parser = importlib.import_module(f"launch.{launcher}").make_parser()
+    for action in parser._actions:
+        if action.option_strings and action.nargs is None:
+            with pytest.raises(SystemExit):
+                parser.parse_args([f"{action.option_strings[0]}="])
+            assert f"argument {action.option_strings[0]}: " in capsys.readouterr().err
+
+
+def test_a_program_that_may_not_be_run(tmp_path):
+    with pytest.raises(commands.LaunchError, match="cannot be run: Permission denied"):
+        commands.Commands(dry_run=False).run([str(tmp_path)])

@@ -104,6 +104,26 @@ def test_command_started_again_has_a_log_of_its_own(worker, tmp_path):
     assert followed.stdout.endswith("] second\n") and "first" not in followed.stdout
 
 
+@pytest.mark.parametrize("left", ["nothing", "half made", "whole"])
+def test_install_makes_an_environment_that_works(worker, tmp_path, monkeypatch, left):
+    python = tmp_path / ".venv/bin/python"
+    if left != "nothing":
+        python.parent.mkdir(parents=True)
+        python.symlink_to("/bin/true" if left == "whole" else "/no/such/python")
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    # As uv does, it refuses to make an environment over another one.
+    uv.write_text('#!/bin/sh\necho "$1" >>calls\n[ "$1" != venv ] || [ ! -e .venv ]\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("HOME")
+    done = worker("install")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert worker("installed").returncode == 0
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls == (["pip"] if left == "whole" else ["venv", "pip"])
+
+
 def test_unknown_action(worker):
     done = worker("strat")
     assert (done.returncode, done.stderr) == (2, "tpu_worker.sh: unknown action 'strat'\n")

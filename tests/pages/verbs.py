@@ -9,7 +9,7 @@ from types import ModuleType
 
 from absl import flags
 
-from birdie_jax.command_line import check_overrides
+from birdie_jax.config_flag import check_overrides
 
 REQUIRED = {
     "train": ("config", "workdir"),

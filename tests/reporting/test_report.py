@@ -350,3 +350,48 @@ def test_a_workdir_that_cannot_be_read_leaves_the_old_page(short):
         "metrics.jsonl",
         "report.html",
     ]
+
+
+WRONG = [None, True, [], {}, "x", -1, 10**400, float("nan"), float("inf"), [[1]], "\ud800"]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_json_of_other_types_gives_a_page_or_one_line(short, value):
+    """Fields that the page reads: what cannot stand there is refused, whatever it is, in one line."""
+    config = json.loads((short / "config.json").read_text())
+    broken = {
+        **{name: {**config, name: value} for name in ("train", "bandit", "model", "seed")},
+        **{
+            f"{section}.{field}": {**config, section: {**config[section], field: value}}
+            for section, field in (("train", "num_steps"), ("bandit", "policy"), ("model", "name"))
+        },
+    }
+    figures = ("completed", "unigram_entropy", "parameters", "vocab_size", "mine")
+    summaries = {name: {"completed": False, name: value} for name in figures}
+    cases = [("config.json", one) for one in broken.values()]
+    cases += [("summary.json", one) for one in summaries.values()]
+    for name, contents in cases:
+        before = (short / name).read_text() if (short / name).exists() else "{}"
+        (short / name).write_text(json.dumps(contents))
+        try:
+            # What reads them is the top of the page.
+            assert write_report(short, ()).exists()
+        except RecordError as error:
+            assert "\n" not in str(error)
+            assert name in str(error)
+        (short / name).write_text(before)
+
+
+@pytest.mark.parametrize("blocked", ["report.html", "report.html.partial"])
+def test_a_page_that_cannot_be_written_is_told(short, blocked):
+    (short / blocked).mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "birdie_jax.report", f"--workdir={short}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"birdie_jax.report: {short / 'report.html'}: ")
+    assert (short / blocked).is_dir()

@@ -1,6 +1,7 @@
 """Reading a workdir: errors name the file and the place, and what is allowed."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -32,7 +33,7 @@ def test_columns_and_missing_values(workdir):
     measured = np.isfinite(run.metrics.arm_values["validation_loss"])
     assert measured.all(axis=1).tolist() == [True, False, True, False, True]
     assert run.groups["autoencoding"] == [1, 2]
-    assert run.setting("train.num_steps") == 40
+    assert run.setting("train.num_steps", int) == 40
     assert run.summary == {}
     assert run.metrics.notices == ()
 
@@ -167,4 +168,35 @@ def test_damaged_arm_is_named(workdir, change, message):
 def test_setting_that_the_configuration_lacks(workdir):
     (workdir / "config.json").write_text('{"train": {}}')
     with pytest.raises(RecordError, match=r"config\.json: train\.num_steps: missing"):
-        read_run(workdir).setting("train.num_steps")
+        read_run(workdir).setting("train.num_steps", int)
+
+
+@pytest.mark.parametrize("name", ["config.json", "arms.json", "metrics.jsonl", "summary.json"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "list", "nesting", "bytes"])
+def test_what_is_no_such_file_is_refused(workdir, name, kind):
+    path = workdir / name
+    path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes({"list": b"[1]\n[2]", "nesting": b"[" * 100_000, "bytes": b"\xff\xfe"}[kind])
+    with pytest.raises(RecordError, match=name) as caught:
+        read_run(workdir)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, None, "1", [], {}, 2**63, 10**400])
+def test_a_step_that_is_none_is_refused(workdir, step):
+    replace_line(workdir, 2, json.dumps({"step": step, "loss": 1.0}))
+    with pytest.raises(RecordError, match=r"metrics\.jsonl:2: step: found .{1,100}; allowed: an integer"):
+        read_run(workdir)
+
+
+@pytest.mark.parametrize("value", [True, None, "1", [], {}, 10**400, ["x" * 10_000]])
+def test_a_scalar_that_is_no_number_is_refused(workdir, value):
+    replace_line(workdir, 2, json.dumps({"step": 10, "loss": value}))
+    with pytest.raises(RecordError, match=r"metrics\.jsonl:2: loss: found .{1,120}; allowed: a number"):
+        read_run(workdir)

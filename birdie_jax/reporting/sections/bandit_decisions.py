@@ -36,7 +36,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 
 
 def _introduction(run: RunRecord) -> str:
-    policy, every_steps = run.setting("bandit.policy"), run.setting("bandit.every_steps")
+    policy, every_steps = run.setting("bandit.policy", str), run.setting("bandit.every_steps", int)
     rewarded = _rewarded_steps(run)
     if not len(rewarded):
         return (

@@ -1,0 +1,229 @@
+"""The flag --config: a Python file that returns a configuration, and fields of it set beside it.
+
+ml_collections parses the fields, `--config.section.field=value`; the file is loaded here, so that whatever
+is wrong with it is told in one line.
+"""
+
+import ast
+import contextlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+from ml_collections.config_flags import config_path
+
+from birdie_jax.command_line import refuse_command_line, subscript_keywords
+from birdie_jax.config import ConfigError, default_config
+from birdie_jax.storage.messages import one_line, shown
+
+_NAME = "config"
+_OVERRIDE = re.compile(rf"--?(?:no)?{_NAME}\.(?P<path>[^=]*)")
+_ARMS = ("objectives", "arms")
+_EXAMPLE = f"""--{_NAME}.objectives.arms="{{'copy': {{'objective': 'copying', 'weight': 1.0}}}}\""""
+
+
+class ConfigFlagError(flags.Error):
+    """A value of --config or of a field of it; the message says what was found and what is allowed."""
+
+
+class ConfigFileParser(flags.ArgumentParser):
+    """The parser of --config: `FILE` or `FILE:VARIANT` becomes the configuration that the file returns."""
+
+    def parse(self, argument: str) -> ml_collections.ConfigDict:
+        """Load a configuration, and check that every field that is set beside it is there.
+
+        Raises:
+            ConfigFlagError: the file or a field cannot be used.
+        """
+        arguments = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+        try:
+            check_overrides(arguments)
+            config = load_config(argument)
+            _check_arms(arguments, config)
+        except ConfigError as error:
+            raise ConfigFlagError(str(error)) from error
+        return config.lock()
+
+    def flag_type(self) -> str:
+        """Return the type of the flag's value, for --help."""
+        return "config file"
+
+
+def define_config(help_text: str) -> flags.FlagHolder:
+    """Define the flag --config, and return it; its value is the configuration with all fields set.
+
+    Args:
+        help_text: what --help says about it.
+    """
+    try:
+        holder = config_flags.DEFINE_config_file(_NAME, None, help_text)
+    except flags.Error as error:
+        # It looks at the command line already, and so into the file of a --flagfile.
+        refuse_command_line(Path(sys.argv[0]).stem, str(error))
+    flags.FLAGS[_NAME].parser = ConfigFileParser()
+    return holder
+
+
+def load_config(argument: str) -> ml_collections.ConfigDict:
+    """Return the configuration of a file, `FILE` or `FILE:VARIANT`.
+
+    Raises:
+        ConfigError: there is no such file, it does not run, or it returns something else; the message names
+            the file, and the line where there is one.
+    """
+    name, colon, variant = argument.partition(":")
+    where = f"--{_NAME}={one_line(argument, 300)}"
+    if not os.path.isfile(name):
+        found = "a folder" if os.path.isdir(name) else "no file"
+        raise ConfigError(f"{where}: found {found}; allowed: a Python file such as configs/tiny.py")
+    with _user_errors(where, name):
+        module = _run_file(Path(name))
+    get_config = getattr(module, "get_config", None)
+    if not callable(get_config):
+        raise ConfigError(f"{where}: found no function get_config; allowed: one, as in configs/tiny.py")
+    variants = [variant] if colon else []
+    _check_variant(get_config, variants, where)
+    with _user_errors(where, name):
+        config = get_config(*variants)
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise ConfigError(
+            f"{where}: get_config returned a value of type {type(config).__name__}; allowed: a ConfigDict, "
+            "as birdie_jax.config.default_config() returns one to be changed"
+        )
+    if isinstance(config, ml_collections.FrozenConfigDict):
+        # It would take no fields beside it.
+        return ml_collections.ConfigDict(config.to_dict())
+    return config
+
+
+@contextlib.contextmanager
+def _user_errors(where: str, name: str) -> Iterator[None]:
+    """Turn whatever a config file raises, the user's own program, into one line."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where}: cannot be used: {_describe(error, name)}") from error
+
+
+def _run_file(path: Path) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader(f"{_NAME}_file", str(path))
+    spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
+    assert spec is not None  # a loader is given
+    module = importlib.util.module_from_spec(spec)
+    # Where the file's own classes look for their module.
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
+
+
+def _check_variant(get_config: Any, variants: Sequence[str], where: str) -> None:
+    try:
+        signature = inspect.signature(get_config)
+    except ValueError:
+        return
+    try:
+        signature.bind(*variants)
+    except TypeError as error:
+        file = where.removesuffix(f":{variants[0]}") if variants else where
+        allowed = f"{file} without a variant" if variants else f"{file}:VARIANT, as the file describes them"
+        raise ConfigError(f"{where}: get_config{signature}: {error}; allowed: {allowed}") from error
+
+
+def _describe(error: BaseException, name: str) -> str:
+    """Return what a config file raised, with the last line of the file that was running."""
+    path = str(Path(name))
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines, message = [error.lineno], error.msg
+    else:
+        message = str(error)
+    place = f"line {lines[-1]}: " if lines and lines[-1] else ""
+    return place + f"{type(error).__name__}: {one_line(message, 500)}".removesuffix(": ")
+
+
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Check that every `--config.section.field=value` names a field.
+
+    Raises:
+        ConfigError: one does not; the message names it and the fields that are allowed.
+    """
+    for written, path, value in _overrides(arguments):
+        section: Any = default_config()
+        for depth, part in enumerate(path):
+            if path[:depth] == _ARMS:
+                break
+            if not isinstance(section, ml_collections.ConfigDict) or part not in section:
+                known = (
+                    ", ".join(section) if isinstance(section, ml_collections.ConfigDict) else "no fields"
+                )
+                raise ConfigError(f"{_NAME}.{written}: unknown field {shown(part)}; allowed: {known}")
+            section = section[part]
+        if isinstance(section, ml_collections.ConfigDict) and value is not None and not _is_mapping(value):
+            if path[: len(_ARMS)] != _ARMS:
+                one = next(iter(section), "field")
+                raise ConfigError(
+                    f"{_NAME}.{written}: found {shown(value)}; allowed: its fields one by one, as "
+                    f"--{_NAME}.{written}.{one}=...: {', '.join(section)}"
+                )
+            if path == _ARMS:
+                raise ConfigError(
+                    f"{_NAME}.{written}: found {shown(value)}; allowed: all arms, as in {_EXAMPLE}"
+                )
+
+
+def _is_mapping(text: str) -> bool:
+    try:
+        return isinstance(ast.literal_eval(text), dict)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
+
+
+def _check_arms(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
+    """Check that a field of an arm is set only where the configuration has that arm and field."""
+    for written, path, _ in _overrides(arguments):
+        section: Any = config
+        for depth, part in enumerate(path):
+            if not isinstance(section, ml_collections.ConfigDict) or part not in section:
+                if path[: len(_ARMS)] != _ARMS:
+                    return
+                known = list(section) if isinstance(section, ml_collections.ConfigDict) else []
+                kind = "arm" if depth == len(_ARMS) else "field of that arm"
+                raise ConfigError(
+                    f"{_NAME}.{written}: the file of --{_NAME} has no {kind} {shown(part)}; allowed: one "
+                    f"of it ({', '.join(known) or 'there is none'}), or all arms in one value: {_EXAMPLE}"
+                )
+            section = section[part]
+
+
+def _overrides(arguments: Sequence[str]) -> list[tuple[str, tuple[Any, ...], str | None]]:
+    """Return the fields that arguments set: as they are written, as a path of names, and the value.
+
+    The value is None where it is the next argument.
+    """
+    found = []
+    for argument, subscripted in zip(arguments, subscript_keywords(arguments), strict=True):
+        if (match := _OVERRIDE.match(argument)) and (as_python := _OVERRIDE.match(subscripted)):
+            written = one_line(match["path"], 200)
+            try:
+                path = config_path.split(as_python["path"])
+            except (ValueError, RecursionError, MemoryError) as error:
+                raise ConfigError(
+                    f"{_NAME}.{written}: found no name of a field; allowed: --{_NAME}.section.field=value"
+                ) from error
+            equals, value = argument.partition("=")[1:]
+            found.append((written, path, value if equals else None))
+    return found

@@ -1,0 +1,33 @@
+"""Where files that can be made again are kept; launch/environment.sh finds the same folder."""
+
+import os
+import pwd
+from pathlib import Path
+
+from birdie_jax.config_errors import ConfigError
+
+
+def cache_folder() -> Path:
+    """Return `birdie_jax` in $XDG_CACHE_HOME, or else in `.cache` of the home folder.
+
+    A variable that holds no absolute path counts as not set (https://specifications.freedesktop.org/basedir).
+    Without HOME, the home folder is the one that the system knows of the user.
+
+    Raises:
+        ConfigError: there is no home folder either; the message says what to set.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(cache):
+        return Path(cache) / "birdie_jax"
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(home):
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            home = ""
+    if not os.path.isabs(home):
+        raise ConfigError(
+            "no folder for caches: neither XDG_CACHE_HOME nor HOME is an absolute path, and user "
+            f"{os.getuid()} has no home folder; set one of the two"
+        )
+    return Path(home) / ".cache" / "birdie_jax"

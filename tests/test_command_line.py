@@ -1,0 +1,144 @@
+"""Command lines that cannot be used: one line says what was found and what is allowed, with status 2."""
+
+import os
+import stat
+
+import pytest
+
+from tests.forked_verbs import run_commands
+
+CONFIG = "--config=configs/tiny.py"
+WORKDIR = "--workdir=never/made"
+DEFAULTS = "from birdie_jax.config import default_config\n"
+LONG = "x" * 100_000
+
+# A config file's text, and what is said about it.
+BAD_FILES = {
+    "def get_config(:\n": "cannot be used: line 1: SyntaxError: ",
+    "import no_such_module\n": "line 1: ModuleNotFoundError: No module named 'no_such_module'",
+    "import sys\nsys.exit(3)\n": "cannot be used: line 2: SystemExit: 3",
+    "def get_config():\n    raise SystemExit\n": "cannot be used: line 2: SystemExit",
+    "def get_config():\n    return {}['a']\n": "cannot be used: line 2: KeyError: 'a'",
+    "def get_config():\n    raise ValueError('two\\nlines')\n": "line 2: ValueError: two\\nlines",
+    f"def get_config():\n    raise ValueError('x' * {len(LONG)})\n": "(100,000 characters)",
+    "def get_config():\n    return get_config()\n": "line 2: RecursionError: ",
+    "def get_config():\n    return {'seed': 1}\n": "a value of type dict; allowed: a ConfigDict",
+    "def get_config():\n    pass\n": "get_config returned a value of type NoneType; allowed: a ConfigDict",
+    f"{DEFAULTS}def get_config(variant):\n    return default_config()\n": ":VARIANT, as the file",
+    "get_config = 3\n": "found no function get_config",
+    "\0": "cannot be used: SyntaxError: ",
+}
+BAD_VALUES = {
+    "/no/such/file.py": "found no file; allowed: a Python file",
+    "": "--config=: found no file",
+    "configs": "found a folder; allowed: a Python file",
+    "/dev/null": "found no file",
+    "a\nb.py": "--config=a\\nb.py: found no file",
+    LONG: "found no file",
+    "configs/tiny.py:riddle": "--config=configs/tiny.py:riddle: config variant 'riddle' is unknown; ",
+    "configs/tiny.py:a:b": "config variant 'a:b' is unknown",
+}
+ARMS = """--config.objectives.arms="{'copy': {'objective': 'copying', 'weight': 1.0}}\""""
+# What is set beside the file, and what is said about it.
+BAD_FIELDS = {
+    ("--config.no.such=1",): "config.no.such: unknown field 'no'; allowed: bandit, ",
+    ("-config.no.such", "1"): "config.no.such: unknown field 'no'",
+    ("--config.model.layers.x=1",): "unknown field 'x'; allowed: no fields",
+    ("--config.init.frm=a",): "config.init.frm: unknown field 'frm'; allowed: from",
+    ("--config.=1",): "found no name of a field; allowed: --config.section.field=value",
+    ("--config.model.=1",): "found no name of a field",
+    ("--config.f(x)=1",): "found no name of a field",
+    ("--config.model[0]=1",): "unknown field 0; allowed: ",
+    (f"--config.{LONG}=1",): "unknown field 'xxx",
+    ("--config.model.layers=abc",): "--config.model.layers=abc: invalid literal for int()",
+    ("--config.model.layers",): "Missing value for flag --config.model.layers",
+    ("--config.model=3",): "config.model: found '3'; allowed: its fields one by one, as --config.model.",
+    (f"--config.model.layers={LONG}",): "invalid literal for int()",
+    ("--config.objectives.arms.a.objective=copying",): (
+        f"has no arm 'a'; allowed: one of it (there is none), or all arms in one value: {ARMS}"
+    ),
+    ("--config.objectives.arms.a=copying",): "has no arm 'a'; allowed: ",
+    ("--config.objectives.arms=copying",): f"found 'copying'; allowed: all arms, as in {ARMS}",
+    ("--flagfile=/no/such/file",): "/no/such/file",
+    ("--no_such_flag",): "Unknown command line flag 'no_such_flag'",
+    ("two\nlines",): r"unknown argument 'two\nlines'; every option begins with --",
+}
+# What else is no command line, for any verb.
+BAD_COMMANDS = {
+    ("train", CONFIG): "--workdir is not given",
+    ("train", WORKDIR): "--config is not given",
+    ("train", CONFIG, "--workdir="): "--workdir=: found ''; allowed: the name of a file or folder",
+    ("report", "--workdir="): "--workdir=: found ''; allowed: ",
+    ("report", "runs/tiny"): "is not given",
+    ("report", WORKDIR, "runs/tiny"): "unknown argument 'runs/tiny'",
+    ("export", "--workdir=", "--output=a"): "--workdir=: found ''; allowed: ",
+    ("export", "--workdir=a", "--output="): "--output=: found ''; allowed: ",
+    ("generate", "--prompt=a", "--workdir="): "--workdir=: found ''; allowed: ",
+    ("generate", "--prompt=a", "--model="): "--model=: found ''; allowed: ",
+    ("generate", "--workdir=a", "--prompt_file="): "--prompt_file=: found ''; allowed: ",
+    ("generate", "--workdir=a", "--prompt_file=a", "--output="): "--output=: found ''; allowed: ",
+    ("plan", CONFIG, "--topology=cpu:1", "--json="): "--json=: found ''; allowed: ",
+    ("plan", CONFIG, "--topology=cpu:1", f"--largest_batch={LONG}"): "value should be one of",
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    """Return exit status and stderr of every command line above, by what is said."""
+    folder = tmp_path_factory.mktemp("configs")
+    commands = {}
+    for number, text in enumerate(BAD_FILES):
+        path = folder / f"{number}.py"
+        path.write_text(text)
+        commands[text] = ("train", f"--config={path}", WORKDIR)
+    commands |= {value: ("train", f"--config={value}", WORKDIR) for value in BAD_VALUES}
+    commands |= {fields: ("train", CONFIG, WORKDIR, *fields) for fields in BAD_FIELDS}
+    commands |= {command: command for command in BAD_COMMANDS}
+    results = run_commands(list(commands.values()))
+    return dict(zip(commands, zip(commands.values(), results, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [*BAD_FILES.items(), *BAD_VALUES.items(), *BAD_FIELDS.items(), *BAD_COMMANDS.items()],
+    ids=lambda value: repr(value)[:60],
+)
+def test_a_command_line_is_refused_in_one_line(refusals, case, said):
+    (verb, *_), (status, stdout, stderr) = refusals[case]
+    assert (status, stdout) == (2, "")
+    (line,) = stderr.splitlines()
+    assert line.startswith(f"birdie_jax.{verb}: ")
+    assert line.endswith(" (--help lists the flags)")
+    assert said in line
+    assert len(line) < 1200
+
+
+def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
+    file = tmp_path / "arms.py"
+    file.write_text(
+        f"{DEFAULTS}def get_config():\n    config = default_config()\n"
+        "    config.objectives.arms = {'copy': {'objective': 'copying', 'weight': 1.0}}\n"
+        "    return config\n"
+    )
+    arms = "--config.objectives.arms"
+    given = [
+        (f"--config={file}", f"{arms}.copy.weight=2.0"),
+        (CONFIG, f"{arms}={{'copy': {{'objective': 'copying'}}}}"),
+        (f"--config={file}", f"{arms}.copy.wieght=2.0"),
+        (f"--config={file}", f"{arms}.paste.weight=2.0"),
+    ]
+    # Those that can be read get as far as a mesh that cannot be.
+    results = run_commands([("plan", "--topology=cpu:1", *one, "--config.mesh.data=3") for one in given])
+    assert [status for status, _, _ in results] == [1, 1, 2, 2]
+    assert all("config.mesh" in stderr for _, _, stderr in results[:2])
+    assert "has no field of that arm 'wieght'; allowed: one of it (objective, weight)" in results[2][2]
+    assert "has no arm 'paste'; allowed: one of it (copy)" in results[3][2]
+
+
+def test_a_named_pipe_is_no_config_file(tmp_path):
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    ((status, _, stderr),) = run_commands([("train", f"--config={pipe}", WORKDIR)])
+    assert status == 2
+    assert "found no file" in stderr
