@@ -2,6 +2,7 @@ import gzip
 import json
 import lzma
 import re
+import shutil
 import tracemalloc
 
 import pyarrow
@@ -135,13 +136,20 @@ def test_standard_library():
     assert first.text == first.file.read_bytes().decode()
 
 
-def test_hash_knows_names_and_sizes(tmp_path):
-    make_mixed_folder(tmp_path)
-    before = open_source(str(tmp_path))
-    (tmp_path / "z.txt").write_text("more")
-    after = open_source(str(tmp_path))
-    assert before.sha256 != after.sha256
-    assert before.sha256_of_first(4) == after.sha256_of_first(4)
+def test_hash_knows_the_place_and_the_state_of_each_file(tmp_path):
+    first, second = tmp_path / "first" / "data", tmp_path / "second" / "data"
+    make_mixed_folder(first)
+    shutil.copytree(first, second)
+    before = open_source(str(first)).sha256
+    assert open_source(str(first)).sha256 == before
+    hashes = {before, open_source(str(second)).sha256}
+    (first / "z.txt").write_text("more")
+    hashes.add(open_source(str(first)).sha256)
+    (first / "z.txt").write_text("MORE")
+    hashes.add(open_source(str(first)).sha256)
+    (tmp_path / "link").symlink_to(first)
+    assert open_source(str(tmp_path / "link")).sha256 in hashes
+    assert len(hashes) == 4
 
 
 def refused(spec, message, **keywords):
