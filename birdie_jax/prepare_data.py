@@ -99,8 +99,11 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.Error as error:
-        print(f"prepare_data: {one_line(str(error), 500)} (--help lists the flags)", file=sys.stderr)
-        sys.exit(2)
+        message = one_line(str(error), 500)
+    except RecursionError:  # absl looks for a flag of a similar name, by recursion over its characters
+        message = "a flag's name is too long"
+    print(f"prepare_data: {message} (--help lists the flags)", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -219,9 +219,16 @@ def _read_parquet(file: BufferedReader, path: Path, text_field: str, start: int)
                 for row in range(len(column)):
                     if number >= start:
                         text = _parse_parquet_text(column[row], path, text_field, number)
-                        yield ReadDocument(Document(text, path, number), size * (number + 1) // total)
+                        yield ReadDocument(
+                            Document(text, path, number), size * (number + 1) // max(total, 1)
+                        )
                     number += 1
-    except (pyarrow.ArrowException, OSError) as error:
+            if number != total:
+                raise DataError(f"{path}: has {number} rows; its own metadata says {total}")
+    except DataError:
+        raise
+    # What pyarrow raises for metadata that make no sense is of any of these kinds.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError) as error:
         raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
 
 

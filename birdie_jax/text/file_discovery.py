@@ -141,7 +141,7 @@ def _expand(base: Path, segments: list[str]) -> Iterator[Path]:
 
 def _exists(path: Path) -> bool:
     # A link that leads nowhere is there, and refused where it is read.
-    return path.is_symlink() or find_status(path) is not None
+    return os.path.islink(path) or find_status(path) is not None
 
 
 def _is_listable(base: Path) -> bool:

@@ -42,7 +42,7 @@ from birdie_jax.text.source_record import (
 )
 from birdie_jax.text.sources import Source, check_source, open_source
 from birdie_jax.text.token_record import choose_dtype
-from birdie_jax.text.token_shards import check_size, load_tokenizer
+from birdie_jax.text.token_shards import check_size, check_utf8, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
@@ -56,6 +56,8 @@ _COUNTS = {
     "seed": (0, 2**63 - 1),
     "workers": (0, 1024),
 }
+
+_MAX_PATH = 4096
 
 _SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?")
 
@@ -100,7 +102,7 @@ def prepare(
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
             full; names the field or the file and record. Finished shards are kept.
     """
-    _check("output", output, os.fspath(output) != "", "the path of a folder")
+    _check("output", output, 0 < len(os.fspath(output)) <= _MAX_PATH, "the path of a folder")
     _check("text_field", text_field, text_field != "", "the name of a field")
     _check_counts(
         vocab_size=vocab_size,
@@ -114,6 +116,8 @@ def prepare(
     _check(
         "tokenizer_type", tokenizer_type, tokenizer_type in TOKENIZER_TYPES, " or ".join(TOKENIZER_TYPES)
     )
+    directory = Path(output)
+    check_utf8(directory)
     source = open_source(source_spec, text_field)
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
     settings = PreparationSettings(
@@ -129,7 +133,6 @@ def prepare(
         split_rule=SPLIT_RULE,
         seed=0 if given else seed,
     )
-    directory = Path(output)
     with _lock_folder(directory, wait):
         resumed = resume_manifest(directory, settings, source)
         manifest, record = resumed or start_manifest(directory, settings, source)

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import json
 import lzma
@@ -273,3 +274,69 @@ def test_many_lines_are_streamed_not_held(tmp_path):
         tracemalloc.stop()
     assert count == 5_000
     assert peak < 1 << 20  # of 5 MB
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, "-" + "9" * 5000, "9" * 5000 + ".5", "1e999999", "NaN", "-Infinity"]
+)
+def test_numbers_that_are_not_the_text_may_be_anything(tmp_path, number):
+    path = tmp_path / "numbers.jsonl"
+    path.write_text(f'{{"text": "one", "n": {number}, "deep": [[{number}]]}}\n{{"text": "two"}}\n')
+    assert texts_of(path) == ["one", "two"]
+    path.write_text(f'{{"text": {number}}}\n')
+    refused(path, r"line 1: field 'text' is a (int|float); a string is expected")
+    path.write_text(f'{{"text": "one", "n": {number}, }}\n')
+    refused(path, "line 1: is not JSON")
+    path.write_text(f"{number}\n")
+    refused(path, "line 1: is a JSON (int|float); an object is expected")
+
+
+_LONG_NAME = "n" * 100_000
+_TWO_LINES = "a\nb\r\x1b[31m\u2028"
+
+
+@pytest.mark.parametrize(
+    ("line", "text_field"),
+    [
+        ({_LONG_NAME: "x"}, "text"),
+        ({f"field {number}": "x" for number in range(5000)}, "text"),
+        ({_TWO_LINES: "x"}, "text"),
+        ({"text": "x"}, _LONG_NAME),
+        ({"text": "x"}, _TWO_LINES),
+        ({_LONG_NAME: 5}, _LONG_NAME),
+        ({_TWO_LINES: 5}, _TWO_LINES),
+        ({_TWO_LINES: "\ud800"}, _TWO_LINES),
+    ],
+    ids=lambda value: f"{str(value)[:12]!a}",
+)
+@pytest.mark.parametrize("name", ["data", _TWO_LINES])
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_messages_are_one_short_line(tmp_path, suffix, line, text_field, name):
+    path = tmp_path / f"{name}{suffix}"
+    if suffix == ".jsonl":
+        path.write_text(json.dumps(line) + "\n")
+    else:
+        columns = {key: [value if value != "\ud800" else 5] for key, value in line.items()}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(DataError) as caught:
+        texts_of(path, text_field=text_field)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1000
+    assert f"data{suffix}" in message or f"a\\nb\\r\\x1b[31m\\u2028{suffix}" in message
+
+
+def test_damaged_parquet_leads_to_no_other_exception(tmp_path):
+    """Cut anywhere it is an error; what a flipped byte changes in the metadata, Parquet cannot tell."""
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table({"text": ["one", "two", "three"] * 5})
+    pyarrow.parquet.write_table(table, path, write_page_checksum=True)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place])
+        refused(path, r"rows\.parquet: ")
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        with contextlib.suppress(DataError):
+            texts_of(path)
