@@ -9,9 +9,11 @@ command line, 130 when interrupted.
 """
 
 import sys
+from collections.abc import Sequence
 
 from absl import app, flags
 
+from birdie_jax.storage.messages import one_line, shown
 from birdie_jax.text import DataError, load_manifest, prepare
 
 _INPUT = flags.DEFINE_string(
@@ -27,32 +29,32 @@ _TOKENIZER = flags.DEFINE_string("tokenizer", "", "SentencePiece .model to use a
 _TOKENIZER_TYPE = flags.DEFINE_enum(
     "tokenizer_type", "unigram", ["unigram", "bpe"], "Kind of tokenizer to train."
 )
-_VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 4096, "Pieces of the tokenizer to train.", lower_bound=1)
+_VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 4096, "Pieces of the tokenizer to train.")
 _SAMPLE_BYTES = flags.DEFINE_integer(
-    "sample_bytes", 4 << 20, "Bytes of text, drawn evenly from the input, to train it on.", lower_bound=1
+    "sample_bytes", 4 << 20, "Bytes of text, drawn evenly from the input, to train it on."
 )
 _TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of .jsonl and .parquet that holds the text.")
-_RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.", lower_bound=1)
+_RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.")
 _SHARD_TOKENS = flags.DEFINE_integer(
-    "shard_tokens",
-    1 << 26,
-    "Tokens in a training shard; a stopped run repeats no more than one.",
-    lower_bound=1,
+    "shard_tokens", 1 << 26, "Tokens in a training shard; a stopped run repeats no more than one."
 )
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.01, "Expected share of the documents for validation, between 0 and 1."
 )
 _WORKERS = flags.DEFINE_integer(
-    "workers", None, "Tokenizing processes; 0: none but this; default: one a processor.", lower_bound=0
+    "workers", None, "Tokenizing processes; 0: none but this; default: one a processor."
 )
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of the tokenizer's sample.", lower_bound=0)
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the tokenizer's sample.")
 _PROGRESS = flags.DEFINE_bool("progress", True, "Show progress on standard error.")
 
 
 def main(argv: list[str]) -> int:
     """Prepare the data that the flags name, and print what the folder holds."""
     if len(argv) > 1:
-        print(f"prepare_data: unexpected argument {argv[1]!r}; every setting is a --flag", file=sys.stderr)
+        print(
+            f"prepare_data: unexpected argument {shown(argv[1])}; every setting is a --flag",
+            file=sys.stderr,
+        )
         return 2
     try:
         directory = prepare(
@@ -88,9 +90,21 @@ def main(argv: list[str]) -> int:
         pieces, size = manifest.tokenizer.num_pieces, manifest.tokenizer.vocab_size
         print(f"tokenizer: {pieces:,} pieces, vocabulary {size:,}, SHA-256 {manifest.tokenizer.sha256}")
     print(f"empty documents left out: {manifest.empty_documents:,}")
-    print(f"in {directory}")
+    print(f"in {one_line(str(directory))}")
     return 0
 
 
+def parse_flags(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are no flags; a bad flag ends the program with one line and status 2."""
+    try:
+        return flags.FLAGS(arguments)
+    except flags.Error as error:
+        message = one_line(str(error), 500)
+    except RecursionError:  # absl looks for a flag of a similar name, by recursion over its characters
+        message = "a flag's name is too long"
+    print(f"prepare_data: {message} (--help lists the flags)", file=sys.stderr)
+    sys.exit(2)
+
+
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

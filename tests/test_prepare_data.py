@@ -1,10 +1,17 @@
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from absl.testing import flagsaver
 
+from birdie_jax import prepare_data
 from birdie_jax.text import Tokenizer, TokenShards, load_manifest, train_tokenizer
+from tests.unprivileged import make_unprivileged_folder
 
 _TEXTS = [f"document {number}\n    of the river " * 20 for number in range(60)]
 
@@ -67,30 +74,147 @@ def test_given_tokenizer(corpus, tmp_path):
     assert load_manifest(tmp_path / "out").settings.vocab_size == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "status", "message"),
-    [
-        (["--input=/nowhere"], 1, "prepare_data: input '/nowhere': is no file, no folder, not 'stdlib'"),
-        (
-            ["--validation_fraction=2"],
-            1,
-            "prepare_data: validation_fraction is 2.0; allowed: between 0 and 1",
-        ),
-        (["stray"], 2, "prepare_data: unexpected argument 'stray'; every setting is a --flag"),
-    ],
-)
-def test_user_errors_are_one_line(corpus, tmp_path, flags, status, message):
-    result = verb(f"--input={corpus}", f"--output={tmp_path / 'out'}", *flags)
-    assert result.returncode == status
+# Each of these has the meaning of `--name=value` alone; a shell hands over no null character.
+_UNUSABLE_FLAGS = [
+    (["--input=/nowhere"], 1, "input '/nowhere': is no file, no folder, not 'stdlib'"),
+    (["--input="], 1, "the input is empty; a file, a folder, a glob or 'stdlib' is expected"),
+    (["--input=" + "x" * 100_000], 1, "input 'xxxxx"),
+    (["--input=two\nlines"], 1, "input 'two\\nlines': is no file"),
+    (["--output="], 1, "output is ''; allowed: the path of a folder"),
+    (["--output=" + "x" * 100_000], 1, "output is 'xxxxx"),
+    (["--text_field="], 1, "text_field is ''; allowed: the name of a field"),
+    (["--tokenizer=/dev/zero"], 1, "/dev/zero: is a device; a regular file is expected"),
+    (["--tokenizer=/nowhere"], 1, "/nowhere: the tokenizer model cannot be read: No such file"),
+    (["--validation_fraction=2"], 1, "validation_fraction is 2.0; allowed: between 0 and 1"),
+    (["--vocab_size=0"], 1, "vocab_size is 0; allowed: 1 to 1,048,576"),
+    (["--vocab_size=2147483648"], 1, "vocab_size is 2147483648; allowed: 1 to 1,048,576"),
+    (["--sample_bytes=99999999999999999999"], 1, "sample_bytes is 99999999999999999999; allowed: 1 to 17,"),
+    (["--record_tokens=67108865"], 1, "record_tokens is 67108865; allowed: 1 to 67,108,864"),
+    (["--shard_tokens=-1"], 1, "shard_tokens is -1; allowed: 1 to 17,179,869,184"),
+    (["--workers=1025"], 1, "workers is 1025; allowed: 0 to 1,024"),
+    (["--seed=9223372036854775808"], 1, "seed is 9223372036854775808; allowed: 0 to 9,223,372,036"),
+    (["--seed=" + "9" * 4000], 1, "seed is an integer of about 4,00"),
+    (["--seed=" + "9" * 5000], 2, "flag --seed=99999"),
+    (["--vocab_size=many"], 2, "flag --vocab_size=many: invalid literal for int()"),
+    (["--tokenizer_type=word"], 2, "flag --tokenizer_type=word: value should be one of <unigram|bpe>"),
+    (["--vocabsize=3"], 2, "Unknown command line flag 'vocabsize'. Did you mean: vocab_size ?"),
+    (["--" + "x" * 100_000], 2, "a flag's name is too long"),
+    (["stray"], 2, "unexpected argument 'stray'; every setting is a --flag"),
+    (["stray\nlines" * 10_000], 2, "unexpected argument 'stray\\nlinesstray"),
+]
+
+
+@pytest.fixture
+def unprivileged_folder():
+    with make_unprivileged_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def run_in_this_process(capsys):
+    """The verb without the seconds that a process takes to start."""
+
+    def run(*arguments):
+        saved = flagsaver.save_flag_values()
+        try:
+            status = prepare_data.main(prepare_data.parse_flags(["prepare_data", *arguments]))
+        except SystemExit as end:
+            status = end.code
+        finally:
+            flagsaver.restore_flag_values(saved)
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("case", _UNUSABLE_FLAGS, ids=lambda case: f"{case[0][0][:20]!a}")
+def test_user_errors_are_one_short_line(corpus, tmp_path, monkeypatch, run_in_this_process, case):
+    unusable, status, message = case
+    monkeypatch.chdir(tmp_path)
+    found = run_in_this_process(f"--input={corpus}", "--output=out", *unusable)
+    assert found[:2] == (status, "")
+    assert found[2].startswith(f"prepare_data: {message}")
+    assert found[2].endswith("\n")
+    assert found[2].removesuffix("\n").isprintable()
+    assert len(found[2]) < 1000
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("unusable", [["--input=/nowhere"], ["--vocabsize=3"]])
+def test_user_errors_are_one_line_of_the_command(corpus, tmp_path, unusable):
+    result = verb(f"--input={corpus}", f"--output={tmp_path / 'out'}", *unusable)
+    assert result.returncode in (1, 2)
     assert result.stdout == ""
-    assert result.stderr.startswith(message)
+    assert result.stderr.startswith("prepare_data: ")
     assert result.stderr.count("\n") == 1
 
 
-def test_missing_output_and_unknown_flags_are_refused():
-    missing = verb("--input=stdlib")
-    assert missing.returncode != 0
-    assert "output" in missing.stderr
-    unknown = verb("--output=x", "--vocabsize=3")
-    assert unknown.returncode != 0
-    assert "Unknown command line flag 'vocabsize'" in unknown.stderr
+@pytest.mark.parametrize("flag", ["--input", "--tokenizer"])
+def test_a_pipe_is_refused_at_once(corpus, tmp_path, run_in_this_process, flag):
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    status, _, error = run_in_this_process(
+        f"--input={corpus}", f"--output={tmp_path}/out", f"{flag}={pipe}"
+    )
+    assert (status, error) == (
+        1,
+        f"prepare_data: {pipe}: is a named pipe (FIFO); a regular file is expected\n",
+    )
+
+
+_SMALL = [
+    "--vocab_size=330",
+    "--tokenizer_type=bpe",
+    "--validation_fraction=0.2",
+    "--workers=0",
+    "--noprogress",
+]
+
+
+def test_names_of_files_with_line_ends_and_of_no_encoding(corpus, tmp_path, run_in_this_process):
+    source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/two\nlines\xff"))
+    source.mkdir()
+    shown = f"{tmp_path}/two\\nlines\\udcff"
+    shutil.copy(corpus, source / "good.jsonl")
+    flags = [f"--input={source}", *_SMALL]
+    status, out, error = run_in_this_process(f"--output={tmp_path}/o\nut", *flags)
+    assert (status, error) == (0, "")
+    assert out.splitlines()[-1] == f"in {tmp_path}/o\\nut"
+    again = run_in_this_process(f"--output={tmp_path}/o\nut", *flags)
+    assert again == (status, out, error)
+    status, out, error = run_in_this_process(f"--output={source}/out", *flags)
+    assert (status, out) == (1, "")
+    assert (
+        error
+        == f"prepare_data: {shown}/out: is not UTF-8; shards can be written and read under such alone\n"
+    )
+    (source / "bad.jsonl").write_text('{"text": 5}\n')
+    status, out, error = run_in_this_process(f"--output={tmp_path}/out2", *flags)
+    assert (status, out) == (1, "")
+    assert error.startswith(f"prepare_data: {shown}/bad.jsonl: line 1: field 'text' is a int")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o555, 0o666])
+@pytest.mark.parametrize("below", ["", "new"])
+def test_an_output_folder_that_cannot_be_written(unprivileged_folder, run_in_this_process, mode, below):
+    corpus = unprivileged_folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in _TEXTS))
+    output = unprivileged_folder / "out"
+    output.mkdir()
+    output.chmod(mode)
+    status, out, error = run_in_this_process(f"--input={corpus}", f"--output={output / below}", *_SMALL)
+    assert (status, out) == (1, "")
+    assert re.fullmatch(rf"prepare_data: {re.escape(str(output))}\S*: .*: Permission denied.*\n", error)
+
+
+def test_output_on_a_disk_that_is_not_to_be_written(corpus, run_in_this_process):
+    status, _, error = run_in_this_process(f"--input={corpus}", "--output=/proc/out", *_SMALL)
+    assert status == 1
+    assert error == "prepare_data: /proc/out: the output folder cannot be made: No such file or directory\n"
+
+
+def test_missing_output_is_refused(run_in_this_process):
+    status, _, error = run_in_this_process("--input=stdlib")
+    assert status == 2
+    assert re.fullmatch(r"prepare_data: .*--output must have a value other than None.*\n", error)

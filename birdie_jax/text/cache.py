@@ -13,8 +13,9 @@ def cached_folder(
 ) -> Path:
     """Return the folder below `root` for this source and these settings.
 
-    Runs that ask for the same share it. A source whose files have changed, or another tokenizer, gets a
-    folder of its own.
+    Runs that ask for the same share it. A source elsewhere, one whose files were written to, or another
+    tokenizer gets a folder of its own. What tells is the place of each file, its size and its times: of the
+    many gigabytes that a source may have, none is read.
 
     Raises:
         DataError: the source or the tokenizer cannot be used.

@@ -1,13 +1,18 @@
-"""Files read as bytes, decompressed by their suffix, in constant memory."""
+"""Files read as bytes, decompressed by their suffix, in constant memory; damage is never taken for the end.
 
-import gzip
+The readers of Python's own modules end a file in silence where another stream should begin but something
+else does, or where nothing is there at all. Here a compressed file is one or more whole streams and the
+padding that its format allows.
+"""
+
 import io
 import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
+from typing import Protocol
 
 import zstandard
 
@@ -15,75 +20,187 @@ from birdie_jax.text.errors import DataError
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 
-_CHUNK_BYTES = 1 << 18
+_INPUT_BYTES = 1 << 18
+_OUTPUT_BYTES = 1 << 17
 # The Pile's frames name windows of up to this size; zstandard refuses more than 128 MiB unless told.
 _MAX_WINDOW_BYTES = 1 << 31
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+_XZ_PADDING_UNIT = 4
 
 
-class _ZstandardReader(io.RawIOBase):
-    """The decompressed bytes of all frames of a .zst file.
+class _Stream(Protocol):
+    """The decompressor of one stream (.xz), member (.gz) or frame (.zst).
 
-    `zstandard`'s own reader takes a file that was cut short for one that ends; this one raises EOFError.
+    Attributes:
+        needs_input: whether nothing more can be given without more compressed bytes.
+        unused_data: what was fed beyond the end of the stream.
     """
 
-    def __init__(self, compressed: BufferedIOBase):
+    needs_input: bool
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, compressed: bytes) -> bytes: ...
+
+
+class _GzipMember:
+    def __init__(self):
+        self._decompressor = zlib.decompressobj(_GZIP_FORMAT)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._decompressor.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decompressor.unused_data
+
+    def decompress(self, compressed: bytes) -> bytes:
+        pending = self._decompressor.unconsumed_tail + compressed
+        decompressed = self._decompressor.decompress(pending, _OUTPUT_BYTES)
+        # A full output may leave more behind, also where all that was fed is consumed.
+        self.needs_input = len(decompressed) < _OUTPUT_BYTES and not self._decompressor.unconsumed_tail
+        return decompressed
+
+
+class _XzStream:
+    def __init__(self):
+        self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._decompressor.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decompressor.unused_data
+
+    def decompress(self, compressed: bytes) -> bytes:
+        decompressed = self._decompressor.decompress(compressed, _OUTPUT_BYTES)
+        self.needs_input = self._decompressor.needs_input
+        return decompressed
+
+
+class _ZstandardFrame:
+    def __init__(self):
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+        self._decompressor = decompressor.decompressobj()
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._decompressor.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decompressor.unused_data
+
+    def decompress(self, compressed: bytes) -> bytes:
+        return self._decompressor.decompress(compressed)
+
+
+_STREAMS = {".gz": _GzipMember, ".xz": _XzStream, ".zst": _ZstandardFrame}
+# Zero bytes between and after streams: any number after those of .gz, as tapes leave them.
+_PADDING_UNITS = {".gz": 1, ".xz": _XZ_PADDING_UNIT, ".zst": 0}
+
+
+class _Reader(io.RawIOBase):
+    """The decompressed bytes of all streams of a file.
+
+    Raises EOFError where the file ends within a stream or has none, and what the decompressor raises where
+    something else than a stream or padding is found.
+    """
+
+    def __init__(self, suffix: str, compressed: BufferedReader):
         super().__init__()
+        self._make_stream = _STREAMS[suffix]
+        self._padding_unit = _PADDING_UNITS[suffix]
         self._compressed = compressed
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-        self._frame = self._decompressor.decompressobj()
-        self._frame_begun = False
+        self._stream: _Stream | None = None
+        self._streams = 0
+        self._padding = 0
+        self._fed = b""  # read, and not yet taken by a stream
         self._pending = memoryview(b"")
-        self._unused = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
         while not self._pending:
-            compressed = self._unused or self._compressed.read(_CHUNK_BYTES)
-            self._unused = b""
-            if not compressed:
-                if self._frame_begun:
-                    raise EOFError("compressed file ended before its end-of-frame marker")
+            if self._stream is None and not self._begin_stream():
                 return 0
-            self._pending = memoryview(self._frame.decompress(compressed))
-            self._frame_begun = True
-            if self._frame.eof:
-                self._unused = self._frame.unused_data
-                self._frame = self._decompressor.decompressobj()
-                self._frame_begun = False
+            self._decompress()
         count = min(len(buffer), len(self._pending))
         buffer[:count] = self._pending[:count]
         self._pending = self._pending[count:]
         return count
 
+    def _begin_stream(self) -> bool:
+        """Pass over padding and begin the next stream; return whether there is one."""
+        while self._fed or self._feed():
+            if self._streams and self._padding_unit:
+                padded = len(self._fed)
+                self._fed = self._fed.lstrip(b"\0")
+                self._padding += padded - len(self._fed)
+                if not self._fed:
+                    continue
+                self._check_padding()
+            self._stream = self._make_stream()
+            self._streams += 1
+            return True
+        if not self._streams:
+            raise EOFError("it is empty, and no compressed file is")
+        self._check_padding()
+        return False
+
+    def _check_padding(self) -> None:
+        if self._padding_unit and self._padding % self._padding_unit:
+            raise EOFError(
+                f"{self._padding} zero bytes follow a stream, where a multiple of {self._padding_unit} may"
+            )
+        self._padding = 0
+
+    def _decompress(self) -> None:
+        stream = self._stream
+        assert stream is not None
+        if stream.needs_input and not self._fed and not self._feed():
+            raise EOFError("compressed file ended before its end-of-stream marker")
+        fed, self._fed = (self._fed, b"") if stream.needs_input else (b"", self._fed)
+        self._pending = memoryview(stream.decompress(fed))
+        if stream.eof:
+            self._fed = stream.unused_data + self._fed
+            self._stream = None
+
+    def _feed(self) -> bool:
+        self._fed = self._compressed.read(_INPUT_BYTES)
+        return bool(self._fed)
+
 
 @contextmanager
-def open_decompressed(path: Path) -> Iterator[tuple[BufferedIOBase, BufferedIOBase]]:
-    """Open `path`; give its decompressed bytes, and the file itself, whose `tell()` says how far it is.
+def decompressed(path: Path, file: BufferedReader) -> Iterator[BufferedIOBase]:
+    """Give the decompressed bytes of `file`, whose own `tell()` says how far it is.
 
-    Whatever the suffix (`COMPRESSIONS`, or any other for a plain file), faults met while the file is read
-    inside the `with` are reported alike.
+    Whatever the suffix of `path` (`COMPRESSIONS`, or any other for a plain file), faults met while the file
+    is read inside the `with` are reported alike.
 
     Raises:
-        DataError: the file cannot be opened or read, or its compressed data is corrupt or cut short.
+        DataError: the file cannot be read, or its compressed data is corrupt, cut short or followed by
+            something else.
     """
     try:
-        with path.open("rb") as file:
-            yield _decompress(path.suffix, file), file
+        if path.suffix in COMPRESSIONS:
+            yield io.BufferedReader(_Reader(path.suffix, file), buffer_size=_OUTPUT_BYTES)
+        else:
+            yield file
     except EOFError as error:
-        raise DataError(f"{path}: is truncated: {error}") from error
-    except (lzma.LZMAError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: is truncated or damaged: {error}") from error
+    except (lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
         raise DataError(f"{path}: is not valid {path.suffix} data: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _decompress(suffix: str, file: io.BufferedReader) -> BufferedIOBase:
-    if suffix == ".gz":
-        return gzip.GzipFile(fileobj=file)
-    if suffix == ".xz":
-        return lzma.LZMAFile(file)
-    if suffix == ".zst":
-        return io.BufferedReader(_ZstandardReader(file), buffer_size=_CHUNK_BYTES)
-    return file

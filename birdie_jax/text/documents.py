@@ -1,14 +1,17 @@
 """Documents of one file: text files, JSON lines and Parquet, streamed in constant memory."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
 
-from birdie_jax.text.decompression import COMPRESSIONS, open_decompressed
+from birdie_jax.storage.messages import shown
+from birdie_jax.text.decompression import COMPRESSIONS, decompressed
 from birdie_jax.text.errors import DataError
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")
@@ -49,10 +52,14 @@ class ReadDocument(NamedTuple):
     bytes_read: int
 
 
-def find_reader(path: Path) -> Callable[[Path, str, int], Iterator[ReadDocument]] | None:
-    """Return the function `read(path, text_field, start)` for the file's suffix, or None if there is none.
+Read = Callable[[BufferedReader, Path, str, int], Iterator[ReadDocument]]
 
-    `start` is the number of the first document to give; those before it are passed over unparsed.
+
+def find_reader(path: Path) -> Read | None:
+    """Return the function `read(file, path, text_field, start)` for the suffix, or None if there is none.
+
+    `file` is the open file, and `start` is the number of the first document to give; those before it are
+    passed over unparsed.
     """
     if path.suffix == PARQUET_SUFFIX:
         return _read_parquet
@@ -89,10 +96,10 @@ def decode_utf8(contents: bytes, path: Path, place: str, offset: int = 0) -> str
         ) from error
 
 
-def _read_text(path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+def _read_text(file: BufferedReader, path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
     """Give a text file as one document, or, if it is large, as parts that end at a line's end."""
     del text_field
-    with open_decompressed(path) as (contents, file):
+    with decompressed(path, file) as contents:
         carried, offset, number, ended = b"", 0, 0, False
         while not ended:
             fresh = contents.read(TEXT_PART_BYTES)
@@ -122,9 +129,11 @@ def _strip_byte_order_mark(contents: bytes, offset: int) -> bytes:
     return contents.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else contents
 
 
-def _read_json_lines(path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+def _read_json_lines(
+    file: BufferedReader, path: Path, text_field: str, start: int
+) -> Iterator[ReadDocument]:
     """Give the named field of each line's JSON object; a blank line is an empty document."""
-    with open_decompressed(path) as (contents, file):
+    with decompressed(path, file) as contents:
         offset, number = 0, 0
         while line := contents.readline(MAX_LINE_BYTES + 1):
             if len(line) > MAX_LINE_BYTES:
@@ -146,7 +155,7 @@ def _parse_json_text(line: bytes, path: Path, text_field: str, line_number: int,
         return ""
     place = f"line {line_number}"
     try:
-        record = json.loads(decode_utf8(line, path, f"{place}, ", offset))
+        record = _load_json(decode_utf8(line, path, f"{place}, ", offset))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: {place}: is not JSON: {error.msg} (character {error.pos})") from error
     except RecursionError as error:
@@ -154,8 +163,20 @@ def _parse_json_text(line: bytes, path: Path, text_field: str, line_number: int,
     if not isinstance(record, dict):
         raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; an object is expected")
     if text_field not in record:
-        raise DataError(f"{path}: {place}: has no field {text_field!r}; its fields are {sorted(record)}")
-    return _check_text(record[text_field], path, f"{place}: field {text_field!r}")
+        raise DataError(
+            f"{path}: {place}: has no field {shown(text_field)}; its fields are {shown(sorted(record))}"
+        )
+    return _check_text(record[text_field], path, f"{place}: field {shown(text_field)}")
+
+
+def _load_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        # Python makes no integer of thousands of digits; JSON allows it, and no number here is ever used.
+        return json.loads(text, parse_int=lambda _: 0)
 
 
 def _check_text(value: Any, path: Path, place: str) -> str:
@@ -173,35 +194,46 @@ def _check_text(value: Any, path: Path, place: str) -> str:
     return value
 
 
-def _read_parquet(path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+def _read_parquet(file: BufferedReader, path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
     """Give the named column, row group by row group; groups wholly before `start` are not read."""
-    size = path.stat().st_size
+    size = os.fstat(file.fileno()).st_size
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            names = file.schema_arrow.names
+        with pyarrow.parquet.ParquetFile(
+            file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True
+        ) as table:
+            names = table.schema_arrow.names
             if text_field not in names:
-                raise DataError(f"{path}: has no column {text_field!r}; its columns are {sorted(names)}")
-            groups, total = [], file.metadata.num_rows
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
+                raise DataError(
+                    f"{path}: has no column {shown(text_field)}; its columns are {shown(sorted(names))}"
+                )
+            groups, total = [], table.metadata.num_rows
+            for group in range(table.num_row_groups):
+                rows = table.metadata.row_group(group).num_rows
                 if not groups and number + rows <= start:
                     number += rows
                 else:
                     groups.append(group)
-            for batch in file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=[text_field]):
+            for batch in table.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=[text_field]):
                 column = batch.column(0)
                 for row in range(len(column)):
                     if number >= start:
                         text = _parse_parquet_text(column[row], path, text_field, number)
-                        yield ReadDocument(Document(text, path, number), size * (number + 1) // total)
+                        yield ReadDocument(
+                            Document(text, path, number), size * (number + 1) // max(total, 1)
+                        )
                     number += 1
-    except (pyarrow.ArrowException, OSError) as error:
+            if number != total:
+                raise DataError(f"{path}: has {number} rows; its own metadata says {total}")
+    except DataError:
+        raise
+    # What pyarrow raises for metadata that make no sense is of any of these kinds.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError) as error:
         raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
 
 
 def _parse_parquet_text(value: pyarrow.Scalar, path: Path, text_field: str, row: int) -> str:
-    place = f"row {row}: field {text_field!r}"
+    place = f"row {row}: field {shown(text_field)}"
     try:
         return _check_text(value.as_py(), path, place)
     except UnicodeDecodeError as error:

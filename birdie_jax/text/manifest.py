@@ -107,6 +107,11 @@ class SourceCursor:
     file: int
     document: int
 
+    @property
+    def files_begun(self) -> int:
+        """The number of files of which a document was read."""
+        return self.file + (self.document > 0)
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -122,7 +127,8 @@ class Manifest:
         validation: the finished shards of the validation split, in order.
         empty_documents: the number of documents left out because they have no text.
         source_bytes: the bytes of the source files consumed so far, as stored (compressed).
-        source_sha256: the hash of the names and sizes of the files that were read from so far.
+        source_sha256: the hash of the contents of the files that were read from so far, in order; in a
+            folder of version 1, of their names and sizes.
         cursor: where a stopped preparation goes on reading; `position` in the file.
     """
 

@@ -8,6 +8,7 @@ bytes, because a document's split and records depend on the document alone.
 """
 
 import fcntl
+import numbers
 import os
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from birdie_jax.storage import PARTIAL_SUFFIX
+from birdie_jax.storage.messages import shown
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -30,13 +32,32 @@ from birdie_jax.text.manifest import (
     load_manifest,
 )
 from birdie_jax.text.progress import PreparationProgress
+from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.shard_pipeline import write_shards
-from birdie_jax.text.sources import Source, open_source
+from birdie_jax.text.source_record import (
+    SOURCE_RECORD_NAME,
+    SourceRecord,
+    hash_contents,
+    load_source_record,
+)
+from birdie_jax.text.sources import Source, check_source, open_source
 from birdie_jax.text.token_record import choose_dtype
-from birdie_jax.text.token_shards import check_size, load_tokenizer
+from birdie_jax.text.token_shards import check_size, check_utf8, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
+
+# Far beyond any use, and far from what would fail only after hours.
+_COUNTS = {
+    "vocab_size": (1, 1 << 20),
+    "sample_bytes": (1, 1 << 34),
+    "record_tokens": (1, 1 << 26),
+    "shard_tokens": (1, 1 << 34),
+    "seed": (0, 2**63 - 1),
+    "workers": (0, 1024),
+}
+
+_MAX_PATH = 4096
 
 _SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?")
 
@@ -81,20 +102,22 @@ def prepare(
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
             full; names the field or the file and record. Finished shards are kept.
     """
-    counts = {
-        "vocab_size": vocab_size,
-        "sample_bytes": sample_bytes,
-        "record_tokens": record_tokens,
-        "shard_tokens": shard_tokens,
-    }
-    for name, count in counts.items():
-        _check(name, count, count >= 1, "at least 1")
-    _check("seed", seed, seed >= 0, "at least 0")
+    _check("output", output, 0 < len(os.fspath(output)) <= _MAX_PATH, "the path of a folder")
+    _check("text_field", text_field, text_field != "", "the name of a field")
+    _check_counts(
+        vocab_size=vocab_size,
+        sample_bytes=sample_bytes,
+        record_tokens=record_tokens,
+        shard_tokens=shard_tokens,
+        seed=seed,
+        **({} if workers is None else {"workers": workers}),
+    )
     _check("validation_fraction", validation_fraction, 0 < validation_fraction < 1, "between 0 and 1")
-    _check("workers", workers, workers is None or workers >= 0, "at least 0")
     _check(
         "tokenizer_type", tokenizer_type, tokenizer_type in TOKENIZER_TYPES, " or ".join(TOKENIZER_TYPES)
     )
+    directory = Path(output)
+    check_utf8(directory)
     source = open_source(source_spec, text_field)
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
     settings = PreparationSettings(
@@ -110,11 +133,9 @@ def prepare(
         split_rule=SPLIT_RULE,
         seed=0 if given else seed,
     )
-    directory = Path(output)
     with _lock_folder(directory, wait):
-        manifest = resume_manifest(directory, settings, source) or start_manifest(
-            directory, settings, source
-        )
+        resumed = resume_manifest(directory, settings, source)
+        manifest, record = resumed or start_manifest(directory, settings, source)
         if manifest.complete:
             return directory
         with PreparationProgress(source.total_bytes, enabled=progress) as progress_shown:
@@ -127,7 +148,9 @@ def prepare(
             else:
                 tokenizer = load_tokenizer(directory)
             processes = _available_processors() if workers is None else workers
-            write_shards(source, directory, manifest, tokenizer, workers=processes, progress=progress_shown)
+            write_shards(
+                source, directory, manifest, tokenizer, record, workers=processes, progress=progress_shown
+            )
     return directory
 
 
@@ -138,7 +161,14 @@ def _available_processors() -> int:
 
 def _check(name: str, value: object, allowed: bool, rule: str) -> None:
     if not allowed:
-        raise DataError(f"{name} is {value!r}; allowed: {rule}")
+        raise DataError(f"{name} is {shown(value)}; allowed: {rule}")
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        lowest, highest = _COUNTS[name]
+        allowed = isinstance(count, numbers.Integral) and lowest <= count <= highest
+        _check(name, count, allowed, f"{lowest} to {highest:,}")
 
 
 @contextmanager
@@ -149,20 +179,29 @@ def _lock_folder(directory: Path, wait: bool) -> Iterator[None]:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
         raise DataError(f"{directory}: the output folder cannot be made: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{directory}: the output folder cannot be made: {error}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DataError(f"{directory}: another prepare_data is writing there; wait for it") from error
-        yield
+        with os_errors_as_data_errors(f"{directory}: the output folder cannot be used"):
+            yield
     finally:
         os.close(descriptor)
 
 
-def resume_manifest(directory: Path, settings: PreparationSettings, source: Source) -> Manifest | None:
-    """Return the manifest of an earlier start with the same settings, its leftovers removed.
+def resume_manifest(
+    directory: Path, settings: PreparationSettings, source: Source
+) -> tuple[Manifest, SourceRecord] | None:
+    """Return what an earlier start with the same settings has left, its unfinished files removed.
 
     None where there was no earlier start, or it had not even a tokenizer, so that any settings will do.
+
+    Raises:
+        DataError: the folder holds another preparation, or the source is not what was read of it; names the
+            setting or the file.
     """
     path = directory / MANIFEST_NAME
     if not path.exists():
@@ -174,28 +213,33 @@ def resume_manifest(directory: Path, settings: PreparationSettings, source: Sour
     for name, value in there.items():
         if value != here[name]:
             raise DataError(
-                f"{path}: the folder holds another preparation: its {name} is {value!r}, here it is "
-                f"{here[name]!r}; use the same settings or another output folder"
+                f"{path}: the folder holds another preparation: its {name} is {shown(value)}, here it is "
+                f"{shown(here[name])}; use the same settings or another output folder"
             )
-    files_read = manifest.cursor.file + (manifest.cursor.document > 0)
-    if source.sha256_of_first(files_read) != manifest.source_sha256 or (
-        manifest.complete and files_read != len(source.files)
-    ):
+    if manifest.format_version != FORMAT_VERSION:
         raise DataError(
-            f"{path}: the files of {source.spec} that this preparation has read were added to, removed or "
-            "changed since; restore them or use another output folder"
+            f"{path}: was written by an earlier prepare_data, which kept no hashes of the source; what is "
+            "complete can be trained on, but to prepare the source now use another output folder"
         )
+    record = load_source_record(directory, manifest.cursor.files_begun)
+    if hash_contents(record.files) != manifest.source_sha256:
+        raise DataError(
+            f"{directory / SOURCE_RECORD_NAME}: is not the one of {path}; use another output folder"
+        )
+    check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
     for shard in finished.values():
         check_size(directory / shard.name, shard.bytes)
     for file in directory.iterdir():
         if _SHARD_FILE.fullmatch(file.name) and file.name not in finished:
             file.unlink()
-    return manifest
+    return manifest, record
 
 
-def start_manifest(directory: Path, settings: PreparationSettings, source: Source) -> Manifest:
-    """Return the manifest of a new preparation, saved, after checking that the source fills both splits."""
+def start_manifest(
+    directory: Path, settings: PreparationSettings, source: Source
+) -> tuple[Manifest, SourceRecord]:
+    """Return the state of a new preparation, saved, after checking that the source fills both splits."""
     if not (directory / MANIFEST_NAME).exists():
         for file in sorted(directory.iterdir()):
             is_given = file.name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
@@ -214,11 +258,13 @@ def start_manifest(directory: Path, settings: PreparationSettings, source: Sourc
         validation=(),
         empty_documents=0,
         source_bytes=0,
-        source_sha256=source.sha256_of_first(0),
+        source_sha256=hash_contents(()),
         cursor=SourceCursor(0, 0),
     )
     manifest.save(directory)
-    return manifest
+    record = SourceRecord(directory)
+    record.save(0)
+    return manifest, record
 
 
 def _train_tokenizer(

@@ -10,6 +10,7 @@ from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, SourceCursor
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
+from birdie_jax.text.source_record import SourceRecord
 from birdie_jax.text.sources import DocumentStream, Source
 from birdie_jax.text.tokenization import DocumentBlock, Tokenization, TokenizedDocument, tokenize_blocks
 from birdie_jax.text.tokenizer import Tokenizer
@@ -37,11 +38,14 @@ def write_shards(
     directory: Path,
     manifest: Manifest,
     tokenizer: Tokenizer,
+    record: SourceRecord,
     *,
     workers: int,
     progress: PreparationProgress,
 ) -> Manifest:
     """Write what `manifest` says is missing, up to the source's end; return the completed manifest.
+
+    `record` is that of the files which the finished shards are made of.
 
     Raises:
         DataError: the source cannot be read, the disk is full, or a worker died. Finished shards are kept
@@ -53,9 +57,9 @@ def write_shards(
     tokenization = Tokenization(
         tokenizer, manifest.dtype, settings.record_tokens, settings.validation_fraction
     )
-    documents = source.documents(manifest.cursor.file, manifest.cursor.document)
+    documents = source.documents(manifest.cursor.file, manifest.cursor.document, record.files)
     documents.empty_documents = manifest.empty_documents
-    output = _ShardOutput(source, directory, manifest)
+    output = _ShardOutput(directory, manifest, record)
     progress.start_stage("token shards", manifest.source_bytes, output.tokens)
     # Closed at once on an error, so that no worker outlives this call.
     results = tokenize_blocks(_group_into_blocks(documents), tokenization, workers)
@@ -104,10 +108,10 @@ class _ShardOutput:
         tokens: the number of tokens, in finished and open shards of both splits.
     """
 
-    def __init__(self, source: Source, directory: Path, manifest: Manifest):
+    def __init__(self, directory: Path, manifest: Manifest, record: SourceRecord):
         self.documents = sum(manifest.documents(split) for split in SPLITS)
         self.tokens = sum(manifest.tokens(split) for split in SPLITS)
-        self._source = source
+        self._record = record
         self._directory = directory
         self._manifest = manifest
         self._writers: dict[str, ShardWriter] = {}
@@ -163,7 +167,7 @@ class _ShardOutput:
             **finished,
             complete=complete,
             cursor=cursor,
-            source_sha256=self._source.sha256_of_first(cursor.file + (cursor.document > 0)),
+            source_sha256=self._record.save(cursor.files_begun),
             empty_documents=reader_state.empty_documents + self._without_tokens,
             source_bytes=reader_state.source_bytes,
         )

@@ -1,14 +1,19 @@
 """Where documents come from: the standard library, a file, a folder or a glob."""
 
-import glob
 import hashlib
-import itertools
+import json
+import os
+import stat
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from birdie_jax.storage.messages import shown
 from birdie_jax.text.documents import Document, find_reader, supported_suffixes
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.file_discovery import find_below, find_matches, find_status, keep_first_of_each
+from birdie_jax.text.regular_files import read_regular
+from birdie_jax.text.source_files import SourceFile, find_state, hash_file, open_unchanged
 
 STANDARD_LIBRARY = "stdlib"
 
@@ -24,15 +29,22 @@ class Source:
     Attributes:
         spec: the source as the user named it.
         text_field: the field of JSON lines and Parquet that has the text.
-        files: the files, sorted by path.
+        files: the files, sorted by path; each a regular one.
+        states: the state of each file when the source was opened; it is read in no other.
         sizes: bytes of each file, as stored.
     """
 
     def __init__(self, spec: str, text_field: str, files: tuple[Path, ...]):
+        """Take note of the state of each file.
+
+        Raises:
+            DataError: a file cannot be read, or is no regular file.
+        """
         self.spec = spec
         self.text_field = text_field
         self.files = files
-        self.sizes = tuple(_file_size(file) for file in files)
+        self.states = tuple(find_state(file) for file in files)
+        self.sizes = tuple(state.size for state in self.states)
 
     @property
     def total_bytes(self) -> int:
@@ -41,22 +53,31 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """Hash of the names and sizes of all files, to tell whether a source is still the same."""
-        return self.sha256_of_first(len(self.files))
+        """Hash of where the files are and which state they are in; it differs if a file was written to.
 
-    def sha256_of_first(self, count: int) -> str:
-        """Return a hash of the names and sizes of the first `count` files, to tell if they changed."""
-        listing = (f"{file.name} {size}" for file, size in zip(self.files, self.sizes, strict=True))
-        lines = "\n".join(itertools.islice(listing, count))
-        return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+        The contents are not read for it. Any change of a file, even of its permissions, changes it.
+        """
+        listing = [
+            [os.path.realpath(file), *state[:3]]
+            for file, state in zip(self.files, self.states, strict=True)
+        ]
+        return hashlib.sha256(json.dumps(listing).encode()).hexdigest()
 
-    def documents(self, start_file: int = 0, start_document: int = 0) -> "DocumentStream":
+    def documents(
+        self, start_file: int = 0, start_document: int = 0, read_files: list[SourceFile] | None = None
+    ) -> "DocumentStream":
         """Return the documents in order, from document `start_document` of file number `start_file` on.
 
         Documents without text are passed over and counted. Iterating reads one file at a time, and of it
         one document, batch of rows, or part of a large text file.
+
+        Args:
+            start_file: the number of the file of the first document.
+            start_document: the number of the first document within that file.
+            read_files: gets an entry, with the hash of the contents, for each file that is begun; those
+                that it has already are of the first files. None: the files are not hashed.
         """
-        return DocumentStream(self, start_file, start_document)
+        return DocumentStream(self, start_file, start_document, read_files)
 
 
 class DocumentStream:
@@ -69,8 +90,11 @@ class DocumentStream:
         next_document: number within that file of the next document.
     """
 
-    def __init__(self, source: Source, start_file: int, start_document: int):
+    def __init__(
+        self, source: Source, start_file: int, start_document: int, read_files: list[SourceFile] | None
+    ):
         self._source = source
+        self._read_files = read_files
         self.file = start_file
         self.next_document = start_document
         self.empty_documents = 0
@@ -80,24 +104,27 @@ class DocumentStream:
         """Give the documents.
 
         Raises:
-            DataError: a file cannot be read, is corrupt, not UTF-8, or lacks the text field; names the
-                file and the line or row.
+            DataError: a file cannot be read, is corrupt, not UTF-8, or lacks the text field, or was
+                written to since the source was opened; names the file and the line or row.
         """
-        files = self._source.files
+        source = self._source
         before = self.bytes_read
-        while self.file < len(files):
-            path = files[self.file]
+        while self.file < len(source.files):
+            path, state = source.files[self.file], source.states[self.file]
             read = find_reader(path)
             if read is None:
                 raise DataError(f"{path}: has no supported suffix; supported: {supported_suffixes()}")
-            for document, bytes_read in read(path, self._source.text_field, self.next_document):
-                self.next_document = document.number + 1
-                self.bytes_read = before + bytes_read
-                if document.text and not document.text.isspace():
-                    yield document
-                else:
-                    self.empty_documents += 1
-            before += self._source.sizes[self.file]
+            with open_unchanged(path, state) as file:
+                if self._read_files is not None and len(self._read_files) <= self.file:
+                    self._read_files.append(hash_file(path, file, state))
+                for document, bytes_read in read(file, path, source.text_field, self.next_document):
+                    self.next_document = document.number + 1
+                    self.bytes_read = before + bytes_read
+                    if document.text and not document.text.isspace():
+                        yield document
+                    else:
+                        self.empty_documents += 1
+            before += state.size
             self.bytes_read = before
             self.file += 1
             self.next_document = 0
@@ -108,51 +135,86 @@ def open_source(spec: str, text_field: str = "text") -> Source:
 
     Args:
         spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
-            supported files but hidden ones; or a glob, where `**` stands for any folders.
+            supported files but hidden ones; or a glob, where `**` stands for any folders. Links to folders
+            are followed, and a file that several paths lead to is read once.
         text_field: the field of JSON lines and Parquet that holds the text.
 
     Raises:
-        DataError: nothing is there, nothing matches, or a file is of a kind that is not supported.
+        DataError: nothing is there, nothing matches, a folder or file cannot be read, or a file is of a
+            kind that is not supported.
     """
     if not spec:
         raise DataError(f"the input is empty; a file, a folder, a glob or {STANDARD_LIBRARY!r} is expected")
+    if not text_field:
+        raise DataError("text_field is ''; allowed: the name of a field")
+    path = Path(spec)
     if spec == STANDARD_LIBRARY:
         files = _find_standard_library()
-    elif (path := Path(spec)).is_dir():
-        files = [
-            file
-            for file in path.rglob("*")
-            if _is_visible(file, path) and find_reader(file) and file.is_file()
-        ]
+    elif (status := find_status(path)) is None:
+        files = [file for file in find_matches(spec) if not os.path.isdir(file)]
         if not files:
             raise DataError(
-                f"{spec}: the folder holds no file of a supported suffix: {supported_suffixes()}"
+                f"input {shown(spec)}: is no file, no folder, not {STANDARD_LIBRARY!r}, and matches no file"
             )
-    elif path.exists():
-        files = [path]
+    elif stat.S_ISDIR(status.st_mode):
+        files = [file for file in find_below(path) if find_reader(file)]
+        if not files:
+            raise DataError(
+                f"{path}: the folder holds no file of a supported suffix: {supported_suffixes()}"
+            )
     else:
-        files = [file for match in glob.glob(spec, recursive=True) if (file := Path(match)).is_file()]
-        if not files:
-            raise DataError(
-                f"input {spec!r}: is no file, no folder, not {STANDARD_LIBRARY!r}, and matches no file"
-            )
-    for file in files:
+        files = [path]
+    source = Source(spec, text_field, tuple(keep_first_of_each(files)))
+    for file in source.files:
         if find_reader(file) is None:
             raise DataError(f"{file}: has no supported suffix; supported: {supported_suffixes()}")
-    return Source(spec, text_field, tuple(sorted(set(files), key=lambda file: file.as_posix())))
+    return source
 
 
-def _is_visible(file: Path, folder: Path) -> bool:
-    return not any(part.startswith(".") for part in file.relative_to(folder).parts)
+def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: bool) -> None:
+    """Check that the first files of a source have the contents that were read.
+
+    A file in another place or state than it was is read again for it, as after a copy to another machine.
+
+    Args:
+        source: the source as it is now.
+        read_files: the files that were read, in order.
+        whole: whether these were all files of the source.
+
+    Raises:
+        DataError: it has not; names the first file that differs.
+    """
+    then = "restore the source, or use another output folder"
+    for number, read_file in enumerate(read_files):
+        if number == len(source.files):
+            raise DataError(
+                f"{read_file.path}: was read by this preparation, and {source.spec} has it no more; {then}"
+            )
+        file, state = source.files[number], source.states[number]
+        if read_file.is_at(file, state):
+            continue
+        if state.size == read_file.bytes:
+            with open_unchanged(file, state) as opened:
+                if hash_file(file, opened, state).sha256 == read_file.sha256:
+                    continue
+        was = "" if read_file.path == os.path.realpath(file) else f", {read_file.path}"
+        raise DataError(
+            f"{file}: has changed since this preparation read it, or is in the place of another file: "
+            f"what it read had {read_file.bytes} bytes and the SHA-256 {read_file.sha256}{was}; {then}"
+        )
+    if whole and len(source.files) > len(read_files):
+        added = source.files[len(read_files)]
+        raise DataError(f"{added}: was added to {source.spec} since this preparation ended; {then}")
 
 
 def _find_standard_library() -> list[Path]:
     """Return the sources of the standard library, files in an encoding other than UTF-8 left out."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    files = []
-    for file in folder.rglob("*.py"):
-        if _LEFT_OUT_OF_STANDARD_LIBRARY.isdisjoint(file.relative_to(folder).parts) and _is_utf8(file):
-            files.append(file)
+    files = [
+        file
+        for file in find_below(folder, _LEFT_OUT_OF_STANDARD_LIBRARY)
+        if file.suffix == ".py" and _is_utf8(file)
+    ]
     if not files:
         raise DataError(f"{folder}: this Python has no sources of its standard library; name another input")
     return files
@@ -160,16 +222,9 @@ def _find_standard_library() -> list[Path]:
 
 def _is_utf8(file: Path) -> bool:
     try:
-        file.read_bytes().decode("utf-8")
+        read_regular(file).decode("utf-8")
     except UnicodeDecodeError:
         return False
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
     return True
-
-
-def _file_size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error

@@ -150,6 +150,7 @@ def open_shard(path: Path, records: int) -> ArrayRecordReader:
     Raises:
         DataError: the file is missing, corrupt or cut short, or has another number of records.
     """
+    check_utf8(path)
     try:
         reader = ArrayRecordReader(str(path), _RANDOM_ACCESS)
         found = reader.num_records()
@@ -162,6 +163,18 @@ def open_shard(path: Path, records: int) -> ArrayRecordReader:
             f"{path}: has {found} readable records; the manifest says {records}; prepare the data again"
         )
     return reader
+
+
+def check_utf8(path: Path) -> None:
+    """Check that the bytes of a path are UTF-8: ArrayRecord takes no other.
+
+    Raises:
+        DataError: they are not.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}: is not UTF-8; shards can be written and read under such alone") from error
 
 
 def check_size(path: Path, expected: int) -> None:

@@ -10,6 +10,7 @@ import sentencepiece
 from jaxtyping import Int, Integer
 
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.regular_files import read_regular
 from birdie_jax.text.saving import save_file
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size, special_token_name
 
@@ -141,7 +142,7 @@ class Tokenizer:
 
 def _read_model(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise DataError(f"{path}: the tokenizer model cannot be read: {error.strerror}") from error
 

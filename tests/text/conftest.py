@@ -1,11 +1,12 @@
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from birdie_jax.text import Tokenizer, train_tokenizer
+from tests.unprivileged import make_unprivileged_folder
 
 _WORDS = ("the", "a", "if", "return", "self", "for", "in", "river", "seven", "and", "of", "to", "def")
 
@@ -44,3 +45,9 @@ def make_texts() -> Callable[..., list[str]]:
 @pytest.fixture
 def make_json_lines() -> Callable[[Path, list[str]], Path]:
     return write_json_lines
+
+
+@pytest.fixture
+def unprivileged_folder() -> Iterator[Path]:
+    with make_unprivileged_folder() as folder:
+        yield folder

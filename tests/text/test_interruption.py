@@ -75,7 +75,7 @@ def test_killed_at_each_file_it_ends_with_the_same_bytes(corpus, settings, tmp_p
         patch.setattr("birdie_jax.text.shard_pipeline._ShardOutput.discard", lambda self: None)
         while True:
             # Each start gets one file further than what the last one had recorded.
-            remaining = deaths % 4
+            remaining = deaths % 5
             try:
                 prepare(str(corpus), output, **settings)
             except _Killed:

@@ -1,7 +1,9 @@
+import contextlib
 import gzip
 import json
 import lzma
 import re
+import shutil
 import tracemalloc
 
 import pyarrow
@@ -135,13 +137,20 @@ def test_standard_library():
     assert first.text == first.file.read_bytes().decode()
 
 
-def test_hash_knows_names_and_sizes(tmp_path):
-    make_mixed_folder(tmp_path)
-    before = open_source(str(tmp_path))
-    (tmp_path / "z.txt").write_text("more")
-    after = open_source(str(tmp_path))
-    assert before.sha256 != after.sha256
-    assert before.sha256_of_first(4) == after.sha256_of_first(4)
+def test_hash_knows_the_place_and_the_state_of_each_file(tmp_path):
+    first, second = tmp_path / "first" / "data", tmp_path / "second" / "data"
+    make_mixed_folder(first)
+    shutil.copytree(first, second)
+    before = open_source(str(first)).sha256
+    assert open_source(str(first)).sha256 == before
+    hashes = {before, open_source(str(second)).sha256}
+    (first / "z.txt").write_text("more")
+    hashes.add(open_source(str(first)).sha256)
+    (first / "z.txt").write_text("MORE")
+    hashes.add(open_source(str(first)).sha256)
+    (tmp_path / "link").symlink_to(first)
+    assert open_source(str(tmp_path / "link")).sha256 in hashes
+    assert len(hashes) == 4
 
 
 def refused(spec, message, **keywords):
@@ -265,3 +274,69 @@ def test_many_lines_are_streamed_not_held(tmp_path):
         tracemalloc.stop()
     assert count == 5_000
     assert peak < 1 << 20  # of 5 MB
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, "-" + "9" * 5000, "9" * 5000 + ".5", "1e999999", "NaN", "-Infinity"]
+)
+def test_numbers_that_are_not_the_text_may_be_anything(tmp_path, number):
+    path = tmp_path / "numbers.jsonl"
+    path.write_text(f'{{"text": "one", "n": {number}, "deep": [[{number}]]}}\n{{"text": "two"}}\n')
+    assert texts_of(path) == ["one", "two"]
+    path.write_text(f'{{"text": {number}}}\n')
+    refused(path, r"line 1: field 'text' is a (int|float); a string is expected")
+    path.write_text(f'{{"text": "one", "n": {number}, }}\n')
+    refused(path, "line 1: is not JSON")
+    path.write_text(f"{number}\n")
+    refused(path, "line 1: is a JSON (int|float); an object is expected")
+
+
+_LONG_NAME = "n" * 100_000
+_TWO_LINES = "a\nb\r\x1b[31m\u2028"
+
+
+@pytest.mark.parametrize(
+    ("line", "text_field"),
+    [
+        ({_LONG_NAME: "x"}, "text"),
+        ({f"field {number}": "x" for number in range(5000)}, "text"),
+        ({_TWO_LINES: "x"}, "text"),
+        ({"text": "x"}, _LONG_NAME),
+        ({"text": "x"}, _TWO_LINES),
+        ({_LONG_NAME: 5}, _LONG_NAME),
+        ({_TWO_LINES: 5}, _TWO_LINES),
+        ({_TWO_LINES: "\ud800"}, _TWO_LINES),
+    ],
+    ids=lambda value: f"{str(value)[:12]!a}",
+)
+@pytest.mark.parametrize("name", ["data", _TWO_LINES])
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_messages_are_one_short_line(tmp_path, suffix, line, text_field, name):
+    path = tmp_path / f"{name}{suffix}"
+    if suffix == ".jsonl":
+        path.write_text(json.dumps(line) + "\n")
+    else:
+        columns = {key: [value if value != "\ud800" else 5] for key, value in line.items()}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(DataError) as caught:
+        texts_of(path, text_field=text_field)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1000
+    assert f"data{suffix}" in message or f"a\\nb\\r\\x1b[31m\\u2028{suffix}" in message
+
+
+def test_damaged_parquet_leads_to_no_other_exception(tmp_path):
+    """Cut anywhere it is an error; what a flipped byte changes in the metadata, Parquet cannot tell."""
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table({"text": ["one", "two", "three"] * 5})
+    pyarrow.parquet.write_table(table, path, write_page_checksum=True)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place])
+        refused(path, r"rows\.parquet: ")
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        with contextlib.suppress(DataError):
+            texts_of(path)

@@ -1,0 +1,37 @@
+"""Files that are read must be regular ones: a pipe blocks whoever opens it, a device never ends."""
+
+import os
+import stat
+from pathlib import Path
+
+from birdie_jax.text.errors import DataError
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def check_regular(path: Path, status: os.stat_result) -> None:
+    """Check that what `status` describes is a regular file.
+
+    Raises:
+        DataError: it is something else; names it and says what it is.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
+        raise DataError(f"{path}: is {kind}; a regular file is expected")
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the contents of a regular file.
+
+    Raises:
+        DataError: it is no regular file.
+        OSError: it cannot be read.
+    """
+    check_regular(path, path.stat())
+    return path.read_bytes()

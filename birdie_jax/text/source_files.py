@@ -1,0 +1,125 @@
+"""The files of a source: which state of them was found, and whether they are still in it when read."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import NamedTuple
+
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.regular_files import check_regular
+
+
+class FileState(NamedTuple):
+    """What the file system says of a file; two states that differ are of different contents, or may be.
+
+    The time of the last change is set by the system at every write, also by one that keeps the size or
+    sets the time of modification back.
+
+    Attributes:
+        size: the number of its bytes.
+        modified_ns: the time of its last modification, in nanoseconds.
+        changed_ns: the time of the last change of its contents or attributes, in nanoseconds.
+        inode: the number of the file in its file system.
+        device: the number of the file system.
+    """
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+    device: int
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that was read: where, in which state, and with which contents.
+
+    Attributes:
+        path: its absolute path, links resolved.
+        bytes: the number of its bytes, as stored.
+        modified_ns: the time of its last modification, in nanoseconds.
+        changed_ns: the time of the last change of its contents or attributes, in nanoseconds.
+        sha256: the SHA-256 of its contents, as stored.
+    """
+
+    path: str
+    bytes: int
+    modified_ns: int
+    changed_ns: int
+    sha256: str
+
+    def is_at(self, path: Path, state: FileState) -> bool:
+        """Tell whether the file that was read is there and untouched, by its state alone.
+
+        Inode and device do not count: some network file systems number anew at each mount.
+        """
+        found = (os.path.realpath(path), *state[:3])
+        return found == (self.path, self.bytes, self.modified_ns, self.changed_ns)
+
+
+def find_state(path: Path) -> FileState:
+    """Return the state of a regular file.
+
+    Raises:
+        DataError: it cannot be read, or is no regular file.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    check_regular(path, status)
+    return _state_of(status)
+
+
+@contextmanager
+def open_unchanged(path: Path, expected: FileState) -> Iterator[BufferedReader]:
+    """Open a file that must be in the state `expected`, and still be in it at the end of the `with`.
+
+    Raises:
+        DataError: it cannot be read, or was written to, replaced, cut short or made longer.
+    """
+    _check_unchanged(path, find_state(path), expected)
+    try:
+        with path.open("rb") as file:
+            try:
+                _check_unchanged(path, _state_of(os.fstat(file.fileno())), expected)
+                yield file
+            except DataError as error:
+                # A file that is being written to looks damaged: that it changes is what the user can mend.
+                _check_unchanged(path, _state_of(os.fstat(file.fileno())), expected, error)
+                raise
+            _check_unchanged(path, _state_of(os.fstat(file.fileno())), expected)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def hash_file(path: Path, file: BufferedReader, state: FileState) -> SourceFile:
+    """Return the entry of an open file; it is read whole and set back to its beginning."""
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return SourceFile(os.path.realpath(path), *state[:3], sha256=digest)
+
+
+def _state_of(status: os.stat_result) -> FileState:
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+
+
+def _check_unchanged(
+    path: Path, found: FileState, expected: FileState, cause: DataError | None = None
+) -> None:
+    if found == expected:
+        return
+    if found.size != expected.size:
+        change = f"it had {expected.size} bytes and has {found.size}"
+    elif (found.inode, found.device) != (expected.inode, expected.device):
+        change = "another file is in its place"
+    else:
+        change = "it was written to"
+    raise DataError(
+        f"{path}: changed while the source was read: {change}; run the same command again when nothing "
+        "writes to the source any more"
+    ) from cause

@@ -1,0 +1,82 @@
+"""`source_files.jsonl`: the files that the finished shards were made of, one a line, in their order.
+
+It lets a preparation that goes on, or that is complete, know whether its source is what it was. A file
+that is where it was, of the same size and times, is taken for unchanged; of any other the contents are
+hashed, so that a source that was copied, also to another machine, is known again, and an edited one is not
+taken for it. The manifest holds the hash of all these hashes, which no path and no time goes into.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from birdie_jax.storage import parse_typed, to_plain
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.saving import os_errors_as_data_errors, save_file
+from birdie_jax.text.source_files import SourceFile
+
+SOURCE_RECORD_NAME = "source_files.jsonl"
+
+
+class SourceRecord:
+    """The files that a preparation has read, and their file in its folder.
+
+    Attributes:
+        files: the files read so far; the reader of the source appends to it.
+    """
+
+    def __init__(self, directory: Path, files: Sequence[SourceFile] = ()):
+        self.files = list(files)
+        self._path = directory / SOURCE_RECORD_NAME
+        self._saved: int | None = None
+
+    def save(self, count: int) -> str:
+        """Record the first `count` files on the disk; return the hash of their contents and order.
+
+        Raises:
+            DataError: the disk refuses.
+        """
+        if self._saved is None:
+            # What a killed process wrote after its last manifest is replaced.
+            save_file(self._path, _lines(self.files[:count]))
+        else:
+            what = f"{self._path}: cannot be written"
+            with os_errors_as_data_errors(what), self._path.open("ab") as file:
+                file.write(_lines(self.files[self._saved : count]))
+                file.flush()
+                os.fsync(file.fileno())
+        self._saved = count
+        return hash_contents(self.files[:count])
+
+
+def hash_contents(files: Sequence[SourceFile]) -> str:
+    """Return the hash of the contents and the order of files, wherever they are."""
+    return hashlib.sha256("".join(f"{file.sha256}\n" for file in files).encode()).hexdigest()
+
+
+def load_source_record(directory: Path, count: int) -> SourceRecord:
+    """Return the record of the first `count` files.
+
+    Raises:
+        DataError: the record is missing, damaged or shorter.
+    """
+    path = directory / SOURCE_RECORD_NAME
+    with os_errors_as_data_errors(f"{path}: cannot be read"):
+        lines = path.read_bytes().splitlines()[:count]
+    if len(lines) < count:
+        raise DataError(f"{path}: has {len(lines)} lines; {count} are expected; use another output folder")
+    files = []
+    for number, line in enumerate(lines, 1):
+        where = f"{path}: line {number}"
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: is not JSON; use another output folder") from error
+        files.append(parse_typed(SourceFile, values, where, DataError))
+    return SourceRecord(directory, files)
+
+
+def _lines(files: Sequence[SourceFile]) -> bytes:
+    return "".join(json.dumps(to_plain(file)) + "\n" for file in files).encode()

@@ -1,0 +1,356 @@
+"""A source is prepared as it was found: what changes meanwhile, or between two starts, is named."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import time
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from birdie_jax.text import DataError, load_manifest, open_source, prepare
+from birdie_jax.text import documents as documents_module
+from birdie_jax.text.cache import cached_folder
+from birdie_jax.text.source_record import SOURCE_RECORD_NAME
+
+
+def _json_lines(texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+def _parquet(texts):
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), sink, row_group_size=64)
+    return sink.getvalue().to_pybytes()
+
+
+WRITE = {
+    ".txt": lambda texts: "\n".join(texts).encode(),
+    ".jsonl": _json_lines,
+    ".jsonl.gz": lambda texts: gzip.compress(_json_lines(texts), mtime=0),
+    ".jsonl.zst": lambda texts: zstandard.ZstdCompressor().compress(_json_lines(texts)),
+    ".parquet": _parquet,
+}
+
+
+def _cut_short(path, contents):
+    os.truncate(path, len(contents) // 2)
+
+
+def _empty(path, contents):
+    os.truncate(path, 0)
+
+
+def _append(path, contents):
+    with path.open("ab") as file:
+        file.write(contents)
+
+
+def _replace(path, contents):
+    other = path.with_name("other")
+    other.write_bytes(contents)
+    os.replace(other, path)
+
+
+def _rewrite(path, contents):
+    """Other contents of the same size, and the times of before: only the system's own time tells."""
+    status = path.stat()
+    path.write_bytes(contents[:-2] + b"\n\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == len(contents)
+
+
+def _remove(path, contents):
+    path.unlink()
+
+
+def _turn_into_pipe(path, contents):
+    path.unlink()
+    os.mkfifo(path)
+
+
+WHILE_READ = [_cut_short, _empty, _append, _replace, _rewrite]
+CHANGES = [*WHILE_READ, _remove, _turn_into_pipe]
+
+
+def _wait_for_another_time():
+    # The system counts the times of files in steps of up to 10 ms.
+    time.sleep(0.02)
+
+
+@pytest.fixture
+def source(tmp_path, make_texts, request):
+    """A folder of two files of many documents, the second of the suffix asked for."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(_json_lines(make_texts(3)))
+    path = folder / f"b{request.param}"
+    path.write_bytes(WRITE[request.param](make_texts(300, words=300, seed=1)))
+    _wait_for_another_time()
+    return path
+
+
+@pytest.mark.parametrize("source", WRITE, indirect=True)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_before_it_is_read(source, change):
+    documents = iter(open_source(str(source.parent)).documents())
+    next(documents)
+    change(source, source.read_bytes())
+    with pytest.raises(DataError, match=re.escape(f"{source}: ")) as caught:
+        list(documents)
+    assert re.search(
+        "changed while the source was read|is a named pipe|cannot be read: No such", str(caught.value)
+    )
+
+
+@pytest.mark.parametrize("source", WRITE, indirect=True)
+@pytest.mark.parametrize("change", WHILE_READ)
+def test_a_file_that_changes_while_it_is_read(source, change, monkeypatch):
+    monkeypatch.setattr(documents_module, "TEXT_PART_BYTES", 4096)
+    documents = iter(open_source(str(source.parent)).documents())
+    for document in documents:
+        if document.file == source:
+            break
+    change(source, source.read_bytes())
+    with pytest.raises(DataError, match=re.escape(f"{source}: changed while the source was read: ")):
+        list(documents)
+
+
+@pytest.fixture
+def run(model_path):
+    def prepared(source, output, **changes):
+        settings = {
+            "tokenizer_model": str(model_path),
+            "validation_fraction": 0.2,
+            "shard_tokens": 2000,
+            "workers": 0,
+            "progress": False,
+        }
+        return prepare(str(source), output, **(settings | changes))
+
+    return prepared
+
+
+@pytest.mark.parametrize("source", [".jsonl"], indirect=True)
+@pytest.mark.parametrize("change", WHILE_READ)
+def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, monkeypatch):
+    from birdie_jax.text import shard_pipeline
+
+    group = shard_pipeline._group_into_blocks
+
+    def changing(documents):
+        for number, block in enumerate(group(documents)):
+            if number == 1:
+                change(source, source.read_bytes())
+            yield block
+
+    monkeypatch.setattr(shard_pipeline, "_BLOCK_DOCUMENTS", 16)
+    monkeypatch.setattr(shard_pipeline, "_group_into_blocks", changing)
+    with pytest.raises(DataError, match=re.escape(f"{source}: changed while the source was read: ")):
+        run(source.parent, source.parent.parent / "out", workers=int(change is _append))
+    assert not load_manifest(source.parent.parent / "out").complete
+
+
+def _stop_after(monkeypatch, file):
+    """Let a preparation end as if it were killed, when a shard is finished of which `file` is a part."""
+    from birdie_jax.text.source_record import SourceRecord
+
+    save = SourceRecord.save
+
+    def stopping(self, count):
+        if count and self.files[count - 1].path == os.path.realpath(file):
+            self.stopping = getattr(self, "stopping", 0) + 1
+            if self.stopping == 3:
+                raise KeyboardInterrupt
+        return save(self, count)
+
+    monkeypatch.setattr(SourceRecord, "save", stopping)
+
+
+@pytest.fixture
+def stopped(tmp_path, make_texts, run):
+    """The files of a source whose preparation was stopped in the second file, and its output."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    paths = [folder / name for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl")]
+    for number, path in enumerate(paths):
+        path.write_bytes(WRITE[path.name[1:]](make_texts(150, seed=number)))
+    _wait_for_another_time()
+    with pytest.MonkeyPatch.context() as patch:
+        _stop_after(patch, paths[1])
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, tmp_path / "out")
+    manifest = load_manifest(tmp_path / "out")
+    assert manifest.cursor.file == 1
+    assert manifest.cursor.document > 0
+    return paths, tmp_path / "out"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("complete", [False, True])
+def test_going_on_with_an_edited_source_names_the_file(stopped, run, number, change, complete):
+    paths, output = stopped
+    if complete:
+        run(paths[0].parent, output)
+    # Replaced by the same contents is no edit.
+    contents = paths[number].read_bytes()
+    change(paths[number], contents + b" \n" if change is _replace else contents)
+    with pytest.raises(DataError) as caught:
+        run(paths[0].parent, output)
+    named = paths[number + 1] if change is _remove else paths[number]
+    assert str(caught.value).startswith(f"{named}: ")
+    assert "has changed since this preparation read it" in str(caught.value) or "pipe" in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [_append, _replace])
+def test_what_was_not_read_yet_may_change(stopped, run, tmp_path, change):
+    paths, output = stopped
+    change(paths[2], _json_lines(["the seven rivers"] * 20))
+    run(paths[0].parent, output)
+    fresh = run(paths[0].parent, tmp_path / "fresh")
+    assert load_manifest(output) == load_manifest(fresh)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_source_of_other_times_or_in_another_place_is_known_by_its_contents(
+    stopped, run, tmp_path, complete, monkeypatch
+):
+    """As on another machine: the same names below another folder, written at another time."""
+    paths, output = stopped
+    if complete:
+        run(paths[0].parent, output)
+    elsewhere = tmp_path / "other machine"
+    shutil.copytree(paths[0].parent, elsewhere / "source")
+    monkeypatch.chdir(elsewhere)
+    path = output / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["settings"]["source"] = "source"
+    path.write_text(json.dumps(manifest))
+    run("source", output)
+    assert load_manifest(output).complete
+    assert load_manifest(output).sha256 == load_manifest(run("source", tmp_path / "fresh")).sha256
+
+
+def test_a_moved_or_copied_output_goes_on(stopped, run, tmp_path):
+    paths, output = stopped
+    moved = shutil.copytree(output, tmp_path / "moved")
+    shutil.rmtree(output)
+    run(paths[0].parent, moved)
+    fresh = run(paths[0].parent, tmp_path / "fresh")
+    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (moved, fresh)]
+    assert contents[0] == contents[1]
+
+
+def test_unchanged_files_are_not_read_again(stopped, run, monkeypatch):
+    from birdie_jax.text import sources
+
+    paths, output = stopped
+    run(paths[0].parent, output)
+    monkeypatch.setattr(sources, "hash_file", None)
+    run(paths[0].parent, output)
+
+
+def test_a_file_that_is_added_is_named(stopped, run):
+    paths, output = stopped
+    run(paths[0].parent, output)
+    (paths[0].parent / "d.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"d\.jsonl: was added to .*source since this preparation ended"):
+        run(paths[0].parent, output)
+    (paths[0].parent / "d.jsonl").unlink()
+    paths[2].unlink()
+    with pytest.raises(DataError, match=r"c\.jsonl: was read by this preparation, and .* has it no more"):
+        run(paths[0].parent, output)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "cannot be read: No such file"),
+        (lambda path: path.write_bytes(b""), "has 0 lines; 2 are expected"),
+        (lambda path: path.write_bytes(b"{\n{\n"), "line 1: is not JSON"),
+        (lambda path: path.write_bytes(b"{}\n{}\n"), r"line 1\.path: missing"),
+        (
+            lambda path: path.write_text(path.read_text().replace('"sha256": "', '"sha256": "0')),
+            "is not the",
+        ),
+    ],
+)
+def test_a_damaged_record_is_named(stopped, run, damage, message):
+    paths, output = stopped
+    damage(output / SOURCE_RECORD_NAME)
+    with pytest.raises(DataError, match=rf"{SOURCE_RECORD_NAME}: {message}"):
+        run(paths[0].parent, output)
+
+
+def test_a_torn_last_line_of_the_record_is_replaced(stopped, run, tmp_path):
+    paths, output = stopped
+    with (output / SOURCE_RECORD_NAME).open("ab") as file:
+        file.write(b'{"path": "/so')
+    run(paths[0].parent, output)
+    fresh = run(paths[0].parent, tmp_path / "fresh")
+    assert (output / SOURCE_RECORD_NAME).read_bytes() == (fresh / SOURCE_RECORD_NAME).read_bytes()
+
+
+def test_a_preparation_of_version_1_is_not_gone_on_with(stopped, run):
+    paths, output = stopped
+    manifest = json.loads((output / "manifest.json").read_text()) | {"format_version": 1}
+    (output / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(
+        DataError, match=r"manifest\.json: was written by an earlier prepare_data, which kept"
+    ):
+        run(paths[0].parent, output)
+
+
+def _cached(root, source):
+    return cached_folder(root, str(source), tokenizer_model="", text_field="text", vocab_size=300)
+
+
+def test_cached_text_of_the_same_relative_name_is_of_each_place(tmp_path, monkeypatch):
+    folders = []
+    for place in ("A", "B", "A"):
+        (tmp_path / place / "data").mkdir(parents=True, exist_ok=True)
+        path = tmp_path / place / "data" / "text.txt"
+        if not path.exists():
+            path.write_text("text")
+        monkeypatch.chdir(tmp_path / place)
+        folders.append(_cached(tmp_path, "data"))
+    assert folders[0] == folders[2] != folders[1]
+
+
+@pytest.mark.parametrize("change", [_cut_short, _append, _replace, _rewrite])
+@pytest.mark.parametrize("pattern", ["", "text.txt", "*.txt"])
+def test_cached_text_of_an_edited_source_is_not_taken(tmp_path, change, pattern):
+    path = tmp_path / "data" / "text.txt"
+    path.parent.mkdir()
+    path.write_text("text\n\n\n")
+    before = _cached(tmp_path, path.parent / pattern)
+    assert _cached(tmp_path, path.parent / pattern) == before
+    _wait_for_another_time()
+    change(path, b"tend\n\n\n")
+    assert _cached(tmp_path, path.parent / pattern) != before
+
+
+def test_cached_text_of_a_link_is_of_what_it_leads_to(tmp_path):
+    for version in ("one", "two"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "text.txt").write_text("text")
+    link = tmp_path / "current"
+    link.symlink_to("one")
+    before = _cached(tmp_path, link)
+    link.unlink()
+    link.symlink_to("two")
+    assert _cached(tmp_path, link) != before
+
+
+def test_cached_text_of_the_standard_library_is_of_its_place(tmp_path, monkeypatch):
+    before = _cached(tmp_path, "stdlib")
+    assert _cached(tmp_path, "stdlib") == before
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "ast.py").write_text("pass")
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path / "lib")})
+    assert _cached(tmp_path, "stdlib") != before

@@ -1,0 +1,149 @@
+"""A compressed file that is cut or damaged anywhere is an error, or still exactly the text that it was."""
+
+import gzip
+import io
+import itertools
+import lzma
+import re
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.text import DataError
+from birdie_jax.text.decompression import COMPRESSIONS, decompressed
+
+
+def _compress_zstandard(data):
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+COMPRESS = {
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".xz": lzma.compress,
+    ".zst": _compress_zstandard,
+}
+STREAMS = (b"the first stream\n" * 20, b"", b"the second stream\n" * 20)
+SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def decompress(suffix, contents):
+        path = tmp_path / f"a.txt{suffix}"
+        path.write_bytes(contents)
+        with path.open("rb") as file, decompressed(path, file) as opened:
+            return opened.read()
+
+    return decompress
+
+
+def refused(read, suffix, contents, message=""):
+    with pytest.raises(DataError, match=rf"a\.txt{re.escape(suffix)}: is {message}"):
+        read(suffix, contents)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_streams_one_after_another(read, suffix):
+    assert read(suffix, b"".join(map(COMPRESS[suffix], STREAMS))) == b"".join(STREAMS)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+@pytest.mark.parametrize("times", [1, 1000])
+def test_large_and_dense_streams(read, suffix, times):
+    data = bytes(range(256)) * 4096 + bytes(3_000_000)
+    assert read(suffix, COMPRESS[suffix](data) + COMPRESS[suffix](b"x") * times) == data + b"x" * times
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_an_empty_file_is_no_compressed_text(read, suffix):
+    refused(read, suffix, b"", "truncated or damaged: it is empty")
+    assert read(suffix, COMPRESS[suffix](b"")) == b""
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_cut_at_every_byte(read, suffix):
+    """Whatever is left is refused, but where a stream ends, which nobody can tell from a whole file."""
+    streams = [COMPRESS[suffix](data) for data in STREAMS]
+    whole = b"".join(streams)
+    ends = {len(b"".join(streams[:count])): b"".join(STREAMS[:count]) for count in range(1, 4)}
+    for length in range(len(whole) + 1):
+        if length in ends:
+            assert read(suffix, whole[:length]) == ends[length]
+        else:
+            refused(read, suffix, whole[:length], "truncated")
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_every_byte_flipped(read, suffix):
+    whole = b"".join(map(COMPRESS[suffix], STREAMS))
+    told = 0
+    for place in range(len(whole)):
+        for bits in (0x01, 0x80, 0xFF):
+            damaged = bytearray(whole)
+            damaged[place] ^= bits
+            try:
+                assert read(suffix, bytes(damaged)) == b"".join(STREAMS)
+            except DataError:
+                told += 1
+    # What a header holds beside the text, as the time in one of .gz, may be anything.
+    assert told > 2 * len(whole)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "garbage", [b"x", b"garbage", b"\1\0\0\0", b"\0" * 12 + b"x", b"(\xb5/\xfd", b"\xfd7zXZ", b"\x1f\x8b"]
+)
+def test_what_follows_a_stream_is_read_or_refused(read, suffix, garbage):
+    whole = COMPRESS[suffix](STREAMS[0])
+    refused(read, suffix, whole + garbage)
+    refused(read, suffix, whole + garbage + whole)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_a_damaged_second_stream_is_refused(read, suffix):
+    """The first magic bytes of the second stream are gone, so that it looks like no stream at all."""
+    first, second = COMPRESS[suffix](STREAMS[0]), COMPRESS[suffix](STREAMS[2])
+    for place in range(4):
+        damaged = bytearray(second)
+        damaged[place] ^= 0xFF
+        refused(read, suffix, first + damaged)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 8, 300_000, 300_001])
+def test_padding_of_xz_is_of_four_zero_bytes(read, count):
+    whole, padding = lzma.compress(b"text"), bytes(count)
+    if count % 4:
+        refused(read, ".xz", whole + padding, f"truncated or damaged: {count} zero bytes follow a stream")
+        refused(read, ".xz", whole + padding + whole, f"truncated or damaged: {count} zero bytes")
+    else:
+        assert read(".xz", whole + padding) == b"text"
+        assert read(".xz", whole + padding + whole + padding) == b"texttext"
+    refused(read, ".xz", (padding or bytes(4)) + whole)
+
+
+@pytest.mark.parametrize("count", [1, 512, 300_001])
+def test_padding_of_the_other_formats(read, count):
+    """Tapes and tar leave zero bytes after .gz; .zst knows frames to be skipped instead."""
+    assert read(".gz", gzip.compress(b"text") + bytes(count)) == b"text"
+    assert read(".gz", gzip.compress(b"text") + bytes(count) + gzip.compress(b"more")) == b"textmore"
+    refused(read, ".zst", _compress_zstandard(b"text") + bytes(count))
+    frames = SKIPPABLE_FRAME + _compress_zstandard(b"text") + SKIPPABLE_FRAME
+    assert read(".zst", frames) == b"text"
+
+
+@given(
+    data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=4), size=st.integers(1, 50)
+)
+def test_any_bytes_in_any_number_of_streams_read_in_any_portions(tmp_path_factory, data, cuts, size):
+    ends = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for suffix in COMPRESSIONS:
+        path = tmp_path_factory.getbasetemp() / f"any{suffix}"
+        streams = [data[start:end] for start, end in itertools.pairwise(ends)]
+        path.write_bytes(b"".join(map(COMPRESS[suffix], streams)))
+        read = io.BytesIO()
+        with path.open("rb") as file, decompressed(path, file) as opened:
+            while portion := opened.read(size):
+                read.write(portion)
+        assert read.getvalue() == data
