@@ -25,31 +25,40 @@ def start(verb: str, main: Callable[[list[str]], None]) -> None:
         verb: the name of the command's module, for messages.
         main: the command itself.
     """
-
-    def parse(arguments: Sequence[str]) -> list[str]:
-        try:
-            # ml_collections reads the arguments of the program itself.
-            sys.argv[:] = subscript_keywords(arguments)
-            left = flags.FLAGS(list(sys.argv))
-        except (flags.Error, LookupError, AttributeError, TypeError, ValueError) as error:
-            refuse_command_line(verb, str(error))
-        if len(left) > 1:
-            refuse_command_line(verb, f"unknown argument {shown(left[1])}; every option begins with --")
-        return left
-
     try:
-        app.run(main, flags_parser=parse)
+        app.run(main, flags_parser=lambda arguments: parse_command_line(verb, arguments))
     except KeyboardInterrupt:
         print(f"birdie_jax.{verb}: stopped", file=sys.stderr)
         sys.exit(_INTERRUPTED)
 
 
-def refuse(verb: str, error: Exception) -> NoReturn:
+def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
+    """Set the flags, or end the command with status 2; return the program's name alone.
+
+    Args:
+        verb: the name of the command's module, for messages.
+        arguments: the program's name and its arguments.
+    """
+    try:
+        # ml_collections reads the arguments of the program itself.
+        sys.argv[:] = subscript_keywords(arguments)
+        left = flags.FLAGS(list(sys.argv))
+    except (flags.Error, LookupError, AttributeError, TypeError, ValueError) as error:
+        refuse_command_line(verb, str(error))
+    except RecursionError:
+        # absl looks for a flag of a similar name, by recursion over the characters.
+        refuse_command_line(verb, "the name of a flag is too long")
+    if len(left) > 1:
+        refuse_command_line(verb, f"unknown argument {shown(left[1])}; every option begins with --")
+    return left
+
+
+def refuse(verb: str, error: Exception | str) -> NoReturn:
     """End the command with status 1 and a user's error on one line.
 
     Args:
         verb: the name of the command's module.
-        error: the error; its message is printed.
+        error: the error, or its message, which is printed.
     """
     sys.exit(f"birdie_jax.{verb}: {one_line(str(error))}")
 
@@ -64,7 +73,7 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
     # What absl says of a required flag that is not there.
     if missing := _MISSING.fullmatch(message):
         message = f"--{missing[1]} is not given"
-    print(f"birdie_jax.{verb}: {one_line(message, 1000)} (--help lists the flags)", file=sys.stderr)
+    print(f"birdie_jax.{verb}: {one_line(message, 800)} (--help lists the flags)", file=sys.stderr)
     sys.exit(_BAD_COMMAND_LINE)
 
 

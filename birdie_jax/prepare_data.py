@@ -9,11 +9,11 @@ command line, 130 when interrupted.
 """
 
 import sys
-from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
-from birdie_jax.storage.messages import one_line, shown
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.storage.messages import one_line
 from birdie_jax.text import DataError, load_manifest, prepare
 
 _INPUT = flags.DEFINE_string(
@@ -22,9 +22,7 @@ _INPUT = flags.DEFINE_string(
     "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
     ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files.",
 )
-_OUTPUT = flags.DEFINE_string(
-    "output", None, "Folder for the tokenizer, the shards and the manifest.", required=True
-)
+_OUTPUT = define_path("output", "Folder for the tokenizer, the shards and the manifest.", required=True)
 _TOKENIZER = flags.DEFINE_string("tokenizer", "", "SentencePiece .model to use as it is; empty: train one.")
 _TOKENIZER_TYPE = flags.DEFINE_enum(
     "tokenizer_type", "unigram", ["unigram", "bpe"], "Kind of tokenizer to train."
@@ -48,14 +46,9 @@ _SEED = flags.DEFINE_integer("seed", 0, "Seed of the tokenizer's sample.")
 _PROGRESS = flags.DEFINE_bool("progress", True, "Show progress on standard error.")
 
 
-def main(argv: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Prepare the data that the flags name, and print what the folder holds."""
-    if len(argv) > 1:
-        print(
-            f"prepare_data: unexpected argument {shown(argv[1])}; every setting is a --flag",
-            file=sys.stderr,
-        )
-        return 2
+    del arguments
     try:
         directory = prepare(
             _INPUT.value,
@@ -74,13 +67,13 @@ def main(argv: list[str]) -> int:
         )
         manifest = load_manifest(directory)
     except DataError as error:
-        print(f"prepare_data: {error}", file=sys.stderr)
-        return 1
+        refuse("prepare_data", error)
     except KeyboardInterrupt:
         print(
-            "prepare_data: stopped; the same command goes on from the last finished shard", file=sys.stderr
+            "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard",
+            file=sys.stderr,
         )
-        return 130
+        sys.exit(130)
     for split in ("train", "validation"):
         print(
             f"{split}: {manifest.documents(split):,} documents, {manifest.tokens(split):,} tokens, "
@@ -91,20 +84,7 @@ def main(argv: list[str]) -> int:
         print(f"tokenizer: {pieces:,} pieces, vocabulary {size:,}, SHA-256 {manifest.tokenizer.sha256}")
     print(f"empty documents left out: {manifest.empty_documents:,}")
     print(f"in {one_line(str(directory))}")
-    return 0
-
-
-def parse_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that are no flags; a bad flag ends the program with one line and status 2."""
-    try:
-        return flags.FLAGS(arguments)
-    except flags.Error as error:
-        message = one_line(str(error), 500)
-    except RecursionError:  # absl looks for a flag of a similar name, by recursion over its characters
-        message = "a flag's name is too long"
-    print(f"prepare_data: {message} (--help lists the flags)", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=parse_flags)
+    start("prepare_data", main)

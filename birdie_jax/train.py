@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, start
+from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_errors import ConfigError
@@ -117,11 +117,19 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
                     "unigram_entropy": unigram_entropy(text.validation),
                 },
             )
-            # What draws is large, and a run that is cut short never needs it.
-            from birdie_jax.reporting.page import write_report
-
-            print(f"report: {write_report(workdir.root)}")
+            _write_report(workdir)
     return outcome
+
+
+def _write_report(workdir: Workdir) -> None:
+    """Write the report, or end the command with the reason why it cannot be written."""
+    # What draws is large, and a run that is cut short never needs it.
+    from birdie_jax.reporting import RecordError, write_report
+
+    try:
+        print(f"report: {write_report(workdir.root)}")
+    except RecordError as error:
+        refuse("train", f"training has ended and is saved; its report cannot be written: {error}")
 
 
 def _prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tuple[TrainingText, Tokenizer]:
@@ -173,9 +181,10 @@ def main(arguments: list[str]) -> None:
     cache_compiled_programs()
     root = _WORKDIR.value
     if is_remote(root):
-        sys.exit(
-            f"birdie_jax.train: --workdir: found {root}; allowed: a folder; several processes "
-            "need one on a file system that they share, as which a bucket can be mounted"
+        refuse(
+            "train",
+            f"--workdir: found {root}; allowed: a folder; several processes need one on a file system that "
+            "they share, as which a bucket can be mounted",
         )
     workdir = Workdir(root)
     try:
@@ -194,11 +203,9 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         steps = workdir.saved_steps()
         good = f"step {steps[-1]}" if steps else "none"
-        sys.exit(
-            f"birdie_jax.train: {error}. Last good checkpoint: {good}; the same command goes on from it"
-        )
+        refuse("train", f"{error}. Last good checkpoint: {good}; the same command goes on from it")
     except _OWN_FAULTS as error:
-        sys.exit(f"birdie_jax.train: {error}")
+        refuse("train", error)
     if outcome.stopped_by:
         if processes.first:
             print(

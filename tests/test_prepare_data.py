@@ -10,6 +10,7 @@ import pytest
 from absl.testing import flagsaver
 
 from birdie_jax import prepare_data
+from birdie_jax.command_line import parse_command_line
 from birdie_jax.text import Tokenizer, TokenShards, load_manifest, train_tokenizer
 from tests.unprivileged import make_unprivileged_folder
 
@@ -80,7 +81,7 @@ _UNUSABLE_FLAGS = [
     (["--input="], 1, "the input is empty; a file, a folder, a glob or 'stdlib' is expected"),
     (["--input=" + "x" * 100_000], 1, "input 'xxxxx"),
     (["--input=two\nlines"], 1, "input 'two\\nlines': is no file"),
-    (["--output="], 1, "output is ''; allowed: the path of a folder"),
+    (["--output="], 2, "flag --output=: found ''; allowed: the name of a file or folder"),
     (["--output=" + "x" * 100_000], 1, "output is 'xxxxx"),
     (["--text_field="], 1, "text_field is ''; allowed: the name of a field"),
     (["--tokenizer=/dev/zero"], 1, "/dev/zero: is a device; a regular file is expected"),
@@ -98,9 +99,9 @@ _UNUSABLE_FLAGS = [
     (["--vocab_size=many"], 2, "flag --vocab_size=many: invalid literal for int()"),
     (["--tokenizer_type=word"], 2, "flag --tokenizer_type=word: value should be one of <unigram|bpe>"),
     (["--vocabsize=3"], 2, "Unknown command line flag 'vocabsize'. Did you mean: vocab_size ?"),
-    (["--" + "x" * 100_000], 2, "a flag's name is too long"),
-    (["stray"], 2, "unexpected argument 'stray'; every setting is a --flag"),
-    (["stray\nlines" * 10_000], 2, "unexpected argument 'stray\\nlinesstray"),
+    (["--" + "x" * 100_000], 2, "the name of a flag is too long"),
+    (["stray"], 2, "unknown argument 'stray'; every option begins with --"),
+    (["stray\nlines" * 10_000], 2, "unknown argument 'stray\\nlinesstray"),
 ]
 
 
@@ -111,15 +112,21 @@ def unprivileged_folder():
 
 
 @pytest.fixture
-def run_in_this_process(capsys):
+def run_in_this_process(capsys, monkeypatch):
     """The verb without the seconds that a process takes to start."""
+
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
 
     def run(*arguments):
         saved = flagsaver.save_flag_values()
+        status = 0
         try:
-            status = prepare_data.main(prepare_data.parse_flags(["prepare_data", *arguments]))
+            prepare_data.main(parse_command_line("prepare_data", ["prepare_data", *arguments]))
         except SystemExit as end:
             status = end.code
+            if isinstance(status, str):
+                print(status, file=sys.stderr)
+                status = 1
         finally:
             flagsaver.restore_flag_values(saved)
         return status, *capsys.readouterr()
@@ -133,7 +140,7 @@ def test_user_errors_are_one_short_line(corpus, tmp_path, monkeypatch, run_in_th
     monkeypatch.chdir(tmp_path)
     found = run_in_this_process(f"--input={corpus}", "--output=out", *unusable)
     assert found[:2] == (status, "")
-    assert found[2].startswith(f"prepare_data: {message}")
+    assert found[2].startswith(f"birdie_jax.prepare_data: {message}")
     assert found[2].endswith("\n")
     assert found[2].removesuffix("\n").isprintable()
     assert len(found[2]) < 1000
@@ -145,7 +152,7 @@ def test_user_errors_are_one_line_of_the_command(corpus, tmp_path, unusable):
     result = verb(f"--input={corpus}", f"--output={tmp_path / 'out'}", *unusable)
     assert result.returncode in (1, 2)
     assert result.stdout == ""
-    assert result.stderr.startswith("prepare_data: ")
+    assert result.stderr.startswith("birdie_jax.prepare_data: ")
     assert result.stderr.count("\n") == 1
 
 
@@ -158,7 +165,7 @@ def test_a_pipe_is_refused_at_once(corpus, tmp_path, run_in_this_process, flag):
     )
     assert (status, error) == (
         1,
-        f"prepare_data: {pipe}: is a named pipe (FIFO); a regular file is expected\n",
+        f"birdie_jax.prepare_data: {pipe}: is a named pipe (FIFO); a regular file is expected\n",
     )
 
 
@@ -184,14 +191,14 @@ def test_names_of_files_with_line_ends_and_of_no_encoding(corpus, tmp_path, run_
     assert again == (status, out, error)
     status, out, error = run_in_this_process(f"--output={source}/out", *flags)
     assert (status, out) == (1, "")
-    assert (
-        error
-        == f"prepare_data: {shown}/out: is not UTF-8; shards can be written and read under such alone\n"
+    assert error == (
+        f"birdie_jax.prepare_data: {shown}/out: is not UTF-8; "
+        "shards can be written and read under such alone\n"
     )
     (source / "bad.jsonl").write_text('{"text": 5}\n')
     status, out, error = run_in_this_process(f"--output={tmp_path}/out2", *flags)
     assert (status, out) == (1, "")
-    assert error.startswith(f"prepare_data: {shown}/bad.jsonl: line 1: field 'text' is a int")
+    assert error.startswith(f"birdie_jax.prepare_data: {shown}/bad.jsonl: line 1: field 'text' is a int")
     assert error.count("\n") == 1
 
 
@@ -205,16 +212,20 @@ def test_an_output_folder_that_cannot_be_written(unprivileged_folder, run_in_thi
     output.chmod(mode)
     status, out, error = run_in_this_process(f"--input={corpus}", f"--output={output / below}", *_SMALL)
     assert (status, out) == (1, "")
-    assert re.fullmatch(rf"prepare_data: {re.escape(str(output))}\S*: .*: Permission denied.*\n", error)
+    assert re.fullmatch(
+        rf"birdie_jax.prepare_data: {re.escape(str(output))}\S*: .*: Permission denied.*\n", error
+    )
 
 
 def test_output_on_a_disk_that_is_not_to_be_written(corpus, run_in_this_process):
     status, _, error = run_in_this_process(f"--input={corpus}", "--output=/proc/out", *_SMALL)
     assert status == 1
-    assert error == "prepare_data: /proc/out: the output folder cannot be made: No such file or directory\n"
+    assert error == (
+        "birdie_jax.prepare_data: /proc/out: the output folder cannot be made: No such file or directory\n"
+    )
 
 
 def test_missing_output_is_refused(run_in_this_process):
     status, _, error = run_in_this_process("--input=stdlib")
     assert status == 2
-    assert re.fullmatch(r"prepare_data: .*--output must have a value other than None.*\n", error)
+    assert re.fullmatch(r"birdie_jax.prepare_data: --output is not given .*\n", error)

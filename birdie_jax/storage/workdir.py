@@ -1,6 +1,7 @@
 """The folder of a run: the one place that knows the names of its files and who may write them."""
 
 import json
+import os
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -124,14 +125,15 @@ class Workdir:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             for folder in (self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks):
-                if folder.exists() and not folder.is_dir():
-                    raise ConfigError(f"{folder}: is a file; allowed: a folder, or nothing")
+                if os.path.lexists(folder) and not folder.is_dir():
+                    raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
             for file in (
                 *(self.config, self.tokenizer, self.text, self.arms),
                 *(self.metrics, self.summary, self.report, self.lease),
             ):
-                if file.is_dir():
-                    raise ConfigError(f"{file}: is a folder; allowed: a file, or nothing")
+                # A pipe would keep its reader waiting.
+                if os.path.lexists(file) and not os.path.isfile(file):
+                    raise ConfigError(f"{file}: is no file; allowed: a file, or nothing")
         except OSError as error:
             raise ConfigError(f"{self.root}: cannot be used: {error}") from error
 

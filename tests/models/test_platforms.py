@@ -21,7 +21,8 @@ def config_with(name: str, implementation: str) -> Config:
     """Return the default configuration with a model whose mixer has an implementation."""
     config = Config()
     if name == "transformer":
-        sections = (AttentionConfig(implementation=implementation),)
+        # As parsed: sections of defaults are left out.
+        sections = (AttentionConfig(implementation=implementation),) if implementation else ()
         return replace(config, model=replace(config.model, name=name, sections=sections))
     return replace(config, model=replace(config.model, name=name, scan_implementation=implementation))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
@@ -119,13 +120,23 @@ def test_damaged_identity_of_text(tmp_path, contents):
 PLACES = [name for name, kind in vars(Workdir).items() if isinstance(kind, property)]
 
 
+@pytest.mark.parametrize("kind", ["file", "folder", "pipe", "dangling link"])
 @pytest.mark.parametrize("name", PLACES)
-def test_a_folder_in_the_place_of_a_file_is_named_and_the_reverse(tmp_path, name):
-    folders = {"checkpoints", "damaged_checkpoints", "tensorboard", "stacks"}
+def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, name, kind):
     path = tmp_path / getattr(Workdir(tmp_path), name).name
-    path.write_text("") if name in folders else path.mkdir()
-    with pytest.raises(ConfigError, match=rf"{path}: is a (file|folder); allowed: "):
+    wanted = "folder" if name in {"checkpoints", "damaged_checkpoints", "tensorboard", "stacks"} else "file"
+    make = {
+        "file": lambda: path.write_text(""),
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "dangling link": lambda: path.symlink_to(tmp_path / "nowhere"),
+    }
+    make[kind]()
+    if kind == wanted:
         Workdir(tmp_path).make()
+    else:
+        with pytest.raises(ConfigError, match=f"{path}: is no {wanted}; allowed: a {wanted}, or nothing"):
+            Workdir(tmp_path).make()
 
 
 def test_folder_that_cannot_be_made(tmp_path):

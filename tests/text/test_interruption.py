@@ -151,7 +151,10 @@ def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors == "prepare_data: stopped; the same command goes on from the last finished shard\n"
+    assert (
+        errors
+        == "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard\n"
+    )
     assert not list(output.glob("*.partial"))
 
 
@@ -166,7 +169,7 @@ def test_full_disk_names_the_file_and_keeps_what_is_finished(
     limited = ["bash", "-c", 'ulimit -f 300; exec "$@"', "bash", *arguments]
     result = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
-    assert result.stderr.startswith(f"prepare_data: {output}/")
+    assert result.stderr.startswith(f"birdie_jax.prepare_data: {output}/")
     assert "File too large" in result.stderr
     assert "bytes free); finished shards are kept: make room" in result.stderr
     assert result.stderr.count("\n") == 1
