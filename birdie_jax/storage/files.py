@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old contents or the new ones, never a mixture."""
+"""Files on a disk or in a bucket: read, listed, and written so that a reader never sees a mixture."""
 
 import contextlib
 import errno
@@ -11,14 +11,11 @@ from typing import Any
 
 from etils import epath
 
+from birdie_jax.storage.object_store import file_system, is_remote, store_errors
+
 # What a local file is called until it is whole.
 PARTIAL_SUFFIX = ".partial"
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
-
-
-def is_remote(path: epath.PathLike) -> bool:
-    """Tell whether `path` names an object of a store (`gs://...`) instead of a local file."""
-    return "://" in os.fspath(path)
 
 
 def sync(path: epath.PathLike) -> None:
@@ -54,7 +51,8 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
         OSError: the file cannot be written, for instance on a full disk; the old contents remain.
     """
     if is_remote(path):
-        epath.Path(path).write_bytes(contents)
+        with store_errors(path, "written"):
+            file_system(path).pipe_file(os.fspath(path), contents)
         return
     path = Path(path)
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
@@ -73,7 +71,12 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
         OSError: the file cannot be written, or the store cannot do it.
     """
     if is_remote(path):
-        raise OSError(errno.ENOTSUP, "conditional creation is not supported in this store", os.fspath(path))
+        try:
+            with store_errors(path, "written"):
+                file_system(path).pipe_file(os.fspath(path), contents, mode="create")
+        except FileExistsError:
+            return False
+        return True
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
     try:
@@ -113,6 +116,90 @@ def _naming(path: Path) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def read_bytes(path: epath.PathLike) -> bytes:
+    """Return the contents of a file.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    if not is_remote(path):
+        return Path(path).read_bytes()
+    with store_errors(path, "read"):
+        return file_system(path).cat_file(os.fspath(path))
+
+
+def exists(path: epath.PathLike) -> bool:
+    """Tell whether there is a file or folder; in a bucket a folder is there while it holds something.
+
+    Raises:
+        OSError: the store does not answer.
+    """
+    if not is_remote(path):
+        return os.path.exists(path)
+    with store_errors(path, "looked for"):
+        return file_system(path).exists(os.fspath(path))
+
+
+def list_names(folder: epath.PathLike) -> list[str]:
+    """Return the names in a folder, sorted; none where there is no such folder.
+
+    Raises:
+        OSError: the folder is a file, or cannot be listed.
+    """
+    if not is_remote(folder):
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+    prefix = os.fspath(folder).rstrip("/")
+    try:
+        with store_errors(folder, "listed"):
+            found = file_system(folder).ls(prefix, detail=False)
+    except FileNotFoundError:
+        return []
+    names = {os.fspath(name).rstrip("/").rsplit("/", 1)[-1] for name in found}
+    # Some tools mark an empty folder by an object of its own name.
+    return sorted(names - {prefix.rsplit("/", 1)[-1]})
+
+
+def list_files(folder: epath.PathLike) -> dict[str, int]:
+    """Return every file below a folder, by its path relative to it, with its size in bytes.
+
+    One listing, however many files there are; nothing where there is no such folder.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    if not is_remote(folder):
+        root = Path(folder)
+        return {
+            str(file.relative_to(root)): file.stat().st_size
+            for file in sorted(root.rglob("*"))
+            if file.is_file()
+        }
+    prefix = os.fspath(folder).rstrip("/")
+    try:
+        with store_errors(folder, "listed"):
+            found = file_system(folder).find(prefix, detail=True)
+    except FileNotFoundError:
+        return {}
+    start = len(prefix.partition("://")[2]) + 1
+    return {name[start:]: info["size"] for name, info in sorted(found.items()) if name[start:]}
+
+
+def remove(path: epath.PathLike) -> None:
+    """Remove a file; it is no fault if there is none.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    if not is_remote(path):
+        Path(path).unlink(missing_ok=True)
+        return
+    with contextlib.suppress(FileNotFoundError), store_errors(path, "removed"):
+        file_system(path).rm_file(os.fspath(path))
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:
