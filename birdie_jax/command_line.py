@@ -44,7 +44,8 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
         sys.argv[:] = subscript_keywords(arguments)
         left = flags.FLAGS(list(sys.argv))
     except (flags.Error, LookupError, AttributeError, TypeError, ValueError) as error:
-        refuse_command_line(verb, str(error))
+        # Of several flags absl tells on a line each.
+        refuse_command_line(verb, str(error).replace("\nflag --", "; flag --"))
     except RecursionError:
         # absl looks for a flag of a similar name, by recursion over the characters.
         refuse_command_line(verb, "the name of a flag is too long")

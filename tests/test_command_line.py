@@ -73,6 +73,7 @@ BAD_COMMANDS = {
     ("report", WORKDIR, "runs/tiny"): "unknown argument 'runs/tiny'",
     ("export", "--workdir=", "--output=a"): "--workdir=: found ''; allowed: ",
     ("export", "--workdir=a", "--output="): "--output=: found ''; allowed: ",
+    ("export", "--workdir=", "--output="): "file or folder; flag --output=: found ''; allowed: ",
     ("generate", "--prompt=a", "--workdir="): "--workdir=: found ''; allowed: ",
     ("generate", "--prompt=a", "--model="): "--model=: found ''; allowed: ",
     ("generate", "--workdir=a", "--prompt_file="): "--prompt_file=: found ''; allowed: ",

@@ -21,6 +21,8 @@ def cached_folder(
         DataError: the source or the tokenizer cannot be used.
     """
     identity = {
+        # A folder keeps the name by which it was asked for, and is gone on with by that alone.
+        "name": source,
         "source": open_source(source, text_field).sha256,
         "tokenizer": Tokenizer(tokenizer_model).sha256 if tokenizer_model else "",
         "text_field": text_field,

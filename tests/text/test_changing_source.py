@@ -354,3 +354,16 @@ def test_cached_text_of_the_standard_library_is_of_its_place(tmp_path, monkeypat
     (tmp_path / "lib" / "ast.py").write_text("pass")
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path / "lib")})
     assert _cached(tmp_path, "stdlib") != before
+
+
+def test_one_source_by_two_names_is_cached_by_each(tmp_path, monkeypatch, model_path):
+    """What was prepared under one name is refused under another: training would stop there."""
+    (tmp_path / "data").mkdir()
+    for number in range(16):
+        (tmp_path / "data" / f"{number}.txt").write_text(f"text {number} " * 50)
+    monkeypatch.chdir(tmp_path)
+    settings = {"tokenizer_model": str(model_path), "text_field": "text", "validation_fraction": 0.5}
+    for name in ("data", str(tmp_path / "data"), "./data"):
+        folder = cached_folder(tmp_path / "cache", name, **settings)
+        prepare(name, folder, workers=0, progress=False, **settings)
+    assert len(list((tmp_path / "cache").iterdir())) == 3
