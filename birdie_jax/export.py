@@ -5,14 +5,13 @@
 The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it.
 """
 
-from pathlib import Path
-
 from absl import flags, logging
 
 from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.config import ConfigError
 from birdie_jax.engine.checkpoint_format import CheckpointError
 from birdie_jax.interop import InteropError, write_model
+from birdie_jax.storage import make_path
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import model_of_workdir
 
@@ -24,9 +23,9 @@ _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the
 def main(arguments: list[str]) -> None:
     """Write the folder; print a user's error as one line."""
     logging.set_verbosity(logging.WARNING)
-    output = Path(_OUTPUT.value)
     try:
-        trained = model_of_workdir(Path(_WORKDIR.value), _STEP.value)
+        output = make_path(_OUTPUT.value)
+        trained = model_of_workdir(_WORKDIR.value, _STEP.value)
         write_model(output, trained.config, trained.params, trained.tokenizer, trained.step)
     except (ConfigError, DataError, CheckpointError, InteropError) as error:
         refuse("export", error)

@@ -159,9 +159,9 @@ def _load_model() -> TrainedModel:
         PromptError: both flags are given, or none.
     """
     if _WORKDIR.value is not None and _MODEL.value is None:
-        return model_of_workdir(Path(_WORKDIR.value), _STEP.value)
+        return model_of_workdir(_WORKDIR.value, _STEP.value)
     if _MODEL.value is not None and _WORKDIR.value is None:
-        return model_of_folder(Path(_MODEL.value))
+        return model_of_folder(_MODEL.value)
     raise PromptError("give either --workdir, a run, or --model, an exported folder")
 
 

@@ -8,6 +8,7 @@ from absl import logging
 from etils import epath
 
 from birdie_jax.config import Config, ConfigError, default_config, parse_config
+from birdie_jax.storage import read_bytes
 
 
 def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
         ConfigError: there is no such file, or no object in it; the message says what is `allowed`.
     """
     try:
-        found = json.loads(epath.Path(path).read_text())
+        found = json.loads(read_bytes(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: not found; allowed: {allowed}") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -33,7 +33,7 @@ from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
-from birdie_jax.storage import is_remote
+from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
@@ -147,7 +147,7 @@ def _prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tup
     )
     check_same_text(text.train, text.validation, processes)
     if processes.first:
-        workdir.keep_text(text.train.manifest.sha256, str(Path(folder).absolute()))
+        workdir.keep_text(text.train.manifest.sha256, str(absolute(make_path(folder))))
     return text, tokenizer
 
 
@@ -170,9 +170,9 @@ def _text_folder(config: Config, wait: bool = False) -> str | Path:
 
 def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:
     """Keep the run's tokenizer in the workdir; return the hash that its text must be made with."""
-    if not workdir.tokenizer.exists():
-        tokenizer.save(Path(workdir.tokenizer))
-    return Tokenizer(Path(workdir.tokenizer)).sha256
+    if not exists(workdir.tokenizer):
+        write_whole(workdir.tokenizer, tokenizer.model_bytes)
+    return Tokenizer(str(workdir.tokenizer)).sha256
 
 
 def main(arguments: list[str]) -> None:
@@ -180,13 +180,16 @@ def main(arguments: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
     root = _WORKDIR.value
-    if is_remote(root):
-        refuse(
-            "train",
-            f"--workdir: found {root}; allowed: a folder; several processes need one on a file system that "
-            "they share, as which a bucket can be mounted",
-        )
-    workdir = Workdir(root)
+    try:
+        if root.startswith("s3://"):
+            raise ConfigError(
+                f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, by which checkpoints are "
+                "written, does not write s3://; use a file system that the hosts share, and s3:// for "
+                "text and exports"
+            )
+        workdir = Workdir(root)
+    except ConfigError as error:
+        refuse("train", error)
     try:
         parsed = parse_config(_CONFIG.value)
         initialize_processes(

@@ -1,10 +1,10 @@
 """A trained model with all that using it takes: from a run's workdir, or from an exported folder."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from absl import logging
+from etils import epath
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
@@ -16,6 +16,7 @@ from birdie_jax.models.platforms import for_platform
 from birdie_jax.objectives import Arm
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
+from birdie_jax.storage import make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
 
@@ -42,7 +43,7 @@ class TrainedModel(NamedTuple):
     arms: tuple[Arm, ...]
 
 
-def model_of_workdir(workdir: Path, step: int | None = None) -> TrainedModel:
+def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> TrainedModel:
     """Return the model of a run, at `step` or else at its newest whole checkpoint.
 
     Only the parameters are read, onto this machine's first device, whatever mesh they were trained on.
@@ -53,10 +54,9 @@ def model_of_workdir(workdir: Path, step: int | None = None) -> TrainedModel:
         CheckpointError: there is no such checkpoint, it is damaged, or it is of another architecture.
     """
     files = Workdir(workdir)
-    path = Path(files.config)
-    config = parse_saved_config(read_json(path, "the workdir of a run"), path)
+    config = parse_saved_config(read_json(files.config, "the workdir of a run"), files.config)
     mixture = configured_mixture(config)
-    tokenizer = Tokenizer(Path(files.tokenizer))
+    tokenizer = Tokenizer(str(files.tokenizer))
     model = _build_here(config, tokenizer.vocab_size)
     here = SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
@@ -74,14 +74,14 @@ def model_of_workdir(workdir: Path, step: int | None = None) -> TrainedModel:
     )
 
 
-def model_of_folder(folder: Path) -> TrainedModel:
+def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     """Return the model of an exported folder.
 
     Raises:
         InteropError: a file of it is missing, damaged, or does not fit the others.
         ConfigError: its config.json describes a mixture that cannot be.
     """
-    read = read_model(folder)
+    read = read_model(make_path(folder))
     model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = configured_mixture(read.config).arms
     return TrainedModel(

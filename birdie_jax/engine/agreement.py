@@ -8,7 +8,7 @@ from typing import Any
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.coordination import Processes
-from birdie_jax.storage.messages import shown
+from birdie_jax.storage import is_remote, shown
 from birdie_jax.storage.workdir import Workdir, differences, flat
 
 # Folders, of which each host may have its own.
@@ -44,7 +44,8 @@ def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None
     Raises:
         ConfigError: it is another folder of the same name, as on hosts that share no file system.
     """
-    if processes.count == 1:
+    # One URL is one place.
+    if processes.count == 1 or is_remote(workdir.root):
         return
     token = secrets.token_hex(8)
     own = workdir.sharing_probe(token)

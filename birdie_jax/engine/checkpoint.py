@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
+from etils import epath
 from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, PyTree
 
@@ -29,9 +29,11 @@ from birdie_jax.engine.checkpoint_format import (
     state_tree,
     step_folder,
 )
-from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, read_checkpoint
+from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, read_checkpoint
 from birdie_jax.engine.state import TrainState
-from birdie_jax.storage.workdir import Workdir
+from birdie_jax.engine.tensorstore_retries import limit_request_retries
+from birdie_jax.storage import absolute, exists, is_remote, move_folder
+from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 
 _FULL = "No space left on device"
 _WRITING_ERRORS = (OSError, ValueError, RuntimeError)
@@ -71,8 +73,9 @@ class Checkpoints:
     def __init__(self, workdir: Workdir, config: CheckpointConfig):
         """Open the folder, making it if need be."""
         self._workdir = workdir
-        self.directory = Path(workdir.checkpoints).resolve()
-        self._damaged = Path(workdir.damaged_checkpoints).resolve()
+        self.directory = absolute(workdir.checkpoints)
+        self._damaged = absolute(workdir.damaged_checkpoints)
+        limit_request_retries()
         options = ocp.CheckpointManagerOptions(max_to_keep=config.keep, step_format_fixed_length=8)
         try:
             self._manager = ocp.CheckpointManager(
@@ -80,6 +83,11 @@ class Checkpoints:
             )
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be opened: {error}") from error
+        except Exception as error:
+            # The libraries of stores have exceptions of their own.
+            if not is_remote(self.directory):
+                raise
+            raise CheckpointError(f"{self.directory}: cannot be opened: {first_line(error)}") from error
         self._pending: int | None = None
         self.last_good: int | None = None
 
@@ -214,34 +222,39 @@ class Checkpoints:
         restored_position = jax.tree.unflatten(jax.tree.structure(position), numbers)
         return Restored(state, restored_position, read.missing, read.unused)
 
-    def _folder(self, step: int) -> Path:
+    def _folder(self, step: int) -> epath.Path:
         return self.directory / step_folder(step)
 
     def _set_aside(self, step: int) -> None:
         if jax.process_index() == 0:
             source = self._folder(step)
-            self._damaged.mkdir(exist_ok=True)
             target = self._damaged / source.name
             number = 1
-            while target.exists():
+            while exists(target):
                 target = self._damaged / f"{source.name}.{number}"
                 number += 1
-            shutil.move(source, target)
+            move_folder(source, target, mark=WHOLE_MARK)
         multihost_utils.sync_global_devices(f"checkpoint {step} is set aside")
         self._manager.reload()
 
     def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:
-        free = shutil.disk_usage(self.directory).free
+        room = (
+            ""
+            if is_remote(self.directory)
+            else f"{_free_mebibytes(self.directory):.0f} MiB are free there. "
+        )
         steps = self._workdir.saved_steps()
         good = f"step {steps[-1]}" if steps else "none"
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:500]
-        if _FULL in str(error):
-            first_line = _FULL
+        cause = _FULL if _FULL in str(error) else first_line(error)
         return CheckpointError(
-            f"{self.directory}: the checkpoint of step {step} could not be written ({first_line}); "
-            f"{free / 2**20:.0f} MiB are free there. Last good checkpoint: {good}; make room and run the "
-            "same command to go on from it"
+            f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
+            f"Last good checkpoint: {good}; {'make room and ' if room else ''}run the same command "
+            "to go on from it"
         )
+
+
+def _free_mebibytes(directory: epath.Path) -> float:
+    return shutil.disk_usage(directory).free / 2**20
 
 
 @jax.jit

@@ -14,7 +14,6 @@ bytes can be read and memory is not full, the bytes are at fault.
 import errno
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -39,6 +38,7 @@ from birdie_jax.engine.checkpoint_format import (
     nested,
     read_description,
 )
+from birdie_jax.storage import list_files, open_bytes, read_bytes
 
 Result = TypeVar("Result")
 # What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.
@@ -80,7 +80,7 @@ class ReadCheckpoint(NamedTuple):
 
 
 def read_checkpoint(
-    folder: Path,
+    folder: epath.Path,
     state: Mapping[str, jax.ShapeDtypeStruct],
     batches: Mapping[str, np.ndarray],
     data: str | None = None,
@@ -127,7 +127,7 @@ def read_checkpoint(
 
 
 def read_parameters(
-    folder: Path, params: Mapping[str, jax.ShapeDtypeStruct], *, exactly: bool
+    folder: epath.Path, params: Mapping[str, jax.ShapeDtypeStruct], *, exactly: bool
 ) -> dict[str, jax.Array]:
     """Read and verify parameters of a checkpoint, whatever else its state holds.
 
@@ -157,7 +157,7 @@ def read_parameters(
     return found
 
 
-def saved_arrays(folder: Path) -> dict[str, SavedArray]:
+def saved_arrays(folder: epath.Path) -> dict[str, SavedArray]:
     """Return what a checkpoint says of the arrays of its state, by name.
 
     Raises:
@@ -172,7 +172,7 @@ def saved_arrays(folder: Path) -> dict[str, SavedArray]:
     }
 
 
-def check_structure(folder: Path, saved: Mapping[str, SavedArray], wanted: Mapping[str, Any]) -> None:
+def check_structure(folder: epath.Path, saved: Mapping[str, SavedArray], wanted: Mapping[str, Any]) -> None:
     """Check that what was saved is what is wanted, but for arrays that hooks' sections have more or less.
 
     Raises:
@@ -191,7 +191,7 @@ def check_structure(folder: Path, saved: Mapping[str, SavedArray], wanted: Mappi
             )
 
 
-def _in_agreement(folder: Path, action: Callable[[], Result]) -> Result:
+def _in_agreement(folder: epath.Path, action: Callable[[], Result]) -> Result:
     """Return action() if it succeeds in every process; else raise in every process.
 
     `action` must wait for no other process: one that fails would leave the others waiting.
@@ -216,14 +216,14 @@ def _on_every_process(holds: bool) -> bool:
     return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
 
 
-def _verify(folder: Path, found: Mapping[str, jax.Array], saved: Mapping[str, SavedArray]) -> None:
+def _verify(folder: epath.Path, found: Mapping[str, jax.Array], saved: Mapping[str, SavedArray]) -> None:
     """Compare arrays of the state with their checksums, which all processes compute together."""
     sums = _guarded(folder, lambda: named_checksums(found))
     _compare(folder, STATE, sums, saved)
 
 
 def _load_arrays(
-    folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, SavedArray]
+    folder: epath.Path, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, SavedArray]
 ) -> dict[str, jax.Array]:
     """Read some arrays of the state onto their shardings."""
     if not wanted:
@@ -243,7 +243,7 @@ def _load_arrays(
         ) from error
 
 
-def _read_on_devices(item: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+def _read_on_devices(item: epath.Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     # By the handler, which reads without waiting for other processes: a file that one of them cannot read
     # must not leave the others waiting.
     tree = nested(wanted)
@@ -252,16 +252,16 @@ def _read_on_devices(item: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> 
         restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
         partial_restore=True,
     )
-    loaded: Any = ocp.PyTreeCheckpointHandler().restore(epath.Path(item), args=arguments)
+    loaded: Any = ocp.PyTreeCheckpointHandler().restore(item, args=arguments)
     return {name: jnp.asarray(_at(loaded, name)) for name in wanted}
 
 
-def _read_on_host(item: Path, names: list[str]) -> dict[str, np.ndarray]:
+def _read_on_host(item: epath.Path, names: list[str]) -> dict[str, np.ndarray]:
     if not names:
         return {}
     tree = nested(dict.fromkeys(names, ocp.RestoreArgs(restore_type=np.ndarray)))
     loaded: Any = ocp.PyTreeCheckpointHandler().restore(
-        epath.Path(item), args=ocp.args.PyTreeRestore(restore_args=tree)
+        item, args=ocp.args.PyTreeRestore(restore_args=tree)
     )
     return {name: np.asarray(_at(loaded, name)) for name in names}
 
@@ -272,16 +272,16 @@ def _at(tree: Any, name: str) -> Any:
     return tree
 
 
-def _description(folder: Path) -> Description:
+def _description(folder: epath.Path) -> Description:
     path = folder / META / "metadata"
-    meta = _guarded(folder, lambda: json.loads(path.read_bytes()))
+    meta = _guarded(folder, lambda: json.loads(read_bytes(path)))
     try:
         return read_description(meta)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}. Nothing was changed") from error
 
 
-def _guarded(folder: Path, read: Callable[[], Result]) -> Result:
+def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
     """Return read(), or raise what its failure is."""
     try:
         return read()
@@ -291,7 +291,7 @@ def _guarded(folder: Path, read: Callable[[], Result]) -> Result:
         fault = error if _is_failing(error) else _unreadable_file(folder)
         if fault is not None:
             raise _failure(folder, fault) from error
-        raise DamagedError(_first_line(error)) from error
+        raise DamagedError(first_line(error)) from error
 
 
 def _is_failing(error: BaseException) -> bool:
@@ -302,30 +302,30 @@ def _is_failing(error: BaseException) -> bool:
     return any(sign.lower() in text.lower() for sign in _FAILING)
 
 
-def _unreadable_file(folder: Path) -> OSError | None:
+def _unreadable_file(folder: epath.Path) -> OSError | None:
     """Return why a file of a checkpoint cannot be read to its end, or None if all can."""
     try:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    while file.read(1 << 24):
-                        pass
+        for name in list_files(folder):
+            with open_bytes(folder / name) as file:
+                while file.read(1 << 24):
+                    pass
     except OSError as error:
         return error
     return None
 
 
-def _failure(folder: Path, error: BaseException) -> CheckpointError:
+def _failure(folder: epath.Path, error: BaseException) -> CheckpointError:
     return CheckpointError(
-        f"{folder}: cannot be read: {_first_line(error)}. Nothing was changed; the same command tries again"
+        f"{folder}: cannot be read: {first_line(error)}. Nothing was changed; the same command tries again"
     )
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an exception says, not too long."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:500]
 
 
-def _check_array(folder: Path, name: str, saved: SavedArray | None, wanted: Any) -> None:
+def _check_array(folder: epath.Path, name: str, saved: SavedArray | None, wanted: Any) -> None:
     shape, dtype = tuple(wanted.shape), np.dtype(wanted.dtype).name
     if saved is not None and (saved.shape, saved.dtype) == (shape, dtype):
         return
@@ -341,7 +341,9 @@ def _check_array(folder: Path, name: str, saved: SavedArray | None, wanted: Any)
     )
 
 
-def _compare(folder: Path, item: str, found: Mapping[str, int], saved: Mapping[str, SavedArray]) -> None:
+def _compare(
+    folder: epath.Path, item: str, found: Mapping[str, int], saved: Mapping[str, SavedArray]
+) -> None:
     for name, checksum in found.items():
         if checksum != saved[f"{item}/{name}"].checksum:
             raise DamagedError(f"{name} differs from what was saved: a file of {folder.name} has changed")

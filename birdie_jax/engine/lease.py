@@ -3,32 +3,26 @@
 The lease is the file `lease.json`: who holds it, since when, and a count that goes up every few seconds
 while the holder lives. A second trainer is refused. A holder that was killed leaves the file behind; it is
 taken over at once where the process can be seen to be gone (same machine), else when the count has stood
-still for `EXPIRY_SECONDS`.
+still for as long as its file allows.
 """
 
-import contextlib
-import fcntl
 import json
 import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from absl import logging
-from etils import epath
 
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.storage import create_whole, write_whole
+from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
 from birdie_jax.storage.workdir import Workdir
 
-RENEWAL_SECONDS = 3.0
-EXPIRY_SECONDS = 15.0
 _POLL_SECONDS = 0.5
 
 
@@ -61,10 +55,17 @@ class Lease:
         """Take the lease.
 
         Raises:
-            ConfigError: another trainer holds it; the message names host, process and since when.
+            ConfigError: another trainer holds it; the message names host, process and since when. Or the
+                file cannot be read or written.
         """
-        while not create_whole(self._path, self._contents()):
-            self._wait_for_its_end()
+        try:
+            self._file = lease_file(self._path)
+            version = None
+            while version is None:
+                version = self._file.create(self._contents()) or self._take_over(self._file)
+        except OSError as error:
+            raise ConfigError(f"{self._path}: who trains here cannot be told: {error}") from error
+        self._version = version
         self._thread.start()
         return self
 
@@ -76,21 +77,24 @@ class Lease:
     ) -> None:
         self._over.set()
         self._thread.join()
-        with contextlib.suppress(FileNotFoundError), _only_one(self._path):
-            holder = _read(self._path)
-            if holder is not None and holder.get("token") == self._record["token"]:
-                self._path.unlink(missing_ok=True)
+        try:
+            self._file.give_up(self._version)
+        except OSError as failure:
+            logging.warning("%s: cannot be given up: %s", self._path, failure)
 
     def check(self) -> None:
         """Raise `LeaseLost` if another trainer has taken the lease, or the workdir is gone."""
         if self._lost is not None:
             raise LeaseLost(self._lost)
 
-    def _wait_for_its_end(self) -> None:
-        """Return when the lease that is there may be taken; it is gone then, or its holder is."""
-        holder = _read(self._path)
-        if holder is None:
-            return
+    def _take_over(self, file: LeaseFile) -> Version | None:
+        """Return the version written in the place of a holder that is gone; None to try from the start."""
+        found = file.read()
+        if found is None:
+            return None
+        holder = _parse(found)
+        if "released" in holder:
+            return file.replace(found, self._contents())
         if _same_machine(holder):
             if _is_alive(holder):
                 raise ConfigError(self._refusal(holder))
@@ -99,21 +103,24 @@ class Lease:
                 "%s: has a lease of %s; waiting %.0f seconds for a sign of life",
                 self._workdir,
                 _in_words(holder),
-                EXPIRY_SECONDS,
+                file.expiry_seconds,
             )
-            deadline = time.monotonic() + EXPIRY_SECONDS
+            deadline = time.monotonic() + file.expiry_seconds
             while time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-                if _read(self._path) != holder:
-                    raise ConfigError(self._refusal(_read(self._path) or holder))
-        with _only_one(self._path):
-            # Another trainer may have come first, and its lease is not to be removed.
-            if _read(self._path) != holder:
-                return
-            self._path.unlink(missing_ok=True)
-        logging.warning(
-            "%s: its trainer, %s, is gone; this one takes its place", self._workdir, _in_words(holder)
-        )
+                now = file.read()
+                if now is None:
+                    return None
+                if now != found:
+                    if "released" in _parse(now):
+                        return None
+                    raise ConfigError(self._refusal(_parse(now)))
+        taken = file.replace(found, self._contents())
+        if taken is not None:
+            logging.warning(
+                "%s: its trainer, %s, is gone; this one takes its place", self._workdir, _in_words(holder)
+            )
+        return taken
 
     def _refusal(self, holder: dict[str, Any]) -> str:
         return (
@@ -125,51 +132,37 @@ class Lease:
         return (json.dumps(self._record, indent=2) + "\n").encode()
 
     def _renew(self) -> None:
-        while not self._over.wait(RENEWAL_SECONDS):
+        while not self._over.wait(self._file.renewal_seconds):
+            self._record["renewals"] += 1
             try:
-                with _only_one(self._path):
-                    holder = _read(self._path)
-                    if holder is not None and holder.get("token") != self._record["token"]:
-                        self._lost = f"{self._workdir}: was taken by another trainer, {_in_words(holder)}"
-                        return
-                    self._record["renewals"] += 1
-                    write_whole(self._path, self._contents())
+                version = self._file.replace(self._version, self._contents()) or self._own_version()
             except FileNotFoundError:
-                self._lost = f"{self._workdir}: is no longer there"
-                return
-            except (OSError, ConfigError) as error:
+                version, self._lost = None, f"{self._workdir}: is no longer there"
+            except OSError as error:
                 # A full disk must not end a run that may yet save; the next renewal may succeed.
                 logging.warning("%s: cannot be renewed: %s", self._path, error)
+                continue
+            if version is None:
+                return
+            self._version = version
 
-
-@contextlib.contextmanager
-def _only_one(path: epath.Path) -> Iterator[None]:
-    """Keep other processes of this machine, and of others where the file system can, out of a block.
-
-    Raises:
-        FileNotFoundError: the folder of the lease is gone.
-    """
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-def _read(path: epath.Path) -> dict[str, Any] | None:
-    """Return what a lease says, nothing if it cannot be understood, or None if there is none.
-
-    Raises:
-        ConfigError: it is there and cannot be read.
-    """
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
+    def _own_version(self) -> Version | None:
+        """Return what is there if it is of this trainer after all, as when an answer was lost."""
+        found = self._file.read()
+        if found is None:
+            self._lost = f"{self._workdir}: is no longer there"
+            return None
+        holder = _parse(found)
+        if holder.get("token") == self._record["token"]:
+            return found
+        self._lost = f"{self._workdir}: was taken by another trainer, {_in_words(holder)}"
         return None
-    except OSError as error:
-        raise ConfigError(f"{path}: who trains here cannot be read: {error.strerror}") from error
+
+
+def _parse(version: Version) -> dict[str, Any]:
+    """Return what a lease says; nothing if it cannot be understood."""
+    try:
+        found = json.loads(version.contents)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

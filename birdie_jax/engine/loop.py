@@ -171,6 +171,7 @@ def _train(  # noqa: PLR0917
                 checkpoints.save(state, batches.gather(position), done, data)
             watch.heartbeat(done, "waiting for its checkpoint to be written")
             checkpoints.wait()
+            file.finish()
         except (TrainingDiverged, NotFinite) as diverged:
             raise _explained(diverged, done, checkpoints) from None
     watch.disarm()

@@ -3,26 +3,45 @@
 import contextlib
 import json
 import math
+import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from absl import logging
 
 from birdie_jax.engine.tensorboard_events import TensorBoardEvents
-from birdie_jax.storage import write_whole
+from birdie_jax.storage import is_remote, write_whole
+from birdie_jax.storage.metric_lines import (
+    STEP_LINE_KEY,
+    continued_from,
+    is_kept,
+    metric_parts,
+    parse_line,
+    part_name,
+    part_number,
+    read_metric_lines,
+)
 from birdie_jax.storage.workdir import Workdir
 
-# What every summary of train steps has, and no line of a hook.
-STEP_LINE_KEY = "step_seconds"
+__all__ = ["STEP_LINE_KEY", "MetricsFile"]
+
 _DAMAGED_LINES_SHOWN = 10
+# A run that begins at step 0 keeps nothing, not even of step 0.
+_NO_STEP = -1
+# How often what was logged is brought to a bucket; before a checkpoint it always is.
+_UPLOAD_SECONDS = 30.0
+# Events are brought there as a whole each time, and so more rarely.
+_UPLOADS_FOR_EVENTS = 4
 
 
 class MetricsFile:
     """`metrics.jsonl` and TensorBoard events of a workdir, continued from a step on.
 
     What a killed run wrote beyond the step it resumes from is taken back: those steps are run again, and
-    the finished file reads like that of a run that was never stopped.
+    the finished file reads like that of a run that was never stopped. In a bucket the lines go up in parts,
+    by a thread, and as one file at the end.
 
     Attributes:
         path: the path of the JSON lines.
@@ -40,17 +59,18 @@ class MetricsFile:
             hooks_run_again: whether the hooks that were due at `first_step` run once more.
             writes: False in a process that only measures, and leaves both to another.
         """
-        self.path = Path(workdir.metrics)
-        kept = _lines_up_to(self.path, first_step, hooks_run_again) if first_step else []
+        self.path = workdir.metrics
+        kept = _lines_up_to(workdir, first_step, hooks_run_again) if first_step else []
         self.kept: dict[str, float] = {}
         for _, scalars in kept:
             self.kept.update(scalars)
-        self._file = self._events = None
+        self._lines: _LocalLines | _BucketLines | None = None
         if not writes:
             return
-        write_whole(self.path, b"".join(line for line, _ in kept))
-        self._file = self.path.open("a", encoding="utf-8")
-        self._events = TensorBoardEvents(Path(workdir.tensorboard), first_step + 1)
+        if is_remote(workdir.root):
+            self._lines = _BucketLines(workdir, first_step, hooks_run_again)
+        else:
+            self._lines = _LocalLines(workdir, first_step, b"".join(line for line, _ in kept))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append one object of `step` and `scalars`; a value that is not finite is left out.
@@ -58,66 +78,153 @@ class MetricsFile:
         Raises:
             OSError: it cannot be written, for instance on a full disk; names the file.
         """
-        if self._file is None or self._events is None:
+        if self._lines is None:
             return
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
-        try:
-            self._file.write(json.dumps({"step": step, **finite}) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
-        self._events.write(step, finite)
+        self._lines.append(json.dumps({"step": step, **finite}) + "\n")
+        self._lines.events.write(step, finite)
 
     def flush(self) -> None:
-        """Bring to the disk what was written; a checkpoint is to find the metrics of its steps there.
+        """Bring to the disk or the bucket what was written: a checkpoint is to find its steps' metrics.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk or the store refuses.
         """
-        if self._events is not None:
-            self._events.flush()
+        if self._lines is not None:
+            self._lines.flush()
+
+    def finish(self) -> None:
+        """Bring everything there at the end of the run, in a bucket also as one file.
+
+        Raises:
+            OSError: the disk or the store refuses.
+        """
+        if self._lines is not None:
+            self._lines.finish()
 
     def close(self) -> None:
-        """Flush and close both."""
+        """Release the files, of a run that has ended well or not."""
+        if self._lines is not None:
+            self._lines.close()
+
+
+class _LocalLines:
+    """Lines and events on a disk."""
+
+    def __init__(self, workdir: Workdir, first_step: int, kept: bytes):
+        self._path = Path(workdir.metrics)
+        write_whole(self._path, kept)
+        self._file: IO[str] = self._path.open("a", encoding="utf-8")
+        self.events = TensorBoardEvents(Path(workdir.tensorboard), first_step + 1)
+
+    def append(self, line: str) -> None:
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def flush(self) -> None:
+        self.events.flush()
+
+    def finish(self) -> None:
+        self.flush()
+
+    def close(self) -> None:
         with contextlib.ExitStack() as closed:
-            for file in (self._file, self._events):
-                if file is not None:
-                    closed.callback(file.close)
+            closed.callback(self._file.close)
+            closed.callback(self.events.close)
 
 
-def _lines_up_to(path: Path, step: int, hooks_run_again: bool) -> list[tuple[bytes, dict[str, Any]]]:
+class _BucketLines:
+    """Lines and events in a bucket: kept here first, and brought there in parts of a name each."""
+
+    def __init__(self, workdir: Workdir, first_step: int, hooks_run_again: bool):
+        self._workdir = workdir
+        numbers = [part_number(part.name) or 0 for part in metric_parts(workdir)]
+        self._next = max(numbers, default=-1) + 1
+        # Goes up with the first line of this start, so that one that logs nothing changes nothing.
+        self._new = [continued_from(first_step if first_step else _NO_STEP, hooks_run_again)]
+        self._marked = False
+        # Of what is logged and what goes up; the loop appends while a part is on its way.
+        self._appending = threading.Lock()
+        self._uploading = threading.Lock()
+        self._spool = tempfile.TemporaryDirectory(prefix="birdie_jax-events-")
+        self.events = TensorBoardEvents(Path(self._spool.name), first_step + 1)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._upload_regularly, name="metrics", daemon=True)
+        self._thread.start()
+
+    def append(self, line: str) -> None:
+        with self._appending:
+            self._new.append(line.encode())
+
+    def flush(self) -> None:
+        self._upload_lines()
+        self._upload_events()
+
+    def finish(self) -> None:
+        self.flush()
+        with self._uploading:
+            lines = [line for line in read_metric_lines(self._workdir) if parse_line(line) is not None]
+            write_whole(self._workdir.metrics, b"".join(lines))
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self.events.close()
+        self._spool.cleanup()
+
+    def _upload_lines(self) -> None:
+        with self._uploading:
+            with self._appending:
+                lines = list(self._new)
+            if len(lines) == 1 and not self._marked:
+                return
+            if lines:
+                write_whole(self._workdir.metrics_parts / part_name(self._next), b"".join(lines))
+                self._next += 1
+                self._marked = True
+                with self._appending:
+                    del self._new[: len(lines)]
+
+    def _upload_events(self) -> None:
+        with self._uploading:
+            self.events.flush()
+            for path in Path(self._spool.name).iterdir():
+                write_whole(self._workdir.tensorboard / path.name, path.read_bytes())
+
+    def _upload_regularly(self) -> None:
+        uploads = 0
+        while not self._over.wait(_UPLOAD_SECONDS):
+            uploads += 1
+            try:
+                self._upload_lines()
+                if uploads % _UPLOADS_FOR_EVENTS == 0:
+                    self._upload_events()
+            except OSError as error:
+                # They are kept, and go up with the next ones; a checkpoint is not saved without them.
+                logging.warning("%s: metrics wait to be written: %s", self._workdir, error)
+
+
+def _lines_up_to(workdir: Workdir, step: int, hooks_run_again: bool) -> list[tuple[bytes, dict[str, Any]]]:
     """Return the lines of the steps up to `step`, and what they say; damaged ones are named."""
-    if not path.exists():
-        return []
     kept, damaged = [], []
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            # A killed process leaves half a line at the end.
-            scalars = _parse_line(line) if line.endswith(b"\n") else {}
-            if scalars is None:
-                damaged.append(number)
-            elif scalars and _is_kept(scalars, step, hooks_run_again):
-                kept.append((line, scalars))
+    for number, line in enumerate(read_metric_lines(workdir), start=1):
+        # A killed process leaves half a line at the end.
+        scalars = parse_line(line) if line.endswith(b"\n") else {}
+        if scalars is None:
+            damaged.append(number)
+        elif scalars and is_kept(scalars, step, hooks_run_again):
+            kept.append((line, scalars))
     if damaged:
         shown = ", ".join(map(str, damaged[:_DAMAGED_LINES_SHOWN]))
         more = ", ..." if len(damaged) > _DAMAGED_LINES_SHOWN else ""
         logging.warning(
-            "%s: %d lines are no metrics and are left out: line %s%s", path, len(damaged), shown, more
+            "%s: %d lines are no metrics and are left out: line %s%s",
+            workdir.metrics,
+            len(damaged),
+            shown,
+            more,
         )
     return kept
-
-
-def _parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the object on a line, or None if it is not one that `MetricsFile.write` writes."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
-        return None
-    return found if all(isinstance(value, int | float) for value in found.values()) else None
-
-
-def _is_kept(scalars: dict[str, Any], step: int, hooks_run_again: bool) -> bool:
-    of_hook = STEP_LINE_KEY not in scalars
-    return scalars["step"] < step or (scalars["step"] == step and not (of_hook and hooks_run_again))

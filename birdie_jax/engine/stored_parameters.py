@@ -1,11 +1,11 @@
 """The parameters of a run, without the rest of its checkpoint, on whatever devices there are."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import jax
 from absl import logging
+from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.engine.checkpoint_format import (
@@ -16,6 +16,7 @@ from birdie_jax.engine.checkpoint_format import (
     step_folder,
 )
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
+from birdie_jax.storage import absolute
 from birdie_jax.storage.workdir import Workdir
 
 PARAMS = "params"
@@ -52,7 +53,7 @@ def restore_parameters(
     """
     wanted = named_leaves({PARAMS: abstract_params})
 
-    def read(folder: Path) -> dict[str, jax.Array]:
+    def read(folder: epath.Path) -> dict[str, jax.Array]:
         return read_parameters(folder, wanted, exactly=True)
 
     found, found_step = _newest_whole(workdir, step, read)
@@ -73,7 +74,7 @@ def read_some_parameters(
     """
     wanted = named_leaves({PARAMS: abstract_params})
 
-    def read(folder: Path) -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
+    def read(folder: epath.Path) -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
         saved = _saved_parameters(folder)
         fitting = {
             name: leaf
@@ -90,15 +91,19 @@ def read_some_parameters(
     return without_prefix(found), without_prefix(saved), found_step
 
 
-def _saved_parameters(folder: Path) -> dict[str, SavedArray]:
+def _saved_parameters(folder: epath.Path) -> dict[str, SavedArray]:
     return {name: array for name, array in saved_arrays(folder).items() if name.startswith(f"{PARAMS}/")}
 
 
-def _newest_whole(workdir: Workdir, step: int | None, read: Callable[[Path], Read]) -> tuple[Read, int]:
+def _newest_whole(
+    workdir: Workdir, step: int | None, read: Callable[[epath.Path], Read]
+) -> tuple[Read, int]:
     """Return read(folder) of the checkpoint of `step`, or of the newest undamaged one, and its step."""
-    # orbax reads absolute paths alone.
-    directory = Path(workdir.checkpoints).absolute()
-    steps = workdir.saved_steps()
+    directory = absolute(workdir.checkpoints)
+    try:
+        steps = workdir.saved_steps()
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be listed: {error}") from error
     if not steps:
         raise CheckpointError(
             f"{directory}: holds no checkpoint; allowed: the workdir of a run that saved one"

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -13,8 +14,10 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 import jax
+from etils import epath
 
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.storage import is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
 # sysexits.h calls this a failure that may pass: whoever started the job may start it again.
@@ -24,6 +27,7 @@ _MAX_BEAT_SECONDS = 2.0
 _FRAMES_SHOWN = 3
 # A phase that may have to compile something may take this many times as long.
 _COMPILE_GRACE = 10
+_TELLING_SECONDS = 10.0
 
 
 class Limits(NamedTuple):
@@ -203,24 +207,36 @@ class Watch:
         with self._ending:
             number = self.processes.index
             path = self._workdir.stacks_of(number)
-            try:
-                path.parent.mkdir(exist_ok=True)
-                with path.open("w") as file:
-                    print(message, file=file, flush=True)
-                    faulthandler.dump_traceback(file)
-            except OSError as error:
-                # A full disk must not keep the process from ending.
-                print(f"{path}: {error}", file=sys.stderr)
-                faulthandler.dump_traceback()
-            steps = self._workdir.saved_steps()
-            good = f"step {steps[-1]}" if steps else "none"
-            print(
-                f"birdie_jax.train: process {number} stops: {message}. Last checkpoint: {good}; the same "
-                f"command goes on from it. Where this process was: {path}",
-                file=sys.stderr,
-                flush=True,
-            )
+            stacks = _stacks()
+            # A store that does not answer must not keep the process from ending.
+            told = threading.Thread(target=self._tell_end, args=(message, path, stacks), daemon=True)
+            told.start()
+            told.join(_TELLING_SECONDS)
+            if told.is_alive():
+                print(
+                    f"birdie_jax.train: process {number} stops: {message}. {self._workdir} is silent; "
+                    f"the same command goes on from its last checkpoint. Where this process was:\n{stacks}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             self._exit(EXIT_ANOTHER_FAILED)
+
+    def _tell_end(self, message: str, path: epath.Path, stacks: str) -> None:
+        try:
+            if not is_remote(path):
+                path.parent.mkdir(exist_ok=True)
+            write_whole(path, f"{message}\n{stacks}".encode())
+            steps = self._workdir.saved_steps()
+            where, good = str(path), f"step {steps[-1]}" if steps else "none"
+        except OSError as error:
+            # Nor must a full disk.
+            where, good = f"\n{stacks}", f"not known ({error})"
+        print(
+            f"birdie_jax.train: process {self.processes.index} stops: {message}. Last checkpoint: {good}; "
+            f"the same command goes on from it. Where this process was: {where}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _exit(self, status: int) -> NoReturn:
         if self.processes.first:
@@ -228,6 +244,14 @@ class Watch:
             time.sleep(5 * self._beat_seconds)
         sys.stdout.flush()
         os._exit(status)
+
+
+def _stacks() -> str:
+    """Return where every thread is, as faulthandler writes it."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read()
 
 
 def _innermost_frames() -> list[str]:

@@ -1,16 +1,17 @@
 """`init.from`: the parameters that a new run starts with, of another run or of an exported folder."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
 from birdie_jax.engine.stored_parameters import read_some_parameters
 from birdie_jax.interop.model_folder import WEIGHTS, read_model
+from birdie_jax.storage import exists, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
 
@@ -61,8 +62,8 @@ def check_source(source: str, *, name_checkpoint: bool) -> str:
     Raises:
         ConfigError: the source is none of what is allowed.
     """
-    folder = Path(source)
-    if (folder / WEIGHTS).is_file():
+    folder = make_path(source)
+    if exists(folder / WEIGHTS):
         return source
     root, step = _run_of(folder)
     workdir = Workdir(root)
@@ -91,8 +92,8 @@ def read_initial_parameters(
         CheckpointError: a checkpoint of it is damaged or cannot be read.
         InteropError: a file of an exported folder is damaged or does not fit the others.
     """
-    folder = Path(source)
-    if (folder / WEIGHTS).is_file():
+    folder = make_path(source)
+    if exists(folder / WEIGHTS):
         origin, loaded, found = _read_export(folder, abstract_params, tokenizer_sha256)
     else:
         origin, loaded, found = _read_checkpoint(folder, abstract_params, tokenizer_sha256)
@@ -114,7 +115,7 @@ def read_initial_parameters(
 
 
 def _read_export(
-    folder: Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
+    folder: epath.Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
     read = read_model(folder)
     _check_tokenizer(folder, read.tokenizer.sha256, tokenizer_sha256)
@@ -128,24 +129,24 @@ def _read_export(
 
 
 def _read_checkpoint(
-    folder: Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
+    folder: epath.Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
     root, step = _run_of(folder)
     workdir = Workdir(root)
-    _check_tokenizer(root, Tokenizer(Path(workdir.tokenizer)).sha256, tokenizer_sha256)
+    _check_tokenizer(root, Tokenizer(str(workdir.tokenizer)).sha256, tokenizer_sha256)
     loaded, saved, found_step = read_some_parameters(workdir, abstract_params, step)
     shapes = {name: f"{array.dtype}{list(array.shape)}" for name, array in saved.items()}
     return f"{root} step {found_step}", loaded, shapes
 
 
-def _run_of(folder: Path) -> tuple[Path, int | None]:
+def _run_of(folder: epath.Path) -> tuple[epath.Path, int | None]:
     """Return the workdir of a folder, and the step if the folder is one of its checkpoints."""
     if folder.name.isdigit() and folder.parent.name == Workdir("").checkpoints.name:
         return folder.parent.parent, int(folder.name)
     return folder, None
 
 
-def _check_tokenizer(folder: Path, found: str, wanted: str) -> None:
+def _check_tokenizer(folder: epath.Path, found: str, wanted: str) -> None:
     if found != wanted:
         raise ConfigError(
             f"config.init.from: {folder} was trained with another tokenizer than this run's; allowed: "

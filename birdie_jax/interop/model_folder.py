@@ -1,12 +1,16 @@
 """A model as a folder: model.safetensors, config.json and tokenizer.model, and back bit for bit."""
 
+import contextlib
 import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.config import Config, ConfigError, to_dict
@@ -16,7 +20,16 @@ from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.saved_config import parse_saved_config, read_json
-from birdie_jax.storage import PARTIAL_SUFFIX, publish, sync, write_json
+from birdie_jax.storage import (
+    PARTIAL_SUFFIX,
+    download,
+    exists,
+    is_remote,
+    publish,
+    sync,
+    upload,
+    write_json,
+)
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.text import DataError, Tokenizer
 
@@ -64,14 +77,19 @@ class ExportedModel(NamedTuple):
     step: int
 
 
-def write_model(folder: Path, config: Config, params: PyTree, tokenizer: Tokenizer, step: int) -> None:
+def write_model(
+    folder: epath.Path, config: Config, params: PyTree, tokenizer: Tokenizer, step: int
+) -> None:
     """Write a model to `folder`, which must not exist; it appears whole or not at all.
 
     Raises:
         InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
     """
-    if folder.exists():
+    if _is_there(folder):
         raise InteropError(f"{folder}: exists; allowed: the name of a new folder")
+    if is_remote(folder):
+        _write_to_bucket(folder, config, params, tokenizer, step)
+        return
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     named = {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
     description = _Description(
@@ -86,9 +104,9 @@ def write_model(folder: Path, config: Config, params: PyTree, tokenizer: Tokeniz
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        write_weights(partial / WEIGHTS, named)
+        write_weights(Path(partial / WEIGHTS), named)
         write_json(partial / CONFIG, asdict(description))
-        tokenizer.save(partial / TOKENIZER)
+        tokenizer.save(str(partial / TOKENIZER))
         # The library that writes the weights makes them readable for their owner alone.
         shutil.copymode(partial / CONFIG, partial / WEIGHTS)
         sync(partial / WEIGHTS)
@@ -97,7 +115,46 @@ def write_model(folder: Path, config: Config, params: PyTree, tokenizer: Tokeniz
         raise InteropError(f"{folder}: cannot be written: {error}") from error
 
 
-def read_model(folder: Path) -> ExportedModel:
+def _is_there(path: epath.Path) -> bool:
+    try:
+        return exists(path)
+    except OSError as error:
+        raise InteropError(f"{path}: cannot be looked for: {error}") from error
+
+
+def _write_to_bucket(
+    folder: epath.Path, config: Config, params: PyTree, tokenizer: Tokenizer, step: int
+) -> None:
+    """Write a model here first, and copy its files; without the last of them it is none."""
+    with tempfile.TemporaryDirectory() as here:
+        local = epath.Path(here) / "model"
+        write_model(local, config, params, tokenizer, step)
+        try:
+            for name in (WEIGHTS, TOKENIZER, CONFIG):
+                upload(Path(local / name), folder / name)
+        except OSError as error:
+            raise InteropError(f"{folder}: cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _local_weights(path: epath.Path) -> Iterator[Path]:
+    """Give the weights as a local file, whose reader reads no other."""
+    if not is_remote(path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory() as here:
+        local = Path(here) / WEIGHTS
+        try:
+            download(path, local)
+        except OSError as error:
+            raise InteropError(f"{path}: cannot be read: {error}") from error
+        try:
+            yield local
+        except InteropError as error:
+            raise InteropError(str(error).replace(str(local), str(path))) from error
+
+
+def read_model(folder: epath.Path) -> ExportedModel:
     """Read a model from `folder`.
 
     Raises:
@@ -114,17 +171,18 @@ def read_model(folder: Path) -> ExportedModel:
             )
         description = parse_typed(_Description, described, str(path), InteropError)
         config = parse_saved_config(description.config, path)
-        tokenizer = Tokenizer(folder / TOKENIZER)
+        tokenizer = Tokenizer(str(folder / TOKENIZER))
     except (ConfigError, DataError) as error:
         raise InteropError(str(error)) from error
     _check_tokenizer(folder, description, tokenizer)
     shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
     wanted = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
-    named = read_weights(folder / WEIGHTS, wanted, f"{path} ({config.model.name})")
+    with _local_weights(folder / WEIGHTS) as weights:
+        named = read_weights(weights, wanted, f"{path} ({config.model.name})")
     return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, description.step)
 
 
-def _check_tokenizer(folder: Path, description: _Description, tokenizer: Tokenizer) -> None:
+def _check_tokenizer(folder: epath.Path, description: _Description, tokenizer: Tokenizer) -> None:
     for field, found in (("vocab_size", tokenizer.vocab_size), ("tokenizer_sha256", tokenizer.sha256)):
         expected = getattr(description, field)
         if expected != found:

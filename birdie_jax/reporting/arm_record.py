@@ -5,7 +5,7 @@ from typing import Any
 
 from etils import epath
 
-from birdie_jax.reporting.json_file import read_json
+from birdie_jax.reporting.json_file import is_there, read_json
 from birdie_jax.reporting.record_error import RecordError
 from birdie_jax.storage.typed import parse_typed
 
@@ -50,7 +50,7 @@ def read_arms(path: epath.Path) -> tuple[ArmRecord, ...]:
     Raises:
         RecordError: the file is damaged; the message names the record and its field.
     """
-    if not path.exists():
+    if not is_there(path):
         return ()
     records = read_json(path)
     if not isinstance(records, list) or not records:

@@ -7,9 +7,21 @@ from typing import Any
 from etils import epath
 
 from birdie_jax.reporting.record_error import RecordError
-from birdie_jax.storage import is_remote
+from birdie_jax.storage import exists, is_remote, read_bytes
 
 _ALLOWED = "the file that train writes"
+
+
+def is_there(path: epath.Path) -> bool:
+    """Tell whether there is a file of a workdir.
+
+    Raises:
+        RecordError: the store of the workdir does not answer.
+    """
+    try:
+        return exists(path)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be looked for: {error}") from error
 
 
 def read_file(path: epath.Path) -> bytes:
@@ -18,7 +30,7 @@ def read_file(path: epath.Path) -> bytes:
     Raises:
         RecordError: there is no such file, or it cannot be read.
     """
-    if not path.exists():
+    if not is_there(path):
         raise RecordError(f"{path}: missing; allowed: {_ALLOWED}")
     # A pipe would be waited for; to epath it is a file.
     if not (is_remote(path) or os.path.isfile(path)):
@@ -26,7 +38,7 @@ def read_file(path: epath.Path) -> bytes:
             f"{path}: found {'a folder' if path.is_dir() else 'no file'}; allowed: {_ALLOWED}"
         )
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from error
 

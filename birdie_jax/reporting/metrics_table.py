@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from etils import epath
 from jaxtyping import Float, Int
 
 from birdie_jax.metric_names import ARM_PREFIX, DECISION_QUANTITIES, TRAINING_QUANTITIES
 from birdie_jax.reporting.json_file import read_file
 from birdie_jax.reporting.record_error import RecordError
-from birdie_jax.storage.messages import shown
+from birdie_jax.storage import is_remote, shown
+from birdie_jax.storage.metric_lines import read_metric_lines
+from birdie_jax.storage.workdir import Workdir
 
 # What a column of NumPy holds.
 _MAX_STEP = np.iinfo(np.int64).max
@@ -43,8 +44,8 @@ class MetricsTable:
         return self.scalars.get(name, np.full(len(self.steps), np.nan))
 
 
-def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
-    """Read the metrics.jsonl at `path`.
+def read_metrics(workdir: Workdir, arm_names: Iterable[str]) -> MetricsTable:
+    """Read the metrics of a run.
 
     A run that was killed and started again repeats steps: a line replaces what earlier lines said of its
     step and of later ones. A last line that is not JSON, as a killed process leaves it, is left out with
@@ -54,7 +55,7 @@ def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
         RecordError: the file is missing or has no line, or a line is damaged or names an unknown arm.
     """
     arm_index = {name: index for index, name in enumerate(arm_names)}
-    lines = read_file(path).splitlines()
+    path, lines = workdir.metrics, _read_lines(workdir)
     records: list[dict[str, Any]] = []
     notices: list[str] = []
     superseded = 0
@@ -91,6 +92,16 @@ def read_metrics(path: epath.Path, arm_names: Iterable[str]) -> MetricsTable:
             f"{superseded} lines of {path.name} belong to an attempt that was resumed from before them."
         )
     return _as_columns(records, columns, len(arm_index), notices)
+
+
+def _read_lines(workdir: Workdir) -> list[bytes]:
+    if not is_remote(workdir.root):
+        return read_file(workdir.metrics).splitlines()
+    try:
+        lines = read_metric_lines(workdir)
+    except OSError as error:
+        raise RecordError(f"{workdir.metrics}: cannot be read: {error}") from error
+    return lines or read_file(workdir.metrics).splitlines()
 
 
 def _check_line(

@@ -15,7 +15,7 @@ from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
 from birdie_jax.reporting.run_record import RunRecord, read_run
 from birdie_jax.reporting.section import SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
-from birdie_jax.storage import write_whole
+from birdie_jax.storage import absolute, is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
 
@@ -34,7 +34,7 @@ def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTION
     """
     run = read_run(workdir)
     path = Workdir(workdir).report
-    if path.is_dir():
+    if not is_remote(path) and path.is_dir():
         raise OSError(f"{path}: found a folder; allowed: a file, which the page replaces, or nothing")
     # Text of an example may hold half of a character, which JSON can say and UTF-8 cannot.
     page = render_page(run, kinds).encode(errors="backslashreplace")
@@ -68,7 +68,7 @@ def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
         sections = make_sections(run, kinds)
     figures = [figure for section in sections for figure in section.figures]
     return environment.get_template("page.html").render(
-        name=run.workdir.resolve().name,
+        name=absolute(run.workdir).name,
         run=run,
         description=describe_run(run),
         completion=run_completion(run),

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from etils import epath
 
 from birdie_jax.reporting.arm_record import ArmRecord, read_arms
-from birdie_jax.reporting.json_file import read_json_object
+from birdie_jax.reporting.json_file import is_there, read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.reporting.record_error import RecordError
 from birdie_jax.storage.typed import parse_typed
@@ -82,12 +82,12 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
         RecordError: a file is missing or damaged; the message names it, and its line or record.
     """
     files = Workdir(workdir)
-    if not files.root.is_dir():
+    if not is_there(files.root):
         raise RecordError(
             f"{files.root}: found no such directory; allowed: the --workdir of a training run"
         )
     arms = read_arms(files.arms)
-    config = read_json_object(files.config) if arms or files.config.exists() else {}
-    metrics = read_metrics(files.metrics, [arm.name for arm in arms])
-    summary = read_json_object(files.summary) if files.summary.exists() else {}
+    config = read_json_object(files.config) if arms or is_there(files.config) else {}
+    metrics = read_metrics(files, [arm.name for arm in arms])
+    summary = read_json_object(files.summary) if is_there(files.summary) else {}
     return RunRecord(files.root, config, arms, metrics, summary)

@@ -4,18 +4,22 @@ from birdie_jax.storage.bounds import Bounds, Line, Rule
 from birdie_jax.storage.files import (
     PARTIAL_SUFFIX,
     create_whole,
+    download,
     exists,
     list_files,
     list_names,
+    move_folder,
+    open_bytes,
     publish,
     read_bytes,
     remove,
     sync,
+    upload,
     write_json,
     write_whole,
 )
 from birdie_jax.storage.messages import one_line, shown
-from birdie_jax.storage.object_store import StoreError, is_remote, make_path
+from birdie_jax.storage.object_store import StoreError, absolute, is_remote, make_path
 from birdie_jax.storage.typed import (
     FILE_KEY,
     describe_type,
@@ -33,8 +37,10 @@ __all__ = [
     "Line",
     "Rule",
     "StoreError",
+    "absolute",
     "create_whole",
     "describe_type",
+    "download",
     "exists",
     "file_key",
     "inner_path",
@@ -43,7 +49,9 @@ __all__ = [
     "list_files",
     "list_names",
     "make_path",
+    "move_folder",
     "one_line",
+    "open_bytes",
     "parse_typed",
     "publish",
     "read_bytes",
@@ -51,6 +59,7 @@ __all__ = [
     "shown",
     "sync",
     "to_plain",
+    "upload",
     "write_json",
     "write_whole",
 ]

@@ -5,9 +5,10 @@ import errno
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from etils import epath
 
@@ -130,6 +131,21 @@ def read_bytes(path: epath.PathLike) -> bytes:
         return file_system(path).cat_file(os.fspath(path))
 
 
+@contextlib.contextmanager
+def open_bytes(path: epath.PathLike) -> Iterator[BinaryIO]:
+    """Open a file for reading from its beginning to its end; of one in a bucket a part is held at a time.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with store_errors(path, "read"), file_system(path).open(os.fspath(path), "rb") as file:
+        yield file
+
+
 def exists(path: epath.PathLike) -> bool:
     """Tell whether there is a file or folder; in a bucket a folder is there while it holds something.
 
@@ -200,6 +216,61 @@ def remove(path: epath.PathLike) -> None:
         return
     with contextlib.suppress(FileNotFoundError), store_errors(path, "removed"):
         file_system(path).rm_file(os.fspath(path))
+
+
+def upload(file: Path, path: epath.PathLike) -> None:
+    """Copy a local file to a path on a disk or in a bucket, where it appears whole.
+
+    Raises:
+        OSError: it cannot be copied.
+    """
+    if not is_remote(path):
+        temporary = Path(f"{os.fspath(path)}{PARTIAL_SUFFIX}")
+        shutil.copyfile(file, temporary)
+        publish(temporary, path)
+        return
+    with store_errors(path, "written"):
+        file_system(path).put_file(os.fspath(file), os.fspath(path))
+
+
+def download(path: epath.PathLike, file: Path) -> None:
+    """Copy a file from a disk or a bucket to a local file.
+
+    Raises:
+        OSError: it is not there, or cannot be copied.
+    """
+    if not is_remote(path):
+        shutil.copyfile(path, file)
+        return
+    with store_errors(path, "read"):
+        file_system(path).get_file(os.fspath(path), os.fspath(file))
+
+
+def move_folder(source: epath.Path, target: epath.Path, *, mark: str = "") -> None:
+    """Move a folder with all that it holds to a new name.
+
+    In a bucket its objects are copied and then removed, `mark` first of all: a folder that was left half
+    removed is one without its mark.
+
+    Args:
+        source: the folder.
+        target: its new name, which must not exist; the folders above it are made.
+        mark: the name of the file whose absence means that the folder does not count.
+
+    Raises:
+        OSError: it cannot be moved; `source` is whole, or lacks its mark.
+    """
+    if not is_remote(source):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source, target)
+        return
+    names = sorted(list_files(source), key=lambda name: name != mark)
+    store = file_system(source)
+    for name in reversed(names):
+        with store_errors(source / name, "copied"):
+            store.cp_file(os.fspath(source / name), os.fspath(target / name))
+    for name in names:
+        remove(source / name)
 
 
 def write_json(path: epath.PathLike, value: Any) -> None:

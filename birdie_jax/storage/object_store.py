@@ -20,7 +20,7 @@ from etils import epath
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.storage.messages import one_line, shown
 
-REQUEST_SECONDS = 20.0
+REQUEST_SECONDS = 20
 """How long one request to a store may take before it is tried again."""
 
 # Scheme -> the module that reads and writes it, and the extra of this package that brings it.
@@ -62,6 +62,11 @@ def make_path(name: epath.PathLike) -> epath.Path:
         )
     _prepare(scheme)
     return epath.Path(text.rstrip("/"))
+
+
+def absolute(path: epath.Path) -> epath.Path:
+    """Return a path that means the same in any working directory, as orbax asks for; a URL does already."""
+    return path if is_remote(path) else epath.Path(os.path.abspath(path))
 
 
 def file_system(path: epath.PathLike) -> Any:

@@ -9,9 +9,19 @@ from absl import logging
 from etils import epath
 
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.storage import write_json, write_whole
-from birdie_jax.storage.messages import shown
+from birdie_jax.storage import (
+    exists,
+    is_remote,
+    list_names,
+    make_path,
+    read_bytes,
+    shown,
+    write_json,
+    write_whole,
+)
 
+# By which orbax marks a checkpoint in a bucket as whole: its folder has its name from the start.
+WHOLE_MARK = "commit_success.txt"
 # What changes neither the batches nor the arithmetic (a mesh: no more than its rounding), and so may differ
 # when a run goes on.
 FREE_FIELDS = frozenset(
@@ -42,8 +52,12 @@ class Workdir:
     """
 
     def __init__(self, root: epath.PathLike):
-        """Name the files below `root`, which need not exist."""
-        self.root = epath.Path(root)
+        """Name the files below `root`, a folder or `gs://bucket/...`, which need not exist.
+
+        Raises:
+            ConfigError: it is a URL that cannot be used.
+        """
+        self.root = make_path(root)
 
     def __str__(self) -> str:
         return str(self.root)
@@ -72,6 +86,11 @@ class Workdir:
     def metrics(self) -> epath.Path:
         """What was logged, one JSON object a line."""
         return self.root / "metrics.jsonl"
+
+    @property
+    def metrics_parts(self) -> epath.Path:
+        """The folder of what was logged in a bucket, where no file can be appended to."""
+        return self.root / "metrics"
 
     @property
     def summary(self) -> epath.Path:
@@ -123,8 +142,15 @@ class Workdir:
             ConfigError: it cannot be made, or has a file in the place of a folder or the reverse.
         """
         try:
+            if is_remote(self.root):
+                # A bucket has no folders; that it can be read shows before anything else is done.
+                list_names(self.root)
+                return
             self.root.mkdir(parents=True, exist_ok=True)
-            for folder in (self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks):
+            for folder in (
+                *(self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks),
+                self.metrics_parts,
+            ):
                 if os.path.lexists(folder) and not folder.is_dir():
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
             for file in (
@@ -138,10 +164,17 @@ class Workdir:
             raise ConfigError(f"{self.root}: cannot be used: {error}") from error
 
     def saved_steps(self) -> list[int]:
-        """Return the steps of the checkpoints, in order."""
-        if not self.checkpoints.is_dir():
+        """Return the steps of the checkpoints that are whole, in order.
+
+        Raises:
+            OSError: the folder cannot be listed.
+        """
+        if not is_remote(self.root) and not self.checkpoints.is_dir():
             return []
-        return sorted(int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit())
+        names = [name for name in list_names(self.checkpoints) if name.isdigit()]
+        if is_remote(self.root):
+            names = [name for name in names if exists(self.checkpoints / name / WHOLE_MARK)]
+        return sorted(map(int, names))
 
     def claim(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         """Check that what is in the folder belongs to a run of `config`, and write `config` into it.
@@ -223,7 +256,7 @@ class Workdir:
     def _read_config(self) -> dict[str, Any] | None:
         """Return config.json, or None if there is none, and no checkpoint whose run it could describe."""
         found = self._read_object(self.config)
-        if found is None and (self.saved_steps() or self.damaged_checkpoints.exists()):
+        if found is None and (self.saved_steps() or exists(self.damaged_checkpoints)):
             raise ConfigError(
                 f"{self.config}: not found, and there are checkpoints, of another configuration perhaps; "
                 "put the run's config.json back, or use another workdir"
@@ -233,7 +266,7 @@ class Workdir:
     def _read_object(self, path: epath.Path) -> dict[str, Any] | None:
         """Return the JSON object in a file, or None if there is no file."""
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(read_bytes(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:

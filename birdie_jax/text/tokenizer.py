@@ -9,6 +9,7 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Int, Integer
 
+from birdie_jax.storage import is_remote, read_bytes
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.regular_files import read_regular
 from birdie_jax.text.saving import save_file
@@ -34,7 +35,7 @@ class Tokenizer:
     """
 
     def __init__(self, model: str | Path):
-        self._load(_read_model(Path(model)), str(model))
+        self._load(_read_model(model), str(model))
 
     @classmethod
     def from_bytes(cls, model_bytes: bytes, name: str = "tokenizer model in memory") -> "Tokenizer":
@@ -140,9 +141,9 @@ class Tokenizer:
         save_file(Path(path), self.model_bytes)
 
 
-def _read_model(path: Path) -> bytes:
+def _read_model(path: str | Path) -> bytes:
     try:
-        return read_regular(path)
+        return read_bytes(path) if is_remote(path) else read_regular(Path(path))
     except OSError as error:
         raise DataError(f"{path}: the tokenizer model cannot be read: {error.strerror}") from error
 

@@ -1,0 +1,112 @@
+"""The lines of a run's metrics: one file on a disk, parts of it in a bucket, where nothing can be appended.
+
+A part is an object `metrics/<number>.jsonl`. The first line of what a start of the run writes says which
+lines before it are taken back, since their steps are run again: `{"continued_from": 400, "again": true}`.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from etils import epath
+
+from birdie_jax.storage.files import list_names, read_bytes
+from birdie_jax.storage.object_store import is_remote
+from birdie_jax.storage.workdir import Workdir
+
+# What every summary of train steps has, and no line of a hook.
+STEP_LINE_KEY = "step_seconds"
+_CONTINUED = "continued_from"
+_AGAIN = "again"
+
+
+def read_metric_lines(workdir: Workdir) -> list[bytes]:
+    """Return the lines of `metrics.jsonl`, each with its end; of a run in a bucket those of its parts.
+
+    None where nothing was written. Lines that are no metrics are among them.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    if is_remote(workdir.root):
+        parts = metric_parts(workdir)
+        if parts:
+            lines: list[bytes] = []
+            for part in parts:
+                lines = _joined(lines, read_bytes(part).splitlines(keepends=True))
+            return lines
+    try:
+        return read_bytes(workdir.metrics).splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+
+
+def metric_parts(workdir: Workdir) -> list[epath.Path]:
+    """Return the parts of the metrics of a run in a bucket, in order."""
+    names = [name for name in list_names(workdir.metrics_parts) if part_number(name) is not None]
+    return [workdir.metrics_parts / name for name in sorted(names)]
+
+
+def part_number(name: str) -> int | None:
+    """Return the number of a part by the name of its object, or None if it is something else."""
+    stem, _, suffix = name.partition(".")
+    return int(stem) if suffix == "jsonl" and stem.isdigit() else None
+
+
+def part_name(number: int) -> str:
+    """Return the name of the object of a part."""
+    return f"{number:08d}.jsonl"
+
+
+def continued_from(step: int, hooks_run_again: bool) -> bytes:
+    """Return the first line of the first part of a start that goes on from `step`."""
+    return (json.dumps({_CONTINUED: step, _AGAIN: hooks_run_again}) + "\n").encode()
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the object on a line, or None if it is not one that training writes."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+        return None
+    return found if all(isinstance(value, int | float) for value in found.values()) else None
+
+
+def is_kept(scalars: dict[str, Any], step: int, hooks_run_again: bool) -> bool:
+    """Tell whether a line stays where a run goes on from `step`.
+
+    Args:
+        scalars: what is on the line.
+        step: the step that the run goes on from.
+        hooks_run_again: whether the hooks that were due at it run once more.
+    """
+    of_hook = STEP_LINE_KEY not in scalars
+    return scalars["step"] < step or (scalars["step"] == step and not (of_hook and hooks_run_again))
+
+
+def _joined(lines: list[bytes], part: list[bytes]) -> list[bytes]:
+    """Return the lines after those of one more part."""
+    for line in part:
+        mark = _parse_mark(line)
+        if mark is None:
+            lines.append(line)
+        else:
+            lines = _without(lines, lambda scalars, mark=mark: is_kept(scalars, *mark))
+    return lines
+
+
+def _without(lines: list[bytes], keeps: Callable[[dict[str, Any]], bool]) -> list[bytes]:
+    parsed = [(line, parse_line(line)) for line in lines]
+    return [line for line, scalars in parsed if scalars is None or keeps(scalars)]
+
+
+def _parse_mark(line: bytes) -> tuple[int, bool] | None:
+    if _CONTINUED.encode() not in line:
+        return None
+    try:
+        found = json.loads(line)
+        return int(found[_CONTINUED]), bool(found[_AGAIN])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
