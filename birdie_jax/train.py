@@ -183,8 +183,8 @@ def main(arguments: list[str]) -> None:
     try:
         if root.startswith("s3://"):
             raise ConfigError(
-                f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, by which checkpoints are "
-                "written, does not write s3://; use a file system that the hosts share, and s3:// for "
+                f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, which writes "
+                "checkpoints, does not write s3://; use a file system that the hosts share, and s3:// for "
                 "text and exports"
             )
         workdir = Workdir(root)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from etils import epath
 
@@ -25,8 +25,14 @@ class Version(NamedTuple):
     mark: Any
 
 
+@runtime_checkable
 class LeaseFile(Protocol):
-    """A file that several programs create and replace, one of them at a time."""
+    """A file that several programs create and replace, one of them at a time.
+
+    Attributes:
+        renewal_seconds: the seconds between two renewals by the holder.
+        expiry_seconds: the seconds after which a lease that was not renewed is taken to be left behind.
+    """
 
     renewal_seconds: float
     expiry_seconds: float
@@ -50,28 +56,32 @@ class LeaseFile(Protocol):
 
 def lease_file(path: epath.Path) -> LeaseFile:
     """Return the file of a lease, on a disk or in a bucket."""
-    return _ObjectLeaseFile(path) if is_remote(path) else _LocalLeaseFile(path)
+    return ObjectLeaseFile(path) if is_remote(path) else LocalLeaseFile(path)
 
 
-class _LocalLeaseFile:
-    """In a folder: a lock on the folder keeps others out where its file system can."""
+class LocalLeaseFile:
+    """A `LeaseFile` in a folder: a lock on the folder keeps others out where its file system can."""
 
     renewal_seconds = 3.0
     expiry_seconds = 15.0
 
     def __init__(self, path: epath.Path):
+        """Name the file, in a folder that exists."""
         self._path = path
 
     def create(self, contents: bytes) -> Version | None:
+        """Write the file if there is none; see `LeaseFile`."""
         return Version(contents, None) if create_whole(self._path, contents) else None
 
     def read(self) -> Version | None:
+        """Return what is there; see `LeaseFile`."""
         try:
             return Version(self._path.read_bytes(), None)
         except FileNotFoundError:
             return None
 
     def replace(self, before: Version, contents: bytes) -> Version | None:
+        """Write the file if it is still `before`; see `LeaseFile`."""
         with self._only_one():
             # One that was removed by hand is made again, while there is the folder.
             if self.read() not in (before, None):
@@ -80,6 +90,7 @@ class _LocalLeaseFile:
         return Version(contents, None)
 
     def give_up(self, before: Version) -> None:
+        """Let the next one have it; see `LeaseFile`."""
         with contextlib.suppress(FileNotFoundError), self._only_one():
             if self.read() == before:
                 self._path.unlink(missing_ok=True)
@@ -100,8 +111,8 @@ class _LocalLeaseFile:
             os.close(folder)
 
 
-class _ObjectLeaseFile:
-    """In a bucket of Google Cloud Storage: an object is replaced only at the generation that was read.
+class ObjectLeaseFile:
+    """A `LeaseFile` in a bucket: an object is replaced only at the generation that was read of it.
 
     A lease that is given up stays as an object that says so: every change is a conditional write.
     """
@@ -111,6 +122,7 @@ class _ObjectLeaseFile:
     expiry_seconds = 60.0
 
     def __init__(self, path: epath.Path):
+        """Name the object, and make a client for its bucket."""
         # Only here, since it comes with an extra.
         from google.cloud import storage
 
@@ -120,9 +132,11 @@ class _ObjectLeaseFile:
             self._bucket = storage.Client().bucket(bucket)
 
     def create(self, contents: bytes) -> Version | None:
+        """Write the file if there is none; see `LeaseFile`."""
         return self._write(contents, 0)
 
     def read(self) -> Version | None:
+        """Return what is there; see `LeaseFile`."""
         with store_errors(self._path, "read"):
             # Contents and generation of one version: what changes in between is read again.
             while True:
@@ -136,9 +150,11 @@ class _ObjectLeaseFile:
                 time.sleep(0.1)
 
     def replace(self, before: Version, contents: bytes) -> Version | None:
+        """Write the file if it is still `before`; see `LeaseFile`."""
         return self._write(contents, before.mark)
 
     def give_up(self, before: Version) -> None:
+        """Let the next one have it; see `LeaseFile`."""
         self._write(b'{"released": true}\n', before.mark)
 
     def _write(self, contents: bytes, generation: int) -> Version | None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.engine import Workdir, lease
+from birdie_jax.engine import Workdir, lease, lease_file
 from birdie_jax.engine.lease import Lease, LeaseLost
 
 
@@ -62,7 +62,7 @@ def test_a_number_that_another_process_has_by_now_is_no_holder(workdir):
 
 @pytest.mark.parametrize("contents", [None, "garbage", "[]"])
 def test_a_lease_of_another_machine_ends_when_it_is_not_renewed(workdir, monkeypatch, contents):
-    monkeypatch.setattr(lease, "EXPIRY_SECONDS", 0.6)
+    monkeypatch.setattr(lease_file.LocalLeaseFile, "expiry_seconds", 0.6)
     monkeypatch.setattr(lease, "_POLL_SECONDS", 0.1)
     leave_behind(workdir, machine="another", host="far")
     if contents is not None:
@@ -73,7 +73,7 @@ def test_a_lease_of_another_machine_ends_when_it_is_not_renewed(workdir, monkeyp
 
 
 def test_a_lease_of_another_machine_that_is_renewed_is_respected(workdir, monkeypatch):
-    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 0.1)
+    monkeypatch.setattr(lease_file.LocalLeaseFile, "renewal_seconds", 0.1)
     monkeypatch.setattr(lease, "_POLL_SECONDS", 0.3)
     with Lease(workdir), monkeypatch.context() as elsewhere:
         elsewhere.setattr(lease, "_same_machine", lambda holder: False)
@@ -83,7 +83,7 @@ def test_a_lease_of_another_machine_that_is_renewed_is_respected(workdir, monkey
 
 @pytest.mark.parametrize("what", ["taken", "gone"])
 def test_a_holder_notices_that_it_lost_the_workdir(tmp_path, monkeypatch, what):
-    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 0.05)
+    monkeypatch.setattr(lease_file.LocalLeaseFile, "renewal_seconds", 0.05)
     workdir = Workdir(tmp_path / "run")
     workdir.make()
     with Lease(workdir) as held:
@@ -104,7 +104,7 @@ def test_a_holder_notices_that_it_lost_the_workdir(tmp_path, monkeypatch, what):
 
 def test_a_lease_that_cannot_be_read_is_told(workdir):
     workdir.lease.mkdir()
-    message = r"lease\.json: who trains here cannot be read: Is a directory"
+    message = r"lease\.json: who trains here cannot be told: .*Is a directory"
     with pytest.raises(ConfigError, match=message), Lease(workdir):
         pass
 
@@ -119,13 +119,15 @@ def test_the_lease_of_whoever_took_over_is_left_alone(workdir):
 def test_of_two_that_take_over_one_lease_one_trains(workdir):
     """What each of the two has read is the dead holder's lease."""
     leave_behind(workdir, process=2**22 + 1, started="1")
-    dead = json.loads(workdir.lease.read_text())
+    dead = lease_file.LocalLeaseFile(workdir.lease).read()
     with Lease(workdir):
         mine = json.loads(workdir.lease.read_text())
         late = Lease(workdir)
         with pytest.MonkeyPatch.context() as monkeypatch:
-            real, readings = lease._read, iter([dead])
-            monkeypatch.setattr(lease, "_read", lambda path: next(readings, None) or real(path))
+            real, readings = lease_file.LocalLeaseFile.read, iter([dead])
+            monkeypatch.setattr(
+                lease_file.LocalLeaseFile, "read", lambda self: next(readings, None) or real(self)
+            )
             with pytest.raises(ConfigError, match="is in use"), late:
                 pass
         assert json.loads(workdir.lease.read_text())["token"] == mine["token"]

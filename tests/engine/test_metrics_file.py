@@ -59,8 +59,8 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    own = file._file
-    monkeypatch.setattr(file, "_file", SimpleNamespace(write=full, close=own.close))
+    own = file._lines._file
+    monkeypatch.setattr(file._lines, "_file", SimpleNamespace(write=full, close=own.close))
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/metrics.jsonl'"):
         file.write(1, {"loss": 1.0})
     file.close()

@@ -124,7 +124,11 @@ PLACES = [name for name, kind in vars(Workdir).items() if isinstance(kind, prope
 @pytest.mark.parametrize("name", PLACES)
 def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, name, kind):
     path = tmp_path / getattr(Workdir(tmp_path), name).name
-    wanted = "folder" if name in {"checkpoints", "damaged_checkpoints", "tensorboard", "stacks"} else "file"
+    wanted = (
+        "folder"
+        if name in {"checkpoints", "damaged_checkpoints", "tensorboard", "stacks", "metrics_parts"}
+        else "file"
+    )
     make = {
         "file": lambda: path.write_text(""),
         "folder": path.mkdir,

@@ -1,0 +1,241 @@
+"""A run in a bucket is the run on a disk: one trainer, metrics past kills, checkpoints bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from birdie_jax.config import CheckpointConfig
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.engine import Workdir, lease, lease_file
+from birdie_jax.engine.checkpoint import Checkpoints
+from birdie_jax.engine.lease import Lease, LeaseLost
+from birdie_jax.engine.metrics_file import STEP_LINE_KEY, MetricsFile
+from birdie_jax.storage import download, list_files, make_path, read_bytes, write_whole
+from birdie_jax.storage.metric_lines import read_metric_lines
+from tests.engine.test_checkpoint import make_state, restore, save
+from tests.whole_runs import checkpoint_arrays, finish, metrics, start, train_command, write_corpus
+
+CLOCK = {STEP_LINE_KEY: 0.1}
+OBJECT_LEASE = lease_file.ObjectLeaseFile
+
+
+@pytest.fixture
+def workdir(bucket_url):
+    return Workdir(bucket_url)
+
+
+def leave_behind(workdir, **changes):
+    """Write the lease of a trainer that no longer renews it."""
+    with Lease(workdir):
+        record = json.loads(read_bytes(workdir.lease))
+    write_whole(workdir.lease, json.dumps(record | changes).encode())
+
+
+def test_a_second_trainer_is_refused_and_the_next_one_is_not(workdir):
+    for _ in range(2):
+        with Lease(workdir):
+            with pytest.raises(ConfigError, match=f"is in use: process {os.getpid()} on "), Lease(workdir):
+                pass
+            assert json.loads(read_bytes(workdir.lease))["process"] == os.getpid()
+        assert json.loads(read_bytes(workdir.lease)) == {"released": True}
+
+
+@pytest.mark.parametrize("contents", [None, b"garbage", b"[]"])
+def test_a_lease_that_is_not_renewed_is_taken_over(workdir, monkeypatch, contents):
+    monkeypatch.setattr(OBJECT_LEASE, "expiry_seconds", 0.6)
+    monkeypatch.setattr(lease, "_POLL_SECONDS", 0.1)
+    leave_behind(workdir, machine="another", host="far")
+    if contents is not None:
+        write_whole(workdir.lease, contents)
+    begin = time.monotonic()
+    with Lease(workdir):
+        assert time.monotonic() - begin > 0.5
+
+
+@pytest.mark.parametrize("what", ["taken", "gone"])
+def test_a_holder_notices_that_it_lost_the_workdir(workdir, monkeypatch, what):
+    monkeypatch.setattr(OBJECT_LEASE, "renewal_seconds", 0.05)
+    with Lease(workdir) as held:
+        held.check()
+        if what == "taken":
+            write_whole(workdir.lease, b'{"token": "other", "process": 7}')
+        else:
+            from birdie_jax.storage import remove
+
+            remove(workdir.lease)
+        deadline = time.monotonic() + 10
+        with pytest.raises(LeaseLost, match="process 7" if what == "taken" else "no longer there"):
+            while time.monotonic() < deadline:
+                held.check()
+                time.sleep(0.02)
+    # What another trainer holds is left alone.
+    if what == "taken":
+        assert json.loads(read_bytes(workdir.lease))["token"] == "other"
+
+
+def test_of_two_that_take_over_one_lease_one_trains(workdir, monkeypatch):
+    """What each of the two has read is the dead holder's lease."""
+    leave_behind(workdir, process=2**22 + 1, started="1")
+    dead = OBJECT_LEASE(workdir.lease).read()
+    with Lease(workdir):
+        mine = json.loads(read_bytes(workdir.lease))
+        real, readings = OBJECT_LEASE.read, iter([dead])
+        monkeypatch.setattr(OBJECT_LEASE, "read", lambda self: next(readings, None) or real(self))
+        with pytest.raises(ConfigError, match="is in use"), Lease(workdir):
+            pass
+        assert json.loads(read_bytes(workdir.lease))["token"] == mine["token"]
+
+
+def test_no_such_bucket(gcs_server):
+    with pytest.raises(ConfigError, match="there is no bucket nowhere"), Lease(Workdir("gs://nowhere/run")):
+        pass
+
+
+def starts(numbers: random.Random):
+    """Return starts of a run: the step that each goes on from, hooks again, what it logs, its end."""
+    first, done = 0, 0
+    for _ in range(4):
+        again = numbers.random() < 0.5
+        steps = range(first + 1, first + 1 + numbers.randrange(6))
+        yield first, again, steps, numbers.choice(["killed", "flushed", "closed"])
+        done = max([first, *steps])
+        first = numbers.randint(0, done)
+    yield first, False, range(first + 1, done + 3), "finished"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_metrics_of_a_killed_run_read_like_those_on_a_disk(workdir, tmp_path, seed):
+    """What a kill leaves unsaved in a bucket is of steps that are run again."""
+    here = Workdir(tmp_path)
+    killed = []
+    for first, again, steps, end in starts(random.Random(seed)):
+        files = [MetricsFile(one, first, again) for one in (here, workdir)]
+        assert files[0].kept == files[1].kept
+        for file in files:
+            for step in steps:
+                file.write(step, {"loss": step + first / 10, **CLOCK})
+                if step % 2 == 0:
+                    file.write(step, {"task/accuracy": float(first)})
+                # As before a checkpoint, from which alone a run goes on.
+                file.flush()
+            if end == "finished":
+                file.finish()
+            killed.append(file) if end == "killed" else file.close()
+    assert read_bytes(workdir.metrics) == read_bytes(here.metrics)
+    assert b"".join(read_metric_lines(workdir)) == read_bytes(here.metrics)
+    assert list_files(workdir.tensorboard)
+    for file in killed:
+        file.close()
+
+
+def test_a_start_that_logs_nothing_changes_no_metrics(workdir):
+    file = MetricsFile(workdir, 0)
+    file.write(1, {"loss": 1.0, **CLOCK})
+    file.flush()
+    before = list_files(workdir.metrics_parts)
+    MetricsFile(workdir, 0).close()
+    file.close()
+    assert list_files(workdir.metrics_parts) == before
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_used(workdir):
+    checkpoints = Checkpoints(workdir, CheckpointConfig(keep=3))
+    state = make_state()
+    save(checkpoints, state, 4)
+    save(checkpoints, state, 8)
+    sizes = list_files(workdir.checkpoints / "00000008/state")
+    largest = max((name for name in sizes if "d/" in name), key=sizes.__getitem__)
+    path = workdir.checkpoints / "00000008/state" / largest
+    contents = np.frombuffer(read_bytes(path), np.uint8).copy()
+    contents[len(contents) // 4 : -len(contents) // 4] ^= 1
+    write_whole(path, contents.tobytes())
+    files = set(list_files(workdir.checkpoints / "00000008"))
+    restored = restore(checkpoints, state)
+    assert checkpoints.last_good == 4
+    assert np.array_equal(restored.state.params["scale"], state.params["scale"])
+    assert workdir.saved_steps() == [4]
+    assert set(list_files(workdir.damaged_checkpoints / "00000008")) == files
+    save(checkpoints, state, 8)
+    assert workdir.saved_steps() == [4, 8]
+    checkpoints.close()
+
+
+def test_a_checkpoint_counts_when_it_is_marked_whole(workdir):
+    checkpoints = Checkpoints(workdir, CheckpointConfig(keep=3))
+    save(checkpoints, make_state(), 4)
+    write_whole(workdir.checkpoints / "00000008/state/d/half", b"half")
+    assert workdir.saved_steps() == [4]
+    checkpoints.close()
+    again = Checkpoints(workdir, CheckpointConfig(keep=3))
+    assert int(restore(again).state.step) == 7
+    assert again.last_good == 4
+    save(again, make_state(), 8)
+    assert workdir.saved_steps() == [4, 8]
+    again.close()
+
+
+def fetch(workdir, folder):
+    """Copy a workdir in a bucket to a folder."""
+    for name in list_files(workdir.root):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        download(workdir.root / name, folder / name)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_a_bucket_ends_like_one_on_a_disk(bucket_url, gcs_server, tmp_path):
+    corpus = write_corpus(tmp_path)
+    status, output = finish(train_command(tmp_path / "disk", corpus))
+    assert status == 0, output
+    command = train_command(f"{bucket_url}/run", corpus)
+    workdir = Workdir(f"{bucket_url}/run")
+    for step in (4, 12):
+        process = start(command)
+        while process.poll() is None and not any(saved >= step for saved in workdir.saved_steps()):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    status, output = finish(command)
+    assert status == 0, output
+    assert f"report: {bucket_url}/run/report.html" in output
+    copied = fetch(workdir, tmp_path / "bucket")
+    assert metrics(copied) == metrics(tmp_path / "disk")
+    expected, found = (checkpoint_arrays(folder, 24) for folder in (tmp_path / "disk", copied))
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    for verb, *arguments in (
+        ("export", f"--workdir={workdir}", f"--output={bucket_url}/exported"),
+        ("generate", f"--model={bucket_url}/exported", "--prompt=ab", "--max_tokens=4"),
+        ("generate", f"--workdir={workdir}", "--prompt=ab", "--max_tokens=4"),
+        ("report", f"--workdir={workdir}"),
+    ):
+        status, output = finish([sys.executable, "-m", f"birdie_jax.{verb}", *arguments])
+        assert status == 0, output
+    assert not os.path.exists("gs:")
+    requests = [line for line in gcs_server.log.read_text().splitlines() if "/o" in line]
+    assert requests
+
+
+def test_what_cannot_be_a_workdir_is_refused_in_one_line(tmp_path):
+    for url, said in (
+        ("s3://bucket/run", "orbax"),
+        ("az://bucket/run", "allowed: gs://BUCKET/"),
+        ("gs://", "allowed: gs://BUCKET/"),
+    ):
+        done = subprocess.run(
+            train_command(url, tmp_path), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert said in line
+
+
+def test_paths_of_buckets_stay_urls():
+    assert str(make_path("gs://bucket/run/") / "a") == "gs://bucket/run/a"
