@@ -10,14 +10,18 @@ import pytest
 from birdie_jax.storage import (
     StoreError,
     create_whole,
+    download,
     exists,
     is_remote,
     list_files,
     list_names,
     make_path,
+    move_folder,
     object_store,
+    open_bytes,
     read_bytes,
     remove,
+    upload,
     write_json,
     write_whole,
 )
@@ -246,6 +250,56 @@ def test_nothing_else_is_asked_for(bucket):
     outside = [each for each in bucket.proxy.requests_outside(f"{bucket.root.name}/") if each in asked]
     assert len(asked) >= len(OPERATIONS) - 1 and outside == []
     assert all("/o" in each.path for each in asked), "questions about the bucket need a right of their own"
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+def test_files_are_copied_there_and_back(bucket, tmp_path, hasty, size):
+    contents = secrets.token_bytes(size)
+    (tmp_path / "here").write_bytes(contents)
+    bucket.proxy.reset_answer(times=2)
+    upload(tmp_path / "here", bucket.root / "a b#?")
+    assert list_files(bucket.root) == {"a b#?": size}
+    bucket.proxy.reset_answer(times=2)
+    download(bucket.root / "a b#?", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == contents
+    with open_bytes(bucket.root / "a b#?") as file:
+        assert file.read(2) + file.read() == contents
+
+
+def test_file_that_cannot_be_copied_is_named(bucket, tmp_path, hasty):
+    (tmp_path / "here").write_bytes(b"x")
+    bucket.proxy.answer(403)
+    with pytest.raises(StoreError, match=r"written: no permission: .*gs://"):
+        upload(tmp_path / "here", bucket.root / "a")
+    with pytest.raises(StoreError, match=r"read: no permission: .*gs://"):
+        download(bucket.root / "a", tmp_path / "back")
+    bucket.proxy.heal()
+    with pytest.raises(FileNotFoundError):
+        download(bucket.root / "none", tmp_path / "back")
+    with pytest.raises(FileNotFoundError), open_bytes(bucket.root / "none") as file:
+        file.read()
+
+
+def test_folder_that_is_moved_loses_its_mark_first_and_gets_it_last(bucket):
+    source, target = bucket.root / "step", bucket.root / "damaged/step"
+    for name in ("b", "mark", "c/d"):
+        write_whole(source / name, name.encode())
+    before = len(bucket.proxy.requests)
+    move_folder(source, target, mark="mark")
+    assert list_files(source) == {}
+    found = {name: read_bytes(target / name) for name in list_files(target)}
+    assert found == {"b": b"b", "mark": b"mark", "c/d": b"c/d"}
+    moved = [
+        (each.method, each.object_name.rpartition("step/")[2])
+        for each in bucket.proxy.requests[before:]
+        if each.method in {"POST", "DELETE"}
+    ]
+    assert moved.index(("DELETE", "mark")) == min(
+        moved.index(("DELETE", name)) for name in ("b", "mark", "c/d")
+    )
+    assert moved.index(("POST", "mark")) == max(
+        moved.index(("POST", name)) for name in ("b", "mark", "c/d")
+    )
 
 
 def test_urls_are_no_local_folders(bucket, tmp_path, monkeypatch):
