@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from etils import epath
 
@@ -25,6 +25,7 @@ class Version(NamedTuple):
     mark: Any
 
 
+@runtime_checkable
 class LeaseFile(Protocol):
     """A file that several programs create and replace, one of them at a time."""
 
