@@ -1,14 +1,17 @@
 r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes starts again by itself.
 
     python -m launch.gke_jobset --name=birdie --image=us-docker.pkg.dev/project/birdie/birdie:1 \
-        --accelerator=tpu-v5p-slice --topology=4x4x4 --claim=birdie --spot -- \
-        python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=/mnt/birdie/birdie
+        --accelerator=tpu-v5p-slice --topology=4x4x4 --service_account=birdie --spot -- \
+        python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=gs://BUCKET/birdie
 
 Writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. A job of the set is a slice, and a
 pod is a host of it. A pod that fails, or a slice that is preempted, ends the set's jobs; the JobSet
 makes all of them anew, and the same command goes on from its checkpoint. Failures count towards
-`--restarts`, disruptions do not. `--claim` names a PersistentVolumeClaim that many pods may write to; it is
-mounted at /mnt/birdie, and is where the workdir has to be.
+`--restarts`, disruptions do not.
+
+The pods share no disk: the workdir is in a bucket, to which the service account of Kubernetes that
+`--service_account` names has rights, or below /mnt/birdie, where `--claim` mounts a PersistentVolumeClaim
+that many pods may write to.
 
 `--pass_env` makes a Secret of variables of this environment. Their values are sent to kubectl's standard
 input: they are in no file, on no command line, and in no manifest.
@@ -45,8 +48,8 @@ from launch.commands import (
     read_variables,
     require_command,
 )
+from launch.storage import MOUNT, check_storage
 
-_MOUNT = "/mnt/birdie"
 _TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 # JAX's coordinator (https://docs.jax.dev) and that of the slices' common network.
 _PORTS = (8482, 8080)
@@ -58,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = Commands(options.dry_run)
     try:
         require_command(command)
+        check_storage(command, "--claim=CLAIM", shared=bool(options.claim))
         manifest = Path(options.manifest or f"build/launch/{options.name}.jobset.json")
         path = REPOSITORY / manifest
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,8 +169,10 @@ def _make_pod_spec(options: argparse.Namespace, command: Sequence[str]) -> dict[
                 "effect": "NoSchedule",
             }
         ]
+    if options.service_account:
+        pod["serviceAccountName"] = options.service_account
     if options.claim:
-        container["volumeMounts"] = [{"name": "run", "mountPath": _MOUNT}]
+        container["volumeMounts"] = [{"name": "run", "mountPath": MOUNT}]
         pod["volumes"] = [{"name": "run", "persistentVolumeClaim": {"claimName": options.claim}}]
     return pod
 
@@ -200,7 +206,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--chips_per_host", type=parse_positive, default=4, help="TPU chips of a host; default 4")
     add("--slices", type=parse_positive, default=1, help="number of slices; default 1")
     add("--spot", action="store_true", help="nodes that can be preempted")
-    add("--claim", type=parse_name, help=f"PersistentVolumeClaim, mounted at {_MOUNT}")
+    add(
+        "--service_account",
+        type=parse_name,
+        help="service account of Kubernetes, with rights to the bucket",
+    )
+    add("--claim", type=parse_name, help=f"PersistentVolumeClaim, mounted at {MOUNT}")
     add(
         "--pass_env",
         type=parse_variable,

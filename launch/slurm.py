@@ -36,6 +36,7 @@ from launch.commands import (
     parse_variable,
     require_command,
 )
+from launch.storage import check_workdir_url, workdir_of
 
 _ENVIRONMENT = ("HOME", "PATH", "USER")
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, command = parse_arguments(make_parser(), arguments)
     try:
         require_command(command)
+        check_workdir_url(workdir_of(command) or "")
         Commands(options.dry_run).run(make_sbatch_command(options, command))
     except LaunchError as error:
         exit_with_error("slurm", error)

@@ -1,8 +1,9 @@
 r"""Run on one or several TPU slices of Google Cloud, through preemptions, to the end.
 
     python -m launch.tpu_pod train --name=birdie --zone=us-east5-a --accelerator_type=v5p-128 \
-        --runtime_version=v2-alpha-tpuv5 --spot --nfs=10.0.0.2:/share -- \
-        python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=/mnt/birdie/birdie
+        --runtime_version=v2-alpha-tpuv5 --spot \
+        --service_account=birdie@PROJECT.iam.gserviceaccount.com -- \
+        python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=gs://BUCKET/birdie
 
 `train` requests the slices as a queued resource, waits until they are active, sends the code and
 constraints.txt, installs, starts the command on all workers, and follows their logs. When the slices are
@@ -12,6 +13,9 @@ restarts of both kinds together. In the end the slices are deleted, unless `--ke
 
 Ctrl-C stops only the following of the logs: the run goes on, and `train` or `run` with the same arguments
 follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of `train`.
+
+The workers share no disk: the workdir is in a bucket, to which `--service_account` has rights, or below
+/mnt/birdie, where `--nfs` mounts a file system on all of them.
 
 The commit that is checked out is sent. Values of `--pass_env` are written to a file that only its owner can
 read, never on a command line.
@@ -36,9 +40,12 @@ from launch.commands import (
     parse_variable,
     require_command,
 )
+from launch.storage import check_storage, uses_mount
 from launch.tpu_slices import TERMINATED, PreemptionError, Slices
 
 _SERVER = re.compile(r"[A-Za-z0-9.-]+:/[A-Za-z0-9._/-]*")
+# What the service account may do is said by its roles alone.
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _ACTIONS = ("train", "create", "push", "run", "stop", "delete")
 
 
@@ -49,11 +56,14 @@ class RunError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the action; return the exit status."""
     options, command = parse_arguments(make_parser(), arguments)
-    slices = Slices(options, Commands(options.dry_run))
+    slices = Slices(options, Commands(options.dry_run), command)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if options.action in ("train", "run"):
             require_command(command)
+            # `push` may have mounted what `run` uses.
+            shared = bool(options.nfs) or (options.action == "run" and uses_mount(command))
+            check_storage(command, "--nfs=SERVER:/FOLDER", shared=shared)
         if options.action in ("train", "create"):
             _require_options(options, "accelerator_type", "runtime_version")
         _run_action(options.action, slices, command)
@@ -148,7 +158,7 @@ def _prepare_slices(slices: Slices) -> None:
         slices.delete()
         state = None
     # A worker that is installed may be running the command.
-    if state == "ACTIVE" and slices.status_on_workers("installed") == 0:
+    if state == "ACTIVE" and slices.status_on_workers("installed", slices.extras) == 0:
         return
     if state is None:
         slices.create()
@@ -200,7 +210,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--valid_until_duration", type=parse_text, help="longest time in the queue, e.g. 6h")
     add("--network", type=parse_text, help="that of the workers")
     add("--subnetwork", type=parse_text, help="that of the workers")
-    add("--service_account", type=parse_text, help="that of the workers")
+    add("--service_account", type=parse_text, help="that of the workers, with rights to the bucket")
+    add("--scopes", type=parse_text, default=_SCOPE, help=f"of the service account; default {_SCOPE}")
     add("--internal_ips", action="store_true", help="no external addresses; connect from the same network")
     add("--nfs", type=_parse_server, help="SERVER:/FOLDER, mounted at /mnt/birdie on every worker")
     add(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 from launch.commands import REPOSITORY, Commands, LaunchError, format_remote, read_variables
+from launch.storage import uses_buckets
 
 TERMINATED = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
 _PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
@@ -34,10 +35,15 @@ class Slices:
     Args:
         options: the options of `launch.tpu_pod`.
         run: the runner of the commands.
+        command: the command of the run, or nothing where it is not known.
+
+    Attributes:
+        extras: the extras of the package that the workers need, with commas.
     """
 
-    def __init__(self, options: argparse.Namespace, run: Commands):
+    def __init__(self, options: argparse.Namespace, run: Commands, command: Sequence[str] = ()):
         self.options, self.run = options, run
+        self.extras = "tpu,gcs" if not command or uses_buckets(command) else "tpu"
         self.location = [f"--zone={options.zone}"]
         if options.project:
             self.location.append(f"--project={options.project}")
@@ -81,7 +87,7 @@ class Slices:
         command = [*_QUEUED_RESOURCES, "create", options.name, *self.location, *nodes]
         command += [f"--accelerator-type={options.accelerator_type}"]
         command += [f"--runtime-version={options.runtime_version}"]
-        for option in ("network", "subnetwork", "service_account", "valid_until_duration"):
+        for option in ("network", "subnetwork", "service_account", "scopes", "valid_until_duration"):
             if getattr(options, option):
                 command.append(f"--{option.replace('_', '-')}={getattr(options, option)}")
         command += [f"--{option}" for option in ("spot", "reserved") if getattr(options, option)]
@@ -129,7 +135,7 @@ class Slices:
             self._send_environment()
         if options.nfs:
             self.on_workers(self._worker("mount", options.nfs))
-        self.on_workers(self._worker("install"))
+        self.on_workers(self._worker("install", self.extras))
 
     def on_workers(self, *arguments: Sequence[str]) -> None:
         """Run commands on every worker.

@@ -3,8 +3,8 @@
 # The run goes on when the connection is lost: it is started apart from it, and followed by its log.
 # Each action can be repeated: gcloud tries again by itself when a connection fails.
 #
-#   tpu_worker.sh install            make .venv with the tested versions
-#   tpu_worker.sh installed          end with 0 if that has been done
+#   tpu_worker.sh install EXTRAS     make .venv with the tested versions and these extras, "tpu,gcs"
+#   tpu_worker.sh installed EXTRAS   end with 0 if that has been done
 #   tpu_worker.sh mount SERVER:/DIR  mount a network file system at /mnt/birdie
 #   tpu_worker.sh start COMMAND...   start the command, unless it is running; fresh log
 #   tpu_worker.sh follow LINES       show the log from LINES before its end (+1: all of it) to the command's end,
@@ -75,8 +75,8 @@ install)
         rm -rf .venv
         uv venv --quiet --python=3.11 .venv
     fi
-    uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable='.[tpu]'
-    touch "$state/installed"
+    uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable=".[$1]"
+    echo "$1" >"$state/installed"
     ;;
 mount)
     if ! mountpoint --quiet /mnt/birdie; then
@@ -86,7 +86,11 @@ mount)
         sudo chmod a+rwx /mnt/birdie
     fi
     ;;
-installed) [ -f "$state/installed" ] ;;
+installed)
+    # Those with buckets serve also who needs none.
+    installed=$(cat "$state/installed" 2>/dev/null || true)
+    [ "$installed" = "$1" ] || [ "$installed" = "$1,gcs" ]
+    ;;
 running) running ;;
 start) start "$@" ;;
 follow) follow "$1" ;;

@@ -93,6 +93,9 @@ class Lease:
         if found is None:
             return None
         holder = _parse(found)
+        if holder.get("token") == self._record["token"]:
+            # Its own: a write of which the answer was lost.
+            return found
         if "released" in holder:
             return file.replace(found, self._contents())
         if _same_machine(holder):

@@ -16,6 +16,8 @@ from birdie_jax.storage.object_store import file_system, is_remote, store_errors
 
 # What a local file is called until it is whole.
 PARTIAL_SUFFIX = ".partial"
+# The name under which an object knows which call has created it.
+_WRITER = "birdie-writer"
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
@@ -72,12 +74,7 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
         OSError: the file cannot be written, or the store cannot do it.
     """
     if is_remote(path):
-        try:
-            with store_errors(path, "written"):
-                file_system(path).pipe_file(os.fspath(path), contents, mode="create")
-        except FileExistsError:
-            return False
-        return True
+        return _create_object(path, contents)
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
     try:
@@ -93,6 +90,26 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
         return _create_exclusively(path, contents)
     finally:
         temporary.unlink(missing_ok=True)
+    return True
+
+
+def _create_object(path: epath.PathLike, contents: bytes) -> bool:
+    """Create an object, and know it as its own where the answer was lost and the request repeated."""
+    name, token = os.fspath(path), secrets.token_hex(8)
+    # The metadata of an object are its own, apart from its contents.
+    marked = {"metadata": {_WRITER: token}} if name.startswith("gs://") else {}
+    try:
+        with store_errors(path, "written"):
+            file_system(path).pipe_file(name, contents, mode="create", **marked)
+    except FileExistsError:
+        if not marked:
+            return False
+        try:
+            with store_errors(path, "read"):
+                found = file_system(path).info(name)
+        except FileNotFoundError:
+            return False
+        return found.get("metadata", {}).get(_WRITER) == token
     return True
 
 

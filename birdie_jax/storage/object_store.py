@@ -3,6 +3,9 @@
 `make_path` is how a name that a user gives becomes a path; the functions of `files.py` read and write it.
 Everything a store can do wrong is raised as `StoreError`, an OSError that names the object; the libraries
 have tried again by then, for a minute or two, which is less than `train.hung_seconds`.
+
+gcsfs tries a request 6 times, with pauses of 31 to 36 s together; so long may a store refuse or fail. One
+that takes connections and is silent costs `REQUEST_SECONDS` a try, 126 s in all.
 """
 
 import contextlib
@@ -10,6 +13,7 @@ import errno
 import importlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,19 +24,36 @@ from etils import epath
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.storage.messages import one_line, shown
 
-REQUEST_SECONDS = 20
-"""How long one request to a store may take before it is tried again."""
+REQUEST_SECONDS = 15
+"""How long a store may be silent, or take to be connected to, before a request is tried again."""
+
+TRANSFER_SECONDS = 120.0
+"""How long one request may take as long as something is transferred; it is not tried again after that."""
 
 # Scheme -> the module that reads and writes it, and the extra of this package that brings it.
 _SCHEMES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
 _LIBRARIES = frozenset(
     {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "google", "requests", "s3fs", "urllib3"}
 )
-# What another process writes has to be seen: listings are remembered for ever otherwise.
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "gcs": {"use_listings_cache": False, "requests_timeout": REQUEST_SECONDS},
-    "s3": {"use_listings_cache": False},
-}
+# "gs:/bucket" is a local folder for pathlib, and was meant as "gs://bucket" by everyone who ever wrote it.
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
+# What must not be in a message: it may be shown to anybody, and logs are kept.
+_SECRETS = (
+    (re.compile(r"(:/+)[^/@\s]*@"), r"\1***@"),
+    (re.compile(r"\b(Bearer\s+)\S+", re.IGNORECASE), r"\1***"),
+    (re.compile(r"\bya29\.\S+"), "***"),
+    (
+        re.compile(
+            r"(?<![\w-])((?:(?:access_|id_|oauth_|refresh_)?token|x-(?:goog|amz)-[\w-]+|signature|sig|api_?key"
+            r"|private_key(?:_id)?|(?:client_)?secret|password|upload_id)"
+            r"[\"']?\s*[=:]\s*[\"']?)[^&\s,\"']+",
+            re.IGNORECASE,
+        ),
+        r"\1***",
+    ),
+)
+_URL = re.compile(r"https?://\S+")
 
 
 class StoreError(OSError):
@@ -48,17 +69,26 @@ def make_path(name: epath.PathLike) -> epath.Path:
     """Return the path of a file or folder that a user names, on a disk or in a bucket.
 
     Raises:
-        ConfigError: the name is a URL of another kind than `gs://bucket/...` and `s3://bucket/...`, or the
-            library for it is not installed; says which extra brings it.
+        ConfigError: the name is a URL of another kind than `gs://bucket/...` and `s3://bucket/...`, or one
+            with a single slash, which would be a local folder, or the library for it is not installed; says
+            which extra brings it.
     """
     text = os.fspath(name)
+    if _ONE_SLASH.match(text):
+        text = without_secrets(text)
+        scheme, _, rest = text.partition(":/")
+        raise ConfigError(
+            f"{shown(text)}: found one slash after {scheme}:; allowed: {shown(f'{scheme}://{rest}')}, "
+            "or the absolute path of a local folder of that name"
+        )
     if not is_remote(text):
         return epath.Path(text)
     scheme, _, rest = text.partition("://")
-    if scheme not in _SCHEMES or not rest.strip("/"):
+    bucket, *folders = rest.rstrip("/").split("/")
+    if scheme not in _SCHEMES or not _BUCKET.fullmatch(bucket) or {"", ".", ".."} & set(folders):
         raise ConfigError(
-            f"{shown(text)}: found a URL that cannot be used; allowed: gs://BUCKET/..., s3://BUCKET/... "
-            "or a name of a file system"
+            f"{shown(without_secrets(text))}: found a URL that cannot be used; allowed: gs://BUCKET/..., "
+            "s3://BUCKET/... or a name of a file system"
         )
     _prepare(scheme)
     return epath.Path(text.rstrip("/"))
@@ -93,7 +123,7 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
         FileExistsError: there is one already, where there must be none.
         StoreError: anything else that the store or the network says, after trying again.
     """
-    name = os.fspath(path)
+    name = without_secrets(os.fspath(path))
     try:
         yield
     except (FileNotFoundError, FileExistsError) as error:
@@ -110,11 +140,15 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
         raise StoreError(errno.EIO, f"cannot be {doing}: {_in_words(error)}", name) from error
 
 
+def without_secrets(text: str) -> str:
+    """Return a URL, or what a store says, without passwords, tokens and signatures."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
 def _prepare(scheme: str) -> None:
     module, extra = _SCHEMES[scheme]
-    protocol = "gcs" if scheme == "gs" else scheme
-    for name, value in _OPTIONS[protocol].items():
-        fsspec.config.conf.setdefault(protocol, {}).setdefault(name, value)
     # Asking what kind of bucket it is takes a right that reading and writing do not take.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     # With TensorFlow installed, epath would go through its file system, and remember listings.
@@ -126,6 +160,16 @@ def _prepare(scheme: str) -> None:
             f"{scheme}://: needs {module}, which is not installed; install birdie-jax with its extra: "
             f"pip install 'birdie-jax[{extra}]'"
         ) from error
+    # What another process writes has to be seen: listings are remembered for ever otherwise.
+    options: dict[str, Any] = {"use_listings_cache": False}
+    if scheme == "gs":
+        # A limit of the whole request would not be tried again, and would end long transfers.
+        timeout = importlib.import_module("aiohttp").ClientTimeout
+        options["requests_timeout"] = timeout(
+            total=TRANSFER_SECONDS, sock_connect=REQUEST_SECONDS, sock_read=REQUEST_SECONDS
+        )
+    for name, value in options.items():
+        fsspec.config.conf.setdefault("gcs" if scheme == "gs" else scheme, {}).setdefault(name, value)
     # It prints tracebacks of what is raised to its caller as well.
     logging.getLogger(module).setLevel(logging.CRITICAL)
 
@@ -141,5 +185,12 @@ def _is_of_store(error: Exception) -> bool:
 
 
 def _in_words(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return one_line(text.splitlines()[0], 300)
+    """Return what a store says, on one line, without the addresses of its interface."""
+    lines = [line.strip() for line in without_secrets(str(error)).splitlines()]
+    if lines and lines[0].startswith(("Forbidden:", "Bad Request:")):
+        kind = "no permission" if lines[0].startswith("Forbidden") else "bad request"
+        lines[0] = kind
+    text = _URL.sub("URL", ": ".join(line for line in lines if line)).strip(" ,")
+    if isinstance(error, TimeoutError) and len(text) < 2:
+        return "no answer in time"
+    return one_line(text or type(error).__name__, 300)

@@ -8,7 +8,9 @@ import yaml
 from tests.launch.hostile import HOSTILE
 from tests.launch.stand_in import REPOSITORY, words_of
 
-COMMAND = ["python", "-m", "birdie_jax.train", "--workdir=/mnt/birdie/run"]
+TRAIN = ["python", "-m", "birdie_jax.train"]
+COMMAND = [*TRAIN, "--workdir=gs://bucket/run"]
+ON_A_SHARE = [*TRAIN, "--workdir=/mnt/birdie/run"]
 SECRET = "s3cret 'value' $(x)"
 
 
@@ -87,7 +89,7 @@ def test_hostile_arguments_reach_the_container(stand_ins, launch, run_name):
 
 def test_jobset(stand_ins, launch, run_name):
     more = ["--slices=2", "--restarts=5", "--spot", "--claim=shared", "--stop_seconds=60"]
-    assert launch("gke_jobset", *options(run_name, *more), "--", *COMMAND).returncode == 0
+    assert launch("gke_jobset", *options(run_name, *more), "--", *ON_A_SHARE).returncode == 0
     whole = manifest(run_name)
     assert (whole["apiVersion"], whole["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert whole["spec"]["failurePolicy"]["maxRestarts"] == 5
@@ -108,6 +110,49 @@ def test_jobset(stand_ins, launch, run_name):
     (mount,), (volume,) = container["volumeMounts"], pod(run_name)["volumes"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], "/mnt/birdie")
     assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
+    assert "serviceAccountName" not in pod(run_name)
+
+
+def test_run_in_a_bucket_needs_no_volume(stand_ins, launch, run_name):
+    more = ["--service_account=birdie"]
+    assert launch("gke_jobset", *options(run_name, *more), "--", *COMMAND).returncode == 0
+    assert pod(run_name)["serviceAccountName"] == "birdie"
+    (container,) = pod(run_name)["containers"]
+    assert "volumes" not in pod(run_name) and "volumeMounts" not in container
+
+
+def test_image_has_what_buckets_need():
+    assert "'.[tpu,gcs]'" in (REPOSITORY / "launch/Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "message"),
+    [
+        (["--workdir=runs/a"], [], "--workdir: found 'runs/a', which the workers do not share"),
+        (
+            ["--workdir=/mnt/birdie/a"],
+            [],
+            "--claim=CLAIM: not given, and '/mnt/birdie/a' needs it; allowed:",
+        ),
+        (
+            ["--workdir=gs://b/a"],
+            ["--claim=c"],
+            "--claim=CLAIM: given, and nothing in the command is below",
+        ),
+        (["--workdir=s3://b/a"], [], "--workdir: found 's3://b/a', to which orbax writes no checkpoints"),
+        (["--workdir=gs:/b/a"], ["--claim=c"], "--workdir: found 'gs:/b/a'; allowed: gs://BUCKET/..."),
+        (
+            ["--workdir=gs://b/a", "--config.data.source=/mnt/birdie/x.jsonl"],
+            [],
+            "--claim=CLAIM: not given, and '/mnt/birdie/x.jsonl' needs it",
+        ),
+    ],
+)
+def test_run_that_pods_cannot_share(stand_ins, launch, run_name, *, arguments, more, message):
+    done = launch("gke_jobset", *options(run_name, *more), "--", *TRAIN, *arguments)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, line.startswith(f"launch.gke_jobset: {message}")) == (1, True), line
+    assert stand_ins.calls() == [] and not (REPOSITORY / f"build/launch/{run_name}.jobset.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -116,6 +161,7 @@ def test_jobset(stand_ins, launch, run_name):
         (["--topology=4x"], "--topology: found '4x'; allowed: AxB or AxBxC"),
         (["--topology=1x3"], "--topology: 1x3 has 3 chips; allowed: a multiple of --chips_per_host=4"),
         (["--claim=A"], "--claim: found 'A'"),
+        (["--service_account=a@b"], "--service_account: found 'a@b'"),
     ],
 )
 def test_refused(stand_ins, launch, run_name, change, message):

@@ -101,3 +101,16 @@ def test_job_that_slurm_ends_does_not_put_itself_back(stand_ins):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@pytest.mark.parametrize("workdir", ["s3://bucket/run", "gs:/bucket/run"])
+def test_workdir_that_cannot_be_written_is_refused_before_the_job_waits(stand_ins, launch, workdir):
+    options = ["--name=birdie", "--nodes=2", "--gpus_per_node=8", "--time=1:00:00"]
+    done = launch("slurm", *options, "--", "python", "-m", "birdie_jax.train", f"--workdir={workdir}")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert (
+        line.startswith(f"launch.slurm: --workdir: found '{workdir}'")
+        and "allowed: gs://BUCKET/..." in line
+    )
+    assert stand_ins.calls() == []

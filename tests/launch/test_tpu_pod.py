@@ -12,7 +12,9 @@ from tests.launch.stand_in import REPOSITORY, words_of
 NOT_FOUND = [1, "", "ERROR: (gcloud) NOT_FOUND: Resource was not found"]
 ACTIVE, SUSPENDED = [0, "ACTIVE", ""], [0, "SUSPENDED", ""]
 OK, FAILED, LOST = [0, "", ""], [1, "", ""], [255, "", ""]
-COMMAND = ["python", "-m", "birdie_jax.train", "--workdir=/mnt/birdie/run"]
+TRAIN = ["python", "-m", "birdie_jax.train"]
+COMMAND = [*TRAIN, "--workdir=gs://bucket/run"]
+ON_A_SHARE = [*TRAIN, "--workdir=/mnt/birdie/run"]
 SECRET = "s3cret 'value' $(x)"
 
 
@@ -37,11 +39,11 @@ def kinds(calls: list[list[str]]) -> list[str]:
 
 def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
     arguments = options(run_name, "train", "--pass_env=TOKEN", "--nfs=10.0.0.2:/share", "--project=mine")
-    dry = launch("tpu_pod", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    dry = launch("tpu_pod", *arguments, "--dry_run", "--", *ON_A_SHARE, *HOSTILE, TOKEN=SECRET)
     assert (dry.returncode, dry.stderr) == (0, "")
     assert stand_ins.calls() == []
     stand_ins.rules([("describe", [NOT_FOUND, ACTIVE])])
-    real = launch("tpu_pod", *arguments, "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    real = launch("tpu_pod", *arguments, "--", *ON_A_SHARE, *HOSTILE, TOKEN=SECRET)
     assert real.returncode == 0
     printed = [words_of(line) for line in dry.stdout.splitlines()]
     assert printed == stand_ins.calls()
@@ -59,7 +61,8 @@ def test_create_asks_for_what_was_asked(stand_ins, launch, run_name):
     assert create == [
         *("gcloud", "compute", "tpus", "queued-resources", "create", run_name, "--zone=us-east5-a"),
         *("--node-count=3", f"--node-prefix={run_name}", "--accelerator-type=v5p-128"),
-        *("--runtime-version=v2-alpha-tpuv5", "--valid-until-duration=6h", "--spot", "--quiet"),
+        *("--runtime-version=v2-alpha-tpuv5", "--scopes=https://www.googleapis.com/auth/cloud-platform"),
+        *("--valid-until-duration=6h", "--spot", "--quiet"),
     ]
     assert kinds(looks) == ["describe"] * 3
     assert f"{run_name} is PROVISIONING" in done.stdout
@@ -183,6 +186,116 @@ def test_refused(stand_ins, launch, run_name, change, message):
     assert message in done.stderr
     assert "s3cret" not in done.stderr
     assert stand_ins.calls() == []
+
+
+@pytest.mark.parametrize("scopes", [None, "storage-rw,logging-write"])
+def test_service_account_of_a_bucket(stand_ins, launch, run_name, scopes):
+    stand_ins.rules([("describe", [NOT_FOUND, ACTIVE])])
+    more = ["--service_account=birdie@mine.iam.gserviceaccount.com"]
+    more += [f"--scopes={scopes}"] if scopes else []
+    done = launch("tpu_pod", *options(run_name, "train", *more), "--", *COMMAND)
+    assert done.returncode == 0
+    (create,) = (call for call in stand_ins.calls("gcloud") if call[4] == "create")
+    assert "--service-account=birdie@mine.iam.gserviceaccount.com" in create
+    assert f"--scopes={scopes or 'https://www.googleapis.com/auth/cloud-platform'}" in create
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "extras"),
+    [
+        (COMMAND, [], "tpu,gcs"),
+        ([*ON_A_SHARE, "--config.data.prepared=gs://bucket/pile"], ["--nfs=10.0.0.2:/share"], "tpu,gcs"),
+        (ON_A_SHARE, ["--nfs=10.0.0.2:/share"], "tpu"),
+        (["python", "-m", "birdie_jax.check_device"], [], "tpu"),
+    ],
+)
+def test_workers_get_the_extras_that_the_command_needs(
+    stand_ins, launch, run_name, *, command, more, extras
+):
+    stand_ins.rules([("describe", [NOT_FOUND, ACTIVE])])
+    assert launch("tpu_pod", *options(run_name, "train", *more), "--", *command).returncode == 0
+    scripts = " ".join(word for call in stand_ins.calls("gcloud") for word in call if "install" in word)
+    assert scripts.endswith(f"tpu_worker.sh install {extras}")
+
+
+def test_extras_are_all_there_where_the_command_is_not_known(stand_ins, launch, run_name):
+    stand_ins.rules([("describe", [ACTIVE])])
+    assert launch("tpu_pod", *options(run_name, "push")).returncode == 0
+    assert any(word.endswith("install tpu,gcs") for call in stand_ins.calls("gcloud") for word in call)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "more", "message"),
+    [
+        (
+            "runs/a",
+            [],
+            "--workdir: found 'runs/a', which the workers do not share; allowed: gs://BUCKET/..., or",
+        ),
+        (
+            "/home/me/run",
+            ["--nfs=server:/x"],
+            "--workdir: found '/home/me/run', which the workers do not share",
+        ),
+        (
+            "/mnt/birdies",
+            ["--nfs=server:/x"],
+            "--workdir: found '/mnt/birdies', which the workers do not share",
+        ),
+        (
+            "/mnt/birdie/a",
+            [],
+            "--nfs=SERVER:/FOLDER: not given, and '/mnt/birdie/a' needs it; allowed: gs://",
+        ),
+        (
+            "gs://b/a",
+            ["--nfs=server:/x"],
+            "--nfs=SERVER:/FOLDER: given, and nothing in the command is below",
+        ),
+        (
+            "s3://b/a",
+            [],
+            "--workdir: found 's3://b/a', to which orbax writes no checkpoints; allowed: gs://",
+        ),
+        ("gs:/b/a", [], "--workdir: found 'gs:/b/a'; allowed: gs://BUCKET/..., or a folder that all share"),
+        (
+            "az://b/a",
+            [],
+            "--workdir: found 'az://b/a'; allowed: gs://BUCKET/..., or a folder that all share",
+        ),
+        ("az://me:s3cret@b/a", [], "--workdir: found 'az://***@b/a'"),
+        ("", [], "--workdir: found '', which the workers do not share"),
+    ],
+)
+@pytest.mark.parametrize("separate", [False, True])
+def test_workdir_that_workers_cannot_share(
+    stand_ins, launch, run_name, *, workdir, more, message, separate
+):
+    command = [*TRAIN, "--workdir", workdir] if separate else [*TRAIN, f"--workdir={workdir}"]
+    done = launch("tpu_pod", *options(run_name, "train", *more), "--", *command)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, line.startswith(f"launch.tpu_pod: {message}")) == (1, True), line
+    assert stand_ins.calls() == [] and "s3cret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.data.prepared=/mnt/birdie/pile", "not given, and '/mnt/birdie/pile' needs it"),
+        ("--config.data.prepared=s3://b/pile", "'s3://b/pile': workers are not given the s3 extra"),
+    ],
+)
+def test_data_that_workers_cannot_reach(stand_ins, launch, run_name, argument, message):
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND, argument)
+    assert done.returncode == 1
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+    assert stand_ins.calls() == []
+
+
+def test_share_that_was_mounted_before_is_used(stand_ins, launch, run_name):
+    """By `push --nfs=...`; `run` need not repeat it."""
+    stand_ins.rules([("describe", [ACTIVE])])
+    assert launch("tpu_pod", *options(run_name, "run"), "--", *ON_A_SHARE).returncode == 0
 
 
 def test_no_command(stand_ins, launch, run_name):

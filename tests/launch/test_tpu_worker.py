@@ -113,15 +113,38 @@ def test_install_makes_an_environment_that_works(worker, tmp_path, monkeypatch, 
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     # As uv does, it refuses to make an environment over another one.
-    uv.write_text('#!/bin/sh\necho "$1" >>calls\n[ "$1" != venv ] || [ ! -e .venv ]\n')
+    uv.write_text(
+        '#!/bin/sh\necho "$1" >>calls\necho "$@" >>arguments\n[ "$1" != venv ] || [ ! -e .venv ]\n'
+    )
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
     monkeypatch.delenv("HOME")
-    done = worker("install")
+    assert worker("installed", "tpu").returncode != 0
+    done = worker("install", "tpu,gcs")
     assert (done.returncode, done.stderr) == (0, "")
-    assert worker("installed").returncode == 0
+    assert worker("installed", "tpu,gcs").returncode == 0
     calls = (tmp_path / "calls").read_text().split()
     assert calls == (["pip"] if left == "whole" else ["venv", "pip"])
+    assert (
+        (tmp_path / "arguments")
+        .read_text()
+        .endswith("--constraint=constraints.txt --editable=.[tpu,gcs]\n")
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "enough"),
+    [
+        *(("tpu", "tpu", True), ("tpu,gcs", "tpu,gcs", True), ("tpu,gcs", "tpu", True)),
+        *(("tpu", "tpu,gcs", False), ("", "tpu", False), (None, "tpu", False)),
+    ],
+)
+def test_installed_knows_the_extras(worker, tmp_path, there, wanted, enough):
+    """A command that reads a bucket may follow one that did not, on the same slices."""
+    (tmp_path / ".launch").mkdir()
+    if there is not None:
+        (tmp_path / ".launch/installed").write_text(f"{there}\n")
+    assert (worker("installed", wanted).returncode == 0) is enough
 
 
 def test_unknown_action(worker):

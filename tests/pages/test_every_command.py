@@ -242,7 +242,7 @@ ON_A_POD = (
         ((*TRAIN, "--config=configs/tiny.py", "--config.mesh.data=3"), "config.mesh: found data=3"),
         ((*TRAIN, "--config=configs/birdie_1_4b.py", "--config.batching.rows=520"), "rows: found 520"),
         (
-            (*ON_A_POD, *TRAIN, "--config=configs/birdie_1_4b.py:paper"),
+            (*ON_A_POD, *TRAIN[:3], "--workdir=gs://b/a", "--config=configs/birdie_1_4b.py:paper"),
             "a multiple of mesh.data * mesh.fsdp * train.accumulation_steps = 64 * 2 = 128",
         ),
     ],
@@ -256,3 +256,8 @@ def test_command_that_is_not_taken(arguments, message):
 def test_launcher_that_refuses_its_options(rest):
     with pytest.raises(SystemExit):
         check(["python", "-m", "launch.slurm", *rest], whole=True)
+
+
+def test_launcher_that_refuses_a_workdir():
+    with pytest.raises(SystemExit, match="--workdir: found 'runs/a', which the workers do not share"):
+        check([*ON_A_POD, *TRAIN, "--config=configs/birdie_1_4b.py"], whole=True)

@@ -12,6 +12,8 @@ import ml_collections
 import pytest
 import zstandard
 
+from birdie_jax.storage import exists, list_files, make_path, upload
+from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
 from tests.pages.verbs import parsed
 from tests.whole_runs import CONFIG, write_corpus
@@ -20,9 +22,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarni
 COMMANDS = [one for one in commands_of_repository() if one.whole and "..." not in one.arguments]
 
 
-def shown(verb: str) -> list[list[str]]:
-    """Return the options with which pages show a verb in a block, each once."""
+def shown(verb: str, *, in_bucket: bool = False) -> list[list[str]]:
+    """Return the options with which pages show a verb in a block, each once; on a disk or in a bucket."""
     found = [one.arguments[3:] for one in COMMANDS if one.arguments[1:3] == ("-m", f"birdie_jax.{verb}")]
+    found = [options for options in found if any("://" in one for one in options) == in_bucket]
     return [list(options) for options in dict.fromkeys(found)]
 
 
@@ -90,6 +93,27 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
             assert capsys.readouterr().out
     assert (sandbox / "runs/tiny/report.html").is_file()
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_commands_of_a_run_in_a_bucket(sandbox, monkeypatch, capsys, tmp_path):
+    """The same run, by URL."""
+    with run_gcs_server(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        run = sandbox / "runs/tiny"
+        for name in list_files(run):
+            upload(run / name, make_path(f"gs://{BUCKET}/runs/tiny") / name)
+        for verb, more in (("report", []), ("generate", ["--max_tokens=4"]), ("export", [])):
+            commands = [options for options in shown(verb, in_bucket=True) if "s3://" not in str(options)]
+            assert commands, f"no page shows {verb} in a bucket"
+            for options in commands:
+                in_bucket = [one.replace("gs://BUCKET", f"gs://{BUCKET}") for one in options]
+                with parsed(verb, [*in_bucket, *more], whole=True) as module:
+                    module.main([verb])
+                assert capsys.readouterr().out
+        for name in ("runs/tiny/report.html", "exports/tiny/model.safetensors"):
+            assert exists(make_path(f"gs://{BUCKET}/{name}")), name
 
 
 @pytest.mark.slow

@@ -1,0 +1,96 @@
+"""Where a command keeps its run and reads its data: in buckets, or in a folder that all workers share."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from launch.commands import LaunchError
+
+MOUNT = "/mnt/birdie"
+"""Where a shared file system is mounted on every worker."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_MAX_SHOWN = 200
+
+
+def uses_buckets(command: Sequence[str]) -> bool:
+    """Tell whether an argument of a command, or the value of its `--flag=value`, is the URL of a bucket."""
+    return any(value.startswith("gs://") for value in _values(command))
+
+
+def uses_mount(command: Sequence[str]) -> bool:
+    """Tell whether an argument of a command names something below the shared folder."""
+    return any(_is_below_mount(value) for value in _values(command))
+
+
+def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> None:
+    """Check that every worker can reach what a command that has a `--workdir` names.
+
+    Args:
+        command: the command of the run; one without `--workdir` is taken as it is.
+        shared_by: the launcher's option by which the workers share a folder, as messages show it.
+        shared: whether that option was given.
+
+    Raises:
+        LaunchError: the workdir is neither in a bucket nor in the shared folder, something in the shared
+            folder is named that is not shared, or there is one and nothing in it is named.
+    """
+    workdir = workdir_of(command)
+    if workdir is None:
+        return
+    check_workdir_url(workdir)
+    buckets = f"gs://BUCKET/..., or a folder below {MOUNT} with {shared_by}"
+    for value in _values(command):
+        if value.startswith("s3://"):
+            raise LaunchError(
+                f"{_shown(value)}: workers are not given the s3 extra; copy it to gs://BUCKET/..."
+            )
+    if not workdir.startswith("gs://") and not _is_below_mount(workdir):
+        raise LaunchError(
+            f"--workdir: found {_shown(workdir)}, which the workers do not share; allowed: {buckets}"
+        )
+    if uses_mount(command) and not shared:
+        below = next(value for value in _values(command) if _is_below_mount(value))
+        raise LaunchError(f"{shared_by}: not given, and {_shown(below)} needs it; allowed: {buckets}")
+    if shared and not uses_mount(command):
+        raise LaunchError(f"{shared_by}: given, and nothing in the command is below {MOUNT}; leave it out")
+
+
+def check_workdir_url(workdir: str) -> None:
+    """Check the scheme of a workdir that is a URL.
+
+    Raises:
+        LaunchError: checkpoints cannot be written there.
+    """
+    if workdir.startswith("gs://") or (found := _URL.match(workdir)) is None:
+        return
+    reason = ", to which orbax writes no checkpoints" if found.group(1) == "s3" else ""
+    raise LaunchError(
+        f"--workdir: found {_shown(workdir)}{reason}; allowed: gs://BUCKET/..., or a folder that all share"
+    )
+
+
+def workdir_of(command: Sequence[str]) -> str | None:
+    """Return the value of a command's last `--workdir`, or None if it has none."""
+    found = None
+    for index, argument in enumerate(command):
+        name, equals, value = argument.partition("=")
+        if name in ("--workdir", "-workdir"):
+            following = command[index + 1] if index + 1 < len(command) else ""
+            found = value if equals else following
+    return found
+
+
+def _values(command: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments, of `--flag=value` the value."""
+    for argument in command:
+        yield argument.partition("=")[2] if argument.startswith("-") and "=" in argument else argument
+
+
+def _is_below_mount(value: str) -> bool:
+    return value == MOUNT or value.startswith(f"{MOUNT}/")
+
+
+def _shown(value: str) -> str:
+    # What stands before an @ may be a password.
+    value = re.sub(r"(:/+)[^/@]*@", r"\1***@", value)
+    return repr(value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}...")

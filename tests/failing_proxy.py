@@ -1,0 +1,362 @@
+"""A proxy in front of a server of HTTP that fails as it is told to, and knows every request it was sent."""
+
+import contextlib
+import http.client
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade"}
+)
+_MAX_HEAD = 65536
+
+
+class Request(NamedTuple):
+    """A request that was sent to the proxy.
+
+    Attributes:
+        method: "GET", "POST" and so on.
+        path: path and query, as they were sent.
+        object_name: the name of the object, or the prefix of the listing, that the request is about; "" if
+            it is about a whole bucket or none.
+        status: what was answered, or 0 where nothing was.
+    """
+
+    method: str
+    path: str
+    object_name: str
+    status: int
+
+
+class _Fault:
+    """What to do to some requests."""
+
+    def __init__(self, kind: str, value: float, method: str, path: str, times: int | None):
+        self.kind, self.value, self.method, self.times = kind, value, method, times
+        self.pattern = re.compile(path)
+
+    def takes(self, method: str, path: str) -> bool:
+        return (
+            self.times != 0
+            and self.method in ("*", method)
+            and (self.pattern.search(path) or self.pattern.search(unquote(path))) is not None
+        )
+
+
+class FailingProxy:
+    """A running proxy; what it is told holds from the next request on, until `heal`.
+
+    Every fault takes `method` ("*": any), `path` (a regular expression that is searched for in path and
+    query, quoted or not) and `times` (None: for ever). Of several faults that fit, the first told is used.
+
+    Attributes:
+        host: host and port of the proxy.
+    """
+
+    def __init__(self, upstream: str | None = None):
+        """Listen on a free port of loopback.
+
+        Args:
+            upstream: host and port of the server; may be set later, as the server is to know the proxy.
+        """
+        self.upstream = upstream
+        # Bound and never listening: nobody else gets the port while connections are refused.
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self._port = self._holder.getsockname()[1]
+        self.host = f"127.0.0.1:{self._port}"
+        self._faults: list[_Fault] = []
+        self._requests: list[Request] = []
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._released = threading.Event()
+        self._server: _Server | None = None
+        self._listen()
+
+    def answer(self, status: int, method: str = "*", path: str = "", times: int | None = None) -> None:
+        """Answer with a status of failure, and do not forward the request."""
+        self._add(_Fault("answer", status, method, path, times))
+
+    def delay(self, seconds: float, method: str = "*", path: str = "", times: int | None = None) -> None:
+        """Forward a request so much later."""
+        self._add(_Fault("delay", seconds, method, path, times))
+
+    def reset_request(self, method: str = "*", path: str = "", times: int | None = None) -> None:
+        """Reset the connection in the middle of the request, of which the server sees nothing."""
+        self._add(_Fault("reset_request", 0, method, path, times))
+
+    def reset_answer(self, method: str = "*", path: str = "", times: int | None = None) -> None:
+        """Reset the connection in the middle of the answer: the server has done what it was asked for."""
+        self._add(_Fault("reset_answer", 0, method, path, times))
+
+    def hang(self, method: str = "*", path: str = "", times: int | None = None) -> None:
+        """Take a request, and never answer it."""
+        self._add(_Fault("hang", 0, method, path, times))
+
+    def heal(self) -> None:
+        """Forward everything from now on."""
+        with self._lock:
+            self._faults.clear()
+        self._release()
+        if self._server is None:
+            self._listen()
+
+    def refuse(self) -> None:
+        """Refuse connections, and reset those there are, until `heal`."""
+        if self._server is None:
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._server = None
+        self._release()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            _reset(connection)
+        # Their threads end them.
+        deadline = time.monotonic() + 2
+        while self._connections and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        """Refuse connections while the body runs."""
+        self.refuse()
+        try:
+            yield
+        finally:
+            self.heal()
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request so far, in the order in which they were answered."""
+        with self._lock:
+            return list(self._requests)
+
+    def requests_outside(self, *prefixes: str) -> list[Request]:
+        """Return the requests about objects whose names begin with none of `prefixes`.
+
+        Questions about a bucket itself, which name no object, are left out; a listing of a whole bucket is
+        not: it names every object.
+        """
+        return [
+            each
+            for each in self.requests
+            if (each.object_name or _is_listing(each))
+            and not any(f"{each.object_name}/".startswith(prefix) for prefix in prefixes)
+        ]
+
+    def close(self) -> None:
+        """Stop."""
+        self.heal()
+        self.refuse()
+        self._holder.close()
+
+    def _listen(self) -> None:
+        self._server = _Server(("127.0.0.1", self._port), self)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def _release(self) -> None:
+        """Let the requests go on that are kept waiting."""
+        with self._lock:
+            self._released.set()
+            self._released = threading.Event()
+
+    def _add(self, fault: _Fault) -> None:
+        with self._lock:
+            self._faults.append(fault)
+
+    def _take_fault(self, method: str, path: str) -> tuple[_Fault | None, threading.Event]:
+        with self._lock:
+            for fault in self._faults:
+                if fault.takes(method, path):
+                    if fault.times is not None:
+                        fault.times -= 1
+                    return fault, self._released
+            return None, self._released
+
+    def _record(self, method: str, path: str, body: bytes, status: int) -> None:
+        with self._lock:
+            self._requests.append(Request(method, path, _object_name(path, body), status))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], proxy: FailingProxy):
+        self.proxy = proxy
+        super().__init__(address, _Handler)
+
+    def shutdown_request(self, request) -> None:
+        """Close a connection without the orderly end that would come before a reset."""
+        self.close_request(request)
+
+    def handle_error(self, request, client_address) -> None:
+        """Say nothing: connections break all the time here."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self.server.proxy._lock:
+            self.server.proxy._connections.add(self.connection)
+
+    def finish(self) -> None:
+        with self.server.proxy._lock:
+            self.server.proxy._connections.discard(self.connection)
+        super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def __getattr__(self, name: str):
+        if name.startswith("do_"):
+            return self._handle
+        raise AttributeError(name)
+
+    def _handle(self) -> None:
+        proxy = self.server.proxy
+        fault, released = proxy._take_fault(self.command, self.path)
+        kind = fault.kind if fault else ""
+        if kind == "reset_request":
+            self._read_body(half=True)
+            proxy._record(self.command, self.path, b"", 0)
+            self._reset()
+            return
+        body = self._read_body()
+        if kind == "hang":
+            proxy._record(self.command, self.path, body, 0)
+            released.wait()
+            self._reset()
+            return
+        if fault and kind == "answer":
+            status = int(fault.value)
+            proxy._record(self.command, self.path, body, status)
+            contents = b'{"error": {"code": %d, "message": "the proxy was told to fail"}}' % status
+            self._send(status, [("Content-Type", "application/json")], contents)
+            return
+        if fault and kind == "delay":
+            released.wait(fault.value)
+        status, headers, contents = self._forward(body)
+        proxy._record(self.command, self.path, body, status)
+        self._send(status, headers, contents, half=kind == "reset_answer")
+
+    def _read_body(self, *, half: bool = False) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            parts = []
+            while size := int(self.rfile.readline(_MAX_HEAD).split(b";")[0], 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline(_MAX_HEAD)
+                if half:
+                    break
+            else:
+                self.rfile.readline(_MAX_HEAD)
+            return b"".join(parts)
+        size = int(self.headers.get("Content-Length", 0))
+        return self.rfile.read(size // 2 if half else size)
+
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        assert self.server.proxy.upstream, "the proxy was not told its server"
+        connection = http.client.HTTPConnection(self.server.proxy.upstream, timeout=60)
+        try:
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                # The server knows itself by the proxy's name.
+                if name.lower() not in _HOP_BY_HOP and name.lower() != "expect":
+                    connection.putheader(name, value)
+            if body or self.command in ("POST", "PUT", "PATCH"):
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body or None)
+            answer = connection.getresponse()
+            contents = answer.read()
+            headers = [
+                (name, value) for name, value in answer.getheaders() if name.lower() not in _HOP_BY_HOP
+            ]
+            if self.command == "HEAD":
+                headers.append(("Content-Length", answer.getheader("Content-Length", "0")))
+            return answer.status, headers, contents
+        finally:
+            connection.close()
+
+    def _send(
+        self, status: int, headers: list[tuple[str, str]], contents: bytes, *, half: bool = False
+    ) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        if self.command != "HEAD" and status not in (204, 304):
+            self.send_header("Content-Length", str(len(contents)))
+        if half and not contents:
+            self._reset()
+            return
+        self.end_headers()
+        self.wfile.write(contents[: len(contents) // 2] if half else contents)
+        self.wfile.flush()
+        if half:
+            # What was written arrives, unless the reset overtakes it.
+            time.sleep(0.05)
+            self._reset()
+
+    def _reset(self) -> None:
+        self.close_connection = True
+        _reset(self.connection)
+
+
+def _reset(connection: socket.socket) -> None:
+    """Send a TCP reset instead of an orderly end."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):
+        # Closing alone does nothing while a file of the handler's is open on it.
+        connection.shutdown(socket.SHUT_RD)
+    with contextlib.suppress(OSError):
+        connection.close()
+
+
+def _object_name(path: str, body: bytes) -> str:
+    """Return what a request of Cloud Storage's JSON or XML interface is about."""
+    parts = urlsplit(path)
+    query = parse_qs(parts.query, keep_blank_values=True)
+    if found := re.match(r"(?:/download)?/storage/v1/b/[^/]+/o/([^/]+)", parts.path):
+        return unquote(found.group(1))
+    if re.match(r"(/upload)?/(resumable/)?(upload/)?storage/v1/b/", parts.path) or "upload" in parts.path:
+        for field in ("name", "prefix"):
+            if field in query:
+                return query[field][0]
+        # An upload in several parts names its object in the first of them.
+        found = re.search(rb'"name":\s*"((?:[^"\\]|\\.)*)"', body[:_MAX_HEAD])
+        return found.group(1).decode("unicode_escape") if found else ""
+    if parts.path.startswith("/storage/") or parts.path == "/":
+        return query.get("prefix", [""])[0]
+    # The XML interface: /bucket/object.
+    return unquote(parts.path.lstrip("/").partition("/")[2]) or query.get("prefix", [""])[0]
+
+
+def _is_listing(request: Request) -> bool:
+    path = urlsplit(request.path).path
+    return request.method == "GET" and path.rstrip("/").endswith("/o")
+
+
+@contextlib.contextmanager
+def run_failing_proxy() -> Iterator[FailingProxy]:
+    """Start a proxy, and stop it. Tell it its server by `upstream`, and the server the proxy's host."""
+    proxy = FailingProxy()
+    try:
+        yield proxy
+    finally:
+        proxy.close()

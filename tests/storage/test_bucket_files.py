@@ -1,0 +1,308 @@
+"""Files in a bucket of a real server: whole, created once, listed as they are, whatever fails."""
+
+import json
+import secrets
+import threading
+from urllib.parse import quote
+
+import pytest
+
+from birdie_jax.storage import (
+    StoreError,
+    create_whole,
+    download,
+    exists,
+    is_remote,
+    list_files,
+    list_names,
+    make_path,
+    move_folder,
+    object_store,
+    open_bytes,
+    read_bytes,
+    remove,
+    upload,
+    write_json,
+    write_whole,
+)
+from tests.gcs_server import BUCKET
+
+# gcsfs makes so many, with pauses of up to 2, 3, 5, 9 and 17 seconds.
+TRIES = 6
+PAUSES = 36
+OPERATIONS = {
+    "read": read_bytes,
+    "written": lambda path: write_whole(path, b"x"),
+    "created": lambda path: create_whole(path, b"x"),
+    "looked for": exists,
+    "listed": list_names,
+    "listed with sizes": list_files,
+    "removed": remove,
+}
+each_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+FAULTS = {
+    "500": lambda proxy, times=None: proxy.answer(500, times=times),
+    "502": lambda proxy, times=None: proxy.answer(502, times=times),
+    "503": lambda proxy, times=None: proxy.answer(503, times=times),
+    "504": lambda proxy, times=None: proxy.answer(504, times=times),
+    "429": lambda proxy, times=None: proxy.answer(429, times=times),
+    "reset request": lambda proxy, times=None: proxy.reset_request(times=times),
+    "reset answer": lambda proxy, times=None: proxy.reset_answer(times=times),
+    "silence": lambda proxy, times=None: proxy.hang(times=times),
+}
+each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+
+
+def of_another_process(bucket, method: str, name: str, body: str | None = None) -> int:
+    """Do something to an object past this process's libraries."""
+    path = str(bucket.root / name).partition("://")[2].partition("/")[2]
+    if method == "POST":
+        address = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(path, safe='')}"
+    else:
+        address = f"/storage/v1/b/{BUCKET}/o/{quote(path, safe='')}"
+    return bucket.server.request(method, address, body)[0]
+
+
+def test_written_whole_and_replaced(bucket):
+    path = bucket.root / "a/b.json"
+    for contents in (b"old and long", b"new", b"", bytes(range(256)) * 4000):
+        write_whole(path, contents)
+        assert read_bytes(path) == contents
+    write_json(path, {"a": [1, 2.5]})
+    assert json.loads(read_bytes(path)) == {"a": [1, 2.5]}
+    assert list_names(bucket.root / "a") == ["b.json"]
+
+
+def test_what_was_there_stays_when_a_write_fails(bucket, hasty):
+    path = bucket.root / "a"
+    write_whole(path, b"old")
+    bucket.proxy.answer(503, method="POST")
+    with pytest.raises(StoreError):
+        write_whole(path, b"new")
+    assert read_bytes(path) == b"old"
+
+
+def test_of_several_that_create_one_succeeds(bucket):
+    path, won, start = bucket.root / "claim", [], threading.Barrier(8)
+
+    def create(number: int) -> None:
+        start.wait()
+        if create_whole(path, b"%d" % number):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [b"%d" % number for number in won] == [read_bytes(path)]
+    assert not create_whole(path, read_bytes(path)), "not even the same contents"
+
+
+@pytest.mark.parametrize("fault", [FAULTS["reset answer"], FAULTS["reset request"], FAULTS["503"]])
+def test_creating_is_known_also_when_the_answer_was_lost(bucket, hasty, fault):
+    """The request is repeated then, and finds what it has created itself."""
+    fault(bucket.proxy, times=1)
+    assert create_whole(bucket.root / "claim", b"mine")
+    fault(bucket.proxy, times=1)
+    assert not create_whole(bucket.root / "claim", b"mine")
+
+
+def test_listings_see_what_another_process_does(bucket):
+    assert (list_names(bucket.root), list_files(bucket.root), exists(bucket.root)) == ([], {}, False)
+    of_another_process(bucket, "POST", "a/x", "xyz")
+    assert (list_names(bucket.root), list_files(bucket.root)) == (["a"], {"a/x": 3})
+    assert exists(bucket.root) and exists(bucket.root / "a") and exists(bucket.root / "a/x")
+    assert (bucket.root / "a/x").exists() and [p.name for p in bucket.root.iterdir()] == ["a"]
+    of_another_process(bucket, "POST", "a/x", "longer")
+    of_another_process(bucket, "POST", "b", "")
+    assert (list_names(bucket.root), list_files(bucket.root)) == (["a", "b"], {"a/x": 6, "b": 0})
+    assert read_bytes(bucket.root / "a/x") == b"longer"
+    of_another_process(bucket, "DELETE", "a/x")
+    assert (list_names(bucket.root), list_files(bucket.root)) == (["b"], {"b": 0})
+    assert not exists(bucket.root / "a/x") and not exists(bucket.root / "a")
+    assert not (bucket.root / "a").exists()
+
+
+def test_only_what_is_below_a_folder_is_listed(bucket):
+    for name in ("a", "a/x", "a/y/z", "ab", "a.b/x"):
+        write_whole(bucket.root / name, b"1")
+    # An object by the name of the folder, as some tools make.
+    of_another_process(bucket, "POST", "a/", "")
+    assert list_names(bucket.root / "a") == ["x", "y"]
+    assert {name: size for name, size in list_files(bucket.root / "a").items() if size} == {
+        "x": 1,
+        "y/z": 1,
+    }
+    assert list_names(bucket.root / "ab") == [] == list_names(bucket.root / "none")
+
+
+def test_long_listings_are_whole(bucket):
+    """They come in pages."""
+    names = [f"{number:04}" for number in range(1003)]
+    for name in names:
+        of_another_process(bucket, "POST", f"many/{name}", "x")
+    assert list_names(bucket.root / "many") == names
+    assert list(list_files(bucket.root / "many")) == names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a b", "a#b", "a#123", "a?b", "a%20b", "a%", "\u00e9\u8a9e", "a\nb", "a*b", "a[b]", "a+b&c=d"),
+        *("{0}", "x{y", "'q\"", "a\\b", "#", "...", "~", "a:b", "$HOME", "x" * 200),
+    ],
+)
+def test_names_of_any_characters(bucket, name):
+    path = bucket.root / "folder" / name
+    assert create_whole(path, b"first") and not create_whole(path, b"second")
+    write_whole(path, name.encode())
+    assert (read_bytes(path), exists(path)) == (name.encode(), True)
+    assert list_names(bucket.root / "folder") == [name]
+    assert list_files(bucket.root) == {f"folder/{name}": len(name.encode())}
+    remove(path)
+    assert list_names(bucket.root / "folder") == [] and not exists(path)
+    with pytest.raises(FileNotFoundError):
+        read_bytes(path)
+
+
+def test_removed_or_not_there(bucket):
+    write_whole(bucket.root / "a", b"1")
+    remove(bucket.root / "a")
+    remove(bucket.root / "a")
+    assert not exists(bucket.root / "a")
+    with pytest.raises(FileNotFoundError, match=r"/a'$"):
+        read_bytes(bucket.root / "a")
+
+
+@pytest.mark.parametrize("operation", [OPERATIONS["written"], OPERATIONS["created"]])
+def test_bucket_that_is_not_there_is_named(bucket, operation):
+    path = make_path(f"gs://no-such-bucket-{secrets.token_hex(4)}/a")
+    with pytest.raises(
+        StoreError, match=r"cannot be written: there is no bucket no-such-bucket-.*: 'gs://"
+    ):
+        operation(path)
+    with pytest.raises(FileNotFoundError):
+        read_bytes(path)
+    assert (exists(path), list_names(path), list_files(path)) == (False, [], {})
+
+
+@each_operation
+@each_fault
+def test_failure_that_passes_is_not_noticed(bucket, hasty, operation, fault):
+    write_whole(bucket.root / "a", b"x")
+    expected = operation(bucket.root / "a") if operation is not remove else None
+    fault(bucket.proxy, times=TRIES - 1)
+    assert operation(bucket.root / "a") == expected
+    assert hasty
+
+
+@each_operation
+@each_fault
+def test_failure_for_ever_is_one_error_in_time(bucket, hasty, operation, fault):
+    fault(bucket.proxy)
+    with pytest.raises(StoreError) as raised:
+        operation(bucket.root / "a")
+    (line,) = str(raised.value).splitlines()
+    assert str(bucket.root / "a") in line and "cannot be " in line
+    assert not isinstance(raised.value, FileNotFoundError | FileExistsError)
+    # One that is silent costs most. The whole stays below the patience of the watch of a run.
+    # An object and a folder are asked for at the same time, and the first to give up decides.
+    at_once = 2 if operation is exists else 1
+    assert TRIES - 1 <= len(hasty) <= (TRIES - 1) * at_once
+    assert sum(hasty) <= PAUSES * at_once
+    assert TRIES * object_store.REQUEST_SECONDS + PAUSES < 150
+
+
+@each_operation
+def test_outage(bucket, hasty, operation):
+    with bucket.proxy.outage(), pytest.raises(StoreError, match="Cannot connect to host"):
+        operation(bucket.root / "a")
+    operation(bucket.root) if operation in (list_names, list_files, exists) else write_whole(
+        bucket.root / "a", b"x"
+    )
+
+
+@each_operation
+@pytest.mark.parametrize("status", [401, 403])
+def test_no_permission_is_told_at_once(bucket, hasty, operation, status):
+    write_whole(bucket.root / "a", b"x")
+    bucket.proxy.answer(status)
+    with pytest.raises(StoreError, match="the proxy was told to fail") as raised:
+        operation(bucket.root / "a")
+    assert hasty == []
+    assert str(bucket.root / "a") in str(raised.value)
+    assert ("no permission" in str(raised.value)) == (status == 403)
+
+
+def test_slow_answers_are_waited_for(bucket):
+    bucket.proxy.delay(0.3)
+    write_whole(bucket.root / "a", b"x")
+    assert read_bytes(bucket.root / "a") == b"x"
+
+
+def test_nothing_else_is_asked_for(bucket):
+    """Neither the bucket's kind nor its other objects: rights may end at the folder."""
+    before = len(bucket.proxy.requests)
+    for operation in OPERATIONS.values():
+        operation(bucket.root / "folder") if operation is not read_bytes else None
+    asked = bucket.proxy.requests[before:]
+    outside = [each for each in bucket.proxy.requests_outside(f"{bucket.root.name}/") if each in asked]
+    assert len(asked) >= len(OPERATIONS) - 1 and outside == []
+    assert all("/o" in each.path for each in asked), "questions about the bucket need a right of their own"
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+def test_files_are_copied_there_and_back(bucket, tmp_path, hasty, size):
+    contents = secrets.token_bytes(size)
+    (tmp_path / "here").write_bytes(contents)
+    bucket.proxy.reset_answer(times=2)
+    upload(tmp_path / "here", bucket.root / "a b#?")
+    assert list_files(bucket.root) == {"a b#?": size}
+    bucket.proxy.reset_answer(times=2)
+    download(bucket.root / "a b#?", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == contents
+    with open_bytes(bucket.root / "a b#?") as file:
+        assert file.read(2) + file.read() == contents
+
+
+def test_file_that_cannot_be_copied_is_named(bucket, tmp_path, hasty):
+    (tmp_path / "here").write_bytes(b"x")
+    bucket.proxy.answer(403)
+    with pytest.raises(StoreError, match=r"written: no permission: .*gs://"):
+        upload(tmp_path / "here", bucket.root / "a")
+    with pytest.raises(StoreError, match=r"read: no permission: .*gs://"):
+        download(bucket.root / "a", tmp_path / "back")
+    bucket.proxy.heal()
+    with pytest.raises(FileNotFoundError):
+        download(bucket.root / "none", tmp_path / "back")
+    with pytest.raises(FileNotFoundError), open_bytes(bucket.root / "none") as file:
+        file.read()
+
+
+def test_folder_that_is_moved_loses_its_mark_first_and_gets_it_last(bucket):
+    source, target = bucket.root / "step", bucket.root / "damaged/step"
+    for name in ("b", "mark", "c/d"):
+        write_whole(source / name, name.encode())
+    before = len(bucket.proxy.requests)
+    move_folder(source, target, mark="mark")
+    assert list_files(source) == {}
+    found = {name: read_bytes(target / name) for name in list_files(target)}
+    assert found == {"b": b"b", "mark": b"mark", "c/d": b"c/d"}
+    moved = [
+        (each.method, each.object_name.rpartition("step/")[2])
+        for each in bucket.proxy.requests[before:]
+        if each.method in {"POST", "DELETE"}
+    ]
+    assert moved.index(("DELETE", "mark")) == min(
+        moved.index(("DELETE", name)) for name in ("b", "mark", "c/d")
+    )
+    assert moved.index(("POST", "mark")) == max(
+        moved.index(("POST", name)) for name in ("b", "mark", "c/d")
+    )
+
+
+def test_urls_are_no_local_folders(bucket, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_whole(make_path(f"{bucket.root}/a"), b"x")
+    assert is_remote(bucket.root / "a") and list(tmp_path.iterdir()) == []
