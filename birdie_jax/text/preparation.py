@@ -18,6 +18,7 @@ from pathlib import Path
 
 from birdie_jax.storage import PARTIAL_SUFFIX
 from birdie_jax.storage.messages import shown
+from birdie_jax.text.array_record_file import check_utf8
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -42,7 +43,7 @@ from birdie_jax.text.source_record import (
 )
 from birdie_jax.text.sources import Source, check_source, open_source
 from birdie_jax.text.token_record import choose_dtype
-from birdie_jax.text.token_shards import check_size, check_utf8, load_tokenizer
+from birdie_jax.text.token_shards import check_sizes, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
@@ -228,8 +229,7 @@ def resume_manifest(
         )
     check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
-    for shard in finished.values():
-        check_size(directory / shard.name, shard.bytes)
+    check_sizes(directory, tuple(finished.values()))
     for file in directory.iterdir():
         if _SHARD_FILE.fullmatch(file.name) and file.name not in finished:
             file.unlink()
