@@ -6,7 +6,7 @@ from pathlib import Path
 import gcsfs
 import pytest
 
-from birdie_jax.storage import write_whole
+from birdie_jax.storage.object_store import file_system
 from birdie_jax.text import Tokenizer, train_tokenizer
 from tests.gcs_server import BUCKET, GcsServer, run_gcs_server
 from tests.unprivileged import make_unprivileged_folder
@@ -75,7 +75,7 @@ def upload(gcs: GcsServer) -> Callable[[Path, str], str]:
         url = f"gs://{BUCKET}/{name}"
         for file in sorted(folder.rglob("*")):
             if file.is_file():
-                write_whole(f"{url}/{file.relative_to(folder)}", file.read_bytes())
+                file_system(url).put_file(str(file), f"{url}/{file.relative_to(folder)}")
         return url
 
     return put
