@@ -183,14 +183,17 @@ class Manifest:
                 }
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
+    def to_json(self) -> bytes:
+        """Return the contents of its file."""
+        return (json.dumps(to_plain(self), indent=1) + "\n").encode()
+
     def save(self, directory: Location) -> None:
         """Replace `directory/manifest.json`, in one step.
 
         Raises:
             DataError: the disk refuses; the manifest of before is kept.
         """
-        contents = (json.dumps(to_plain(self), indent=1) + "\n").encode()
-        save_file(directory / MANIFEST_NAME, contents)
+        save_file(directory / MANIFEST_NAME, self.to_json())
 
 
 def load_manifest(directory: Location) -> Manifest:
