@@ -21,8 +21,8 @@ _INPUT = flags.DEFINE_string(
     "input",
     "stdlib",
     "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
-    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files; or any of these in a bucket, by URL "
-    "(gs://...).",
+    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files; or any of these "
+    "in a bucket, by URL (gs://...).",
 )
 _OUTPUT = define_path(
     "output",
