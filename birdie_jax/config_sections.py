@@ -16,6 +16,7 @@ from birdie_jax.config_types import (
     Decay,
     Depth,
     Epsilon,
+    Gibibytes,
     LearningRate,
     Lookahead,
     MeshSize,
@@ -52,9 +53,12 @@ class DataConfig:
     """Where text comes from, and how it becomes token shards.
 
     Attributes:
-        source: "stdlib" (the Python standard library), a file, a folder or a glob of documents.
+        source: "stdlib" (the Python standard library), a file, a folder or a glob of documents; this one
+            and the next three may be URLs, gs://... or s3://...
         prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
         cache_dir: where sources are prepared; empty = ~/.cache/birdie_jax/data.
+        mirror_gib: GiB that copies of a bucket's shards may have in this machine's cache folder; text that
+            does not fit is read from the bucket record by record, which gs:// can and s3:// cannot.
         tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
         vocab_size: pieces of a tokenizer that is trained.
         text_field: field of .jsonl and .parquet records that holds the text.
@@ -65,6 +69,7 @@ class DataConfig:
     source: Text = "stdlib"
     prepared: Text = ""
     cache_dir: Text = ""
+    mirror_gib: Gibibytes = 64
     tokenizer: Text = ""
     vocab_size: VocabularySize = 32_000
     text_field: RequiredName = "text"

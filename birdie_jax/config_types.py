@@ -41,6 +41,9 @@ Workers = Annotated[int, Bounds(at_least=0, at_most=2**12)]
 Parts = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 BatchesOfArm = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 
+# A quarter of an exabyte on one machine.
+Gibibytes = Annotated[int, Bounds(at_least=0, at_most=2**28)]
+
 # All of one decision happens between two train steps.
 CriticUpdates = Annotated[int, Bounds(at_least=0, at_most=10**6)]
 Candidates = Annotated[int, Bounds(at_least=1, at_most=2**20)]

@@ -33,6 +33,7 @@ from birdie_jax.planning import (
     plan_as_text,
     plan_run,
 )
+from birdie_jax.storage import is_remote
 from birdie_jax.storage.messages import shown
 from birdie_jax.text import DataError, Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
@@ -85,10 +86,10 @@ def run(config: Config) -> None:
 def embedding_rows(config: Config) -> int:
     """Return the number of rows of the embedding table, by the tokenizer where it exists already."""
     data = config.data
-    if data.prepared and Path(data.prepared).is_dir():
+    if data.prepared and (is_remote(data.prepared) or Path(data.prepared).is_dir()):
         return load_tokenizer(data.prepared).vocab_size
     if data.tokenizer:
-        return Tokenizer(Path(data.tokenizer)).vocab_size
+        return Tokenizer(data.tokenizer).vocab_size
     return padded_vocab_size(data.vocab_size)
 
 

@@ -2,6 +2,7 @@
 
     python -m birdie_jax.prepare_data --input=stdlib --output=data/stdlib
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32768
+    python -m birdie_jax.prepare_data --input='gs://texts/pile/**/*.jsonl.zst' --output=gs://texts/prepared
 
 Stopped at any instant and started again with the same command, it goes on from the last finished shard.
 Exit status: 0 when the folder is complete, 1 when the data or the disk stood in the way, 2 for a bad
@@ -20,10 +21,17 @@ _INPUT = flags.DEFINE_string(
     "input",
     "stdlib",
     "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
-    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files.",
+    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files; or any of these "
+    "in a bucket, by URL (gs://...).",
 )
-_OUTPUT = define_path("output", "Folder for the tokenizer, the shards and the manifest.", required=True)
-_TOKENIZER = flags.DEFINE_string("tokenizer", "", "SentencePiece .model to use as it is; empty: train one.")
+_OUTPUT = define_path(
+    "output",
+    "Folder, or URL of one in a bucket, for the tokenizer, the shards and the manifest.",
+    required=True,
+)
+_TOKENIZER = flags.DEFINE_string(
+    "tokenizer", "", "SentencePiece .model (also by URL) to use as it is; empty: train one."
+)
 _TOKENIZER_TYPE = flags.DEFINE_enum(
     "tokenizer_type", "unigram", ["unigram", "bpe"], "Kind of tokenizer to train."
 )

@@ -7,7 +7,6 @@ process is started with the same command; birdie_jax/engine/processes.py tells h
 import os
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import jax
 from absl import flags, logging
@@ -37,6 +36,7 @@ from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
+from birdie_jax.text.locations import Location, absolute, locate
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
 
@@ -141,17 +141,21 @@ def _prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tup
     tokenizer = load_tokenizer(folder)
     sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
     text = TrainingText(
-        train=TokenShards(folder, "train", tokenizer_sha256=sha256),
-        validation=TokenShards(folder, "validation", tokenizer_sha256=tokenizer.sha256),
+        train=TokenShards(folder, "train", tokenizer_sha256=sha256, mirror_gib=config.data.mirror_gib),
+        validation=TokenShards(
+            folder, "validation", tokenizer_sha256=tokenizer.sha256, mirror_gib=config.data.mirror_gib
+        ),
         vocab_size=tokenizer.vocab_size,
     )
     check_same_text(text.train, text.validation, processes)
+    if text.train.not_mirrored:
+        logging.warning("%s is read record by record: %s", folder, text.train.not_mirrored)
     if processes.first:
         workdir.keep_text(text.train.manifest.sha256, str(absolute(make_path(folder))))
     return text, tokenizer
 
 
-def _text_folder(config: Config, wait: bool = False) -> str | Path:
+def _text_folder(config: Config, wait: bool = False) -> str | Location:
     """Return the folder with the prepared text, after preparing it if it is not there."""
     data = config.data
     if data.prepared:
@@ -163,7 +167,7 @@ def _text_folder(config: Config, wait: bool = False) -> str | Path:
         "record_tokens": data.record_tokens,
         "validation_fraction": data.validation_fraction,
     }
-    root = Path(data.cache_dir) if data.cache_dir else cache_folder() / "data"
+    root = locate(data.cache_dir) if data.cache_dir else cache_folder() / "data"
     folder = cached_folder(root, data.source, **settings)
     return prepare(data.source, folder, wait=wait, **settings)
 

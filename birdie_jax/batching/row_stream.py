@@ -1,5 +1,6 @@
 """One endless stream of packed rows: a pure function of (seed, row, mixture history)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from birdie_jax.text import DataError, TokenRecord, TokenShards
 
 _SHUFFLE_ROUNDS = 4
 _NOTHING = -1
+# Of text in a bucket, enough records are requested ahead for this many rows; no more records than that.
+_ROWS_AHEAD = 2
+_MAX_RECORDS_AHEAD = 32
 # An example may be cut to the room left in a row, but not below this share of the text that it asked for,
 # and only where no more than this share of the buffer is free.
 _MIN_TEXT_SHARE = 0.25
@@ -111,6 +115,10 @@ class RowStream:
         self._buffer: list[BufferedExample] = []
         # What a restored state had buffered, until a mixture is there to draw it under.
         self._undrawn: list[tuple[int, RecordCursor]] = []
+        # Of text in a bucket: the records requested, from the first that may be read again on.
+        self._requests: dict[int, Callable[[], TokenRecord]] = {}
+        tokens_a_record = max(1, text.num_tokens // len(text)) if text.is_remote else 1
+        self._records_ahead = min(_MAX_RECORDS_AHEAD, 1 + _ROWS_AHEAD * settings.length // tokens_a_record)
         if state is None:
             state = initial_stream_state(settings.lookahead)
         self._next_index = int(state[0])
@@ -118,6 +126,10 @@ class RowStream:
         for index, record, offset in state[3:].reshape(-1, 3).tolist():
             if index != _NOTHING:
                 self._undrawn.append((index, RecordCursor(record, offset)))
+        if text.is_remote:
+            # Other rows' streams are made, and request what they begin with, before this one waits for it.
+            for record in {self._cursor.record, *(cursor.record for _, cursor in self._undrawn)}:
+                self._request(record)
 
     def state(self) -> Int64[np.ndarray, " state"]:
         """Return what a checkpoint saves of the stream (see `initial_stream_state`)."""
@@ -228,13 +240,33 @@ class RowStream:
 
     def _read(self, number: int) -> TokenRecord:
         if number != self._record_number:
-            settings, size = self._settings, len(self._text)
-            epoch, place = divmod(number * settings.rows + self._row, size)
-            seed = int(np.random.SeedSequence((settings.seed, epoch)).generate_state(1)[0])
-            shuffled = index_shuffle(place, size - 1, seed, _SHUFFLE_ROUNDS)
-            self._record = self._text[shuffled]
+            if self._text.is_remote:
+                self._request_around(number)
+            requested = self._requests.get(number)
+            self._record = requested() if requested else self._text[self._place(number)]
             self._record_number = number
         return self._record
+
+    def _place(self, number: int) -> int:
+        """Return the number within the text of the record that the row goes through as its `number`-th."""
+        settings, size = self._settings, len(self._text)
+        epoch, place = divmod(number * settings.rows + self._row, size)
+        seed = int(np.random.SeedSequence((settings.seed, epoch)).generate_state(1)[0])
+        return index_shuffle(place, size - 1, seed, _SHUFFLE_ROUNDS)
+
+    def _request_around(self, number: int) -> None:
+        """Request record `number` and the next ones; forget those that are never read again."""
+        for ahead in range(number, number + 1 + self._records_ahead):
+            self._request(ahead)
+        # A new mixture has what is buffered drawn again, and an example that was cut short is drawn again.
+        cursors = [self._cursor, *(cursor for _, cursor in self._buffered_indices())]
+        oldest = min(number, *(cursor.record for cursor in cursors))
+        for past in [record for record in self._requests if record < oldest]:
+            del self._requests[past]
+
+    def _request(self, number: int) -> None:
+        if number not in self._requests and (request := self._text.request(self._place(number))):
+            self._requests[number] = request
 
 
 def _cut_to_room(objective: Objective, count: int, room: int) -> int:

@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from pathlib import Path
 
+from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.sources import open_source
 from birdie_jax.text.tokenizer import Tokenizer
 
 
 def cached_folder(
-    root: Path, source: str, *, tokenizer_model: str, text_field: str, **settings: object
-) -> Path:
+    root: Location, source: str, *, tokenizer_model: str, text_field: str, **settings: object
+) -> Location:
     """Return the folder below `root` for this source and these settings.
 
     Runs that ask for the same share it. A source elsewhere, one whose files were written to, or another
@@ -29,5 +29,5 @@ def cached_folder(
         **settings,
     }
     digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
-    label = "".join(c if c.isalnum() else "_" for c in Path(source).name)[:40]
+    label = "".join(c if c.isalnum() else "_" for c in locate(source).name)[:40]
     return root / f"{label}-{digest}"

@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
-from pathlib import Path
 from typing import Protocol
 
 import zstandard
 
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location, reason
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 
@@ -183,7 +183,7 @@ class _Reader(io.RawIOBase):
 
 
 @contextmanager
-def decompressed(path: Path, file: BufferedReader) -> Iterator[BufferedIOBase]:
+def decompressed(path: Location, file: BufferedReader) -> Iterator[BufferedIOBase]:
     """Give the decompressed bytes of `file`, whose own `tell()` says how far it is.
 
     Whatever the suffix of `path` (`COMPRESSIONS`, or any other for a plain file), faults met while the file
@@ -203,4 +203,4 @@ def decompressed(path: Path, file: BufferedReader) -> Iterator[BufferedIOBase]:
     except (lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
         raise DataError(f"{path}: is not valid {path.suffix} data: {error}") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from error

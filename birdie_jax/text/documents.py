@@ -13,6 +13,7 @@ import pyarrow.parquet
 from birdie_jax.storage.messages import shown
 from birdie_jax.text.decompression import COMPRESSIONS, decompressed
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")
 JSON_LINES_SUFFIX = ".jsonl"
@@ -36,7 +37,7 @@ class Document(NamedTuple):
     """
 
     text: str
-    file: Path
+    file: Location
     number: int
 
 
@@ -52,10 +53,10 @@ class ReadDocument(NamedTuple):
     bytes_read: int
 
 
-Read = Callable[[BufferedReader, Path, str, int], Iterator[ReadDocument]]
+Read = Callable[[BufferedReader, Location, str, int], Iterator[ReadDocument]]
 
 
-def find_reader(path: Path) -> Read | None:
+def find_reader(path: Location) -> Read | None:
     """Return the function `read(file, path, text_field, start)` for the suffix, or None if there is none.
 
     `file` is the open file, and `start` is the number of the first document to give; those before it are
@@ -75,7 +76,7 @@ def supported_suffixes() -> str:
     return f"{lines} (each also with {', '.join(COMPRESSIONS)}), {PARQUET_SUFFIX}"
 
 
-def decode_utf8(contents: bytes, path: Path, place: str, offset: int = 0) -> str:
+def decode_utf8(contents: bytes, path: Location, place: str, offset: int = 0) -> str:
     """Return UTF-8 `contents` as text.
 
     Args:
@@ -96,7 +97,7 @@ def decode_utf8(contents: bytes, path: Path, place: str, offset: int = 0) -> str
         ) from error
 
 
-def _read_text(file: BufferedReader, path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+def _read_text(file: BufferedReader, path: Location, text_field: str, start: int) -> Iterator[ReadDocument]:
     """Give a text file as one document, or, if it is large, as parts that end at a line's end."""
     del text_field
     with decompressed(path, file) as contents:
@@ -130,7 +131,7 @@ def _strip_byte_order_mark(contents: bytes, offset: int) -> bytes:
 
 
 def _read_json_lines(
-    file: BufferedReader, path: Path, text_field: str, start: int
+    file: BufferedReader, path: Location, text_field: str, start: int
 ) -> Iterator[ReadDocument]:
     """Give the named field of each line's JSON object; a blank line is an empty document."""
     with decompressed(path, file) as contents:
@@ -150,7 +151,7 @@ def _read_json_lines(
             number += 1
 
 
-def _parse_json_text(line: bytes, path: Path, text_field: str, line_number: int, offset: int) -> str:
+def _parse_json_text(line: bytes, path: Location, text_field: str, line_number: int, offset: int) -> str:
     if not line.strip():
         return ""
     place = f"line {line_number}"
@@ -179,7 +180,7 @@ def _load_json(text: str) -> Any:
         return json.loads(text, parse_int=lambda _: 0)
 
 
-def _check_text(value: Any, path: Path, place: str) -> str:
+def _check_text(value: Any, path: Location, place: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{path}: {place} is a {type(value).__name__}; a string is expected")
     # JSON can escape half of a surrogate pair, which is no text and has no UTF-8.
@@ -194,9 +195,12 @@ def _check_text(value: Any, path: Path, place: str) -> str:
     return value
 
 
-def _read_parquet(file: BufferedReader, path: Path, text_field: str, start: int) -> Iterator[ReadDocument]:
+def _read_parquet(
+    file: BufferedReader, path: Location, text_field: str, start: int
+) -> Iterator[ReadDocument]:
     """Give the named column, row group by row group; groups wholly before `start` are not read."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(
@@ -232,7 +236,7 @@ def _read_parquet(file: BufferedReader, path: Path, text_field: str, start: int)
         raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
 
 
-def _parse_parquet_text(value: pyarrow.Scalar, path: Path, text_field: str, row: int) -> str:
+def _parse_parquet_text(value: pyarrow.Scalar, path: Location, text_field: str, row: int) -> str:
     place = f"row {row}: field {shown(text_field)}"
     try:
         return _check_text(value.as_py(), path, place)

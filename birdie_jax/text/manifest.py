@@ -7,11 +7,11 @@ is not on the disk, and a stopped preparation goes on from `cursor`.
 import hashlib
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from birdie_jax.storage import FILE_KEY, parse_typed, to_plain
+from birdie_jax.storage import FILE_KEY, parse_typed, read_bytes, to_plain
 from birdie_jax.storage.messages import shown
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.saving import save_file
 
 FORMAT_VERSION = 2
@@ -183,17 +183,20 @@ class Manifest:
                 }
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
-    def save(self, directory: Path) -> None:
+    def to_json(self) -> bytes:
+        """Return the contents of its file."""
+        return (json.dumps(to_plain(self), indent=1) + "\n").encode()
+
+    def save(self, directory: Location) -> None:
         """Replace `directory/manifest.json`, in one step.
 
         Raises:
             DataError: the disk refuses; the manifest of before is kept.
         """
-        contents = (json.dumps(to_plain(self), indent=1) + "\n").encode()
-        save_file(directory / MANIFEST_NAME, contents)
+        save_file(directory / MANIFEST_NAME, self.to_json())
 
 
-def load_manifest(directory: Path) -> Manifest:
+def load_manifest(directory: Location) -> Manifest:
     """Read `directory/manifest.json`.
 
     Raises:
@@ -202,13 +205,13 @@ def load_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        contents = json.loads(path.read_bytes())
+        contents = json.loads(read_bytes(path))
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: not found; make it with python -m birdie_jax.prepare_data --output={directory}"
         ) from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise DataError(f"{path}: is not JSON: {error}") from error
     version = contents.get("format_version") if isinstance(contents, dict) else None

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from birdie_jax.storage import PARTIAL_SUFFIX
+from birdie_jax.storage import PARTIAL_SUFFIX, exists, is_remote, list_names, remove
 from birdie_jax.storage.messages import shown
+from birdie_jax.text.array_record_file import check_utf8
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -31,6 +33,7 @@ from birdie_jax.text.manifest import (
     TokenizerIdentity,
     load_manifest,
 )
+from birdie_jax.text.manifest_guard import ManifestGuard
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.shard_pipeline import write_shards
@@ -42,7 +45,7 @@ from birdie_jax.text.source_record import (
 )
 from birdie_jax.text.sources import Source, check_source, open_source
 from birdie_jax.text.token_record import choose_dtype
-from birdie_jax.text.token_shards import check_size, check_utf8, load_tokenizer
+from birdie_jax.text.token_shards import check_sizes, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
@@ -64,7 +67,7 @@ _SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escap
 
 def prepare(
     source_spec: str,
-    output: str | Path,
+    output: str | Location,
     *,
     tokenizer_model: str = "",
     tokenizer_type: str = "unigram",
@@ -78,12 +81,12 @@ def prepare(
     seed: int = 0,
     progress: bool = True,
     wait: bool = False,
-) -> Path:
+) -> Location:
     """Make, or go on making, a folder of token shards; return the folder.
 
     Args:
         source_spec: see `open_source`.
-        output: the folder; made if need be.
+        output: the folder; made if need be. In a bucket, shards are written on this machine and uploaded.
         tokenizer_model: a SentencePiece model to use as it is; empty to train one on the source.
         tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`.
         vocab_size: the number of pieces to train.
@@ -96,7 +99,8 @@ def prepare(
         workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
         seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
-        wait: whether to wait for another process that is preparing the same folder, or to refuse.
+        wait: whether to wait for another process that is preparing the same folder, or to refuse. In a
+            bucket nothing waits: of two that write, one is refused when it replaces the manifest.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -116,7 +120,7 @@ def prepare(
     _check(
         "tokenizer_type", tokenizer_type, tokenizer_type in TOKENIZER_TYPES, " or ".join(TOKENIZER_TYPES)
     )
-    directory = Path(output)
+    directory = locate(output)
     check_utf8(directory)
     source = open_source(source_spec, text_field)
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
@@ -134,22 +138,31 @@ def prepare(
         seed=0 if given else seed,
     )
     with _lock_folder(directory, wait):
+        guard = ManifestGuard(directory)
         resumed = resume_manifest(directory, settings, source)
-        manifest, record = resumed or start_manifest(directory, settings, source)
+        manifest, record = resumed or start_manifest(directory, settings, source, guard)
         if manifest.complete:
             return directory
         with PreparationProgress(source.total_bytes, enabled=progress) as progress_shown:
             if manifest.tokenizer is None:
                 tokenizer = given or _train_tokenizer(source, settings, progress_shown)
+                guard.check()
                 tokenizer.save(directory / TOKENIZER_NAME)
                 identity = TokenizerIdentity(tokenizer.sha256, tokenizer.num_pieces, tokenizer.vocab_size)
                 manifest = replace(manifest, tokenizer=identity, dtype=choose_dtype(tokenizer.vocab_size))
-                manifest.save(directory)
+                guard.save(manifest)
             else:
                 tokenizer = load_tokenizer(directory)
             processes = _available_processors() if workers is None else workers
             write_shards(
-                source, directory, manifest, tokenizer, record, workers=processes, progress=progress_shown
+                source,
+                directory,
+                manifest,
+                tokenizer,
+                record,
+                guard=guard,
+                workers=processes,
+                progress=progress_shown,
             )
     return directory
 
@@ -172,8 +185,16 @@ def _check_counts(**counts: int) -> None:
 
 
 @contextmanager
-def _lock_folder(directory: Path, wait: bool) -> Iterator[None]:
-    """Make the folder, and hold it against another preparation; a killed process lets go of it."""
+def _lock_folder(directory: Location, wait: bool) -> Iterator[None]:
+    """Make the folder, and hold it against another preparation; a killed process lets go of it.
+
+    A bucket has neither folders nor locks: there the manifest is guarded instead.
+    """
+    if is_remote(directory):
+        with os_errors_as_data_errors(f"{directory}: the output folder cannot be used"):
+            yield
+        return
+    directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
@@ -193,7 +214,7 @@ def _lock_folder(directory: Path, wait: bool) -> Iterator[None]:
 
 
 def resume_manifest(
-    directory: Path, settings: PreparationSettings, source: Source
+    directory: Location, settings: PreparationSettings, source: Source
 ) -> tuple[Manifest, SourceRecord] | None:
     """Return what an earlier start with the same settings has left, its unfinished files removed.
 
@@ -204,7 +225,7 @@ def resume_manifest(
             setting or the file.
     """
     path = directory / MANIFEST_NAME
-    if not path.exists():
+    if not exists(path):
         return None
     manifest = load_manifest(directory)
     if manifest.tokenizer is None:
@@ -228,20 +249,21 @@ def resume_manifest(
         )
     check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
-    for shard in finished.values():
-        check_size(directory / shard.name, shard.bytes)
-    for file in directory.iterdir():
-        if _SHARD_FILE.fullmatch(file.name) and file.name not in finished:
-            file.unlink()
+    check_sizes(directory, tuple(finished.values()))
+    # In a bucket they may be another process's, whose manifest will name them; the same bytes replace them.
+    for name in [] if is_remote(directory) else list_names(directory):
+        if _SHARD_FILE.fullmatch(name) and name not in finished:
+            remove(directory / name)
     return manifest, record
 
 
 def start_manifest(
-    directory: Path, settings: PreparationSettings, source: Source
+    directory: Location, settings: PreparationSettings, source: Source, guard: ManifestGuard
 ) -> tuple[Manifest, SourceRecord]:
     """Return the state of a new preparation, saved, after checking that the source fills both splits."""
-    if not (directory / MANIFEST_NAME).exists():
-        for file in sorted(directory.iterdir()):
+    if not exists(directory / MANIFEST_NAME):
+        for name in list_names(directory):
+            file = directory / name
             is_given = file.name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
             if (file.name == TOKENIZER_NAME and not is_given) or _SHARD_FILE.fullmatch(file.name):
                 raise DataError(
@@ -261,7 +283,7 @@ def start_manifest(
         source_sha256=hash_contents(()),
         cursor=SourceCursor(0, 0),
     )
-    manifest.save(directory)
+    guard.save(manifest)
     record = SourceRecord(directory)
     record.save(0)
     return manifest, record

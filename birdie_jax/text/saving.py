@@ -1,16 +1,16 @@
-"""Files of a prepared folder: the operating system's errors become `DataError`s that name the file."""
+"""Files of a prepared folder: the system's or the store's errors become `DataError`s that name the file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from birdie_jax.storage import write_whole
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location, reason
 
 
 @contextmanager
 def os_errors_as_data_errors(what: str, then: str = "") -> Iterator[None]:
-    """Raise the operating system's errors as `DataError`: `what`, the system's own words, and `then`.
+    """Raise errors of the system or a store as `DataError`: `what`, its own words, and `then`.
 
     Raises:
         DataError: the `with` block raised an OSError.
@@ -18,10 +18,10 @@ def os_errors_as_data_errors(what: str, then: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{what}: {error.strerror or error}{then}") from error
+        raise DataError(f"{what}: {reason(error)}{then}") from error
 
 
-def save_file(path: Path, contents: bytes) -> None:
+def save_file(path: Location, contents: bytes) -> None:
     """Write a small file, whole or not at all.
 
     Raises:

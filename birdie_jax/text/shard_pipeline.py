@@ -1,14 +1,20 @@
 """The middle of a preparation: read blocks, have them tokenized, write and commit shards in order."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from birdie_jax.storage import PARTIAL_SUFFIX
+from birdie_jax.storage import PARTIAL_SUFFIX, is_remote
+from birdie_jax.storage.object_store import file_system, store_errors
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, SourceCursor
+from birdie_jax.text.manifest_guard import ManifestGuard
 from birdie_jax.text.progress import PreparationProgress
+from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
 from birdie_jax.text.source_record import SourceRecord
 from birdie_jax.text.sources import DocumentStream, Source
@@ -17,6 +23,8 @@ from birdie_jax.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 19
 _BLOCK_DOCUMENTS = 1024
+# A request has a time limit of seconds, whatever it carries.
+_UPLOAD_BYTES = 16 << 20
 
 
 class _ReaderState(NamedTuple):
@@ -35,11 +43,12 @@ class _ReaderState(NamedTuple):
 
 def write_shards(
     source: Source,
-    directory: Path,
+    directory: Location,
     manifest: Manifest,
     tokenizer: Tokenizer,
     record: SourceRecord,
     *,
+    guard: ManifestGuard,
     workers: int,
     progress: PreparationProgress,
 ) -> Manifest:
@@ -59,7 +68,7 @@ def write_shards(
     )
     documents = source.documents(manifest.cursor.file, manifest.cursor.document, record.files)
     documents.empty_documents = manifest.empty_documents
-    output = _ShardOutput(directory, manifest, record)
+    output = _ShardOutput(directory, manifest, guard, record)
     progress.start_stage("token shards", manifest.source_bytes, output.tokens)
     # Closed at once on an error, so that no worker outlives this call.
     results = tokenize_blocks(_group_into_blocks(documents), tokenization, workers)
@@ -108,12 +117,16 @@ class _ShardOutput:
         tokens: the number of tokens, in finished and open shards of both splits.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, record: SourceRecord):
+    def __init__(self, directory: Location, manifest: Manifest, guard: ManifestGuard, record: SourceRecord):
         self.documents = sum(manifest.documents(split) for split in SPLITS)
         self.tokens = sum(manifest.tokens(split) for split in SPLITS)
         self._record = record
         self._directory = directory
         self._manifest = manifest
+        self._guard = guard
+        # Shards for a bucket are written on this machine, and uploaded when they are whole.
+        self._staging = tempfile.TemporaryDirectory(prefix="shards-") if is_remote(directory) else None
+        self._local = Path(self._staging.name if self._staging else directory)
         self._writers: dict[str, ShardWriter] = {}
         self._without_tokens = 0
 
@@ -125,7 +138,7 @@ class _ShardOutput:
         writer = self._writers.get(document.split)
         if writer is None:
             number = len(self._manifest.shards(document.split))
-            writer = ShardWriter(self._directory / shard_name(document.split, number))
+            writer = ShardWriter(self._local / shard_name(document.split, number))
             self._writers[document.split] = writer
         for record in document.records:
             writer.add(record.payload, record.tokens, record.ends_document)
@@ -156,12 +169,15 @@ class _ShardOutput:
             if split in self._writers:
                 finished[split] += (self._writers[split].close(),)
                 del self._writers[split]
+                if self._staging:
+                    self._upload(finished[split][-1].name)
             if complete and not finished[split]:
                 raise DataError(
                     f"{self._directory / MANIFEST_NAME}: the tokenizer finds no token in any document "
                     f"of the {split} split; raise or lower validation_fraction, or give another tokenizer"
                 )
         cursor = reader_state.cursor
+        self._guard.check()
         self._manifest = replace(
             self._manifest,
             **finished,
@@ -171,16 +187,32 @@ class _ShardOutput:
             empty_documents=reader_state.empty_documents + self._without_tokens,
             source_bytes=reader_state.source_bytes,
         )
-        self._manifest.save(self._directory)
+        self._guard.save(self._manifest)
         return self._manifest
+
+    def _upload(self, name: str) -> None:
+        file, target = self._local / name, self._directory / name
+        with os_errors_as_data_errors(
+            f"{target}: cannot be written", "; finished shards are kept: run the same prepare_data again"
+        ):
+            with store_errors(target, "written"):
+                store, size = file_system(target), file.stat().st_size
+                store.put_file(str(file), os.fspath(target), chunksize=_UPLOAD_BYTES)
+                found = store.info(os.fspath(target))["size"]
+            if found != size:
+                raise OSError(f"has {found} bytes after {size} were uploaded")
+            file.unlink()
 
     def discard(self) -> None:
         """Remove the shards and the manifest that are not finished."""
         for writer in self._writers.values():
             writer.discard()
         self._writers.clear()
+        if self._staging:
+            self._staging.cleanup()
+            return
         # An interrupt can fall between the making of a file and the line that takes note of it.
         for split in SPLITS:
             name = shard_name(split, len(self._manifest.shards(split)))
-            (self._directory / (name + PARTIAL_SUFFIX)).unlink(missing_ok=True)
-        (self._directory / (MANIFEST_NAME + PARTIAL_SUFFIX)).unlink(missing_ok=True)
+            (self._local / (name + PARTIAL_SUFFIX)).unlink(missing_ok=True)
+        (self._local / (MANIFEST_NAME + PARTIAL_SUFFIX)).unlink(missing_ok=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from birdie_jax.storage import PARTIAL_SUFFIX, publish
+from birdie_jax.text.array_record_file import open_shard
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import Shard
 from birdie_jax.text.saving import os_errors_as_data_errors
-from birdie_jax.text.token_shards import open_shard
 
 # One record a group: a record is read without its neighbours. Stored as they are, token ids are read a
 # third faster than compressed ones. One writing thread: a full disk is reported at the record that met it.

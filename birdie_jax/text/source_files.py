@@ -9,8 +9,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
+from birdie_jax.storage import is_remote
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location
 from birdie_jax.text.regular_files import check_regular
+from birdie_jax.text.remote_files import ObjectState, open_unchanged_object
 
 
 class FileState(NamedTuple):
@@ -39,11 +42,11 @@ class SourceFile:
     """A file that was read: where, in which state, and with which contents.
 
     Attributes:
-        path: its absolute path, links resolved.
+        path: its absolute path, links resolved, or its URL.
         bytes: the number of its bytes, as stored.
-        modified_ns: the time of its last modification, in nanoseconds.
-        changed_ns: the time of the last change of its contents or attributes, in nanoseconds.
-        sha256: the SHA-256 of its contents, as stored.
+        modified_ns: the time of its last modification, in ns; 0 in a bucket.
+        changed_ns: the time of the last change of its contents or attributes, in ns; 0 in a bucket.
+        sha256: the SHA-256 of its contents, as stored; in a bucket, of their size and checksum there.
     """
 
     path: str
@@ -52,11 +55,13 @@ class SourceFile:
     changed_ns: int
     sha256: str
 
-    def is_at(self, path: Path, state: FileState) -> bool:
+    def is_at(self, path: Location, state: FileState | ObjectState) -> bool:
         """Tell whether the file that was read is there and untouched, by its state alone.
 
         Inode and device do not count: some network file systems number anew at each mount.
         """
+        if isinstance(state, ObjectState):
+            return (str(path), state.contents_sha256) == (self.path, self.sha256)
         found = (os.path.realpath(path), *state[:3])
         return found == (self.path, self.bytes, self.modified_ns, self.changed_ns)
 
@@ -75,13 +80,23 @@ def find_state(path: Path) -> FileState:
     return _state_of(status)
 
 
+def real_path(path: Location) -> str:
+    """Return an absolute path without links, or a URL."""
+    return str(path) if is_remote(path) else os.path.realpath(path)
+
+
 @contextmanager
-def open_unchanged(path: Path, expected: FileState) -> Iterator[BufferedReader]:
+def open_unchanged(path: Location, expected: FileState | ObjectState) -> Iterator[BufferedReader]:
     """Open a file that must be in the state `expected`, and still be in it at the end of the `with`.
 
     Raises:
         DataError: it cannot be read, or was written to, replaced, cut short or made longer.
     """
+    if isinstance(expected, ObjectState):
+        with open_unchanged_object(path, expected) as file:
+            yield file
+        return
+    path = Path(path)
     _check_unchanged(path, find_state(path), expected)
     try:
         with path.open("rb") as file:
@@ -97,8 +112,10 @@ def open_unchanged(path: Path, expected: FileState) -> Iterator[BufferedReader]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def hash_file(path: Path, file: BufferedReader, state: FileState) -> SourceFile:
-    """Return the entry of an open file; it is read whole and set back to its beginning."""
+def hash_file(path: Location, file: BufferedReader, state: FileState | ObjectState) -> SourceFile:
+    """Return the entry of an open file; a local one is read whole and set back to its beginning."""
+    if isinstance(state, ObjectState):
+        return SourceFile(str(path), state.size, 0, 0, sha256=state.contents_sha256)
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
     return SourceFile(os.path.realpath(path), *state[:3], sha256=digest)

@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from birdie_jax.storage import parse_typed, to_plain
+from birdie_jax.storage import is_remote, parse_typed, read_bytes, to_plain
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location
 from birdie_jax.text.saving import os_errors_as_data_errors, save_file
 from birdie_jax.text.source_files import SourceFile
 
@@ -27,7 +27,7 @@ class SourceRecord:
         files: the files read so far; the reader of the source appends to it.
     """
 
-    def __init__(self, directory: Path, files: Sequence[SourceFile] = ()):
+    def __init__(self, directory: Location, files: Sequence[SourceFile] = ()):
         self.files = list(files)
         self._path = directory / SOURCE_RECORD_NAME
         self._saved: int | None = None
@@ -38,8 +38,8 @@ class SourceRecord:
         Raises:
             DataError: the disk refuses.
         """
-        if self._saved is None:
-            # What a killed process wrote after its last manifest is replaced.
+        if self._saved is None or is_remote(self._path):
+            # What a killed process wrote after its last manifest is replaced; no object is appended to.
             save_file(self._path, _lines(self.files[:count]))
         else:
             what = f"{self._path}: cannot be written"
@@ -56,7 +56,7 @@ def hash_contents(files: Sequence[SourceFile]) -> str:
     return hashlib.sha256("".join(f"{file.sha256}\n" for file in files).encode()).hexdigest()
 
 
-def load_source_record(directory: Path, count: int) -> SourceRecord:
+def load_source_record(directory: Location, count: int) -> SourceRecord:
     """Return the record of the first `count` files.
 
     Raises:
@@ -64,7 +64,7 @@ def load_source_record(directory: Path, count: int) -> SourceRecord:
     """
     path = directory / SOURCE_RECORD_NAME
     with os_errors_as_data_errors(f"{path}: cannot be read"):
-        lines = path.read_bytes().splitlines()[:count]
+        lines = read_bytes(path).splitlines()[:count]
     if len(lines) < count:
         raise DataError(f"{path}: has {len(lines)} lines; {count} are expected; use another output folder")
     files = []

@@ -5,15 +5,25 @@ import json
 import os
 import stat
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from birdie_jax.storage import is_remote
 from birdie_jax.storage.messages import shown
 from birdie_jax.text.documents import Document, find_reader, supported_suffixes
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.file_discovery import find_below, find_matches, find_status, keep_first_of_each
+from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.regular_files import read_regular
-from birdie_jax.text.source_files import SourceFile, find_state, hash_file, open_unchanged
+from birdie_jax.text.remote_files import ObjectState, find_objects, is_glob
+from birdie_jax.text.source_files import (
+    FileState,
+    SourceFile,
+    find_state,
+    hash_file,
+    open_unchanged,
+    real_path,
+)
 
 STANDARD_LIBRARY = "stdlib"
 
@@ -29,13 +39,19 @@ class Source:
     Attributes:
         spec: the source as the user named it.
         text_field: the field of JSON lines and Parquet that has the text.
-        files: the files, sorted by path; each a regular one.
+        files: the files, sorted by path; each a regular one, or an object of a bucket.
         states: the state of each file when the source was opened; it is read in no other.
         sizes: bytes of each file, as stored.
     """
 
-    def __init__(self, spec: str, text_field: str, files: tuple[Path, ...]):
-        """Take note of the state of each file.
+    def __init__(
+        self,
+        spec: str,
+        text_field: str,
+        files: tuple[Location, ...],
+        states: tuple[ObjectState, ...] | None = None,
+    ):
+        """Take note of the state of each file; those of a bucket's objects are given.
 
         Raises:
             DataError: a file cannot be read, or is no regular file.
@@ -43,7 +59,9 @@ class Source:
         self.spec = spec
         self.text_field = text_field
         self.files = files
-        self.states = tuple(find_state(file) for file in files)
+        self.states: tuple[FileState | ObjectState, ...] = (
+            tuple(find_state(Path(file)) for file in files) if states is None else states
+        )
         self.sizes = tuple(state.size for state in self.states)
 
     @property
@@ -58,8 +76,7 @@ class Source:
         The contents are not read for it. Any change of a file, even of its permissions, changes it.
         """
         listing = [
-            [os.path.realpath(file), *state[:3]]
-            for file, state in zip(self.files, self.states, strict=True)
+            [real_path(file), *state[:3]] for file, state in zip(self.files, self.states, strict=True)
         ]
         return hashlib.sha256(json.dumps(listing).encode()).hexdigest()
 
@@ -136,7 +153,7 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     Args:
         spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
             supported files but hidden ones; or a glob, where `**` stands for any folders. Links to folders
-            are followed, and a file that several paths lead to is read once.
+            are followed, and a file that several paths lead to is read once. Or any of these by URL.
         text_field: the field of JSON lines and Parquet that holds the text.
 
     Raises:
@@ -147,6 +164,8 @@ def open_source(spec: str, text_field: str = "text") -> Source:
         raise DataError(f"the input is empty; a file, a folder, a glob or {STANDARD_LIBRARY!r} is expected")
     if not text_field:
         raise DataError("text_field is ''; allowed: the name of a field")
+    if is_remote(spec):
+        return _open_remote(spec, text_field)
     path = Path(spec)
     if spec == STANDARD_LIBRARY:
         files = _find_standard_library()
@@ -165,10 +184,28 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     else:
         files = [path]
     source = Source(spec, text_field, tuple(keep_first_of_each(files)))
-    for file in source.files:
+    _check_suffixes(source.files)
+    return source
+
+
+def _open_remote(spec: str, text_field: str) -> Source:
+    root = locate(spec)
+    found = find_objects(spec)
+    if root not in found and not is_glob(spec):
+        found = {file: state for file, state in found.items() if find_reader(file)}
+        if not found:
+            raise DataError(
+                f"{spec}: the folder holds no file of a supported suffix: {supported_suffixes()}"
+            )
+    source = Source(spec, text_field, tuple(found), tuple(found.values()))
+    _check_suffixes(source.files)
+    return source
+
+
+def _check_suffixes(files: Iterable[Location]) -> None:
+    for file in files:
         if find_reader(file) is None:
             raise DataError(f"{file}: has no supported suffix; supported: {supported_suffixes()}")
-    return source
 
 
 def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: bool) -> None:
@@ -197,7 +234,7 @@ def check_source(source: Source, read_files: Sequence[SourceFile], *, whole: boo
             with open_unchanged(file, state) as opened:
                 if hash_file(file, opened, state).sha256 == read_file.sha256:
                     continue
-        was = "" if read_file.path == os.path.realpath(file) else f", {read_file.path}"
+        was = "" if read_file.path == real_path(file) else f", {read_file.path}"
         raise DataError(
             f"{file}: has changed since this preparation read it, or is in the place of another file: "
             f"what it read had {read_file.bytes} bytes and the SHA-256 {read_file.sha256}{was}; {then}"

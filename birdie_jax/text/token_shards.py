@@ -1,33 +1,37 @@
 """Reading token shards: any record of a split by its number, from any thread or process."""
 
 import bisect
+import errno
 import itertools
 import operator
 import os
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from array_record.python.array_record_module import ArrayRecordReader
-
+from birdie_jax.storage import is_remote, list_files
 from birdie_jax.text.errors import DataError
-from birdie_jax.text.manifest import MANIFEST_NAME, TOKENIZER_NAME, load_manifest
+from birdie_jax.text.locations import Location, locate, reason
+from birdie_jax.text.manifest import MANIFEST_NAME, TOKENIZER_NAME, Shard, load_manifest
+from birdie_jax.text.remote_records import RemoteRecords, check_readable, read_record
+from birdie_jax.text.shard_readers import OpenReaders
 from birdie_jax.text.token_record import TokenRecord, decode_record
 from birdie_jax.text.tokenizer import Tokenizer
 
-_RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
-# An open reader holds a file descriptor, of which a process has about a thousand.
-_MAX_OPEN_FILES = 256
+DEFAULT_MIRROR_GIB = 64
 
 
 class TokenShards:
     """The records of one split of a prepared folder, as a sequence.
 
     Files are opened when first read. An instance may be pickled, inherited by a forked process, and read
-    from several threads at once.
+    from several threads at once. Of a folder in a bucket, records are best requested some time before they
+    are read.
 
     Attributes:
-        directory: the prepared folder.
+        directory: the prepared folder, on a disk or in a bucket.
+        is_remote: whether it is in a bucket.
+        not_mirrored: why the shards of a bucket are not copied to this machine; empty where they are.
         split: `train` or `validation`.
         manifest: what the folder holds.
         vocab_size: the padded vocabulary of the tokenizer that made the shards.
@@ -36,20 +40,31 @@ class TokenShards:
         max_record_tokens: the number of tokens in the longest record of the split.
     """
 
-    def __init__(self, directory: str | Path, split: str, *, tokenizer_sha256: str | None = None):
+    def __init__(
+        self,
+        directory: str | Location,
+        split: str,
+        *,
+        tokenizer_sha256: str | None = None,
+        mirror_gib: int = DEFAULT_MIRROR_GIB,
+    ):
         """Check the folder without reading its records.
 
         Args:
             directory: output of `prepare_data`.
             split: `train` or `validation`.
             tokenizer_sha256: `Tokenizer.sha256` of the tokenizer that the caller uses; None: not checked.
+            mirror_gib: the maximum size in GiB of all copies of buckets' shards in this machine's cache
+                folder; where text does not fit, each record is read from the bucket.
 
         Raises:
             DataError: the manifest is missing, incomplete or of another version, the split is empty, the
-                shards were made with another tokenizer, or a shard is missing or not of the recorded size.
+                shards were made with another tokenizer, or a shard is missing or not of the recorded
+                size; or the store gives no records in place and they do not fit this machine.
             ValueError: `split` is no split.
         """
-        self.directory = Path(directory)
+        self.directory = locate(directory)
+        self.is_remote = is_remote(self.directory)
         self.split = split
         self.manifest = load_manifest(self.directory)
         shards = self.manifest.shards(split)
@@ -67,15 +82,17 @@ class TokenShards:
             )
         if not shards:
             raise DataError(f"{path}: the {split} split has no shards")
-        for shard in shards:
-            check_size(self.directory / shard.name, shard.bytes)
+        check_sizes(self.directory, shards)
+        self.not_mirrored = ""
+        if self.is_remote:
+            self.not_mirrored = check_readable(self.directory, self.manifest, mirror_gib)
         self.vocab_size = self.manifest.tokenizer.vocab_size
         self.num_tokens = self.manifest.tokens(split)
         self.num_documents = self.manifest.documents(split)
         self.max_record_tokens = max(shard.max_record_tokens for shard in shards)
         self._shards = shards
         self._ends = list(itertools.accumulate(shard.records for shard in shards))
-        self._open = _OpenReaders()
+        self._open: OpenReaders | RemoteRecords | None = None
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -87,6 +104,49 @@ class TokenShards:
             IndexError: there is no such record.
             DataError: the record cannot be read; names the file and the record within it.
         """
+        shard, record = self._find(index)
+        payload: bytes
+        opened = self._opened()
+        if isinstance(opened, RemoteRecords):
+            payload = opened.read(shard, record)
+        else:
+            path = self.directory / self._shards[shard].name
+            payload = read_record(opened, shard, path, self._shards[shard].records, record)
+        return self._decode(payload, shard, record)
+
+    def request(self, index: SupportsIndex) -> Callable[[], TokenRecord] | None:
+        """Begin to read record `index`, where that takes long.
+
+        Returns:
+            The function that waits for the record and returns it, and raises what reading it raises; None
+            where the record is on a disk of this machine.
+
+        Raises:
+            IndexError: there is no such record.
+        """
+        opened = self._opened()
+        if not isinstance(opened, RemoteRecords):
+            return None
+        shard, record = self._find(index)
+        if opened.is_local(shard):
+            return None
+        wait = opened.request(shard, record)
+        return lambda: self._decode(wait(), shard, record)
+
+    def _opened(self) -> OpenReaders | RemoteRecords:
+        opened = self._open
+        # A forked process must not share its parent's readers, nor a lock held at the fork.
+        if opened is None or opened.process != os.getpid():
+            if self.is_remote:
+                mirrored = not self.not_mirrored
+                opened = RemoteRecords(self.directory, self.manifest, self._shards, mirrored)
+            else:
+                opened = OpenReaders()
+            self._open = opened
+        return opened
+
+    def _find(self, index: SupportsIndex) -> tuple[int, int]:
+        """Return the number of the shard of record `index`, and the record's number within it."""
         number = operator.index(index)
         if number < 0:
             number += len(self)
@@ -95,16 +155,13 @@ class TokenShards:
                 f"record {operator.index(index)} of {len(self)} in {self.directory} {self.split}"
             )
         shard = bisect.bisect_right(self._ends, number)
-        record = number - (self._ends[shard - 1] if shard else 0)
-        path = self.directory / self._shards[shard].name
-        readers = self._open
-        if readers.process != os.getpid():
-            # A forked process must not share its parent's readers, nor a lock held at the fork.
-            readers = self._open = _OpenReaders()
-        reader = readers.get(shard, path, self._shards[shard].records)
+        return shard, number - (self._ends[shard - 1] if shard else 0)
+
+    def _decode(self, payload: bytes, shard: int, record: int) -> TokenRecord:
         try:
-            return decode_record(reader.read([record])[0], self.manifest.dtype)
+            return decode_record(payload, self.manifest.dtype)
         except (RuntimeError, ValueError, IndexError) as error:
+            path = self.directory / self._shards[shard].name
             raise DataError(
                 f"{path}: record {record} is corrupt: {error}; prepare the data again"
             ) from error
@@ -114,96 +171,53 @@ class TokenShards:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open = _OpenReaders()
+        self._open = None
 
     def __repr__(self) -> str:
         return f"TokenShards({str(self.directory)!r}, {self.split!r})"
 
 
-class _OpenReaders:
-    """The readers that one process has open, by the shard's number."""
-
-    def __init__(self):
-        self.process = os.getpid()
-        self._readers: dict[int, ArrayRecordReader] = {}
-        self._lock = threading.Lock()
-
-    def get(self, shard: int, path: Path, records: int) -> ArrayRecordReader:
-        """Return the reader of `shard`, opened now if need be and checked to hold `records` records."""
-        reader = self._readers.get(shard)
-        if reader is not None:
-            return reader
-        with self._lock:
-            reader = self._readers.get(shard)
-            if reader is None:
-                reader = open_shard(path, records)
-                while len(self._readers) >= _MAX_OPEN_FILES:
-                    # Dropped, not closed: another thread may be reading; the last user's release closes it.
-                    self._readers.pop(next(iter(self._readers)))
-                self._readers[shard] = reader
-        return reader
-
-
-def open_shard(path: Path, records: int) -> ArrayRecordReader:
-    """Open a shard for random access and check that it has `records` records.
+def check_sizes(directory: Location, shards: tuple[Shard, ...]) -> None:
+    """Check that shards are there and have the sizes of their entries; in a bucket by one listing.
 
     Raises:
-        DataError: the file is missing, corrupt or cut short, or has another number of records.
+        DataError: one is missing, cannot be read, or has another size; names the file and both sizes.
     """
-    check_utf8(path)
-    try:
-        reader = ArrayRecordReader(str(path), _RANDOM_ACCESS)
-        found = reader.num_records()
-    except (RuntimeError, ValueError) as error:
-        raise DataError(
-            f"{path}: is not a readable ArrayRecord file: {error}; prepare the data again"
-        ) from error
-    if found != records:
-        raise DataError(
-            f"{path}: has {found} readable records; the manifest says {records}; prepare the data again"
-        )
-    return reader
+    sizes: dict[str, int] = {}
+    if is_remote(directory):
+        try:
+            sizes = list_files(directory)
+        except OSError as error:
+            raise DataError(f"{directory}: cannot be listed: {reason(error)}") from error
+    for shard in shards:
+        path = directory / shard.name
+        try:
+            if isinstance(path, Path):
+                found = path.stat().st_size
+            elif shard.name in sizes:
+                found = sizes[shard.name]
+            else:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        except OSError as error:
+            raise DataError(
+                f"{path}: the shard cannot be read: {error.strerror}; prepare the data again"
+            ) from error
+        if found != shard.bytes:
+            state = "truncated" if found < shard.bytes else "changed"
+            raise DataError(
+                f"{path}: is {state}: {found} bytes; the manifest says {shard.bytes}; "
+                "prepare the data again"
+            )
 
 
-def check_utf8(path: Path) -> None:
-    """Check that the bytes of a path are UTF-8: ArrayRecord takes no other.
-
-    Raises:
-        DataError: they are not.
-    """
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{path}: is not UTF-8; shards can be written and read under such alone") from error
-
-
-def check_size(path: Path, expected: int) -> None:
-    """Check that a shard is there and has `expected` bytes.
-
-    Raises:
-        DataError: it is missing, cannot be read, or has another size; names the file and both sizes.
-    """
-    try:
-        found = path.stat().st_size
-    except OSError as error:
-        raise DataError(
-            f"{path}: the shard cannot be read: {error.strerror}; prepare the data again"
-        ) from error
-    if found != expected:
-        state = "truncated" if found < expected else "changed"
-        raise DataError(
-            f"{path}: is {state}: {found} bytes; the manifest says {expected}; prepare the data again"
-        )
-
-
-def load_tokenizer(directory: str | Path) -> Tokenizer:
+def load_tokenizer(directory: str | Location) -> Tokenizer:
     """Return the tokenizer that made a prepared folder's shards.
 
     Raises:
         DataError: the manifest or the model is missing or unreadable, or the model is not the one that the
             manifest names; names both files and hashes.
     """
-    directory = Path(directory)
+    directory = locate(directory)
     identity = load_manifest(directory).tokenizer
     if identity is None:
         raise DataError(

@@ -11,6 +11,7 @@ from jaxtyping import Int, Integer
 
 from birdie_jax.storage import is_remote, read_bytes
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location, locate, reason
 from birdie_jax.text.regular_files import read_regular
 from birdie_jax.text.saving import save_file
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size, special_token_name
@@ -34,8 +35,8 @@ class Tokenizer:
         vocab_size: rows that an embedding table needs: `num_pieces` + 256, padded to a multiple of 128.
     """
 
-    def __init__(self, model: str | Path):
-        self._load(_read_model(model), str(model))
+    def __init__(self, model: str | Location):
+        self._load(_read_model(locate(model)), str(model))
 
     @classmethod
     def from_bytes(cls, model_bytes: bytes, name: str = "tokenizer model in memory") -> "Tokenizer":
@@ -132,20 +133,20 @@ class Tokenizer:
         # Annotated as a sequence in sentencepiece, which takes an array as it is.
         return self._processor.decode(cast(Sequence[int], (ids - NUM_SPECIAL_TOKENS).astype(np.int32)))
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Location) -> None:
         """Write the model to `path` in one step.
 
         Raises:
             DataError: the file cannot be written.
         """
-        save_file(Path(path), self.model_bytes)
+        save_file(locate(path), self.model_bytes)
 
 
-def _read_model(path: str | Path) -> bytes:
+def _read_model(path: Location) -> bytes:
     try:
         return read_bytes(path) if is_remote(path) else read_regular(Path(path))
     except OSError as error:
-        raise DataError(f"{path}: the tokenizer model cannot be read: {error.strerror}") from error
+        raise DataError(f"{path}: the tokenizer model cannot be read: {reason(error)}") from error
 
 
 def _space_mark_tokens(

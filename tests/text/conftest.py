@@ -3,9 +3,12 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gcsfs
 import pytest
 
+from birdie_jax.storage.object_store import file_system
 from birdie_jax.text import Tokenizer, train_tokenizer
+from tests.gcs_server import BUCKET, GcsServer, run_gcs_server
 from tests.unprivileged import make_unprivileged_folder
 
 _WORDS = ("the", "a", "if", "return", "self", "for", "in", "river", "seven", "and", "of", "to", "def")
@@ -51,3 +54,28 @@ def make_json_lines() -> Callable[[Path, list[str]], Path]:
 def unprivileged_folder() -> Iterator[Path]:
     with make_unprivileged_folder() as folder:
         yield folder
+
+
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """A server of the Cloud Storage protocol, found by the libraries of this process."""
+    with run_gcs_server(tmp_path_factory.mktemp("gcs")) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        yield server
+        gcsfs.GCSFileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def upload(gcs: GcsServer) -> Callable[[Path, str], str]:
+    """Return the function that puts a folder's files into the bucket, and returns their URL."""
+
+    def put(folder: Path, name: str) -> str:
+        url = f"gs://{BUCKET}/{name}"
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                file_system(url).put_file(str(file), f"{url}/{file.relative_to(folder)}")
+        return url
+
+    return put

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from birdie_jax.text import DataError, TokenShards, load_manifest, load_tokenizer, prepare, token_shards
+from birdie_jax.text import DataError, TokenShards, load_manifest, load_tokenizer, prepare, shard_readers
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_index_out_of_range(prepared, offset):
 
 
 def test_pickle_and_threads(prepared, monkeypatch):
-    monkeypatch.setattr(token_shards, "_MAX_OPEN_FILES", 1)  # so that readers are dropped while in use
+    monkeypatch.setattr(shard_readers, "MAX_OPEN_FILES", 1)  # so that readers are dropped while in use
     shards = TokenShards(prepared, "train")
     records = read_all(shards)
     copied = pickle.loads(pickle.dumps(shards))
@@ -103,7 +103,7 @@ def test_other_processes_read_for_themselves(prepared, method):
 
 
 def test_few_files_are_open_at_once(prepared, monkeypatch):
-    monkeypatch.setattr(token_shards, "_MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(shard_readers, "MAX_OPEN_FILES", 2)
     shards = TokenShards(prepared, "train")
     assert len(shards.manifest.train) > 3
     before = len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,162 @@
+"""Records of token shards in a bucket: read ahead by threads, from the bucket or from copies of its shards.
+
+From Cloud Storage records are read one by one where they are, and each shard that is touched is copied
+meanwhile, if the text fits (`shard_mirror.py`), and then read from its copy. ArrayRecord reads no other
+store: there a shard is copied before its first record is read.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from birdie_jax.text.array_record_file import open_shard
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location
+from birdie_jax.text.manifest import Manifest, Shard
+from birdie_jax.text.shard_mirror import ShardMirror, find_obstacle
+from birdie_jax.text.shard_readers import OpenReaders
+
+GIB = 1 << 30
+READ_SECONDS = 120.0
+"""How long to wait for a record of Cloud Storage: ArrayRecord itself would try for much longer."""
+
+_READING_THREADS = 32
+_COPYING_THREADS = 4
+
+Result = TypeVar("Result")
+
+
+def check_readable(directory: Location, manifest: Manifest, mirror_gib: int) -> str:
+    """Decide how the records of a text in a bucket are read.
+
+    Returns:
+        Why they are read from the bucket alone; nothing where its shards are copied to this machine.
+
+    Raises:
+        DataError: its shards have to be copied, and cannot be; says what to do.
+    """
+    obstacle = find_obstacle(manifest, mirror_gib * GIB)
+    if obstacle and not _is_read_in_place(directory):
+        raise DataError(
+            f"{directory}: such a store's records are read from copies on this machine: {obstacle}; "
+            "raise data.mirror_gib, make room in the cache folder (XDG_CACHE_HOME), or put the text "
+            "on a disk or gs://"
+        )
+    return obstacle
+
+
+class RemoteRecords:
+    """The records of some shards, as one process reads them; threads share it."""
+
+    def __init__(self, directory: Location, manifest: Manifest, shards: tuple[Shard, ...], mirrored: bool):
+        self.process = os.getpid()
+        self._directory = directory
+        self._shards = shards
+        self._mirror = ShardMirror(directory, manifest) if mirrored else None
+        self._in_place = OpenReaders() if _is_read_in_place(directory) else None
+        self._copies = OpenReaders()
+        self._readers = _DaemonThreads(_READING_THREADS)
+        self._copiers = _DaemonThreads(_COPYING_THREADS)
+        self._copying: dict[int, Future] = {}
+        self._lock = threading.Lock()
+
+    def is_local(self, shard: int) -> bool:
+        """Tell whether shard number `shard` is read from a copy on this machine's disk."""
+        return self._mirror is not None and self._mirror.find(self._shards[shard]) is not None
+
+    def request(self, shard: int, record: int) -> Callable[[], bytes]:
+        """Begin to read a record; return the function that waits for it and returns it.
+
+        The function raises DataError where the record cannot be read, or is not there in time.
+        """
+        future = self._readers.submit(lambda: self._read(shard, record))
+
+        def wait() -> bytes:
+            try:
+                return future.result(READ_SECONDS if self._in_place else None)
+            except TimeoutError as error:
+                raise DataError(
+                    f"{self._directory / self._shards[shard].name}: record {record} was not given within "
+                    f"{READ_SECONDS:.0f} s; the store is out of reach, or does not answer"
+                ) from error
+
+        return wait
+
+    def read(self, shard: int, record: int) -> bytes:
+        """Return a record of a shard.
+
+        Raises:
+            DataError: it cannot be read, or is not there in time.
+        """
+        if self.is_local(shard):
+            return self._read(shard, record)
+        return self.request(shard, record)()
+
+    def _read(self, shard: int, record: int) -> bytes:
+        entry = self._shards[shard]
+        path = self._mirror and self._mirror.find(entry)
+        if path is None and self._mirror is not None:
+            copying = self._copy(shard)
+            if self._in_place is None:
+                path = copying.result()
+        if path is not None:
+            return read_record(self._copies, shard, path, entry.records, record)
+        assert self._in_place is not None
+        return read_record(self._in_place, shard, self._directory / entry.name, entry.records, record)
+
+    def _copy(self, shard: int) -> Future:
+        """Have a shard copied, once; where that fails, what reads in place goes on doing so."""
+        with self._lock:
+            if shard not in self._copying:
+                mirror, entry = self._mirror, self._shards[shard]
+                assert mirror is not None
+                self._copying[shard] = self._copiers.submit(lambda: mirror.fetch(entry))
+            return self._copying[shard]
+
+
+def read_record(readers: OpenReaders, shard: int, path: Location, records: int, record: int) -> bytes:
+    """Return a record of shard number `shard`, which is at `path` and has `records` records.
+
+    Raises:
+        DataError: it cannot be read; names the file and the record.
+    """
+    reader = readers.get(shard, lambda: open_shard(path, records))
+    try:
+        return reader.read([record])[0]
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise DataError(f"{path}: record {record} is corrupt: {error}; prepare the data again") from error
+
+
+def _is_read_in_place(directory: Location) -> bool:
+    return os.fspath(directory).startswith("gs://")
+
+
+class _DaemonThreads:
+    """Threads that do what is submitted; the process can end while a store keeps them waiting."""
+
+    def __init__(self, count: int):
+        self._count = count
+        self._threads = 0
+        self._tasks: queue.SimpleQueue[tuple[Future, Callable[[], Any]]] = queue.SimpleQueue()
+
+    def submit(self, task: Callable[[], Result]) -> "Future[Result]":
+        """Return the future of what `task` returns or raises."""
+        future: Future[Result] = Future()
+        self._tasks.put((future, task))
+        if self._threads < self._count:
+            self._threads += 1
+            threading.Thread(target=_work, args=(self._tasks,), daemon=True).start()
+        return future
+
+
+def _work(tasks: "queue.SimpleQueue[tuple[Future, Callable[[], Any]]]") -> None:
+    while True:
+        future, task = tasks.get()
+        try:
+            future.set_result(task())
+        except BaseException as error:  # whoever waits gets it
+            future.set_exception(error)
+        del future, task

@@ -1,0 +1,169 @@
+"""Copies of a bucket's token shards on this machine's disk, for all its processes and for later runs.
+
+A text has a folder of its own, named by `Manifest.sha256`, so that what is there is never another text.
+A shard is copied whole, under another name until it is checked; a lock on that file lets one process at a
+time copy it. Folders of texts that no process reads are removed, the oldest first, where the bound is met.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from birdie_jax.storage import PARTIAL_SUFFIX, publish
+from birdie_jax.storage.cache_folder import cache_folder
+from birdie_jax.storage.object_store import file_system, store_errors
+from birdie_jax.text.array_record_file import open_shard
+from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import Location, reason
+from birdie_jax.text.manifest import SPLITS, Manifest, Shard
+
+# A request has a time limit of seconds, whatever it asks for.
+_PART_BYTES = 8 << 20
+_RECORDS_AT_ONCE = 256
+# Room that is left to others on the disk.
+_SPARE_BYTES = 1 << 30
+_IN_USE = "in_use"
+
+
+def find_obstacle(manifest: Manifest, max_bytes: int) -> str:
+    """Return why a text cannot be copied to this machine, or nothing if it can; make room for it.
+
+    Args:
+        manifest: the text.
+        max_bytes: the maximum size of all copies on this machine.
+    """
+    needed = sum(shard.bytes for split in SPLITS for shard in manifest.shards(split))
+    if needed > max_bytes:
+        return f"its {needed} bytes are more than the {max_bytes} that copies may have"
+    own = _folder(manifest)
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        _remove_unused(own, max_bytes - needed)
+        there = sum(file.stat().st_size for file in own.iterdir())
+        free = shutil.disk_usage(own).free
+    except OSError as error:
+        return f"{own} cannot be used: {reason(error)}"
+    if needed - there + _SPARE_BYTES > free:
+        return f"{own} has {free} bytes free, and {needed - there} would be added"
+    return ""
+
+
+class ShardMirror:
+    """The copies of one text, as one process uses them. Threads may share it."""
+
+    def __init__(self, directory: Location, manifest: Manifest):
+        """Hold the folder of the copies against removal, until this is collected or the process ends.
+
+        Raises:
+            DataError: the folder cannot be made.
+        """
+        self._directory = directory
+        self._folder = _folder(manifest)
+        try:
+            held = _hold(self._folder)
+        except OSError as error:
+            raise DataError(f"{self._folder}: cannot be made: {reason(error)}") from error
+        weakref.finalize(self, os.close, held)
+
+    def find(self, shard: Shard) -> Path | None:
+        """Return the copy of a shard, or None where there is none yet."""
+        path = self._folder / shard.name
+        return path if path.exists() else None
+
+    def fetch(self, shard: Shard) -> Path:
+        """Return the copy of a shard, made now if need be; wait where another process is making it.
+
+        Raises:
+            DataError: the shard cannot be read, or is not the one of the manifest, or the disk is full.
+        """
+        final = self._folder / shard.name
+        partial = final.with_name(final.name + PARTIAL_SUFFIX)
+        source = self._directory / shard.name
+        try:
+            while not final.exists():
+                # Not emptied here: another process may be writing it.
+                with partial.open("ab") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    if not _is_same_file(file.fileno(), partial):
+                        continue
+                    file.truncate(0)
+                    for part in _read_parts(source, shard):
+                        file.write(part)
+                    file.flush()
+                    _check_records(partial, source, shard)
+                    publish(partial, final)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(partial, 0)
+            raise DataError(f"{source}: cannot be copied to {final}: {reason(error)}") from error
+        return final
+
+
+def _folder(manifest: Manifest) -> Path:
+    return cache_folder() / "shards" / manifest.sha256[:32]
+
+
+def _read_parts(source: Location, shard: Shard) -> Iterator[bytes]:
+    for start in range(0, shard.bytes, _PART_BYTES):
+        end = min(start + _PART_BYTES, shard.bytes)
+        with store_errors(source, "read"):
+            part = file_system(source).cat_file(os.fspath(source), start=start, end=end)
+        if len(part) != end - start:
+            raise DataError(f"{source}: ends at byte {start + len(part)}; the manifest says {shard.bytes}")
+        yield part
+
+
+def _check_records(copy: Path, source: Location, shard: Shard) -> None:
+    try:
+        reader = open_shard(copy, shard.records)
+        digest = hashlib.sha256()
+        for start in range(0, shard.records, _RECORDS_AT_ONCE):
+            for record in reader.read(start, min(start + _RECORDS_AT_ONCE, shard.records)):
+                digest.update(record)
+        reader.close()
+    except (DataError, RuntimeError, ValueError, IndexError) as error:
+        raise DataError(f"{source}: is corrupt: {error}; prepare the data again") from error
+    if shard.sha256 and digest.hexdigest() != shard.sha256:
+        raise DataError(f"{source}: has other records than the manifest says; prepare the data again")
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _hold(folder: Path) -> int:
+    """Return a descriptor that keeps the folder from being removed while it is open."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / _IN_USE
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_same_file(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def _remove_unused(own: Path, max_bytes: int) -> None:
+    """Remove folders of other texts until they have at most `max_bytes`; those in use stay."""
+    others = [folder for folder in own.parent.iterdir() if folder != own and folder.is_dir()]
+    sizes = {folder: sum(file.stat().st_size for file in folder.iterdir()) for folder in others}
+    total = sum(sizes.values())
+    for folder in sorted(others, key=lambda folder: folder.stat().st_mtime):
+        if total <= max_bytes:
+            return
+        with (folder / _IN_USE).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            shutil.rmtree(folder)
+        total -= sizes[folder]

@@ -1,0 +1,278 @@
+"""Token shards in a bucket give what those on a disk give, read in place or from copies, or say why not."""
+
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from birdie_jax.batching.row_stream import RowSettings, RowStream
+from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.storage import read_bytes, remove, write_whole
+from birdie_jax.text import (
+    DataError,
+    Tokenizer,
+    TokenShards,
+    load_manifest,
+    load_tokenizer,
+    prepare,
+    remote_records,
+)
+from birdie_jax.text.locations import locate
+from tests.gcs_server import BUCKET, run_gcs_server
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, model_path):
+    folder = tmp_path_factory.mktemp("prepared")
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number in range(300):
+            file.write(json.dumps({"text": f"document {number} " + "the river " * (number % 40)}) + "\n")
+    return prepare(
+        str(folder / "corpus.jsonl"),
+        folder / "shards",
+        tokenizer_model=str(model_path),
+        validation_fraction=0.2,
+        record_tokens=32,
+        shard_tokens=3000,
+        workers=0,
+        progress=False,
+    )
+
+
+@pytest.fixture
+def url(prepared, upload, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return upload(prepared, tmp_path.name)
+
+
+def tokens(shards, indices):
+    return [shards[index].tokens.tolist() for index in indices]
+
+
+def copies(tmp_path):
+    return sorted(path.name for path in (tmp_path / "cache").rglob("*.arrayrecord"))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_manifest_and_tokenizer_by_url(prepared, url):
+    assert load_manifest(locate(url)) == load_manifest(prepared)
+    assert load_tokenizer(url).sha256 == Tokenizer(f"{url}/tokenizer.model").sha256
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_records_are_read_in_place_without_copies(prepared, url, split, tmp_path):
+    local, remote = TokenShards(prepared, split), TokenShards(url, split, mirror_gib=0)
+    assert remote.not_mirrored
+    order = np.random.default_rng(0).permutation(len(local))[:60]
+    assert tokens(remote, order) == tokens(local, order)
+    assert not copies(tmp_path)
+
+
+def test_each_shard_that_is_touched_is_copied_and_then_read_from_the_copy(prepared, url, gcs, tmp_path):
+    local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
+    assert remote.not_mirrored == ""
+    assert tokens(remote, [0]) == tokens(local, [0])
+    wait_until(lambda: copies(tmp_path) == ["train-00000.arrayrecord"])
+    assert tokens(remote, range(len(local))) == tokens(local, range(len(local)))
+    names = [shard.name for shard in local.manifest.train]
+    wait_until(lambda: copies(tmp_path) == names)
+    before = gcs.log.stat().st_size
+    assert tokens(remote, range(len(local))) == tokens(local, range(len(local)))
+    assert remote.request(3) is None
+    assert gcs.log.stat().st_size == before
+    for name in names:
+        copy = next((tmp_path / "cache").rglob(name))
+        assert copy.read_bytes() == (prepared / name).read_bytes()
+
+
+def test_shards_of_a_store_without_reading_in_place_are_copied_first(prepared, url, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
+    local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
+    order = [len(local) - 1, 0]
+    assert tokens(remote, order) == tokens(local, order)
+    assert copies(tmp_path) == [local.manifest.train[0].name, local.manifest.train[-1].name]
+    with pytest.raises(DataError, match=re.escape(url) + r": such a store.* raise data\.mirror_gib"):
+        TokenShards(url, "train", mirror_gib=0)
+
+
+def _read_in_process(shards, indices, connection):
+    connection.send(tokens(shards, indices))
+    connection.close()
+
+
+def test_processes_share_the_copies(prepared, url, tmp_path):
+    local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
+    indices = list(range(0, len(local), 3))
+    context = multiprocessing.get_context("spawn")
+    readers = []
+    for _ in range(2):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_read_in_process, args=(remote, indices, sender))
+        process.start()
+        readers.append((process, receiver))
+    for process, receiver in readers:
+        assert receiver.poll(60)
+        assert receiver.recv() == tokens(local, indices)
+        process.join(30)
+        assert process.exitcode == 0
+
+
+def test_a_copy_that_was_killed_half_way_is_made_anew(prepared, url, tmp_path):
+    local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
+    mirror = tmp_path / "cache" / "birdie_jax" / "shards" / local.manifest.sha256[:32]
+    (mirror / "train-00000.arrayrecord.partial").write_bytes(b"x" * 10_000_000)
+    tokens(remote, [0])
+    wait_until(lambda: copies(tmp_path))
+    copied = (mirror / "train-00000.arrayrecord").read_bytes()
+    assert copied == (prepared / "train-00000.arrayrecord").read_bytes()
+
+
+def test_copies_of_texts_that_nobody_reads_make_room(prepared, url, tmp_path):
+    root = tmp_path / "cache" / "birdie_jax" / "shards"
+    for name in ("unused", "used"):
+        (root / name).mkdir(parents=True)
+        with (root / name / "train-00000.arrayrecord").open("wb") as file:
+            file.truncate(1 << 30)
+    with (root / "used" / "in_use").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        TokenShards(url, "train", mirror_gib=1)
+    assert not (root / "unused").exists()
+    assert (root / "used").exists()
+
+
+def rows(text, state=None, count=6, mixture=(0.5, 0.5)):
+    """Return the tokens of some rows, and the stream's state after them."""
+    arms = (
+        Arm("causal", make_objective("causal_lm"), "causal"),
+        Arm("prefix", make_objective("prefix_lm"), "prefix"),
+    )
+    settings = RowSettings(seed=3, rows=2, length=128, spacing=1, lookahead=4)
+    stream = RowStream(text, arms, settings, 1, state)
+    made = []
+    for _ in range(count):
+        stream.set_mixture(np.array(mixture))
+        made += [
+            (example.arm, example.context.tolist(), example.target.tolist())
+            for example in stream.next_row()
+        ]
+    return made, stream.state()
+
+
+@pytest.mark.parametrize("mirror_gib", [0, 1])
+def test_rows_and_resumed_rows_are_those_of_a_disk(prepared, url, mirror_gib):
+    local, remote = TokenShards(prepared, "train"), TokenShards(url, "train", mirror_gib=mirror_gib)
+    first, state = rows(local)
+    found, remote_state = rows(remote)
+    assert found == first
+    np.testing.assert_array_equal(remote_state, state)
+    assert rows(remote, state, 30, (0.1, 0.9))[0] == rows(local, state, 30, (0.1, 0.9))[0]
+
+
+def test_next_records_are_requested_before_they_are_read(url, monkeypatch):
+    remote = TokenShards(url, "train", mirror_gib=0)
+    read_unasked = []
+    monkeypatch.setattr(TokenShards, "__getitem__", lambda self, index: read_unasked.append(index))
+    requested = []
+    request = TokenShards.request
+    monkeypatch.setattr(
+        TokenShards, "request", lambda self, index: requested.append(index) or request(self, index)
+    )
+    rows(remote)
+    assert not read_unasked
+    assert len(set(requested)) == len(requested)
+
+
+def refused(message, folder, **keywords):
+    with pytest.raises(DataError, match=message):
+        TokenShards(folder, "train", **keywords)
+
+
+def test_shards_are_checked_by_one_listing(url, gcs):
+    before = len(gcs.log.read_text().splitlines())
+    TokenShards(url, "train")
+    assert len(gcs.log.read_text().splitlines()) - before <= 3
+    shard = f"{url}/train-00001.arrayrecord"
+    contents = read_bytes(shard)
+    write_whole(shard, contents[:-1])
+    refused(re.escape(shard) + f": is truncated: {len(contents) - 1} bytes; the manifest says", url)
+    remove(shard)
+    refused(re.escape(shard) + ": the shard cannot be read: No such file or directory; prepare", url)
+
+
+@pytest.mark.parametrize("place", [f"gs://{BUCKET}/nothing/here", "gs://no-such-bucket/x"])
+def test_what_is_not_there_is_named(gcs, place):
+    refused(re.escape(f"{place}/manifest.json") + ": not found; make it with", place)
+    with pytest.raises(DataError, match=re.escape(place) + ": the tokenizer model cannot be read: No such"):
+        Tokenizer(place)
+
+
+@pytest.mark.parametrize("place", ["ftp://host/x", "gs://"])
+def test_urls_that_cannot_be_used_are_refused(place):
+    refused("found a URL that cannot be used; allowed: gs://BUCKET", place)
+
+
+def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, monkeypatch):
+    """Of the same size and number, as when another preparation wrote into the same folder."""
+    monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
+    path = f"{url}/manifest.json"
+    contents = json.loads(read_bytes(path))
+    contents["train"][0]["sha256"] = "0" * 64
+    write_whole(path, json.dumps(contents).encode())
+    with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has other records than the manifest"):
+        TokenShards(url, "train")[0]
+    shard = f"{url}/train-00000.arrayrecord"
+    write_whole(shard, os.urandom(len(read_bytes(shard))))
+    with pytest.raises(DataError, match=r"train-00000\.arrayrecord: is corrupt: "):
+        TokenShards(url, "train")[0]
+
+
+_OUTAGE = """
+import sys
+from birdie_jax.text import DataError, TokenShards, remote_records
+remote_records.READ_SECONDS = 2.0
+text = TokenShards(sys.argv[1], "train", mirror_gib=0)
+text[0]
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    text[len(text) - 1]
+except DataError as error:
+    print(error, flush=True)
+"""
+
+
+def test_an_outage_ends_in_an_error_that_names_the_shard(prepared, tmp_path):
+    with run_gcs_server(tmp_path) as server:
+        environment = os.environ | server.environment
+        put = "import sys; from birdie_jax.storage import write_whole; from pathlib import Path\n"
+        put += (
+            "for f in Path(sys.argv[1]).iterdir(): write_whole(f'gs://bucket/x/{f.name}', f.read_bytes())"
+        )
+        subprocess.run([sys.executable, "-c", put, prepared], env=environment, check=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _OUTAGE, "gs://bucket/x"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    last = load_manifest(Path(prepared)).train[-1].name
+    message = process.communicate("\n", timeout=60)[0]
+    assert re.match(re.escape(f"gs://bucket/x/{last}") + ": record .* was not given within 2 s", message)
+    assert process.returncode == 0
