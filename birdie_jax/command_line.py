@@ -10,6 +10,9 @@ from absl import app, flags
 
 from birdie_jax.storage.messages import one_line, shown
 
+# The flags that the functions below define are those of the commands that call them.
+flags.disclaim_key_flags()
+
 _OVERRIDE = "--config."
 _MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
 _BAD_COMMAND_LINE = 2

@@ -170,7 +170,7 @@ def test_a_tpu_that_is_not_there(tmp_path):
     assert found["tokens_per_second_bound"] == pytest.approx(8 * 128 / seconds["step_seconds"])
     assert 0 < found["mfu_bound"] < found["mfu_bound_memory_and_collectives"] + 1e-9 <= 1
 
-    refused, text = planned(tmp_path, "v5e:2x2", "--config.batching.rows=2000000", *arguments)
+    refused, text = planned(tmp_path, "v5e:2x2", "--config.batching.rows=1000000", *arguments)
     assert not refused["fits"]
     assert refused["bytes_per_device"]["total"] > refused["bytes_per_device"]["available"]
     assert refused["bytes_per_device"]["parameters"] == found["bytes_per_device"]["parameters"]

@@ -22,7 +22,7 @@ def steps_saved(workdir):
 
 @pytest.mark.slow
 def test_divergence_stops_the_run_and_names_the_last_good_checkpoint(corpus, tmp_path):
-    overrides = ("--config.optimizer.learning_rate=1e30", "--config.checkpoint.every_steps=1")
+    overrides = ("--config.optimizer.learning_rate=100.0", "--config.checkpoint.every_steps=1")
     status, output = finish(
         train_command(tmp_path / "run", corpus, *overrides, "--config.optimizer.warmup_steps=0")
     )
