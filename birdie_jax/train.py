@@ -36,7 +36,7 @@ from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
-from birdie_jax.text.locations import Location, absolute, locate
+from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
 

@@ -31,11 +31,6 @@ def locate(name: str | os.PathLike) -> Location:
         raise DataError(str(error)) from error
 
 
-def absolute(path: Location) -> Location:
-    """Return a local path from the root on; a URL is whole as it is."""
-    return path if is_remote(path) else Path(path).absolute()
-
-
 def reason(error: OSError) -> str:
     """Return what the system or the store says, for a message that says itself what was tried."""
     return _DOING.sub("", error.strerror or str(error), count=1)
