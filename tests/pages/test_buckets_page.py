@@ -12,7 +12,7 @@ PAGE = " ".join((REPOSITORY / "docs/buckets.md").read_text().split())
 
 
 def test_cadences_are_those_of_the_code():
-    of_bucket, of_disk = lease_file._ObjectLeaseFile, lease_file._LocalLeaseFile
+    of_bucket, of_disk = lease_file.ObjectLeaseFile, lease_file.LocalLeaseFile
     parts, events = metrics_file._UPLOAD_SECONDS, metrics_file._UPLOADS_FOR_EVENTS
     assert (
         f"every {of_disk.renewal_seconds:.0f} seconds, and gone {of_disk.expiry_seconds:.0f} after" in PAGE
