@@ -208,8 +208,7 @@ def main(arguments: list[str]) -> None:
         with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:
             outcome = run(parsed, workdir, watch)
     except OSError as error:
-        steps = workdir.saved_steps()
-        good = f"step {steps[-1]}" if steps else "none"
+        good = workdir.last_good()
         refuse("train", f"{error}. Last good checkpoint: {good}; the same command goes on from it")
     except _OWN_FAULTS as error:
         refuse("train", error)

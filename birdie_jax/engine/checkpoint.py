@@ -1,7 +1,8 @@
 """One checkpoint holds all of a run; a damaged one is noticed, set aside, and the one before it is used."""
 
+import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -32,7 +33,7 @@ from birdie_jax.engine.checkpoint_format import (
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, read_checkpoint
 from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.tensorstore_retries import limit_request_retries
-from birdie_jax.storage import absolute, exists, is_remote, move_folder
+from birdie_jax.storage import absolute, exists, is_of_store, is_remote, move_folder
 from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 
 _FULL = "No space left on device"
@@ -81,11 +82,8 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(
                 self.directory, options=options, item_names=(STATE, BATCHES, META)
             )
-        except OSError as error:
-            raise CheckpointError(f"{self.directory}: cannot be opened: {error}") from error
         except Exception as error:
-            # The libraries of stores have exceptions of their own.
-            if not is_remote(self.directory):
+            if not is_of_store(error):
                 raise
             raise CheckpointError(f"{self.directory}: cannot be opened: {first_line(error)}") from error
         self._pending: int | None = None
@@ -115,7 +113,7 @@ class Checkpoints:
         described |= {f"{BATCHES}/{name}": leaf for name, leaf in numbers.items()}
         sums = {f"{STATE}/{name}": value for name, value in named_checksums(arrays).items()}
         sums |= {f"{BATCHES}/{name}": value for name, value in host_checksums(numbers).items()}
-        try:
+        with self._telling_failures(step):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -126,23 +124,17 @@ class Checkpoints:
                     }
                 ),
             )
-        except _WRITING_ERRORS as error:
-            raise self._write_failure(step, error) from error
         self._pending = step
 
     def check(self) -> None:
         """Raise CheckpointError if a checkpoint that was being written has failed."""
-        try:
+        with self._telling_failures(self._pending):
             self._manager.check_for_errors()
-        except _WRITING_ERRORS as error:
-            raise self._write_failure(self._pending, error) from error
 
     def wait(self) -> None:
         """Wait until what was saved is on disk; raises CheckpointError if it could not be written."""
-        try:
+        with self._telling_failures(self._pending):
             self._manager.wait_until_finished()
-        except _WRITING_ERRORS as error:
-            raise self._write_failure(self._pending, error) from error
         self.last_good = self._manager.latest_step()
 
     def close(self) -> None:
@@ -151,10 +143,8 @@ class Checkpoints:
         Raises:
             CheckpointError: a checkpoint that was being written has failed.
         """
-        try:
+        with self._telling_failures(self._pending):
             self._manager.close()
-        except _WRITING_ERRORS as error:
-            raise self._write_failure(self._pending, error) from error
 
     def restore(
         self,
@@ -237,14 +227,24 @@ class Checkpoints:
         multihost_utils.sync_global_devices(f"checkpoint {step} is set aside")
         self._manager.reload()
 
+    @contextlib.contextmanager
+    def _telling_failures(self, step: int | None) -> Iterator[None]:
+        """Raise what orbax raises of a checkpoint that it cannot write as CheckpointError."""
+        try:
+            yield
+        except Exception as error:
+            # The libraries of stores have exceptions of their own.
+            if not (isinstance(error, _WRITING_ERRORS) or is_of_store(error)):
+                raise
+            raise self._write_failure(step, error) from error
+
     def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:
         room = (
             ""
             if is_remote(self.directory)
             else f"{_free_mebibytes(self.directory):.0f} MiB are free there. "
         )
-        steps = self._workdir.saved_steps()
-        good = f"step {steps[-1]}" if steps else "none"
+        good = self._workdir.last_good()
         cause = _FULL if _FULL in str(error) else first_line(error)
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"

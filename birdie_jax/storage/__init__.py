@@ -19,7 +19,7 @@ from birdie_jax.storage.files import (
     write_whole,
 )
 from birdie_jax.storage.messages import one_line, shown
-from birdie_jax.storage.object_store import StoreError, absolute, is_remote, make_path
+from birdie_jax.storage.object_store import StoreError, absolute, is_of_store, is_remote, make_path
 from birdie_jax.storage.typed import (
     FILE_KEY,
     describe_type,
@@ -45,6 +45,7 @@ __all__ = [
     "file_key",
     "inner_path",
     "is_finite",
+    "is_of_store",
     "is_remote",
     "list_files",
     "list_names",

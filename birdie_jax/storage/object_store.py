@@ -135,7 +135,7 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
-        if not _is_of_store(error):
+        if not is_of_store(error):
             raise
         raise StoreError(errno.EIO, f"cannot be {doing}: {_in_words(error)}", name) from error
 
@@ -174,7 +174,7 @@ def _prepare(scheme: str) -> None:
     logging.getLogger(module).setLevel(logging.CRITICAL)
 
 
-def _is_of_store(error: Exception) -> bool:
+def is_of_store(error: Exception) -> bool:
     """Tell whether an exception is one of a store's library or of the network, and no mistake here."""
     if isinstance(error, OSError):
         return True

@@ -176,6 +176,14 @@ class Workdir:
             names = [name for name in names if exists(self.checkpoints / name / WHOLE_MARK)]
         return sorted(map(int, names))
 
+    def last_good(self) -> str:
+        """Return the newest whole checkpoint in words, for messages, also while the store is failing."""
+        try:
+            steps = self.saved_steps()
+        except OSError:
+            return f"not known, since {self.root} cannot be listed"
+        return f"step {steps[-1]}" if steps else "none"
+
     def claim(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         """Check that what is in the folder belongs to a run of `config`, and write `config` into it.
 

@@ -335,3 +335,22 @@ def test_a_failure_is_told_of_the_step_that_failed(checkpoints, monkeypatch):
         CheckpointError, match=r"the checkpoint of step 8 could not .* Last good checkpoint: step 8"
     ):
         checkpoints.save(state, POSITION, 12)
+
+
+def test_a_store_that_fails_is_told_also_where_it_cannot_be_listed(checkpoints, monkeypatch):
+    """Stores' libraries raise exceptions of their own, and the last good step is not known either."""
+    error = type("HttpError", (Exception,), {"__module__": "gcsfs.retry"})("Service Unavailable, 503")
+
+    def fail(*_, **__):
+        raise error
+
+    def unlisted(_):
+        raise OSError(errno.EIO, "cannot be listed")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    monkeypatch.setattr(Workdir, "saved_steps", unlisted)
+    with pytest.raises(CheckpointError, match=r"step 4 .* \(Service Unavailable, 503\).* not known, since"):
+        checkpoints.save(make_state(), POSITION, 4)
+    monkeypatch.setattr(checkpoints._manager, "save", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        checkpoints.save(make_state(), POSITION, 4)
