@@ -2,6 +2,7 @@
 
 import errno
 import json
+from pathlib import Path
 
 import flax.struct
 import jax
@@ -102,7 +103,7 @@ def test_keeps_the_newest(checkpoints):
 def test_damaged_newest_gives_the_one_before(checkpoints, tmp_path, what, caplog):
     for step in (1, 2):
         save(checkpoints, make_state(seed=step, step=step), step)
-    newest = checkpoints.directory / "00000002"
+    newest = Path(checkpoints.directory) / "00000002"
     match what:
         case "bits":
             damage(newest)
@@ -124,7 +125,7 @@ def test_damaged_newest_gives_the_one_before(checkpoints, tmp_path, what, caplog
 
 def test_all_damaged_is_an_error(checkpoints):
     save(checkpoints, make_state(), 7)
-    damage(checkpoints.directory / "00000007")
+    damage(Path(checkpoints.directory) / "00000007")
     with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(steps \[7\]\)"):
         restore(checkpoints)
 
