@@ -25,6 +25,7 @@ from birdie_jax.storage import (
     download,
     exists,
     is_remote,
+    make_path,
     publish,
     sync,
     upload,
@@ -78,13 +79,14 @@ class ExportedModel(NamedTuple):
 
 
 def write_model(
-    folder: epath.Path, config: Config, params: PyTree, tokenizer: Tokenizer, step: int
+    folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer, step: int
 ) -> None:
     """Write a model to `folder`, which must not exist; it appears whole or not at all.
 
     Raises:
         InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
     """
+    folder = make_path(folder)
     if _is_there(folder):
         raise InteropError(f"{folder}: exists; allowed: the name of a new folder")
     if is_remote(folder):
@@ -154,12 +156,13 @@ def _local_weights(path: epath.Path) -> Iterator[Path]:
             raise InteropError(str(error).replace(str(local), str(path))) from error
 
 
-def read_model(folder: epath.Path) -> ExportedModel:
+def read_model(folder: epath.PathLike) -> ExportedModel:
     """Read a model from `folder`.
 
     Raises:
         InteropError: a file is missing or damaged, or the three do not fit one another.
     """
+    folder = make_path(folder)
     path = folder / CONFIG
     try:
         described = read_json(path, _EXPORTED)
