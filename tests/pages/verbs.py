@@ -34,6 +34,10 @@ def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[Modu
         absl.flags.Error: there is no such flag, or its value is none that it takes.
         ConfigError: `--config.section.field` names no field.
     """
+    # Flags of verbs that another test has imported in this process.
+    aside = {flag: flags.FLAGS[flag] for flag in flags.FLAGS if _is_of_verb(flag)}
+    for flag in aside:
+        delattr(flags.FLAGS, flag)
     before = set(flags.FLAGS)
     name = f"birdie_jax.{verb}"
     others = sys.modules.pop(name, None)
@@ -56,7 +60,15 @@ def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[Modu
     finally:
         for flag in set(flags.FLAGS) - before:
             delattr(flags.FLAGS, flag)
+        for flag, definition in aside.items():
+            flags.FLAGS[flag] = definition
         flags.FLAGS.unparse_flags()
         sys.modules.pop(name, None)
         if others is not None:
             sys.modules[name] = others
+
+
+def _is_of_verb(flag: str) -> bool:
+    # Under test a function that defines flags is called by jaxtyping; None: a flag that was put back.
+    module = flags.FLAGS.find_module_defining_flag(flag)
+    return module is None or module.startswith(("birdie_jax", "jaxtyping"))
