@@ -217,7 +217,7 @@ import sys
 import gcsfs.retry
 from birdie_jax.storage import object_store
 from birdie_jax.text import DataError, manifest_guard, prepare, shard_pipeline
-object_store._OPTIONS["gcs"]["requests_timeout"] = 2.0
+object_store.REQUEST_SECONDS = 2
 gcsfs.retry.min = lambda *seconds: 0.01
 manifest_guard._WRITE_SECONDS = 2.0
 place = {"shard": shard_pipeline._ShardOutput, "manifest": manifest_guard.ManifestGuard}[sys.argv[3]]

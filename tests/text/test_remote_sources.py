@@ -172,7 +172,7 @@ _READ = """
 import sys
 import gcsfs.retry
 from birdie_jax.storage import object_store
-object_store._OPTIONS["gcs"]["requests_timeout"] = 2.0
+object_store.REQUEST_SECONDS = 2
 gcsfs.retry.min = lambda *seconds: 0.01
 from birdie_jax.text import DataError, open_source
 documents = iter(open_source("gs://bucket/large.txt").documents())
