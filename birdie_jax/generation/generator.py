@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +64,9 @@ class Generator:
         stop_tokens: Sequence[int] = STOP_TOKENS,
         chunk_tokens: int = 32,
         max_length: int | None = None,
+        devices: Sequence[Any] | None = None,
     ):
-        """Replicate the parameters on this machine's devices; rows of prompts are divided among them.
+        """Replicate the parameters on the devices; rows of prompts are divided among them.
 
         Args:
             model: a model made by `build_model`.
@@ -76,6 +77,7 @@ class Generator:
             stop_tokens: the token ids that end an answer.
             chunk_tokens: the number of tokens decoded for each dispatch of the loop.
             max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
+            devices: the devices that answer; None = all that JAX has.
 
         Raises:
             ValueError: a stop token is not an id that may be generated.
@@ -89,11 +91,17 @@ class Generator:
         ids = np.arange(model.vocab_size)
         self._stops = np.isin(ids, list(stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
-        self._mesh = Mesh(np.array(jax.devices()).reshape(-1, 1), ROW_AXES)
+        devices = jax.devices() if devices is None else devices
+        self._mesh = Mesh(np.array(devices).reshape(-1, 1), ROW_AXES)
         params = cast_kernels(params, model.config.dtype)
         self._params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
         self._compiled: dict[tuple, Compiled] = {}
         self.times = GenerationTimes()
+
+    @property
+    def params(self) -> PyTree:
+        """The model's parameters on the devices, in the types in which they are multiplied."""
+        return self._params
 
     def generate_chunks(
         self,

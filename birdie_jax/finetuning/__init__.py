@@ -1,0 +1,1 @@
+"""Fine-tuning: the examples of tasks become packed batches for the engine."""

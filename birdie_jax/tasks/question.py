@@ -1,0 +1,61 @@
+"""What a task asks, what a model answered, and how well: the records that every task is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Question(NamedTuple):
+    """Something to be answered from a context.
+
+    Attributes:
+        name: the identifier of the question, unique within its task.
+        prompt: the text that the model reads, in both directions where it can.
+        references: the acceptable answers, at least one; the first of them is what fine-tuning teaches.
+        choices: the answers to choose from, one of them the first reference; empty where the answer is
+            written freely.
+        groups: numbers by which scores are broken down, such as {"numbers": 4}; the length of the prompt in
+            tokens is added to them by the name of `LENGTH_GROUP`.
+    """
+
+    name: str
+    prompt: str
+    references: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+    groups: Mapping[str, int] = {}
+
+
+# The group that every question has: the tokens of its prompt.
+LENGTH_GROUP = "prompt_tokens"
+
+
+class ScoredAnswer(NamedTuple):
+    """A model's answer to a question, with its scores.
+
+    Attributes:
+        question: what was asked.
+        answer: the text that the model wrote, or the choice that it found most likely.
+        metrics: the scores of the answer, by the names of the metrics.
+        weight: what the answer counts in the mean of the scores: 1, or such as its number of bytes where a
+            score is a rate.
+        details: what else is worth reading, as plain JSON: why the answer ended, likelihoods of choices.
+    """
+
+    question: Question
+    answer: str
+    metrics: Mapping[str, float]
+    weight: float = 1.0
+    details: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """All that a model scored on a task.
+
+    Attributes:
+        answers: the scored answers, in the order of the questions.
+        refused: the questions and records that could not be asked, each a line that names it and says why.
+    """
+
+    answers: tuple[ScoredAnswer, ...]
+    refused: tuple[str, ...] = field(default=())

@@ -1,0 +1,121 @@
+"""Every task by its name. A new one is one file, and a line in `__init__.py` that imports it."""
+
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.storage import inner_path, parse_typed, shown
+from birdie_jax.tasks.task import Task
+
+_Task = TypeVar("_Task", bound=type[Task])
+
+TASKS: dict[str, type[Task]] = {}
+# The field of a configuration's section that names the task; the others are its settings.
+TASK_KEY = "task"
+
+
+def register_task(task: _Task) -> _Task:
+    """Make the class `task` known by its `name`; a decorator.
+
+    Raises:
+        ValueError: there is a task of that name.
+    """
+    if TASKS.get(task.name, task) is not task:
+        raise ValueError(f"register_task: found a second task {task.name!r}; allowed: a new name")
+    TASKS[task.name] = task
+    return task
+
+
+def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
+    """Make the task called `name`.
+
+    Args:
+        name: a key of `TASKS`.
+        settings: the task's fields, as its class documents them.
+        where: the path of the settings, for messages: `config.eval.tasks.phonebook`, or a flag.
+
+    Raises:
+        ConfigError: the name, a setting or its value is not one that is allowed; the error lists those.
+    """
+    if not isinstance(name, str) or name not in TASKS:
+        raise ConfigError(f"{where}: found the task {shown(name)}; allowed: {', '.join(TASKS)}")
+    kind = TASKS[name]
+    hints = typing.get_type_hints(kind, include_extras=True)
+    types = {field.name: hints[field.name] for field in fields(kind)}
+    for setting in settings:
+        if setting not in types:
+            raise ConfigError(
+                f"{inner_path(where, setting)}: unknown setting of {name}; allowed: {', '.join(types)}"
+            )
+    parsed = {
+        key: parse_typed(types[key], value, inner_path(where, key), ConfigError)
+        for key, value in settings.items()
+    }
+    try:
+        return kind(**parsed)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def task_of_section(section: object, where: str) -> Task:
+    """Return the task of a section of a configuration: `{"task": name, **settings}`.
+
+    Raises:
+        ConfigError: as `make_task`; or the section is no mapping, or names no task.
+    """
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{where}: found {shown(section)}; allowed: a section with the field {TASK_KEY}")
+    settings = dict(section)
+    if TASK_KEY not in settings:
+        raise ConfigError(f"{where}.{TASK_KEY}: missing; allowed: {', '.join(TASKS)}")
+    return make_task(settings.pop(TASK_KEY), settings, where)
+
+
+def task_of_flag(text: str, flag: str = "--task") -> Task:
+    """Return the task that a flag asks for: `phonebook` or `phonebook:max_entries=16,max_numbers=4`.
+
+    A value is read as JSON where it is JSON, and as a text otherwise; a comma within a value is written as
+    part of a JSON string.
+
+    Raises:
+        ConfigError: as `make_task`; or a setting has no value, or stands twice.
+    """
+    name, colon, rest = text.partition(":")
+    settings: dict[str, Any] = {}
+    for part in _split_settings(rest) if colon else ():
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or not key or key in settings:
+            raise ConfigError(
+                f"{flag}={shown(text)}: found the setting {shown(part)}; allowed: name=value, each once"
+            )
+        settings[key] = _plain(value.strip())
+    return make_task(name.strip(), settings, f"{flag}={name.strip()}")
+
+
+def _split_settings(text: str) -> list[str]:
+    """Split at the commas that are not within quotation marks or brackets."""
+    parts, depth, quoted, last = [], 0, False, 0
+    for place, character in enumerate(text):
+        if character == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[last:place])
+            last = place + 1
+    return [*parts, text[last:]]
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,133 @@
+"""The base classes of all tasks: what is asked, how it is answered, and how an answer is scored."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.generation.text_generation import TextAnswer
+from birdie_jax.storage import Bounds
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.training_examples import GeneratedExamples, RecordedExamples
+from birdie_jax.text import Tokenizer
+
+AnswerTokens = Annotated[int, Bounds(at_least=1, at_most=2**20)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """Something that a model is measured on, and that it may be fine-tuned on.
+
+    A new task is one file with a subclass: a frozen dataclass whose fields are its settings, with the types
+    of config_types.py, under `@register_task`; and one line in `__init__.py`. Most tasks subclass
+    `GenerationTask` or `ChoiceTask`.
+
+    Attributes:
+        name: the name under which configurations and `--task` find it.
+        main_metric: the metric that stands for the task where there is room for one.
+    """
+
+    name: ClassVar[str]
+    main_metric: ClassVar[str]
+
+    @abc.abstractmethod
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Ask the model everything, and score it. The result is a function of task and model alone.
+
+        Args:
+            model: the model; of several processes all call this, and all get the whole result.
+            progress: called with the number of questions done and of all.
+
+        Raises:
+            DataError: the task's data cannot be read; names file and record.
+        """
+
+    def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples | RecordedExamples:
+        """Return what fine-tuning on the task learns from.
+
+        Raises:
+            ConfigError: the task has nothing to learn from.
+            DataError: the task's data cannot be read; names file and record.
+        """
+        del tokenizer
+        raise ConfigError(f"the task {self.name} is for evaluation alone: it has no training examples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionTask(Task):
+    """A task made of questions."""
+
+    @abc.abstractmethod
+    def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
+        """Return the questions, with names of their own, and a line for each record that cannot be asked.
+
+        Raises:
+            DataError: the task's data cannot be read, or there is no question; names file and record.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationTask(QuestionTask):
+    """A task whose answers are written freely, by greedy choice.
+
+    Attributes:
+        max_tokens: the largest number of tokens of an answer.
+    """
+
+    max_tokens: AnswerTokens = 64
+
+    @abc.abstractmethod
+    def score(self, question: Question, answer: str) -> Mapping[str, float]:
+        """Return the metrics of an answer, the same for every question."""
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the model write an answer to every question."""
+        questions, refused = self.questions(model.tokenizer)
+        asked, prompts, refused = model.prompts(questions, refused, self.max_tokens)
+        answers = model.generate(prompts, self.max_tokens, progress)
+        scored = [
+            ScoredAnswer(question, answer.text, self.score(question, answer.text), details=_details(answer))
+            for question, answer in zip(asked, answers, strict=True)
+        ]
+        return TaskResult(tuple(scored), tuple(refused))
+
+
+def _details(answer: TextAnswer) -> Mapping[str, object]:
+    return {"tokens": answer.tokens, "stopped_by": answer.stopped_by}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceTask(QuestionTask):
+    """A task whose answers are chosen: the one with the highest log-likelihood a token.
+
+    The paper divides losses by the tokens of the choice (section C, Table 8); the sum's choice is told too.
+
+    Attributes:
+        main_metric: accuracy by log-likelihood a token.
+    """
+
+    main_metric: ClassVar[str] = "accuracy"
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the model choose an answer to every question."""
+        questions, refused = self.questions(model.tokenizer)
+        asked, prompts, refused = model.prompts(questions, refused, 0)
+        scored = []
+        likelihoods = model.choice_likelihoods(prompts, [question.choices for question in asked], progress)
+        for question, choices in zip(asked, likelihoods, strict=True):
+            per_token = [choice.log_likelihood / max(choice.tokens, 1) for choice in choices]
+            summed = [choice.log_likelihood for choice in choices]
+            label = question.choices.index(question.references[0])
+            best = per_token.index(max(per_token))
+            metrics = {
+                "accuracy": float(best == label),
+                "accuracy_of_sums": float(summed.index(max(summed)) == label),
+            }
+            details = {"log_likelihoods": summed, "tokens": [choice.tokens for choice in choices]}
+            scored.append(ScoredAnswer(question, question.choices[best], metrics, details=details))
+        return TaskResult(tuple(scored), tuple(refused))
+
+
+__all__ = ["LENGTH_GROUP", "AnswerTokens", "ChoiceTask", "GenerationTask", "QuestionTask", "Task"]

@@ -1,0 +1,164 @@
+"""A model as tasks see it: texts go in, answers and likelihoods come out, in batches of like lengths."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from birdie_jax.generation import Generator, Prompt, PromptError, PromptTooLong, make_prompt
+from birdie_jax.generation.likelihood import Likelihood, Scorer
+from birdie_jax.generation.prompt import bucket_length
+from birdie_jax.generation.text_generation import TextAnswer, generate_texts
+from birdie_jax.models import LanguageModel
+from birdie_jax.objectives import Arm
+from birdie_jax.tasks.question import LENGTH_GROUP, Question
+from birdie_jax.text import Tokenizer
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+# (questions done, questions of all)
+Progress = Callable[[int, int], None]
+
+
+class Share(NamedTuple):
+    """Which part of the questions this process answers, and how it learns what the others answered.
+
+    Attributes:
+        index: the number of this process.
+        count: the number of processes.
+        gather: a function from this process's text to the texts of all, in their order; called by all
+            processes at the same places.
+    """
+
+    index: int = 0
+    count: int = 1
+    gather: Callable[[str], list[str]] = lambda text: [text]
+
+
+def no_progress(done: int, of_all: int) -> None:
+    """Show nothing."""
+
+
+class TaskModel:
+    """A model that tasks ask.
+
+    Attributes:
+        tokenizer: the tokenizer of the model.
+        arm: the objective arm whose format prompts take.
+        max_length: the largest number of tokens of prompt and answer; None = no limit.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Any,
+        tokenizer: Tokenizer,
+        arm: Arm,
+        *,
+        max_length: int | None = None,
+        rows: int = 32,
+        batch_tokens: int = 65_536,
+        share: Share | None = None,
+    ):
+        """Put the model on this process's devices.
+
+        Args:
+            model: the model's architecture.
+            params: the model's parameters, on the host or on a device of this process.
+            tokenizer: the tokenizer of the model.
+            arm: the objective arm whose format prompts take.
+            max_length: the largest number of tokens of prompt and answer; None = no limit.
+            rows: the largest number of questions that are answered at a time.
+            batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
+            share: the part of the questions that this process answers; None = all.
+        """
+        self.tokenizer, self.arm, self.max_length = tokenizer, arm, max_length
+        self._rows, self._batch_tokens, self._share = rows, batch_tokens, share or Share()
+        num_tokens = NUM_SPECIAL_TOKENS + tokenizer.num_pieces
+        self._generator = Generator(
+            model, params, num_tokens=num_tokens, max_length=max_length, devices=jax.local_devices()
+        )
+        self._scorer = Scorer(self._generator)
+
+    def prompts(
+        self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int
+    ) -> tuple[list[Question], list[Prompt], list[str]]:
+        """Return the questions that the model can be asked, with the lengths of their prompts as a group.
+
+        Args:
+            questions: all questions.
+            refused: a line for each record that could not be made a question.
+            max_tokens: the largest number of tokens of an answer.
+
+        Returns:
+            The questions, their prompts, and `refused` with a line for each question that is too long or
+            has no prompt in the format of the model.
+        """
+        asked, prompts, refused = [], [], list(refused)
+        for question in questions:
+            try:
+                prompt = make_prompt(question.prompt, self.arm.objective, self.tokenizer)
+                self._generator.check_length(prompt, max_tokens, f"question {question.name}")
+            except PromptError as error:
+                refused.append(f"question {question.name}: {error}")
+            except PromptTooLong as error:
+                refused.append(str(error))
+            else:
+                groups = {**question.groups, LENGTH_GROUP: len(prompt.tokens)}
+                asked.append(question._replace(groups=groups))
+                prompts.append(prompt)
+        return asked, prompts, refused
+
+    def generate(
+        self, prompts: Sequence[Prompt], max_tokens: int, progress: Progress = no_progress
+    ) -> list[TextAnswer]:
+        """Return the greedy answer to each prompt: the one that `generate` gives to it alone."""
+
+        def answer(batch: Sequence[int]) -> list[Any]:
+            given = [prompts[number] for number in batch]
+            seeds = [0] * len(given)
+            return generate_texts(
+                self._generator, self.tokenizer, given, max_tokens=max_tokens, seeds=seeds
+            )
+
+        answers = self._in_batches([len(prompt.tokens) for prompt in prompts], answer, progress)
+        return [TextAnswer(*found) for found in answers]
+
+    def choice_likelihoods(
+        self,
+        prompts: Sequence[Prompt],
+        choices: Sequence[Sequence[str]],
+        progress: Progress = no_progress,
+    ) -> list[list[Likelihood]]:
+        """Return the likelihood of each choice as the answer to its prompt, which is read once for all."""
+
+        def score(batch: Sequence[int]) -> list[Any]:
+            tokens = [[self.tokenizer.encode(text) for text in choices[number]] for number in batch]
+            return self._scorer.score([prompts[number] for number in batch], tokens)
+
+        found = self._in_batches([len(prompt.tokens) for prompt in prompts], score, progress)
+        return [[Likelihood(*choice) for choice in of_question] for of_question in found]
+
+    def _in_batches(
+        self, lengths: Sequence[int], ask: Callable[[Sequence[int]], list[Any]], progress: Progress
+    ) -> list[Any]:
+        """Return what `ask` gives for each number, asked in batches of like lengths, the longest first.
+
+        Every process asks its part of each batch, so that all take the same number of batches.
+        """
+        order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+        found: dict[int, Any] = {}
+        done = 0
+        while done < len(order):
+            longest = bucket_length(lengths[order[done]])
+            rows = max(1, min(self._rows, self._batch_tokens // longest))
+            batch = order[done : done + rows * self._share.count]
+            own = batch[self._share.index :: self._share.count]
+            if own:
+                found |= dict(zip(own, ask(own), strict=True))
+            done += len(batch)
+            progress(done, len(order))
+        if self._share.count > 1:
+            for text in self._share.gather(json.dumps(list(found.items()))):
+                found |= dict(map(tuple, json.loads(text)))
+        return [found[number] for number in range(len(lengths))]

@@ -1,0 +1,66 @@
+"""What a task teaches: examples that are generated without end, or made of records."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from birdie_jax import vocabulary
+from birdie_jax.generation import make_prompt
+from birdie_jax.objectives import Example, make_objective
+from birdie_jax.text import Tokenizer
+
+# The objective whose format a fine-tuned model's prompts have: marker and text as the context.
+PROMPT_OBJECTIVE = "prefix_lm"
+
+
+@runtime_checkable
+class GeneratedExamples(Protocol):
+    """Examples that a random generator makes, as many as are asked for."""
+
+    def draw(self, rng: np.random.Generator, max_positions: int) -> Example | None:
+        """Return an example that covers at most `max_positions`; None where none is as short as that.
+
+        The example is a function of the generator and `max_positions` alone.
+        """
+        ...
+
+
+@runtime_checkable
+class RecordedExamples(Protocol):
+    """A fixed number of examples, each of which is in the order of its record.
+
+    Attributes:
+        lengths: the positions that each example covers, int64 [examples].
+        sha256: a hash of all examples, by which a run knows them again.
+    """
+
+    @property
+    def lengths(self) -> np.ndarray: ...  # noqa: D102
+
+    @property
+    def sha256(self) -> str: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+def training_example(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
+    """Return the example that teaches to answer `prompt` by `answer`, and to end there.
+
+    The context is what `generate` prefills for the same text under the format of prefix_lm, so that what is
+    asked later has the form of what was taught.
+
+    Raises:
+        PromptError: the prompt is empty or no Unicode text.
+        ValueError: the answer is no Unicode text.
+    """
+    context = make_prompt(prompt, make_objective(PROMPT_OBJECTIVE), tokenizer).context
+    target = np.append(tokenizer.encode(answer), np.int32(vocabulary.END)).astype(np.int32)
+    return Example(context, target)
+
+
+def example_lengths(examples: Sequence[Example]) -> np.ndarray:
+    """Return the positions that each example covers: int64 [examples]."""
+    return np.array([len(example.context) + len(example.target) for example in examples], np.int64)
