@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_collections
 from absl import flags
@@ -29,8 +29,29 @@ from birdie_jax.storage.messages import one_line, shown
 
 _NAME = "config"
 _OVERRIDE = re.compile(rf"--?(?:no)?{_NAME}\.(?P<path>[^=]*)")
-_ARMS = ("objectives", "arms")
-_EXAMPLE = f"""--{_NAME}.objectives.arms="{{'copy': {{'objective': 'copying', 'weight': 1.0}}}}\""""
+
+
+class _UserNamed(NamedTuple):
+    """A section whose fields are named by the user.
+
+    Attributes:
+        kind: what one of them is.
+        example: a value of the flag that sets all of them.
+    """
+
+    kind: str
+    example: str
+
+
+_ARM = "{'copy': {'objective': 'copying', 'weight': 1.0}}"
+_TASK = "{'recall': {'task': 'associative_recall'}}"
+_STAGE = "{'1_book': {'task': 'phonebook', 'length': 1024, 'rows': 8, 'steps': 100}}"
+_USER_NAMED = {
+    ("objectives", "arms"): _UserNamed("arm", f'--{_NAME}.objectives.arms="{_ARM}"'),
+    ("eval", "tasks"): _UserNamed("task", f'--{_NAME}.eval.tasks="{_TASK}"'),
+    ("finetune", "stages"): _UserNamed("stage", f'--{_NAME}.finetune.stages="{_STAGE}"'),
+}
+_USER_NAMED_DEPTH = 2
 
 
 class ConfigFlagError(flags.Error):
@@ -50,7 +71,7 @@ class ConfigFileParser(flags.ArgumentParser):
         try:
             check_overrides(arguments)
             config = load_config(argument)
-            _check_arms(arguments, config)
+            _check_user_named(arguments, config)
         except ConfigError as error:
             raise ConfigFlagError(str(error)) from error
         return config.lock()
@@ -164,7 +185,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
     for written, path, value in _overrides(arguments):
         section: Any = default_config()
         for depth, part in enumerate(path):
-            if path[:depth] == _ARMS:
+            if path[:depth] in _USER_NAMED:
                 break
             if not isinstance(section, ml_collections.ConfigDict) or part not in section:
                 known = (
@@ -173,15 +194,16 @@ def check_overrides(arguments: Sequence[str]) -> None:
                 raise ConfigError(f"{_NAME}.{written}: unknown field {shown(part)}; allowed: {known}")
             section = section[part]
         if isinstance(section, ml_collections.ConfigDict) and value is not None and not _is_mapping(value):
-            if path[: len(_ARMS)] != _ARMS:
+            if path[:_USER_NAMED_DEPTH] not in _USER_NAMED:
                 one = next(iter(section), "field")
                 raise ConfigError(
                     f"{_NAME}.{written}: found {shown(value)}; allowed: its fields one by one, as "
                     f"--{_NAME}.{written}.{one}=...: {', '.join(section)}"
                 )
-            if path == _ARMS:
+            if path in _USER_NAMED:
+                kind, example = _USER_NAMED[path]
                 raise ConfigError(
-                    f"{_NAME}.{written}: found {shown(value)}; allowed: all arms, as in {_EXAMPLE}"
+                    f"{_NAME}.{written}: found {shown(value)}; allowed: all {kind}s, as in {example}"
                 )
 
 
@@ -192,19 +214,20 @@ def _is_mapping(text: str) -> bool:
         return False
 
 
-def _check_arms(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
-    """Check that a field of an arm is set only where the configuration has that arm and field."""
+def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
+    """Check that a field of an arm, a task or a stage is set only where the configuration has it."""
     for written, path, _ in _overrides(arguments):
         section: Any = config
         for depth, part in enumerate(path):
             if not isinstance(section, ml_collections.ConfigDict) or part not in section:
-                if path[: len(_ARMS)] != _ARMS:
+                if path[:_USER_NAMED_DEPTH] not in _USER_NAMED:
                     return
+                noun, example = _USER_NAMED[path[:_USER_NAMED_DEPTH]]
                 known = list(section) if isinstance(section, ml_collections.ConfigDict) else []
-                kind = "arm" if depth == len(_ARMS) else "field of that arm"
+                kind = noun if depth == _USER_NAMED_DEPTH else f"field of that {noun}"
                 raise ConfigError(
                     f"{_NAME}.{written}: the file of --{_NAME} has no {kind} {shown(part)}; allowed: one "
-                    f"of it ({', '.join(known) or 'there is none'}), or all arms in one value: {_EXAMPLE}"
+                    f"of it ({', '.join(known) or 'there is none'}), or all {noun}s in one value: {example}"
                 )
             section = section[part]
 

@@ -363,15 +363,21 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Validation, at every decision of the bandit and at the end.
+    """Validation, at every decision of the bandit and at the end, and tasks that the run is measured on.
 
     Attributes:
         batches_per_arm: fixed validation batches of each arm.
         rows: rows of a validation batch.
+        tasks: tasks to be measured while training, name -> {task, **settings}; see docs/evaluate.md.
+        tasks_every_steps: steps between two measurements of the tasks, 0 = at the end alone.
+        task_rows: the largest number of a task's questions that a process answers at a time.
     """
 
     batches_per_arm: BatchesOfArm = 2
     rows: Rows = 16
+    tasks: dict[str, Any] = field(default_factory=dict)
+    tasks_every_steps: StepsOrNone = 0
+    task_rows: Rows = 32
 
 
 @dataclass(frozen=True)

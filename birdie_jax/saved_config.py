@@ -10,6 +10,9 @@ from etils import epath
 from birdie_jax.config import Config, ConfigError, default_config, parse_config
 from birdie_jax.storage import read_bytes
 
+# Sections whose fields are named by the user.
+_USER_NAMED = ("config.objectives.arms", "config.eval.tasks", "config.finetune.stages")
+
 
 def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
     """Return the object in a JSON file.
@@ -50,7 +53,7 @@ def _updated(
     """Return `default` with the fields of `found` in their places."""
     updated = dict(default)
     for name, value in found.items():
-        if name not in default and where != "config.objectives.arms":
+        if name not in default and where not in _USER_NAMED:
             logging.warning("%s: %s.%s is known no more, and left out", path, where, name)
         elif isinstance(value, dict) and isinstance(default.get(name), dict):
             updated[name] = _updated(default[name], value, f"{where}.{name}", path)

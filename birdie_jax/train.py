@@ -6,6 +6,7 @@ process is started with the same command; birdie_jax/engine/processes.py tells h
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import jax
@@ -19,10 +20,12 @@ from birdie_jax.config_flag import define_config
 from birdie_jax.engine import CheckpointError, Outcome, Workdir
 from birdie_jax.engine.agreement import check_agreement, check_shared
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.engine.lease import Lease, LeaseLost
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.engine.processes import initialize_processes
+from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.interop.initialization import check_source, read_initial_parameters
@@ -34,6 +37,8 @@ from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
 from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
+from birdie_jax.tasks.evaluation import tasks_of_config
+from birdie_jax.tasks.task_hook import TaskEvaluation
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.locations import Location, locate
@@ -67,6 +72,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     """
     processes = watch.processes
     mixture = configured_mixture(config)
+    tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
     # Before a preparation that may take hours.
     check_memory(config, len(mixture.arms), check_mesh(config, 0, jax.devices()))
     check_agreement(to_dict(config), processes)
@@ -95,6 +101,15 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
                 print(initial.table(), flush=True)
             return initial.put_into
 
+        def more_hooks(parts: HookParts) -> Sequence[Hook]:
+            hooks = configured_hooks(parts)
+            if tasks:
+                hooks = [
+                    *hooks,
+                    TaskEvaluation(parts, tasks, tokenizer, mixture.arms, processes),
+                ]
+            return hooks
+
         sized = fill_in_sizes(config, text.vocab_size, jax.devices())
         if processes.first and sized.explanation:
             print(sized.explanation, flush=True)
@@ -106,6 +121,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             watch,
             lease=lease,
             initial_params=initial_params if source else None,
+            more_hooks=more_hooks,
         )
         if processes.first:
             workdir.write(

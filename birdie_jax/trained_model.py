@@ -1,13 +1,16 @@
 """A trained model with all that using it takes: from a run's workdir, or from an exported folder."""
 
+import hashlib
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
 from etils import epath
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
+from birdie_jax.engine.checkpoint_format import named_leaves
 from birdie_jax.engine.stored_parameters import restore_parameters
 from birdie_jax.interop import read_model
 from birdie_jax.models import LanguageModel, build_model
@@ -25,7 +28,7 @@ class TrainedModel(NamedTuple):
     """What a run made.
 
     Attributes:
-        origin: the folder and the step, in words.
+        folder: the workdir, or the exported folder.
         step: the train step at which it was saved.
         config: the configuration of the run.
         model: the model's architecture.
@@ -34,13 +37,18 @@ class TrainedModel(NamedTuple):
         arms: the objective arms that it was trained on.
     """
 
-    origin: str
+    folder: str
     step: int
     config: Config
     model: LanguageModel
     params: Any
     tokenizer: Tokenizer
     arms: tuple[Arm, ...]
+
+    @property
+    def origin(self) -> str:
+        """The folder and the step, in words."""
+        return f"{self.folder} step {self.step}"
 
 
 def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> TrainedModel:
@@ -64,7 +72,7 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
     )
     trained = restore_parameters(files, abstract, step)
     return TrainedModel(
-        f"{workdir} step {trained.step}",
+        str(workdir),
         trained.step,
         config,
         model,
@@ -84,9 +92,17 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     read = read_model(make_path(folder))
     model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = configured_mixture(read.config).arms
-    return TrainedModel(
-        f"{folder} step {read.step}", read.step, read.config, model, read.params, read.tokenizer, arms
-    )
+    return TrainedModel(str(folder), read.step, read.config, model, read.params, read.tokenizer, arms)
+
+
+def parameters_sha256(params: Any) -> str:
+    """Return a hash of the names, types, shapes and values of a model's parameters."""
+    digest = hashlib.sha256()
+    for name, leaf in sorted(named_leaves(params).items()):
+        array = np.ascontiguousarray(jax.device_get(leaf))
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:

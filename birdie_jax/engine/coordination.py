@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 # JAX's coordination service keeps keys and values, but has no public way to them.
 from jax._src import distributed
+from jax.experimental.multihost_utils import process_allgather
 
 _POLL_SECONDS = 0.2
 
@@ -54,3 +56,17 @@ class Processes:
         while 0 not in (messages := self.read(topic)):
             time.sleep(_POLL_SECONDS)
         return messages[0]
+
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all processes, in their order; all call this at the same places.
+
+        Through the devices, as texts may be larger than messages of the coordination service.
+        """
+        if self.count == 1:
+            return [text]
+        own = np.frombuffer(text.encode(), np.uint8)
+        lengths = np.asarray(process_allgather(np.int32(len(own)))).reshape(-1)
+        padded = np.zeros(int(lengths.max()), np.uint8)
+        padded[: len(own)] = own
+        gathered = np.asarray(process_allgather(padded))
+        return [row[:length].tobytes().decode() for row, length in zip(gathered, lengths, strict=True)]

@@ -93,10 +93,14 @@ class Generator:
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
         devices = jax.devices() if devices is None else devices
         self._mesh = Mesh(np.array(devices).reshape(-1, 1), ROW_AXES)
-        params = cast_kernels(params, model.config.dtype)
-        self._params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
+        self.replace_params(params)
         self._compiled: dict[tuple, Compiled] = {}
         self.times = GenerationTimes()
+
+    def replace_params(self, params: PyTree) -> None:
+        """Generate by other parameters from now on, with the functions that are compiled already."""
+        params = cast_kernels(params, self.model.config.dtype)
+        self._params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
 
     @property
     def params(self) -> PyTree:

@@ -1,6 +1,6 @@
 """Pre-training by the Birdie procedure: the parts, put together and given to the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from jaxtyping import PyTree
@@ -10,6 +10,7 @@ from birdie_jax.engine import Outcome, Workdir, sections_of, train
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.mesh import make_mesh
+from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.watch import Watch
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_validation import ArmValidation
@@ -27,6 +28,7 @@ def pretrain(
     *,
     lease: Lease | None = None,
     initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]] | None = None,
+    more_hooks: Callable[[HookParts], Sequence[Hook]] = configured_hooks,
 ) -> Outcome:
     """Train until `config.train.num_steps`, or until asked to stop; see `birdie_jax.engine.train`.
 
@@ -39,6 +41,7 @@ def pretrain(
         lease: held on the workdir in the first process.
         initial_params: shapes and shardings of the parameters -> a function from new parameters to those
             that a new run starts with; None: the new ones. Not called where a checkpoint is resumed.
+        more_hooks: makes the hooks that are called after the arms' validation.
 
     Raises:
         ConfigError: batch or model cannot be divided among the devices.
@@ -51,7 +54,7 @@ def pretrain(
         batches = MixtureBatches(config, mixture, text.train, mesh)
         hooks = [
             ArmValidation(config, mixture, text.validation, text.vocab_size, batches),
-            *configured_hooks(HookParts(config, workdir, mesh, text.vocab_size)),
+            *more_hooks(HookParts(config, workdir, mesh, text.vocab_size)),
         ]
         step = make_language_model_step(config, text.vocab_size, mixture, mesh, sections_of(hooks))
         if initial_params is not None:

@@ -32,6 +32,8 @@ FREE_FIELDS = frozenset(
         "checkpoint.keep",
         "data.cache_dir",
         "data.prepared",
+        "eval.tasks",
+        "eval.tasks_every_steps",
         "mesh.data",
         "mesh.fsdp",
         "mesh.sequence",
@@ -113,6 +115,19 @@ class Workdir:
         return self.root / "damaged_checkpoints"
 
     @property
+    def evaluations(self) -> epath.Path:
+        """The folder of what `evaluate` found, a folder for each step."""
+        return self.root / "evaluations"
+
+    def evaluation(self, step: int, name: str) -> epath.Path:
+        """Return the file of the scores of an evaluation, JSON."""
+        return self.evaluations / f"{step:08d}" / f"{name}.json"
+
+    def evaluation_answers(self, step: int, name: str) -> epath.Path:
+        """Return the file of the questions and answers of an evaluation, one JSON object a line."""
+        return self.evaluations / f"{step:08d}" / f"{name}.jsonl"
+
+    @property
     def tensorboard(self) -> epath.Path:
         """The folder of TensorBoard's event files."""
         return self.root / "tensorboard"
@@ -149,7 +164,7 @@ class Workdir:
             self.root.mkdir(parents=True, exist_ok=True)
             for folder in (
                 *(self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks),
-                self.metrics_parts,
+                *(self.metrics_parts, self.evaluations),
             ):
                 if os.path.lexists(folder) and not folder.is_dir():
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
@@ -162,6 +177,15 @@ class Workdir:
                     raise ConfigError(f"{file}: is no file; allowed: a file, or nothing")
         except OSError as error:
             raise ConfigError(f"{self.root}: cannot be used: {error}") from error
+
+    def make_folder(self, folder: epath.Path) -> None:
+        """Make one of the folders above, if the store has folders.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if not is_remote(folder):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def saved_steps(self) -> list[int]:
         """Return the steps of the checkpoints that are whole, in order.

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from birdie_jax.config import Config
 from birdie_jax.generation import Generator, Prompt, PromptError, PromptTooLong, make_prompt
+from birdie_jax.generation.cache_size import cache_grows
 from birdie_jax.generation.likelihood import Likelihood, Scorer
 from birdie_jax.generation.prompt import bucket_length
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
@@ -37,6 +39,11 @@ class Share(NamedTuple):
 
 def no_progress(done: int, of_all: int) -> None:
     """Show nothing."""
+
+
+def max_length_of(model: LanguageModel, config: Config) -> int | None:
+    """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
+    return config.batching.length if cache_grows(model) else None
 
 
 class TaskModel:
@@ -79,6 +86,10 @@ class TaskModel:
             model, params, num_tokens=num_tokens, max_length=max_length, devices=jax.local_devices()
         )
         self._scorer = Scorer(self._generator)
+
+    def replace_params(self, params: Any) -> None:
+        """Ask the same model with other parameters from now on, by the programs compiled already."""
+        self._generator.replace_params(params)
 
     def prompts(
         self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int

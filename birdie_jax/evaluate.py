@@ -1,0 +1,284 @@
+"""Measure a model on tasks: `python -m birdie_jax.evaluate --workdir=runs/tiny --task=phonebook`.
+
+One table goes to standard output, progress to standard error. Scores and every prompt with its answer are
+written to `evaluations/` in the workdir, where the report finds them, and to --json and --answers. With
+--compare the same questions are asked of other models, and differences are told question by question. On
+several hosts, every process is started with the same command, as for training.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from absl import flags, logging
+
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.compiled_programs import cache_compiled_programs
+from birdie_jax.config import ConfigError, to_dict
+from birdie_jax.engine import CheckpointError
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.processes import initialize_processes
+from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval
+from birdie_jax.generation import PromptError, choose_arm
+from birdie_jax.interop import InteropError
+from birdie_jax.storage import make_path, write_json, write_whole
+from birdie_jax.storage.workdir import Workdir
+from birdie_jax.tasks import TASKS, Share, TaskModel
+from birdie_jax.tasks.evaluation import Evaluation, NamedTask, answers_to_jsonl, evaluate, tasks_of_flags
+from birdie_jax.tasks.evaluation_table import (
+    comparison_table,
+    evaluation_table,
+    group_tables,
+    refused_lines,
+)
+from birdie_jax.tasks.summary import paired_differences
+from birdie_jax.tasks.task_model import max_length_of
+from birdie_jax.text import DataError
+from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir, parameters_sha256
+
+_PROGRESS_SECONDS = 10.0
+# How long a process may not be heard of while all join.
+_LOST_SECONDS = 60
+
+_WORKDIR = define_path("workdir", "Folder of a run.")
+_MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir.")
+_STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_TASK = flags.DEFINE_multi_string(
+    "task",
+    [],
+    "Task, with settings after a colon and perhaps a name in front: phonebook, "
+    "phonebook:max_entries=16,max_numbers=2, short=phonebook:max_entries=16. May be given several times. "
+    f"Tasks: {', '.join(TASKS)}.",
+)
+_JSON = define_path("json", "File for the scores of all tasks.")
+_ANSWERS = define_path("answers", "File for all prompts, answers and scores, JSONL.")
+_COMPARE = flags.DEFINE_multi_string(
+    "compare", [], "Workdir or exported folder of another model to set beside the first; several times."
+)
+_OBJECTIVE = flags.DEFINE_string(
+    "objective",
+    None,
+    "Ask in the form of this objective, or arm, of the run's mixture. Default: prefix_lm, or else "
+    "causal_lm.",
+)
+_ROWS = flags.DEFINE_integer(
+    "rows", 32, "Largest number of questions answered at a time.", lower_bound=1, upper_bound=1 << 16
+)
+_BATCH_TOKENS = flags.DEFINE_integer(
+    "batch_tokens",
+    65_536,
+    "Largest number of positions of the prompts of a batch; fewer take less memory.",
+    lower_bound=1,
+    upper_bound=1 << 30,
+)
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "Seed of the bootstrap's resamples.", lower_bound=0, upper_bound=1 << 30
+)
+_COORDINATOR_ADDRESS = flags.DEFINE_string(
+    "coordinator_address", None, "Where the processes of this command meet: host:port, on process 0's host."
+)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this command has.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
+
+_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, OSError)
+
+
+class _Asked(NamedTuple):
+    """A model with what it scored.
+
+    Attributes:
+        trained: the model.
+        evaluations: one for each task.
+    """
+
+    trained: TrainedModel
+    evaluations: list[Evaluation]
+
+    @property
+    def records(self) -> list[EvaluationRecord]:
+        return [evaluation.record for evaluation in self.evaluations]
+
+
+def run(processes: Processes) -> None:
+    """Load the models, ask them, and write what they scored."""
+    if not _TASK.value:
+        raise ConfigError(f"--task is not given; allowed: one or more of {', '.join(TASKS)}")
+    tasks = tasks_of_flags(_TASK.value)
+    if (_WORKDIR.value is None) == (_MODEL.value is None):
+        raise ConfigError("give either --workdir, a run, or --model, an exported folder")
+    if _STEP.value is not None and _MODEL.value is not None:
+        raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+    for other in _COMPARE.value:
+        if not other:
+            raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
+    first = _load(_WORKDIR.value, _MODEL.value, _STEP.value)
+    asked = [_ask(first, tasks, processes)]
+    if processes.first and _WORKDIR.value is not None:
+        _keep(Workdir(_WORKDIR.value), asked[0])
+    for other in _COMPARE.value:
+        asked.append(_ask(_load_any(other), tasks, processes))
+    if not processes.first:
+        return
+    if _JSON.value is not None:
+        records = [record.to_json() for one in asked for record in one.records]
+        write_json(
+            make_path(_JSON.value), {"evaluations": records, "differences": _differences_json(asked)}
+        )
+    if _ANSWERS.value is not None:
+        write_whole(make_path(_ANSWERS.value), b"".join(map(_answer_lines, asked)))
+    _print(asked)
+
+
+def _load(workdir: str | None, model: str | None, step: int | None) -> TrainedModel:
+    if workdir is not None:
+        return model_of_workdir(workdir, step)
+    assert model is not None  # checked by the caller
+    return model_of_folder(model)
+
+
+def _load_any(folder: str) -> TrainedModel:
+    """Return the model of a workdir, or of an exported folder, whichever it is."""
+    if Workdir(folder).saved_steps():
+        return model_of_workdir(folder)
+    return model_of_folder(folder)
+
+
+def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _Asked:
+    arm = choose_arm(trained.arms, _OBJECTIVE.value)
+    print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
+    model = TaskModel(
+        trained.model,
+        trained.params,
+        trained.tokenizer,
+        arm,
+        max_length=max_length_of(trained.model, trained.config),
+        rows=_ROWS.value,
+        batch_tokens=_BATCH_TOKENS.value,
+        share=Share(processes.index, processes.count, processes.gather),
+    )
+    config = json.dumps(to_dict(trained.config), sort_keys=True).encode()
+    identity = EvaluatedModel(
+        origin=trained.folder,
+        step=trained.step,
+        config_sha256=hashlib.sha256(config).hexdigest(),
+        parameters_sha256=parameters_sha256(trained.params),
+        prompt_format=arm.name,
+    )
+    evaluations = []
+    for named in tasks:
+        shown = _Progress(named.name)
+        evaluations.append(evaluate(named, model, identity, shown, _SEED.value))
+        shown.end(evaluations[-1].record)
+    return _Asked(trained, evaluations)
+
+
+class _Progress:
+    """Lines on standard error, some seconds apart, that tell how far a task has come."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._begin = self._told = time.monotonic()
+
+    def __call__(self, done: int, of_all: int) -> None:
+        now = time.monotonic()
+        if now - self._told >= _PROGRESS_SECONDS and done < of_all:
+            self._told = now
+            seconds = now - self._begin
+            left = seconds / max(done, 1) * (of_all - done)
+            print(
+                f"{self._name}: {done:,} of {of_all:,}, {seconds:.0f} s, about {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def end(self, record: EvaluationRecord) -> None:
+        print(f"{self._name}: {record.answers:,} answers in {record.seconds:.1f} s", file=sys.stderr)
+
+
+def _keep(workdir: Workdir, asked: _Asked) -> None:
+    """Write scores and answers into the workdir."""
+    for record, result in asked.evaluations:
+        path = workdir.evaluation(asked.trained.step, record.name)
+        workdir.make_folder(path.parent)
+        write_whole(
+            workdir.evaluation_answers(asked.trained.step, record.name), answers_to_jsonl(result.answers)
+        )
+        workdir.write(path, record.to_json())
+
+
+def _answer_lines(asked: _Asked) -> bytes:
+    """Return the answers of all tasks, each line with the model and the name of the evaluation."""
+    lines = []
+    for record, result in asked.evaluations:
+        head = {"model": record.model.origin, "step": record.model.step, "evaluation": record.name}
+        for line in answers_to_jsonl(result.answers).splitlines():
+            lines.append(json.dumps(head | json.loads(line)).encode() + b"\n")
+    return b"".join(lines)
+
+
+def _differences(asked: Sequence[_Asked]) -> list[list[tuple[dict[str, Interval], int]]]:
+    """Return the differences from the first model, for each other model and each evaluation."""
+    return [
+        [
+            paired_differences(one.result.answers, other.result.answers, _SEED.value)
+            for one, other in zip(asked[0].evaluations, others.evaluations, strict=True)
+        ]
+        for others in asked[1:]
+    ]
+
+
+def _differences_json(asked: Sequence[_Asked]) -> list[dict[str, Any]]:
+    return [
+        {
+            "model": others.trained.folder,
+            "step": others.trained.step,
+            "evaluation": evaluation.record.name,
+            "pairs": pairs,
+            "metrics": {metric: interval.__dict__ for metric, interval in metrics.items()},
+        }
+        for others, found in zip(asked[1:], _differences(asked), strict=True)
+        for evaluation, (metrics, pairs) in zip(others.evaluations, found, strict=True)
+    ]
+
+
+def _print(asked: Sequence[_Asked]) -> None:
+    if len(asked) == 1:
+        records = asked[0].records
+        print(evaluation_table(records))
+        for record in records:
+            if text := group_tables(record):
+                print(f"\n{text}")
+        return
+    print(
+        comparison_table(
+            [one.trained.folder for one in asked], [one.records for one in asked], _differences(asked)
+        )
+    )
+    for one in asked:
+        for line in refused_lines(one.records):
+            print(f"{one.trained.folder}: {line}")
+
+
+def main(arguments: list[str]) -> None:
+    """Parse flags, evaluate; a fault of the user's is told in one line."""
+    logging.set_verbosity(logging.WARNING)
+    cache_compiled_programs()
+    try:
+        initialize_processes(
+            _COORDINATOR_ADDRESS.value,
+            _NUM_PROCESSES.value,
+            _PROCESS_ID.value,
+            os.environ,
+            _LOST_SECONDS,
+        )
+        run(Processes())
+    except _FAULTS as error:
+        refuse("evaluate", error)
+
+
+if __name__ == "__main__":
+    start("evaluate", main)

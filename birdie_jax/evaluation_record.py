@@ -1,0 +1,119 @@
+"""What an evaluation found, as the JSON file that `evaluate` writes and the report reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.storage import parse_typed, to_plain
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its bootstrap interval.
+
+    Attributes:
+        mean: the mean over the answers, each with its weight.
+        low: the lower end of the 95 % interval.
+        high: the upper end of the 95 % interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """The scores of the answers whose questions have like values of a group.
+
+    Attributes:
+        low: the smallest value of the group.
+        high: the largest value of the group.
+        count: the number of answers.
+        metrics: the scores by metric.
+    """
+
+    low: int
+    high: int
+    count: int
+    metrics: dict[str, Interval]
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """Which model was evaluated.
+
+    Attributes:
+        origin: its workdir or exported folder.
+        step: the train step at which it was saved.
+        config_sha256: the hash of its configuration.
+        parameters_sha256: the hash of the names and values of its parameters.
+        prompt_format: the objective arm whose format prompts had.
+    """
+
+    origin: str
+    step: int
+    config_sha256: str
+    parameters_sha256: str
+    prompt_format: str
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """What a model scored on a task.
+
+    Attributes:
+        format_version: the version of this format.
+        name: the name of the evaluation within its run.
+        task: the name of the task.
+        settings: the task's settings.
+        main_metric: the metric that stands for the task.
+        model: the model.
+        answers: the number of scored answers.
+        refused: the questions and records that could not be asked, each a line.
+        metrics: the scores by metric.
+        groups: for each group its parts, from small to large.
+        seconds: the duration of the evaluation.
+    """
+
+    format_version: int
+    name: str
+    task: str
+    settings: dict[str, Any]
+    main_metric: str
+    model: EvaluatedModel
+    answers: int
+    refused: list[str]
+    metrics: dict[str, Interval]
+    groups: dict[str, list[GroupScores]]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON."""
+        return to_plain(self)
+
+
+def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
+    """Return the record in a file's contents.
+
+    Args:
+        contents: the contents of the file.
+        where: the file, for messages.
+
+    Raises:
+        ConfigError: the contents are no such record; names the file and the field.
+    """
+    try:
+        value = json.loads(contents)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{where}: found no JSON ({error}); allowed: a file that evaluate writes"
+        ) from error
+    version = value.get("format_version") if isinstance(value, Mapping) else None
+    if version != FORMAT_VERSION:
+        raise ConfigError(f"{where}: found format_version {version}; allowed: {FORMAT_VERSION}")
+    return parse_typed(EvaluationRecord, value, where, ConfigError)

@@ -1,0 +1,143 @@
+"""From scored answers to an evaluation's record: means with intervals, over all and by group."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from birdie_jax.evaluation_record import (
+    FORMAT_VERSION,
+    EvaluatedModel,
+    EvaluationRecord,
+    GroupScores,
+    Interval,
+)
+from birdie_jax.storage import to_plain
+from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
+from birdie_jax.tasks.question import ScoredAnswer, TaskResult
+from birdie_jax.tasks.task import Task
+
+# More values of a group than these are put together.
+_MAX_PARTS = 12
+_WIDE = 8
+
+
+def settings_of(task: Task) -> dict[str, Any]:
+    """Return the settings of a task as plain JSON."""
+    return {field.name: to_plain(getattr(task, field.name)) for field in fields(task)}
+
+
+def summarise(
+    name: str, task: Task, model: EvaluatedModel, result: TaskResult, *, seconds: float, seed: int = 0
+) -> EvaluationRecord:
+    """Return the record of an evaluation.
+
+    Args:
+        name: the name of the evaluation.
+        task: what was asked.
+        model: who was asked.
+        result: the scored answers; none where every question was refused.
+        seconds: the duration.
+        seed: the seed of the bootstrap's resamples.
+    """
+    answers = result.answers
+    groups: dict[str, list[GroupScores]] = {}
+    for group in sorted({group for answer in answers for group in answer.question.groups}):
+        having = [answer for answer in answers if group in answer.question.groups]
+        groups[group] = _group_scores(group, having, seed)
+    return EvaluationRecord(
+        format_version=FORMAT_VERSION,
+        name=name,
+        task=task.name,
+        settings=settings_of(task),
+        main_metric=task.main_metric,
+        model=model,
+        answers=len(answers),
+        refused=list(result.refused),
+        metrics=mean_scores(answers, seed),
+        groups=groups,
+        seconds=seconds,
+    )
+
+
+def mean_scores(answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
+    """Return the mean of each metric with its interval; nothing where there is no answer.
+
+    Raises:
+        ValueError: the answers differ in the names of their metrics.
+    """
+    if not answers:
+        return {}
+    names = list(answers[0].metrics)
+    return dict(zip(names, bootstrap_means(_scores(answers, names), _weights(answers), seed), strict=True))
+
+
+def paired_differences(
+    first: Sequence[ScoredAnswer], second: Sequence[ScoredAnswer], seed: int = 0
+) -> tuple[dict[str, Interval], int]:
+    """Return how much better the second model is than the first, on the questions that both answered.
+
+    Returns:
+        For each metric the difference of the means with its interval, and the number of the questions.
+    """
+    others = {answer.question.name: answer for answer in second}
+    both = [(answer, others[answer.question.name]) for answer in first if answer.question.name in others]
+    if not both:
+        return {}, 0
+    ours, theirs = [one for one, _ in both], [other for _, other in both]
+    names = list(ours[0].metrics)
+    found = bootstrap_differences(
+        _scores(ours, names), _scores(theirs, names), _weights(ours), _weights(theirs), seed
+    )
+    return dict(zip(names, found, strict=True)), len(both)
+
+
+def _scores(answers: Sequence[ScoredAnswer], names: Sequence[str]) -> np.ndarray:
+    for answer in answers:
+        if list(answer.metrics) != list(names):
+            raise ValueError(
+                f"question {answer.question.name}: has the metrics {', '.join(answer.metrics)}; "
+                f"allowed: those of the others, {', '.join(names)}"
+            )
+    return np.array([[answer.metrics[name] for name in names] for answer in answers], np.float64)
+
+
+def _weights(answers: Sequence[ScoredAnswer]) -> np.ndarray:
+    return np.array([answer.weight for answer in answers], np.float64)
+
+
+def _group_scores(group: str, answers: Sequence[ScoredAnswer], seed: int) -> list[GroupScores]:
+    values = np.array([answer.question.groups[group] for answer in answers])
+    parts = []
+    for low, high in value_ranges(values):
+        within = [answer for answer, value in zip(answers, values, strict=True) if low <= value <= high]
+        if within and sum(answer.weight for answer in within) > 0:
+            found = values[(values >= low) & (values <= high)]
+            scores = mean_scores(within, seed)
+            parts.append(GroupScores(int(found.min()), int(found.max()), len(within), scores))
+    return parts
+
+
+def value_ranges(values: np.ndarray) -> list[tuple[int, int]]:
+    """Return the ranges, ends included, into which the values of a group are put, from small to large.
+
+    Every value is one of its own where there are at most 12. Otherwise they are put together: by powers of
+    two where the largest is more than 8 times the smallest, by ranges of equal width where not.
+    """
+    distinct = np.unique(values)
+    if len(distinct) <= _MAX_PARTS:
+        return [(int(value), int(value)) for value in distinct]
+    low, high = int(distinct[0]), int(distinct[-1])
+    if high > _WIDE * max(low, 1):
+        edges = [0] if low <= 0 else []
+        power = 1
+        while power <= high:
+            edges.append(power)
+            power *= 2
+        # A range begins after a power of two and ends with the next, as lengths are said.
+        bounds = [low - 1, *[edge for edge in edges if low <= edge < high], high]
+    else:
+        bounds = np.linspace(low - 1, high, _WIDE + 1).astype(int).tolist()
+    return [(begin + 1, end) for begin, end in pairwise(bounds) if end > begin]

@@ -1,0 +1,121 @@
+"""The tasks of `config.eval.tasks`, measured while a run trains, as one of the engine's hooks."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from birdie_jax.array_types import Key
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.hook_registry import HookParts
+from birdie_jax.engine.mesh import replicated
+from birdie_jax.engine.protocols import HookCall, HookResult
+from birdie_jax.engine.state import TrainState
+from birdie_jax.generation import choose_arm
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Arm
+from birdie_jax.tasks.evaluation import NamedTask
+from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
+from birdie_jax.text import Tokenizer
+
+TASK_PREFIX = "task/"
+
+
+class TaskEvaluation:
+    """Measures tasks every few steps, and logs `task/<name>/<metric>`.
+
+    Attributes:
+        name: the name of the hook; it keeps no arrays.
+    """
+
+    name = "task_evaluation"
+
+    def __init__(
+        self,
+        parts: HookParts,
+        tasks: Sequence[NamedTask],
+        tokenizer: Tokenizer,
+        arms: Sequence[Arm],
+        processes: Processes,
+    ):
+        """Measure `tasks` every `config.eval.tasks_every_steps` steps.
+
+        Args:
+            parts: the configuration and the mesh of the run.
+            tasks: the tasks under their names.
+            tokenizer: the tokenizer of the run.
+            arms: the arms of the run, in the format of one of which prompts are asked.
+            processes: the processes of the run, which share the questions.
+        """
+        self._config, self._tasks, self._tokenizer = parts.config, tasks, tokenizer
+        self._mesh = parts.mesh
+        self._arm = choose_arm(tuple(arms), None)
+        self._share = Share(processes.index, processes.count, processes.gather)
+        self._model: TaskModel | None = None
+
+    def create_section(self, key: Key) -> PyTree:
+        """Keep nothing."""
+        del key
+        return {}
+
+    def resume(self, state: TrainState) -> None:
+        """Need nothing."""
+
+    def is_due(self, step: int, num_steps: int) -> bool:
+        """Every `tasks_every_steps` steps, and at the end."""
+        every = self._config.eval.tasks_every_steps
+        return step == num_steps or (every > 0 and step > 0 and step % every == 0)
+
+    def run(self, state: TrainState, call: HookCall) -> HookResult | None:
+        """Measure every task."""
+        model = self._model_with(state.params)
+        scalars: dict[str, float] = {}
+        for named in self._tasks:
+            call.heartbeat(f"{named.name}, its first questions")
+            result = named.task.measure(model, partial(_tell, call, named.name))
+            for metric, interval in mean_scores(result.answers).items():
+                scalars[f"{TASK_PREFIX}{named.name}/{metric}"] = interval.mean
+            scalars[f"{TASK_PREFIX}{named.name}/answers"] = float(len(result.answers))
+            if call.should_stop():
+                return None
+        return HookResult(state, scalars)
+
+    def close(self) -> None:
+        """Give up the copy of the parameters."""
+        self._model = None
+
+    def _model_with(self, params: Any) -> TaskModel:
+        """Return the model of this process with the parameters of now, and its compiled programs."""
+        here = own_copy(params, self._mesh)
+        if self._model is None:
+            config = self._config
+            model = build_model(config.model, self._tokenizer.vocab_size)
+            self._model = TaskModel(
+                model,
+                here,
+                self._tokenizer,
+                self._arm,
+                max_length=max_length_of(model, config),
+                rows=config.eval.task_rows,
+                share=self._share,
+            )
+        else:
+            self._model.replace_params(here)
+        return self._model
+
+
+def own_copy(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[jax.Array]:
+    """Return parameters that are divided over a mesh whole, on the first device of this process.
+
+    All processes of the mesh call this together.
+    """
+    whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(params)
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
+
+
+def _tell(call: HookCall, name: str, done: int, of_all: int) -> None:
+    call.heartbeat(f"{name}, {done} of {of_all} questions")

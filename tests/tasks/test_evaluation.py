@@ -1,0 +1,153 @@
+"""From answers to a record, a table and lines for reading; and tasks by their names."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.evaluation_record import EvaluatedModel, parse_evaluation
+from birdie_jax.storage import to_plain
+from birdie_jax.tasks import TASKS, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.evaluation import answers_to_jsonl, tasks_of_config, tasks_of_flags
+from birdie_jax.tasks.evaluation_table import comparison_table, evaluation_table, group_tables
+from birdie_jax.tasks.summary import paired_differences, summarise, value_ranges
+from tests.tasks.toy_tasks import Lengths, Picks
+
+MODEL = EvaluatedModel("runs/a", 5, "c", "p", "prefix_lm")
+
+
+@pytest.fixture(autouse=True)
+def toy_tasks(monkeypatch):
+    monkeypatch.setitem(TASKS, "lengths", Lengths)
+    monkeypatch.setitem(TASKS, "picks", Picks)
+
+
+def answers(count=40, gain=0.0):
+    return tuple(
+        ScoredAnswer(
+            Question(f"q{number}", "a", ("b",), groups={"numbers": number % 4, "length": 10 * number}),
+            "b",
+            {"characters": number % 10 + gain, "right": float(number % 2)},
+        )
+        for number in range(count)
+    )
+
+
+def record(found=None, name="lengths"):
+    result = TaskResult(answers() if found is None else found, ("file line 2: bad",))
+    return summarise(name, Lengths(), MODEL, result, seconds=1.5)
+
+
+def test_a_record_is_read_back():
+    made = record()
+    assert made.metrics["characters"].mean == pytest.approx(4.5)
+    assert made.settings == {"max_tokens": 6}
+    assert made.refused == ["file line 2: bad"]
+    assert [(part.low, part.high, part.count) for part in made.groups["numbers"]] == [
+        (value, value, 10) for value in range(4)
+    ]
+    assert sum(part.count for part in made.groups["length"]) == 40
+    assert made.groups["numbers"][1].metrics["right"].mean == 1.0
+    assert parse_evaluation(json.dumps(made.to_json()).encode(), "file") == made
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format_version": 9}, "file: found format_version 9; allowed: 1"),
+        ({"answers": "many"}, "file.answers: found 'many'"),
+        ({"model": {}}, "file.model.origin: missing"),
+    ],
+)
+def test_a_damaged_record_is_named(change, said):
+    with pytest.raises(ConfigError) as caught:
+        parse_evaluation(json.dumps(record().to_json() | change).encode(), "file")
+    assert said in str(caught.value)
+    with pytest.raises(ConfigError, match="file: found no JSON"):
+        parse_evaluation(b"{", "file")
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=60))
+def test_every_value_is_in_one_range(values):
+    ranges = value_ranges(np.array(values))
+    for value in values:
+        assert sum(low <= value <= high for low, high in ranges) == 1
+    assert ranges == sorted(ranges)
+    assert len(ranges) <= 20
+
+
+def test_ranges_are_read_easily():
+    assert value_ranges(np.array([1, 4, 2, 4])) == [(1, 1), (2, 2), (4, 4)]
+    assert value_ranges(np.arange(100, 2049))[-2:] == [(513, 1024), (1025, 2048)]
+    assert (
+        value_ranges(np.arange(1000, 1801))
+        == [(1000 + (n > 0) + 100 * n, 1100 + 100 * n) for n in range(8)]
+        or len(value_ranges(np.arange(1000, 1801))) == 8
+    )
+
+
+def test_the_table():
+    text = evaluation_table([record(), record((), "other")])
+    lines = text.splitlines()
+    assert lines[0].split() == ["task", "metric", "mean", "95", "%", "interval", "answers"]
+    assert lines[1].split()[:3] == ["lengths", "characters", "4.5000"]
+    assert lines[1].split()[-1] == "40"
+    assert lines[2].split()[:2] == ["right", "0.5000"]
+    assert lines[3].split() == ["other", "none", "0"]
+    assert "lengths: 1 not asked:" in text
+    assert "  file line 2: bad" in text
+    by_group = group_tables(record())
+    assert "lengths by numbers" in by_group
+    assert "lengths by length" in by_group
+
+
+def test_models_side_by_side():
+    first, second = answers(), answers(gain=1.0)[5:]
+    differences, pairs = paired_differences(first, second)
+    assert pairs == 35
+    assert differences["characters"].mean == pytest.approx(1.0)
+    assert differences["right"].low == differences["right"].high == 0
+    text = comparison_table(
+        ["runs/a", "runs/b"], [[record(first)], [record(second)]], [[(differences, pairs)]]
+    )
+    assert "+1.0000" in text
+    assert "runs/b" in text
+    assert paired_differences(first, ()) == ({}, 0)
+
+
+def test_metrics_have_to_agree():
+    odd = answers(2)[1]._replace(metrics={"other": 1.0})
+    with pytest.raises(
+        ValueError, match="question q1: has the metrics other; allowed: those of the others"
+    ):
+        record((answers(1)[0], odd))
+
+
+def test_answers_are_written_for_reading():
+    question = Question("é", "prompt\n\ud800", ("a",), ("a", "b"), {"numbers": 2})
+    scored = ScoredAnswer(question, "b", {"accuracy": 0.0}, 2.0, {"tokens": [1, 2]})
+    (line,) = answers_to_jsonl([scored]).splitlines()
+    found = json.loads(line)
+    assert found["name"] == "é"
+    assert found["prompt"] == question.prompt
+    assert found["choices"] == ["a", "b"]
+    assert (found["answer"], found["weight"], found["groups"]) == ("b", 2.0, {"numbers": 2})
+    assert found["details"] == {"tokens": [1, 2]}
+
+
+def test_flags_name_evaluations():
+    named = tasks_of_flags(["lengths", "short=lengths:max_tokens=3", "picks"])
+    assert named == [("lengths", Lengths()), ("short", Lengths(max_tokens=3)), ("picks", Picks())]
+    with pytest.raises(ConfigError, match="2 evaluations are called lengths; allowed: a name for each"):
+        tasks_of_flags(["lengths", "lengths:max_tokens=3"])
+
+
+def test_sections_name_evaluations():
+    section = {"z": {"task": "picks"}, "a": {"task": "lengths", "max_tokens": 2}}
+    assert tasks_of_config(section, "config.eval.tasks") == [("a", Lengths(max_tokens=2)), ("z", Picks())]
+    with pytest.raises(ConfigError, match=r"config.eval.tasks: found the name 'a/b'; allowed: letters"):
+        tasks_of_config({"a/b": {"task": "picks"}}, "config.eval.tasks")
+    assert to_plain(Lengths()) == {"max_tokens": 6}

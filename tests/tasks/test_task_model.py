@@ -1,0 +1,136 @@
+"""Questions are asked in batches and shared by processes; an answer is that of the prompt alone."""
+
+import dataclasses
+import json
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.generation import generate, make_prompt
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.tasks import LENGTH_GROUP, Share, TaskModel
+from tests.tasks.toy_tasks import Lengths, Picks
+from tests.trained_workdirs import micro_config, random_params, small_tokenizer
+
+ARM = Arm("prefix_lm", make_objective("prefix_lm"), "prefix_lm")
+
+
+@pytest.fixture(scope="module")
+def parts():
+    config = micro_config()
+    tokenizer = small_tokenizer()
+    params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, 0))
+    return build_model(config.model, tokenizer.vocab_size), params, tokenizer
+
+
+def test_answers_are_those_of_generate(parts):
+    model, params, tokenizer = parts
+    told = []
+    asked = TaskModel(*parts, ARM, rows=4)
+    result = Lengths().measure(asked, lambda *counts: told.append(counts))
+    assert told == [(4, 8), (8, 8)]
+    assert result.refused[0] == "lengths.txt line 3: found no question"
+    assert result.refused[1].startswith("question q4: the prompt is empty")
+    assert len(result.refused) == 2
+    assert [answer.question.name for answer in result.answers] == [
+        f"q{n}" for n in (0, 1, 2, 3, 5, 6, 7, 8)
+    ]
+    for answer in result.answers:
+        prompt = make_prompt(answer.question.prompt, ARM.objective, tokenizer)
+        (alone,) = generate(model, params, [prompt], max_tokens=6, num_tokens=256 + tokenizer.num_pieces)
+        assert answer.answer == tokenizer.decode(alone.tokens)
+        assert answer.metrics["characters"] == len(answer.answer)
+        assert answer.question.groups[LENGTH_GROUP] == len(prompt.tokens)
+        assert answer.question.groups["size"] == len(answer.question.prompt)
+    assert len({answer.answer for answer in result.answers}) > 1
+
+
+def test_prompts_over_the_limit_are_named(parts):
+    result = Lengths().measure(TaskModel(*parts, ARM, max_length=60))
+    assert {answer.question.name for answer in result.answers} == {"q0", "q1", "q3", "q6", "q7"} - {
+        line.split()[1].rstrip(":") for line in result.refused
+    }
+    assert any("question q5: has " in line and "allowed: 60 together" in line for line in result.refused)
+
+
+def test_several_processes_give_what_one_gives(parts):
+    """Each of three asks its part, and all know everything at the end."""
+    alone = [task.measure(TaskModel(*parts, ARM, rows=2)) for task in (Lengths(), Picks())]
+    meeting, texts, results = threading.Barrier(3), [""] * 3, [[]] * 3
+    # One after another, as they would compile the same program at once.
+    turn = threading.Lock()
+
+    def gather(index, text):
+        texts[index] = text
+        turn.release()
+        meeting.wait(60)
+        found = list(texts)
+        meeting.wait(60)
+        turn.acquire()
+        return found
+
+    def process(index):
+        share = Share(index, 3, lambda text: gather(index, text))
+        with turn:
+            model = TaskModel(*parts, ARM, rows=1, share=share)
+            results[index] = [task.measure(model) for task in (Lengths(), Picks())]
+
+    threads = [threading.Thread(target=process, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for found in results:
+        for one, other in zip(found, alone, strict=True):
+            assert [answer.answer for answer in one.answers] == [answer.answer for answer in other.answers]
+            assert one.refused == other.refused
+    assert len(json.loads(texts[0])) < len(alone[1].answers)
+
+
+def test_a_choice_is_the_likeliest_a_token(parts):
+    model, params, tokenizer = parts
+    result = Picks().measure(TaskModel(*parts, ARM))
+    for answer in result.answers:
+        prompt = make_prompt(answer.question.prompt, ARM.objective, tokenizer)
+        sums, counts = [], []
+        for choice in answer.question.choices:
+            tokens = tokenizer.encode(choice)
+            sums.append(whole_log_likelihood(model, params, prompt, tokens))
+            counts.append(len(tokens))
+        assert answer.details["tokens"] == counts
+        assert answer.details["log_likelihoods"] == pytest.approx(sums, rel=1e-4)
+        label = answer.question.choices.index(answer.question.references[0])
+        best = int(np.argmax(np.array(sums) / counts))
+        assert answer.answer == answer.question.choices[best]
+        assert answer.metrics == {
+            "accuracy": float(best == label),
+            "accuracy_of_sums": float(int(np.argmax(sums)) == label),
+        }
+
+
+def whole_log_likelihood(model, params, prompt, tokens):
+    """Return the log-likelihood by one forward pass over the packed example."""
+    from birdie_jax.batching.packing import layout_example
+    from birdie_jax.objectives import Example
+
+    batch = layout_example(Example(prompt.context, np.concatenate([prompt.target_prefix, tokens])))
+    batch = jax.tree.map(lambda field: jnp.asarray(field)[None], batch)
+    logits = jax.nn.log_softmax(model.apply({"params": params}, batch)[0, -len(tokens) :])
+    return float(logits[np.arange(len(tokens)), tokens].sum())
+
+
+def test_other_parameters_are_asked_by_the_same_programs(parts):
+    model, params, tokenizer = parts
+    asked = TaskModel(*parts, ARM)
+    before = Lengths().measure(asked)
+    changed = jax.tree.map(lambda leaf: leaf[..., ::-1], params)
+    asked.replace_params(changed)
+    after = Lengths().measure(asked)
+    fresh = Lengths().measure(TaskModel(model, changed, tokenizer, ARM))
+    assert [answer.answer for answer in after.answers] == [answer.answer for answer in fresh.answers]
+    assert [answer.answer for answer in after.answers] != [answer.answer for answer in before.answers]
+    assert dataclasses.replace(after, answers=()) == dataclasses.replace(before, answers=())

@@ -1,0 +1,54 @@
+"""Tasks of a few questions, for tests."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from birdie_jax.tasks import ChoiceTask, GenerationTask, Question
+
+LETTERS = "abcdefghijklmno"
+
+
+def letters(number: int, count: int) -> str:
+    """Return a text of words of the small tokenizer's letters."""
+    return "".join(LETTERS[(number * 7 + place * (number + 3)) % 15] for place in range(count))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths(GenerationTask):
+    """Prompts of many lengths; the score is the answer's length."""
+
+    name: ClassVar[str] = "lengths"
+    main_metric: ClassVar[str] = "characters"
+
+    max_tokens: int = 6
+
+    def questions(self, tokenizer):
+        """Return nine questions, one of them empty, which no format has."""
+        del tokenizer
+        sizes = (5, 30, 90, 8, 0, 200, 41, 17, 60)
+        made = [
+            Question(f"q{number}", letters(number, size), ("a",), groups={"size": size})
+            for number, size in enumerate(sizes)
+        ]
+        return made, ["lengths.txt line 3: found no question"]
+
+    def score(self, question, answer):
+        """Return the length of the answer, and whether it is right."""
+        return {"characters": float(len(answer)), "right": float(answer in question.references)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picks(ChoiceTask):
+    """Three choices of different lengths."""
+
+    name: ClassVar[str] = "picks"
+
+    def questions(self, tokenizer):
+        """Return five questions."""
+        del tokenizer
+        choices = ("ab", "cdefgh", "mno mno mno")
+        made = [
+            Question(f"p{number}", letters(number, 20 + number), (choices[number % 3],), choices)
+            for number in range(5)
+        ]
+        return made, []
