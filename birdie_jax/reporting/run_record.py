@@ -5,7 +5,9 @@ from typing import Any, TypeVar
 
 from etils import epath
 
+from birdie_jax.evaluation_record import EvaluationRecord
 from birdie_jax.reporting.arm_record import ArmRecord, read_arms
+from birdie_jax.reporting.evaluations import read_evaluations
 from birdie_jax.reporting.json_file import is_there, read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.reporting.record_error import RecordError
@@ -25,6 +27,7 @@ class RunRecord:
         arms: the objective arms in the order of arms.json; none for a run without that file.
         metrics: the contents of metrics.jsonl.
         summary: the contents of summary.json; empty if the run has written none yet.
+        evaluations: the newest evaluation of each name, by name.
     """
 
     workdir: epath.Path
@@ -32,6 +35,7 @@ class RunRecord:
     arms: tuple[ArmRecord, ...]
     metrics: MetricsTable
     summary: dict[str, Any]
+    evaluations: tuple[EvaluationRecord, ...] = ()
 
     @property
     def groups(self) -> dict[str, list[int]]:
@@ -90,4 +94,4 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
     config = read_json_object(files.config) if arms or is_there(files.config) else {}
     metrics = read_metrics(files, [arm.name for arm in arms])
     summary = read_json_object(files.summary) if is_there(files.summary) else {}
-    return RunRecord(files.root, config, arms, metrics, summary)
+    return RunRecord(files.root, config, arms, metrics, summary, read_evaluations(files))

@@ -249,14 +249,14 @@ def test_scalars_that_no_section_knows_have_a_curve_each(short):
     lines = [json.loads(line) for line in read_lines(short)]
     before = panel_titles(write_report(short).read_text())
     for number, line in enumerate(lines):
-        line |= {"task/phonebook/exact_match": 0.1 * number, "task/squad/f1": 0.2, "step_seconds": 0.5}
+        line |= {"mine/reach/exact_match": 0.1 * number, "mine/squad/f1": 0.2, "step_seconds": 0.5}
     write_lines(short, lines)
     page = read(short)
     source = (short / "report.html").read_text()
     new = Counter(panel_titles(source)) - Counter(before)
-    assert set(new) == {"task/phonebook/exact match", "task/squad/f1", "step seconds"}
-    assert "task 2 scalars" in re.sub(r"<[^>]*>", "", source)
-    panel = source[source.index("<strong>task/phonebook/exact match") :]
+    assert set(new) == {"mine/reach/exact match", "mine/squad/f1", "step seconds"}
+    assert "mine 2 scalars" in re.sub(r"<[^>]*>", "", source)
+    panel = source[source.index("<strong>mine/reach/exact match") :]
     assert "<path" in panel[: panel.index("</figure>")]
     assert ("a", "href", "#other-scalars") in page.attributes
 

@@ -9,6 +9,7 @@ from birdie_jax.reporting.sections.classes import CLASSES
 from birdie_jax.reporting.sections.configuration import CONFIGURATION
 from birdie_jax.reporting.sections.machine import MACHINE
 from birdie_jax.reporting.sections.other_scalars import OTHER_SCALARS
+from birdie_jax.reporting.sections.tasks import TASKS
 from birdie_jax.reporting.sections.training_curves import TRAINING
 
 # `OTHER_SCALARS` draws the scalars that no kind before it does.
@@ -17,6 +18,7 @@ SECTIONS: tuple[SectionKind, ...] = (
     CLASSES,
     ARMS_OVER_STEPS,
     BANDIT,
+    TASKS,
     MACHINE,
     OTHER_SCALARS,
     ARM_TABLE,

@@ -1,0 +1,68 @@
+"""The report shows the newest evaluation of each name, and tasks that were measured while training."""
+
+import json
+
+import pytest
+from synthetic_workdir import tiny_arms, write_workdir
+
+from birdie_jax.evaluation_record import EvaluatedModel
+from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.storage.workdir import Workdir
+from birdie_jax.tasks import Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.summary import summarise
+from tests.tasks.toy_tasks import Lengths
+
+
+def write_evaluation(workdir, step, name, right):
+    """Write an evaluation of eighty answers, of which those of `right` numbers are right."""
+    answers = tuple(
+        ScoredAnswer(
+            Question(f"q{number}", "a", ("b",), groups={"numbers": number % 4, "one": 1}),
+            "b",
+            {"characters": float(number % 4 < right), "right": 0.25},
+        )
+        for number in range(80)
+    )
+    model = EvaluatedModel("runs/a", step, "c", "p", "prefix_lm")
+    record = summarise(name, Lengths(), model, TaskResult(answers, ("f line 3: <bad>",)), seconds=1.0)
+    path = Workdir(workdir).evaluation(step, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record.to_json()))
+    return path
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    arms = [tiny_arms()[index] for index in (3, 4, 7)]
+    return write_workdir(tmp_path / "run", arms, steps=40, log_every=5, decide_every=20)
+
+
+def test_evaluations_are_shown(workdir):
+    write_evaluation(workdir, 20, "phonebook", 1)
+    write_evaluation(workdir, 40, "phonebook", 3)
+    with (workdir / "metrics.jsonl").open("a") as file:
+        for step in (30, 40):
+            file.write(json.dumps({"step": step, "task/recall/accuracy": step / 100}) + "\n")
+    page = write_report(workdir).read_text()
+    assert "evaluated at step 40" in page
+    assert "evaluated at step 20" not in page
+    assert "characters by numbers" in page
+    # A group of one value is no curve.
+    assert "characters by one" not in page
+    assert "0: 1.000 of 20; 1: 1.000 of 20; 2: 1.000 of 20; 3: 0.000 of 20" in page
+    assert "while training" in page
+    assert "phonebook: 1 not asked, the first: f line 3: &lt;bad&gt;" in page
+    assert "0.75" in page
+    # What is drawn here is not among the other scalars.
+    assert page.count("recall") == 1
+
+
+def test_a_damaged_evaluation_is_named(workdir):
+    path = write_evaluation(workdir, 40, "phonebook", 1)
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(RecordError, match=r"phonebook.json: found no JSON"):
+        write_report(workdir)
+
+
+def test_a_run_without_tasks_has_no_such_section(workdir):
+    assert 'id="tasks"' not in write_report(workdir).read_text()
