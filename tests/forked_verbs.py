@@ -80,6 +80,7 @@ if __name__ == "__main__":
     import birdie_jax.planning
     import birdie_jax.pretraining.run
     import birdie_jax.reporting
+    import birdie_jax.tasks.evaluation
     import birdie_jax.trained_model  # noqa: F401
 
     print(json.dumps([run_verb(*command) for command in json.load(sys.stdin)]))

@@ -1,0 +1,144 @@
+"""The command `evaluate`: tables, files, comparison, processes; an answer is that of `generate`."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from birdie_jax.evaluation_record import parse_evaluation
+from tests.forked_verbs import run_commands
+from tests.trained_workdirs import micro_config, write_workdir
+from tests.whole_runs import REPOSITORY, run_environment
+
+PROMPTS = ["abc abc", "hello" * 20, "mnop", "n", "klm " * 30]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs, runs/a and runs/b, and a file of questions."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    for name, step in (("a", 5), ("b", 9)):
+        write_workdir(folder / "runs" / name, micro_config(), steps=(step,))
+    records = [{"id": f"q{n}", "prompt": text, "reference": "a"} for n, text in enumerate(PROMPTS)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def asked(folder):
+    """What the commands that succeed have printed."""
+    task = f"--task=mine=jsonl:path={folder}/questions.jsonl,max_tokens=8"
+    commands = [
+        ("evaluate", f"--workdir={folder}/runs/a", task, f"--json={folder}/a.json"),
+        (
+            *("evaluate", f"--workdir={folder}/runs/a", f"--compare={folder}/runs/b", task),
+            *(f"--answers={folder}/answers.jsonl", f"--json={folder}/both.json"),
+        ),
+        ("generate", f"--workdir={folder}/runs/a", f"--prompt={PROMPTS[1]}", "--max_tokens=8"),
+        ("report", f"--workdir={folder}/runs/a"),
+    ]
+    (folder / "runs/a/metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    results = run_commands(commands)
+    for command, (status, _, errors) in zip(commands, results, strict=True):
+        assert status == 0, (command, errors)
+    return results
+
+
+def test_the_table_and_the_files(folder, asked):
+    _, table, errors = asked[0]
+    assert f"{folder}/runs/a step 5: gated_ssm_plus, asked as prefix_lm" in errors
+    assert "mine: 5 answers in " in errors
+    assert table.splitlines()[1].split()[0] == "mine"
+    assert "mine by prompt tokens" in table
+    (record,) = json.loads((folder / "a.json").read_text())["evaluations"]
+    kept = folder / "runs/a/evaluations/00000005"
+    saved = parse_evaluation((kept / "mine.json").read_bytes(), "mine.json")
+    assert saved.to_json()["metrics"] == record["metrics"]
+    assert (saved.name, saved.task, saved.answers, saved.model.step) == ("mine", "jsonl", 5, 5)
+    assert len(saved.model.parameters_sha256) == len(saved.model.config_sha256) == 64
+    lines = [json.loads(line) for line in (kept / "mine.jsonl").read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == PROMPTS
+
+
+def test_an_answer_is_that_of_generate(folder, asked):
+    lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    assert [line["model"] for line in lines] == [f"{folder}/runs/a"] * 5 + [f"{folder}/runs/b"] * 5
+    assert lines[1]["answer"] + "\n" == asked[2][1]
+    assert lines[1]["evaluation"] == "mine"
+
+
+def test_models_are_compared(folder, asked):
+    table = asked[1][1]
+    assert f"{folder}/runs/b" in table.replace("\n", "")
+    found = json.loads((folder / "both.json").read_text())
+    assert len(found["evaluations"]) == 2
+    (difference,) = found["differences"]
+    assert (difference["model"], difference["pairs"]) == (f"{folder}/runs/b", 5)
+    first, second = (one["metrics"] for one in found["evaluations"])
+    for metric, interval in difference["metrics"].items():
+        assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
+
+
+def test_the_report_shows_it(folder, asked):
+    assert "evaluated at step 5" in (folder / "runs/a/report.html").read_text()
+
+
+def test_wrong_input_is_told_in_one_line(folder):
+    workdir = f"--workdir={folder}/runs/a"
+    (folder / "empty.jsonl").write_text("")
+    (folder / "bad.jsonl").write_text('{"prompt": "a", "reference": "b"}\n{"prompt": 3}\n{\n')
+    cases = [
+        ((workdir,), "--task is not given; allowed: one or more of "),
+        ((workdir, "--task=phoneboko"), "--task=phoneboko: found the task 'phoneboko'; allowed: "),
+        ((workdir, "--task=phonebook:max_entires=3"), "--task=phonebook.max_entires: unknown setting"),
+        (("--task=phonebook",), "give either --workdir, a run, or --model, an exported folder"),
+        ((f"--workdir={folder}/none", "--task=phonebook"), f"{folder}/none/config.json: not found"),
+        ((workdir, "--step=7", "--task=phonebook"), "has no checkpoint of step 7; allowed: 5"),
+        ((workdir, "--task=phonebook", "--compare="), "--compare: found ''"),
+        ((workdir, "--task=phonebook", "--task=phonebook"), "2 evaluations are called phonebook"),
+        ((workdir, f"--task=jsonl:path={folder}/empty.jsonl"), f"{folder}/empty.jsonl"),
+        ((workdir, f"--task=jsonl:path={folder}/bad.jsonl"), f"{folder}/bad.jsonl"),
+        ((workdir, f"--task=jsonl:path={folder}/absent.jsonl"), f"{folder}/absent.jsonl"),
+        ((workdir, "--task=phonebook", "--objective=copyign"), "objective 'copyign' is unknown"),
+    ]
+    results = run_commands([("evaluate", *arguments) for arguments, _ in cases])
+    for (arguments, said), (status, output, errors) in zip(cases, results, strict=True):
+        assert status == 1, (arguments, output, errors)
+        *_, line = errors.splitlines()
+        assert line.startswith("birdie_jax.evaluate: "), errors
+        assert said in line
+        assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(folder, asked, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [
+        *(sys.executable, "-m", "birdie_jax.evaluate", f"--workdir={folder}/runs/a"),
+        f"--task=mine=jsonl:path={folder}/questions.jsonl,max_tokens=8",
+        *(f"--json={tmp_path}/two.json", "--rows=2"),
+        *(f"--coordinator_address={address}", "--num_processes=2"),
+    ]
+    processes = [
+        subprocess.Popen(
+            [*command, f"--process_id={number}"],
+            cwd=REPOSITORY,
+            env=run_environment(2),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert not outputs[1][0]
+    (one,), (two,) = (
+        json.loads(path.read_text())["evaluations"] for path in (folder / "a.json", tmp_path / "two.json")
+    )
+    assert one["metrics"] == two["metrics"]
+    assert one["model"] == two["model"]
