@@ -185,13 +185,16 @@ class Phonebook(GenerationTask):
 
     def _sizes(self, maker: BookMaker, answer_positions: int) -> list[tuple[int, int]]:
         """Return the pairs of a count of numbers and a largest count of entries that are asked."""
+        largest_demand = maker.mean_positions(
+            self.max_numbers, self._min_entries(self.max_numbers), answer_positions
+        )
+        if largest_demand > self.max_positions:
+            raise self._too_few_positions(maker, self.max_numbers, answer_positions)
         sizes = []
         for numbers in _doubled(self.min_numbers, self.max_numbers):
             smallest = self._min_entries(numbers)
             spare = self.max_positions - maker.mean_positions(numbers, 0, answer_positions)
             largest = min(self.max_entries, int(spare / maker.mean_entry))
-            if largest < smallest:
-                raise self._too_few_positions(maker, numbers, answer_positions)
             counts = [count for count in _doubled(self.min_entries, largest) if count >= smallest]
             # The largest book is filled up.
             sizes += [(numbers, count) for count in counts[:-1]] + [(numbers, self.max_entries)]
