@@ -1,7 +1,8 @@
-"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D), and measuring it.
+r"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D), and measuring it.
 
-    python -m birdie_jax.train --config=configs/finetune_phonebook.py --config.init.from=runs/birdie_1_4b \
-        --workdir=runs/phonebook_1_4b
+    python -m launch.local --processes=1 --gpus=8 -- \
+        python -m birdie_jax.train --config=configs/finetune_phonebook.py \
+        --config.init.from=runs/birdie_1_4b --workdir=runs/phonebook_1_4b
     python -m birdie_jax.train --config=configs/finetune_phonebook.py:tiny --config.init.from=runs/tiny \
         --workdir=runs/phonebook_tiny
 
@@ -9,8 +10,8 @@ Variants: the size of the model that is fine-tuned, 1_4b (the default), 400m, 11
 the model behind a comma unless it is gated_ssm_plus, as in `110m,hawk`.
 
 The paper's values: 250 steps of 32 rows of 16,384, packed with books of 8 to 800 entries of which 1 to 32
-numbers are asked for, a learning rate of 5e-5, and no weight decay. It tells no schedule; here the rate is
-constant, after no warm-up. `tiny` has books of 4 to 16 first names with numbers of four digits, in rows of
+numbers are asked for, a learning rate of 5e-5, and no weight decay; on any number of devices that divides
+32. It tells no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first names with numbers of four digits, in rows of
 256.
 """
 

@@ -16,11 +16,8 @@ from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.pretraining.mixture import configured_mixture
-from birdie_jax.tasks.evaluation import tasks_of_config
-from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.vocabulary import padded_vocab_size
 from tests.pages.hardware import MACHINES, devices_of, gpus
-from tests.tasks.tokenizers import word_tokenizer
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIZES = ("1_4b", "400m", "110m", "tiny")
@@ -30,7 +27,6 @@ VARIANTS = {
     **{
         f"ablation_{name}": SIZES for name in ("birdie", "birdie_causal", "causal_lm", "fixed_ratio", "ul2")
     },
-    "finetune_phonebook": SIZES,
 }
 
 
@@ -123,7 +119,7 @@ def test_smaller_presets_decide_as_often_for_their_tokens(name):
     assert small.bandit.every_steps == large.bandit.every_steps / 2
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in ("tiny", "finetune_phonebook")])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "tiny"])
 def test_the_papers_batch_is_a_variant_of_every_variant(name):
     for variant in VARIANTS[name]:
         if variant != "tiny":
@@ -158,32 +154,3 @@ def test_ablations_differ_in_nothing_but_what_they_ablate(size):
     }
     assert all(config == rest[0] for config in rest)
     assert rest[0].model == load({"tiny": "tiny"}.get(size, f"birdie_{size}"), "gated_ssm").model
-
-
-def test_the_phone_book_is_learned_as_in_the_paper():
-    config = load("finetune_phonebook")
-    assert config.finetune.stages == {
-        "phonebook": {"task": "phonebook", "length": 16_384, "rows": 32, "steps": 250}
-    }
-    optimizer = config.optimizer
-    assert (optimizer.learning_rate, optimizer.final_learning_rate, optimizer.weight_decay) == (
-        5e-5,
-        5e-5,
-        0,
-    )
-    assert optimizer.warmup_steps == 0
-    (task,) = tasks_of_config(config.eval.tasks, "config.eval.tasks")
-    assert task.task == Phonebook(num_questions=96)
-    assert config.model == load("birdie_1_4b").model
-    assert load("finetune_phonebook", "110m,hawk").model == load("birdie_110m", "hawk").model
-
-
-def test_a_tiny_phone_book_fits_the_quickstarts_model():
-    config = load("finetune_phonebook", "tiny")
-    assert config.model == load("tiny").model
-    (task,) = tasks_of_config(config.eval.tasks, "config.eval.tasks")
-    assert isinstance(task.task, Phonebook)
-    length = config.finetune.stages["phonebook"]["length"]
-    assert task.task.max_positions == length == config.batching.length
-    questions, refused = task.task.questions(word_tokenizer())
-    assert (len(questions), refused) == (96, ())
