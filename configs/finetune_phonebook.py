@@ -11,8 +11,8 @@ the model behind a comma unless it is gated_ssm_plus, as in `110m,hawk`.
 
 The paper's values: 250 steps of 32 rows of 16,384, packed with books of 8 to 800 entries of which 1 to 32
 numbers are asked for, a learning rate of 5e-5, and no weight decay; on any number of devices that divides
-32. It tells no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first names
-with numbers of four digits, in rows of 256.
+32. It tells no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first
+names with numbers of four digits, in rows of 256.
 """
 
 import runpy
