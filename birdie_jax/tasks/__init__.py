@@ -1,5 +1,13 @@
 """Tasks: what a model is measured on, and what it may be fine-tuned on."""
 
+# Importing a task registers it: a new one is one file, and one line here.
+from birdie_jax.tasks import (
+    associative_recall,
+    copying_by_length,
+    deshuffling_by_length,
+    phonebook,
+    selective_copying_by_length,
+)
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
     TASK_KEY,
@@ -11,6 +19,7 @@ from birdie_jax.tasks.registry import (
 )
 from birdie_jax.tasks.task import ChoiceTask, GenerationTask, QuestionTask, Task
 from birdie_jax.tasks.task_model import Progress, Share, TaskModel, no_progress
+from birdie_jax.tasks.token_task import TokenTask
 from birdie_jax.tasks.training_examples import (
     PROMPT_OBJECTIVE,
     GeneratedExamples,
@@ -36,10 +45,16 @@ __all__ = [
     "Task",
     "TaskModel",
     "TaskResult",
+    "TokenTask",
+    "associative_recall",
+    "copying_by_length",
+    "deshuffling_by_length",
     "example_lengths",
     "make_task",
     "no_progress",
+    "phonebook",
     "register_task",
+    "selective_copying_by_length",
     "task_of_flag",
     "task_of_section",
     "training_example",

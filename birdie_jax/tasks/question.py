@@ -16,6 +16,11 @@ class Question(NamedTuple):
             written freely.
         groups: numbers by which scores are broken down, such as {"numbers": 4}; the length of the prompt in
             tokens is added to them by the name of `LENGTH_GROUP`.
+        prompt_tokens: the context as token ids, for prompts that are not what a tokenizer makes of a text;
+            `prompt` is for people then. Empty where the prompt is a text.
+        target_prefix: the given beginning of the answer, as token ids, after prompt tokens.
+        reference_tokens: the right answer as token ids, with the token that ends it where one has to; empty
+            where it is a text.
     """
 
     name: str
@@ -23,6 +28,9 @@ class Question(NamedTuple):
     references: tuple[str, ...]
     choices: tuple[str, ...] = ()
     groups: Mapping[str, int] = {}
+    prompt_tokens: tuple[int, ...] = ()
+    target_prefix: tuple[int, ...] = ()
+    reference_tokens: tuple[int, ...] = ()
 
 
 # The group that every question has: the tokens of its prompt.

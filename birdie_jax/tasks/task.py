@@ -13,7 +13,7 @@ from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import GeneratedExamples, RecordedExamples
 from birdie_jax.text import Tokenizer
 
-AnswerTokens = Annotated[int, Bounds(at_least=1, at_most=2**20)]
+AnswerTokens = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ class GenerationTask(QuestionTask):
     """A task whose answers are written freely, by greedy choice.
 
     Attributes:
-        max_tokens: the largest number of tokens of an answer.
+        max_tokens: the largest number of tokens of an answer; 0 = as many as any of the references can
+            need, so that no right answer is cut.
     """
 
     max_tokens: AnswerTokens = 64
@@ -85,13 +86,20 @@ class GenerationTask(QuestionTask):
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the model write an answer to every question."""
         questions, refused = self.questions(model.tokenizer)
-        asked, prompts, refused = model.prompts(questions, refused, self.max_tokens)
-        answers = model.generate(prompts, self.max_tokens, progress)
+        max_tokens = self.max_tokens or _max_reference_tokens(questions)
+        asked, prompts, refused = model.prompts(questions, refused, max_tokens)
+        answers = model.generate(prompts, max_tokens, progress)
         scored = [
             ScoredAnswer(question, answer.text, self.score(question, answer.text), details=_details(answer))
             for question, answer in zip(asked, answers, strict=True)
         ]
         return TaskResult(tuple(scored), tuple(refused))
+
+
+def _max_reference_tokens(questions: Sequence[Question]) -> int:
+    """Return the most tokens that can write a reference: a leading space, its bytes, and END."""
+    references = (reference for question in questions for reference in question.references)
+    return max((len(reference.encode()) for reference in references), default=0) + 2
 
 
 def _details(answer: TextAnswer) -> Mapping[str, object]:

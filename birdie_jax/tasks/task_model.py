@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from birdie_jax.config import Config
-from birdie_jax.generation import Generator, Prompt, PromptError, PromptTooLong, make_prompt
+from birdie_jax.generation import Generator, Prompt, PromptError, PromptTooLong
 from birdie_jax.generation.cache_size import cache_grows
 from birdie_jax.generation.likelihood import Likelihood, Scorer
 from birdie_jax.generation.prompt import bucket_length
@@ -15,6 +15,7 @@ from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
 from birdie_jax.objectives import Arm
 from birdie_jax.tasks.question import LENGTH_GROUP, Question
+from birdie_jax.tasks.question_prompt import prompt_of
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
@@ -108,7 +109,7 @@ class TaskModel:
         asked, prompts, refused = [], [], list(refused)
         for question in questions:
             try:
-                prompt = make_prompt(question.prompt, self.arm.objective, self.tokenizer)
+                prompt = prompt_of(question, self.arm.objective, self.tokenizer)
                 self._generator.check_length(prompt, max_tokens, f"question {question.name}")
             except PromptError as error:
                 refused.append(f"question {question.name}: {error}")
@@ -173,3 +174,29 @@ class TaskModel:
             for text in self._share.gather(json.dumps(list(found.items()))):
                 found |= dict(map(tuple, json.loads(text)))
         return [found[number] for number in range(len(lengths))]
+
+    def generate_tokens(
+        self, prompts: Sequence[Prompt], max_tokens: Sequence[int], progress: Progress = no_progress
+    ) -> list[tuple[int, ...]]:
+        """Return the tokens of the greedy answer to each prompt, with the stop token if it wrote one.
+
+        Args:
+            prompts: the prompts.
+            max_tokens: for each prompt the largest number of tokens of its answer.
+            progress: called with the number of prompts done and of all.
+        """
+
+        def answer(batch: Sequence[int]) -> list[Any]:
+            tokens: list[list[int]] = [[] for _ in batch]
+            chunks = self._generator.generate_chunks(
+                [prompts[number] for number in batch],
+                [max_tokens[number] for number in batch],
+                [0] * len(batch),
+            )
+            for chunk in chunks:
+                for row, new in zip(tokens, chunk, strict=True):
+                    row.extend(new.tolist())
+            return tokens
+
+        answers = self._in_batches([len(prompt.tokens) for prompt in prompts], answer, progress)
+        return [tuple(found) for found in answers]

@@ -133,6 +133,15 @@ class Tokenizer:
         # Annotated as a sequence in sentencepiece, which takes an array as it is.
         return self._processor.decode(cast(Sequence[int], (ids - NUM_SPECIAL_TOKENS).astype(np.int32)))
 
+    def ordinary_tokens(self) -> Int[np.ndarray, " tokens"]:
+        """Return the int32 ids of the pieces of text: no bytes, no control, unknown or unused pieces."""
+        processor = self._processor
+        others = (processor.is_byte, processor.is_control, processor.is_unknown, processor.is_unused)
+        pieces = [
+            piece for piece in range(self.num_pieces) if not any(is_other(piece) for is_other in others)
+        ]
+        return np.array(pieces, np.int32) + np.int32(NUM_SPECIAL_TOKENS)
+
     def save(self, path: str | Location) -> None:
         """Write the model to `path` in one step.
 

@@ -1,0 +1,191 @@
+"""Phone books as text, in the form of the Birdie paper's Figure 6, fitted to a number of positions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from birdie_jax.objectives import Example
+from birdie_jax.tasks.phonebook_entries import Entry, draw_entries
+from birdie_jax.tasks.training_examples import training_example
+from birdie_jax.text import Tokenizer
+
+QUESTION_PLACES = ("both", "before", "after")
+_HEADING = "Phonebook:"
+_SAMPLED_ENTRIES = 256
+
+
+@dataclass(frozen=True)
+class BookForm:
+    """How books are written.
+
+    Attributes:
+        name_words: the number of words of a name: 2, or 1 for first names alone.
+        number_format: the form of a number, with # for each digit.
+        question_place: where the question stands: "before" the book, "after" it, or "both".
+    """
+
+    name_words: int
+    number_format: str
+    question_place: str
+
+    def answer_characters(self, numbers: int) -> int:
+        """Return the characters of an answer of `numbers` numbers."""
+        return len(self.number_format) * numbers + len(", ") * (numbers - 1)
+
+
+class Book(NamedTuple):
+    """A phone book, and what is asked about it.
+
+    Attributes:
+        entries: all entries, in their order.
+        asked: the entries whose numbers are asked for, in the order of the question.
+    """
+
+    entries: tuple[Entry, ...]
+    asked: tuple[Entry, ...]
+
+    def prompt(self, question_place: str) -> str:
+        """Return the book with its question, as Figure 6 prints them.
+
+        The figure asks for 32 numbers; a question for a single one, which it does not show, is in the
+        singular here.
+        """
+        names = join_names([entry.name for entry in self.asked])
+        what, them = (
+            ("are the phone numbers", "them") if len(self.asked) > 1 else ("is the phone number", "it")
+        )
+        parts = ["\n".join([_HEADING, *(f"{name}: {number}" for name, number in self.entries)])]
+        if question_place != "after":
+            parts.insert(0, f"What {what} for {names}? Find {them} in the phonebook below.")
+        if question_place != "before":
+            parts.append(f"What {what} for {names}? Find {them} in the phonebook above.")
+        return "\n\n".join(parts)
+
+    def answer(self) -> str:
+        """Return the numbers asked for, in the order of the question."""
+        return ", ".join(entry.number for entry in self.asked)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence: `A`, `A and B`, `A, B, and C`."""
+    if len(names) < 3:
+        return " and ".join(names)
+    return f"{', '.join(names[:-1])}, and {names[-1]}"
+
+
+def read_numbers(prompt: str) -> set[str]:
+    """Return the numbers of all entries of the book in `prompt`."""
+    lines = prompt[prompt.index(_HEADING) :].split("\n\n", 1)[0].split("\n")
+    return {line.rpartition(": ")[2] for line in lines[1:]}
+
+
+class FittedBook(NamedTuple):
+    """A book that covers no more positions than it may.
+
+    Attributes:
+        book: the book with its question.
+        example: prompt and answer as an example of training.
+    """
+
+    book: Book
+    example: Example
+
+
+class BookMaker:
+    """Makes random books of as many entries as fit, for a tokenizer.
+
+    Attributes:
+        form: how the books are written.
+        mean_entry: the mean number of tokens of an entry, with its line end.
+        mean_asked: the mean number of tokens of a name in the question or, where it stands twice, in both.
+        mean_number: the mean number of tokens of a number in the answer.
+        mean_frame: the number of tokens of a prompt without entries and names, about.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, form: BookForm):
+        """Measure what the parts of books take, on entries that are always the same."""
+        self.form = form
+        self._tokenizer = tokenizer
+        self._no_line = len(tokenizer.encode(_HEADING))
+        rng = np.random.default_rng(0)
+        entries = draw_entries(rng, _SAMPLED_ENTRIES, form.name_words, form.number_format, 0)
+        self.mean_entry = float(self._line_costs(entries).mean())
+        few, many = (self._without_entries(entries[:count]) for count in (2, 34))
+        self.mean_asked = (len(many.context) - len(few.context)) / 32
+        self.mean_number = (len(many.target) - len(few.target)) / 32
+        self.mean_frame = len(few.context) - 2 * self.mean_asked
+
+    def mean_positions(self, numbers: int, entries: int, answer_positions: int | None = None) -> float:
+        """Return about how many positions a book covers with its question and answer.
+
+        Args:
+            numbers: the entries that are asked for.
+            entries: all entries.
+            answer_positions: the positions kept for the answer; None = those of its tokens and END.
+        """
+        answer = 1 + numbers * self.mean_number if answer_positions is None else answer_positions
+        return self.mean_frame + numbers * self.mean_asked + entries * self.mean_entry + answer
+
+    def make(
+        self,
+        rng: np.random.Generator,
+        split: int,
+        numbers: int,
+        entries: int,
+        *,
+        max_positions: int,
+        answer_positions: int | None = None,
+    ) -> FittedBook | None:
+        """Return a random book.
+
+        Args:
+            rng: the source of every random choice.
+            split: 0 or 1; no book of one split equals a book of the other.
+            numbers: the entries that are asked for.
+            entries: the largest number of entries; fewer where more do not fit.
+            max_positions: the positions that prompt and answer may cover.
+            answer_positions: the positions kept for the answer; None = those of its tokens and END.
+
+        Returns:
+            The book, or None where the entries that were drawn to be asked for do not fit.
+        """
+        form = self.form
+        # No more than may be of use: most of the time goes into reading entries.
+        of_use = int(max_positions / self.mean_entry * 1.25) + 8
+        count = max(numbers, min(entries, of_use))
+        drawn = draw_entries(rng, count, form.name_words, form.number_format, split)
+        costs = self._line_costs(drawn)
+        chosen = rng.permutation(count)[:numbers]
+        asked = tuple(drawn[index] for index in chosen.tolist())
+        # The first stays, as it tells the splits apart, and so do those that are asked for.
+        needed = np.union1d(chosen, [0])
+        others = np.setdiff1d(np.arange(count), needed)
+        frame = self._without_entries(asked)
+        kept = len(frame.target) if answer_positions is None else answer_positions
+        room = max_positions - len(frame.context) - kept - int(costs[needed].sum())
+        fitting = int(np.searchsorted(costs[others].cumsum(), room, side="right"))
+        while room >= 0:
+            rest = np.concatenate([needed[1:], others[:fitting]])
+            order = [0, *rng.permutation(rest).tolist()]
+            book = Book(tuple(drawn[index] for index in order), asked)
+            example = training_example(book.prompt(form.question_place), book.answer(), self._tokenizer)
+            excess = len(example.context) + kept - max_positions
+            if excess <= 0:
+                return FittedBook(book, example)
+            # A tokenizer may join what it finds at the end of one line and at the beginning of the next.
+            if fitting == 0:
+                break
+            fitting = max(0, fitting - 1 - int(excess / self.mean_entry))
+        return None
+
+    def _line_costs(self, entries: Sequence[Entry]) -> np.ndarray:
+        """Return how many tokens each entry adds to a text: int64 [entries]."""
+        lines = [f"{_HEADING}\n{name}: {number}" for name, number in entries]
+        tokens = self._tokenizer.encode_batch(lines)
+        return np.array([len(line) for line in tokens], np.int64) - self._no_line
+
+    def _without_entries(self, asked: Sequence[Entry]) -> Example:
+        book = Book((), tuple(asked))
+        return training_example(book.prompt(self.form.question_place), book.answer(), self._tokenizer)

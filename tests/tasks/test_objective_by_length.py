@@ -1,0 +1,169 @@
+"""Copying, selective copying and deshuffling by length: prompts of the objectives' own formats."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax import vocabulary
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.tasks import make_task
+from birdie_jax.tasks.copying_by_length import CopyingByLength
+from birdie_jax.tasks.deshuffling_by_length import DeshufflingByLength
+from birdie_jax.tasks.selective_copying_by_length import SelectiveCopyingByLength
+from birdie_jax.tasks.token_passages import Passages, TextSource
+from birdie_jax.text import DataError
+from birdie_jax.text.tokenization import split_of
+from tests.tasks.tokenizers import word_tokenizer
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        words = ["".join(rng.choice(list("abcdefgh"), 5)) for _ in range(int(rng.integers(2, 80)))]
+        (folder / f"{number}.txt").write_text(" ".join(words))
+    return folder
+
+
+def split_at(tokens, separator):
+    places = [-1, *np.flatnonzero(tokens == separator).tolist(), len(tokens)]
+    return [tokens[first + 1 : last] for first, last in pairwise(places)]
+
+
+def test_copying_asks_for_the_passage():
+    task = CopyingByLength(lengths=(8, 21), questions_per_length=3)
+    questions, refused = task.questions(word_tokenizer())
+    assert not refused
+    assert [question.groups["length"] for question in questions] == [8, 8, 8, 21, 21, 21]
+    ordinary = set(word_tokenizer().ordinary_tokens().tolist())
+    for question in questions:
+        assert question.prompt_tokens[0] == vocabulary.COPYING
+        assert question.reference_tokens == (*question.prompt_tokens[1:], vocabulary.END)
+        assert len(question.prompt_tokens) == 1 + question.groups["length"]
+        assert set(question.prompt_tokens[1:]) <= ordinary
+        assert question.prompt.startswith("[COPY]")
+    assert len({question.prompt_tokens for question in questions}) == 6
+
+
+def test_questions_do_not_change_with_their_number():
+    few, _ = CopyingByLength(lengths=(8, 16), questions_per_length=2).questions(word_tokenizer())
+    many, _ = CopyingByLength(lengths=(4, 8, 16), questions_per_length=5).questions(word_tokenizer())
+    by_name = {question.name: question for question in many}
+    assert all(by_name[question.name] == question for question in few)
+    other, _ = CopyingByLength(lengths=(8, 16), questions_per_length=2, seed=1).questions(word_tokenizer())
+    assert not {question.prompt_tokens for question in other} & {
+        question.prompt_tokens for question in many
+    }
+
+
+def test_selective_copying_asks_for_spans_between_their_delimiters():
+    task = SelectiveCopyingByLength(lengths=(128,), questions_per_length=5, spans=3)
+    for question in task.questions(word_tokenizer())[0]:
+        context, target = np.array(question.prompt_tokens), np.array(question.reference_tokens)
+        assert context[0] == vocabulary.SELECTIVE_COPYING
+        assert target[-1] == vocabulary.DONE
+        queries, passage = split_at(context[1:], vocabulary.CONTEXT)
+        assert len(passage) == question.groups["length"] == 128
+        spans = split_at(target[:-1], vocabulary.SEPARATOR)
+        text = passage.tobytes()
+        asked = split_at(queries, vocabulary.SPAN_START)[1:]
+        assert len(spans) == len(asked) == 3
+        for query, span in zip(asked, spans, strict=True):
+            start, end = split_at(query, vocabulary.SPAN_END)
+            assert np.concatenate([start, span, end]).tobytes() in text
+
+
+def test_deshuffling_asks_for_the_order_of_a_text(texts):
+    task = DeshufflingByLength(
+        lengths=(16, 40), questions_per_length=4, source=str(texts), validation_fraction=0.5
+    )
+    documents = [path.read_text() for path in texts.iterdir()]
+    held_out = [word_tokenizer().encode(text) for text in documents if split_of(text, 0.5) == "validation"]
+    for question in task.questions(word_tokenizer())[0]:
+        context, target = question.prompt_tokens, question.reference_tokens
+        assert context[0] == vocabulary.DESHUFFLING
+        assert Counter(context[1:]) == Counter(target[:-1])
+        passage = np.array(target[:-1], np.int32).tobytes()
+        assert any(passage in document.tobytes() for document in held_out)
+
+
+def test_training_reads_the_other_documents(texts):
+    task = CopyingByLength(lengths=(16, 40), source=str(texts), validation_fraction=0.5)
+    examples = task.training_examples(word_tokenizer())
+    rng = np.random.default_rng(0)
+    documents = [path.read_text() for path in texts.iterdir()]
+    training = [word_tokenizer().encode(text) for text in documents if split_of(text, 0.5) == "train"]
+    lengths = set()
+    for _ in range(200):
+        example = examples.draw(rng, 70)
+        assert example is not None
+        lengths.add(len(example.target) - 1)
+        assert len(example.context) + len(example.target) <= 70
+        assert any(example.target[:-1].tobytes() in document.tobytes() for document in training)
+    # The marker, END, and the passage twice.
+    assert lengths == set(range(16, 35))
+    assert examples.draw(rng, 33) is None
+
+
+@given(st.integers(0, 2**32), st.integers(1, 100))
+@settings(max_examples=30, deadline=None)
+def test_random_passages_are_of_pieces_of_text(seed, length):
+    passages = Passages(word_tokenizer(), None, "train")
+    passage = passages.draw(np.random.default_rng(seed), length)
+    assert passage.dtype == np.int32
+    assert len(passage) == length
+    assert set(passage.tolist()) <= set(word_tokenizer().ordinary_tokens().tolist())
+
+
+def test_every_passage_is_as_likely(tmp_path):
+    (tmp_path / "a.txt").write_text("ab")
+    (tmp_path / "b.txt").write_text("cdef")
+    tokenizer = word_tokenizer()
+    passages = Passages(tokenizer, TextSource(str(tmp_path), "text", 1e-9), "train")
+    rng = np.random.default_rng(0)
+    tokens = [tokenizer.encode(text) for text in ("ab", "cdef")]
+    possible = {
+        tuple(document[start : start + 2].tolist())
+        for document in tokens
+        for start in range(len(document) - 1)
+    }
+    drawn = Counter(tuple(passages.draw(rng, 2).tolist()) for _ in range(400))
+    assert drawn.keys() == possible
+    assert min(drawn.values()) > 400 / len(possible) / 2
+
+
+def test_a_source_of_short_documents_is_refused(texts):
+    task = CopyingByLength(lengths=(5000,), source=str(texts), validation_fraction=0.5)
+    with pytest.raises(
+        DataError, match=r"found no document of 5000 tokens in its validation split.*at most \d+"
+    ):
+        task.questions(word_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("name", "given_settings", "said"),
+    [
+        (
+            "copying_by_length",
+            {"lengths": []},
+            "t: lengths: found []; allowed: one length or more, increasing",
+        ),
+        ("copying_by_length", {"lengths": [8, 8]}, "lengths: found [8, 8]; allowed"),
+        (
+            "selective_copying_by_length",
+            {"lengths": [64], "spans": 3},
+            "selective_copying: max_length: found 64",
+        ),
+        ("deshuffling_by_length", {"source": ""}, "t: source: found ''; allowed: stdlib"),
+        ("deshuffling_by_length", {"rate": 0}, "t.rate: found 0"),
+    ],
+)
+def test_settings_that_cannot_be(name, given_settings, said):
+    with pytest.raises(ConfigError) as caught:
+        make_task(name, given_settings, "t")
+    assert said in str(caught.value)
