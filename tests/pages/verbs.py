@@ -18,6 +18,7 @@ REQUIRED = {
     "report": ("workdir",),
     "prepare_data": ("output",),
     "generate": (),
+    "tasks.infilling_filter": ("input", "output"),
 }
 
 
