@@ -1,7 +1,7 @@
 """Tasks: what a model is measured on, and what it may be fine-tuned on."""
 
 # Importing a task registers it: a new one is one file, and one line here.
-from birdie_jax.tasks import infilling, squad
+from birdie_jax.tasks import infilling, jsonl, squad
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
     TASK_KEY,
@@ -40,6 +40,7 @@ __all__ = [
     "TaskResult",
     "example_lengths",
     "infilling",
+    "jsonl",
     "make_task",
     "no_progress",
     "register_task",
