@@ -1,7 +1,7 @@
 """Tasks: what a model is measured on, and what it may be fine-tuned on."""
 
 # Importing a task registers it: a new one is one file, and one line here.
-from birdie_jax.tasks import infilling, jsonl, squad
+from birdie_jax.tasks import infilling, jsonl, perplexity, squad
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
     TASK_KEY,
@@ -43,6 +43,7 @@ __all__ = [
     "jsonl",
     "make_task",
     "no_progress",
+    "perplexity",
     "register_task",
     "squad",
     "task_of_flag",
