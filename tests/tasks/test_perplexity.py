@@ -16,6 +16,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.perplexity import Perplexity, position_bucket, windows_of
+from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.text import DataError, prepare
 from birdie_jax.text.tokenization import split_of
 from birdie_jax.vocabulary import START
@@ -79,6 +80,13 @@ def test_losses_are_those_of_the_models_logits(folder, window, stride):
     }
     assert means["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     derived = task.derived_metrics(means)
+    shown = mean_scores(task, answers)
+    assert list(shown) == ["bits_per_byte", "tokens_per_byte", "loss", "perplexity"]
+    assert shown["perplexity"].mean == pytest.approx(derived["perplexity"])
+    # An exponential keeps the order: the ends of one interval are those of the other.
+    for end in ("low", "high"):
+        of_loss, of_perplexity = getattr(shown["loss"], end), getattr(shown["perplexity"], end)
+        assert math.exp(of_loss) == pytest.approx(of_perplexity, rel=0.02)
     assert derived["loss"] == pytest.approx(nats / len(tokens), rel=1e-5)
     assert derived["perplexity"] == pytest.approx(math.exp(nats / len(tokens)), rel=1e-4)
     found = {(one.details["document"], one.question.groups["position"]): one.details for one in answers}
