@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from typing import Any
 
 from birdie_jax.tasks import QuestionTask, task_of_flag
 from birdie_jax.tasks.jsonl import METRICS, JsonlTask
@@ -46,7 +47,7 @@ def test_files_are_questions_of_the_tasks_that_are_shown(tmp_path, monkeypatch):
     assert len(FLAGS) == 7
     program = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert program is not None
-    names = {"tokenizer": small_tokenizer()}
+    names: dict[str, Any] = {"tokenizer": small_tokenizer()}
     exec(program[1], names)
     assert len(names["examples"]) == 2
 
