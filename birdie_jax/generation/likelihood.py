@@ -1,17 +1,20 @@
 """The likelihood of given answers: a prompt is read once, and each of its continuations is scored."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from birdie_jax.array_types import TokenIds
 from birdie_jax.generation.generator import Generator
 from birdie_jax.generation.prompt import Prompt, pad_prompts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.token_losses import token_losses
 
 
 class Likelihood(NamedTuple):
@@ -49,6 +52,26 @@ class Scorer:
             for prompt, of_prompt in zip(prompts, continuations, strict=True)
         ]
 
+    def text_losses(self, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the loss of every token of texts that are read causally after the start token.
+
+        Args:
+            texts: the tokens of at least one text, int32 [tokens] each, at least one.
+
+        Returns:
+            The negative natural logarithm of each token's probability given those before it, float32
+            [tokens] for each text.
+        """
+        prompts = [Prompt(np.empty(0, np.int32), tokens[:-1].astype(np.int32)) for tokens in texts]
+        batch = pad_prompts(prompts, 1 << (len(texts) - 1).bit_length())
+        targets = np.zeros_like(batch.tokens)
+        for row, tokens in enumerate(texts):
+            targets[row, -len(tokens) :] = tokens
+        losses = np.asarray(
+            _losses(self._generator.model, self._generator.params, batch.tokens, batch.segment_ids, targets)
+        )
+        return [losses[row, -len(tokens) :] for row, tokens in enumerate(texts)]
+
     def _score_one(self, prompt: Prompt, tokens: np.ndarray) -> Likelihood:
         prefix = np.concatenate([prompt.target_prefix, tokens[:-1]]).astype(np.int32)
         batch = pad_prompts([Prompt(prompt.context, prefix)], 1)
@@ -56,6 +79,18 @@ class Scorer:
         chosen = jax.nn.log_softmax(logits)[jnp.arange(len(tokens)), tokens]
         greedy = bool((np.argmax(logits, axis=-1) == tokens).all())
         return Likelihood(float(chosen.sum()), len(tokens), greedy)
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(
+    model: LanguageModel, params: Any, tokens: TokenIds, segment_ids: TokenIds, targets: TokenIds
+) -> Float[Array, "rows length"]:
+    mask = segment_ids > 0
+    layout = packed_layout(segment_ids, jnp.zeros_like(mask))
+    hidden, _ = model.apply({"params": params}, tokens, layout, method=LanguageModel.hidden)
+    table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
+    # Lengths of prompts are multiples of 16.
+    return token_losses(hidden, table, targets, mask, chunk=16)[0]
 
 
 def _logits(model: LanguageModel, params: Any, batch: Any) -> Array:

@@ -5,8 +5,12 @@ from birdie_jax.tasks import (
     associative_recall,
     copying_by_length,
     deshuffling_by_length,
+    infilling,
+    jsonl,
+    perplexity,
     phonebook,
     selective_copying_by_length,
+    squad,
 )
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
@@ -50,11 +54,15 @@ __all__ = [
     "copying_by_length",
     "deshuffling_by_length",
     "example_lengths",
+    "infilling",
+    "jsonl",
     "make_task",
     "no_progress",
+    "perplexity",
     "phonebook",
     "register_task",
     "selective_copying_by_length",
+    "squad",
     "task_of_flag",
     "task_of_section",
     "training_example",

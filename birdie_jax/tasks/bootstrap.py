@@ -4,6 +4,8 @@ Percentile intervals of resampled means (Efron 1979): answers are drawn with rep
 models together, question by question.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Float
 
@@ -16,15 +18,20 @@ _TAILS = (2.5, 97.5)
 
 Scores = Float[np.ndarray, "answers metrics"]
 Weights = Float[np.ndarray, " answers"]
+# Means of metrics -> figures that follow from each row of them.
+Derive = Callable[[Float[np.ndarray, "samples metrics"]], Float[np.ndarray, "samples derived"]]
 
 
-def bootstrap_means(scores: Scores, weights: Weights, seed: int = 0) -> list[Interval]:
-    """Return the weighted mean of each metric with its 95 % interval.
+def bootstrap_means(
+    scores: Scores, weights: Weights, seed: int = 0, derive: Derive | None = None
+) -> list[Interval]:
+    """Return the weighted mean of each metric with its 95 % interval, then what is derived from the means.
 
     Args:
         scores: the scores of each answer; at least one answer.
         weights: what each answer counts, not all 0.
         seed: the seed of the resamples.
+        derive: a function from means to figures that follow from them; None = nothing follows.
 
     Raises:
         ValueError: there is no answer, or no weight.
@@ -38,6 +45,9 @@ def bootstrap_means(scores: Scores, weights: Weights, seed: int = 0) -> list[Int
     sums = sums[sums[:, -1] > 0]
     resampled = sums[:, :-1] / sums[:, -1:]
     means = weighted[:, :-1].sum(axis=0) / total
+    if derive is not None:
+        means = np.concatenate([means, derive(means[None])[0]])
+        resampled = np.concatenate([resampled, derive(resampled)], axis=1)
     low, high = np.percentile(resampled, _TAILS, axis=0)
     return [Interval(*map(float, ends)) for ends in zip(means, low, high, strict=True)]
 

@@ -3,7 +3,7 @@
 import json
 import typing
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from birdie_jax.config_errors import ConfigError
@@ -38,7 +38,8 @@ def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
         where: the path of the settings, for messages: `config.eval.tasks.phonebook`, or a flag.
 
     Raises:
-        ConfigError: the name, a setting or its value is not one that is allowed; the error lists those.
+        ConfigError: the name, a setting or its value is not one that is allowed, which the error lists; or
+            a setting without a default is not given.
     """
     if not isinstance(name, str) or name not in TASKS:
         raise ConfigError(f"{where}: found the task {shown(name)}; allowed: {', '.join(TASKS)}")
@@ -50,6 +51,9 @@ def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
             raise ConfigError(
                 f"{inner_path(where, setting)}: unknown setting of {name}; allowed: {', '.join(types)}"
             )
+    for field in fields(kind):
+        if field.name not in settings and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{where}.{field.name}: missing; {name} needs it")
     parsed = {
         key: parse_typed(types[key], value, inner_path(where, key), ConfigError)
         for key, value in settings.items()

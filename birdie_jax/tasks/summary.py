@@ -46,7 +46,7 @@ def summarise(
     groups: dict[str, list[GroupScores]] = {}
     for group in sorted({group for answer in answers for group in answer.question.groups}):
         having = [answer for answer in answers if group in answer.question.groups]
-        groups[group] = _group_scores(group, having, seed)
+        groups[group] = _group_scores(task, group, having, seed)
     return EvaluationRecord(
         format_version=FORMAT_VERSION,
         name=name,
@@ -56,14 +56,19 @@ def summarise(
         model=model,
         answers=len(answers),
         refused=list(result.refused),
-        metrics=mean_scores(answers, seed),
+        metrics=mean_scores(task, answers, seed),
         groups=groups,
         seconds=seconds,
     )
 
 
-def mean_scores(answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
-    """Return the mean of each metric with its interval; nothing where there is no answer.
+def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
+    """Return the mean of each metric with its interval, and the task's derived metrics with theirs.
+
+    Args:
+        task: what was asked.
+        answers: the scored answers; nothing is returned where there is none.
+        seed: the seed of the bootstrap's resamples.
 
     Raises:
         ValueError: the answers differ in the names of their metrics.
@@ -71,7 +76,14 @@ def mean_scores(answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Int
     if not answers:
         return {}
     names = list(answers[0].metrics)
-    return dict(zip(names, bootstrap_means(_scores(answers, names), _weights(answers), seed), strict=True))
+    derived = list(task.derived_metrics(answers[0].metrics))
+
+    def derive(means: np.ndarray) -> np.ndarray:
+        rows = [task.derived_metrics(dict(zip(names, map(float, row), strict=True))) for row in means]
+        return np.array([[row[name] for name in derived] for row in rows], np.float64)
+
+    found = bootstrap_means(_scores(answers, names), _weights(answers), seed, derive if derived else None)
+    return dict(zip([*names, *derived], found, strict=True))
 
 
 def paired_differences(
@@ -108,14 +120,14 @@ def _weights(answers: Sequence[ScoredAnswer]) -> np.ndarray:
     return np.array([answer.weight for answer in answers], np.float64)
 
 
-def _group_scores(group: str, answers: Sequence[ScoredAnswer], seed: int) -> list[GroupScores]:
+def _group_scores(task: Task, group: str, answers: Sequence[ScoredAnswer], seed: int) -> list[GroupScores]:
     values = np.array([answer.question.groups[group] for answer in answers])
     parts = []
     for low, high in value_ranges(values):
         within = [answer for answer, value in zip(answers, values, strict=True) if low <= value <= high]
         if within and sum(answer.weight for answer in within) > 0:
             found = values[(values >= low) & (values <= high)]
-            scores = mean_scores(within, seed)
+            scores = mean_scores(task, within, seed)
             parts.append(GroupScores(int(found.min()), int(found.max()), len(within), scores))
     return parts
 

@@ -44,6 +44,15 @@ class Task(abc.ABC):
             DataError: the task's data cannot be read; names file and record.
         """
 
+    def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """Return further metrics, which follow from means and are no means themselves, such as perplexity.
+
+        Args:
+            means: the weighted means of the metrics of answers, of all or of those of a group.
+        """
+        del means
+        return {}
+
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples | RecordedExamples:
         """Return what fine-tuning on the task learns from.
 

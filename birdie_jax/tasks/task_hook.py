@@ -77,7 +77,7 @@ class TaskEvaluation:
         for named in self._tasks:
             call.heartbeat(f"{named.name}, its first questions")
             result = named.task.measure(model, partial(_tell, call, named.name))
-            for metric, interval in mean_scores(result.answers).items():
+            for metric, interval in mean_scores(named.task, result.answers).items():
                 scalars[f"{TASK_PREFIX}{named.name}/{metric}"] = interval.mean
             scalars[f"{TASK_PREFIX}{named.name}/answers"] = float(len(result.answers))
             if call.should_stop():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from birdie_jax.config import Config
 from birdie_jax.generation import Generator, Prompt, PromptError, PromptTooLong
@@ -150,6 +151,26 @@ class TaskModel:
 
         found = self._in_batches([len(prompt.tokens) for prompt in prompts], score, progress)
         return [[Likelihood(*choice) for choice in of_question] for of_question in found]
+
+    def text_losses(
+        self, texts: Sequence[np.ndarray], progress: Progress = no_progress
+    ) -> list[np.ndarray]:
+        """Return the loss in nats of every token of texts, read causally after the start token.
+
+        Args:
+            texts: the tokens of each text, int32 [tokens], at least one; at most `max_length` of them.
+            progress: called with the number of texts done and of all.
+
+        Returns:
+            For each text float32 [tokens].
+        """
+
+        def losses(batch: Sequence[int]) -> list[Any]:
+            found = self._scorer.text_losses([texts[number] for number in batch])
+            return [of_text.tolist() for of_text in found]
+
+        found = self._in_batches([len(tokens) for tokens in texts], losses, progress)
+        return [np.array(of_text, np.float32) for of_text in found]
 
     def _in_batches(
         self, lengths: Sequence[int], ask: Callable[[Sequence[int]], list[Any]], progress: Progress

@@ -142,6 +142,21 @@ class Tokenizer:
         ]
         return np.array(pieces, np.int32) + np.int32(NUM_SPECIAL_TOKENS)
 
+    def byte_lengths(self) -> Int[np.ndarray, " ids"]:
+        """Return the UTF-8 bytes of the text that each token id stands for, int64; 0 for special ids.
+
+        Those of a text's tokens sum to the bytes of the text for the models that `train_tokenizer` makes; a
+        model that normalises text, or has no piece for some character, is off by what it changes. There a
+        piece without text of its own counts 1.
+        """
+        lengths = np.ones(NUM_SPECIAL_TOKENS + self.num_pieces, np.int64)
+        lengths[:NUM_SPECIAL_TOKENS] = 0
+        for piece in range(self.num_pieces):
+            if not any(kind(piece) for kind in (self._processor.is_byte, self._processor.is_unknown)):
+                text = self._processor.id_to_piece(piece).replace(_SPACE_MARK, " ")
+                lengths[NUM_SPECIAL_TOKENS + piece] = len(text.encode())
+        return lengths
+
     def save(self, path: str | Location) -> None:
         """Write the model to `path` in one step.
 

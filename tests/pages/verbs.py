@@ -19,6 +19,7 @@ REQUIRED = {
     "prepare_data": ("output",),
     "generate": (),
     "evaluate": ("task",),
+    "tasks.infilling_filter": ("input", "output"),
 }
 
 

@@ -1,0 +1,61 @@
+"""Filter stories with a blank entry, as the Birdie paper does (appendix C), for the task `infilling`.
+
+    python -m birdie_jax.tasks.infilling_filter --input=all.jsonl --output=distinct.jsonl
+    python -m birdie_jax.tasks.infilling_filter --input=all.jsonl --votes=votes.jsonl --output=stories.jsonl
+
+First, of stories whose words have a Jaccard similarity of --similarity or more the first is kept. Then,
+with --votes, a story is kept if more than half of the judges find that its label is the best choice. The
+file of votes has a JSON object a line: `id` of the story (its line, where it has none), `judge`, the name
+of a model, and `vote`, true or false. Every judge has to vote once on every story that the first step
+leaves.
+"""
+
+from absl import flags
+
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.generation.jsonl import to_jsonl
+from birdie_jax.storage import one_line, write_whole
+from birdie_jax.tasks.story_filter import SIMILARITY, filter_stories, read_stories, read_votes
+from birdie_jax.text import DataError
+from birdie_jax.text.locations import locate, reason
+
+_VERB = "tasks.infilling_filter"
+
+_INPUT = define_path("input", "JSONL file of stories, or its URL.", required=True)
+_OUTPUT = define_path("output", "JSONL file for the stories that are kept, or its URL.", required=True)
+_VOTES = define_path("votes", "JSONL file of the judges' votes; default: no vote decides.")
+_SIMILARITY = flags.DEFINE_float(
+    "similarity", SIMILARITY, "Jaccard similarity of words from which on two stories are near duplicates."
+)
+
+
+def run() -> None:
+    """Filter the stories that the flags name, and print what became of them."""
+    if not 0 < _SIMILARITY.value <= 1:
+        raise ConfigError(f"--similarity: found {_SIMILARITY.value}; allowed: more than 0 and at most 1")
+    output = locate(_OUTPUT.value)
+    if output in (locate(_INPUT.value), _VOTES.value and locate(_VOTES.value)):
+        raise ConfigError(f"--output={_OUTPUT.value}: is what is read; allowed: another file")
+    stories = read_stories(_INPUT.value)
+    votes = None if _VOTES.value is None else read_votes(_VOTES.value)
+    kept, told = filter_stories(stories, votes, _VOTES.value or "", _SIMILARITY.value)
+    try:
+        write_whole(output, to_jsonl(story.record for story in kept).encode())
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {reason(error)}") from error
+    print("\n".join(told))
+    print(f"in {one_line(str(output))}")
+
+
+def main(arguments: list[str]) -> None:
+    """Filter; print a user's error as one line."""
+    del arguments
+    try:
+        run()
+    except (ConfigError, DataError) as error:
+        refuse(_VERB, error)
+
+
+if __name__ == "__main__":
+    start(_VERB, main)

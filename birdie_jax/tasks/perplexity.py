@@ -1,0 +1,213 @@
+"""How well a model predicts a text that it has not seen: perplexity and bits a byte, by place in a window.
+
+    python -m birdie_jax.evaluate --workdir=runs/tiny --task=perplexity:path=held-out.txt
+
+A text is read causally, as causal_lm reads one: in windows of a fixed number of tokens, each after a start
+token, of which the tokens count that no earlier window has scored. Bits a byte are the total loss in nats,
+divided by ln 2 and by the UTF-8 bytes of the scored text, so that tokenizers compare (Gao et al., 2020,
+"The Pile", section 3.1).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_types import RequiredName, RowLength, Text
+from birdie_jax.storage import Bounds
+from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.task import Task
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import DataError, Tokenizer, TokenShards, open_source
+
+# The group of a place in the window, by the smallest of its bucket: 0, 1, 2, 4, 8, ...
+POSITION_GROUP = "position"
+
+DocumentLimit = Annotated[int, Bounds(at_least=1, at_most=2**31)]
+
+
+class TokenizedText(NamedTuple):
+    """A document as tokens.
+
+    Attributes:
+        name: the place that it comes from.
+        tokens: int32 [tokens], at least one.
+        bytes_of_tokens: the UTF-8 bytes that each token stands for, float64 [tokens]; the sum is that of
+            the document.
+    """
+
+    name: str
+    tokens: Int[np.ndarray, " tokens"]
+    bytes_of_tokens: Float[np.ndarray, " tokens"]
+
+
+class Window(NamedTuple):
+    """A part of a document that is read at once.
+
+    Attributes:
+        start: the index of its first token.
+        scored: the index of the first token that no earlier window has scored.
+        end: the index after its last token.
+    """
+
+    start: int
+    scored: int
+    end: int
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Perplexity(Task):
+    """The loss of held-out text: bits_per_byte, and with it tokens_per_byte, loss (nats) and perplexity.
+
+    An answer is scored for each document and bucket of positions; it counts as many bytes as it has. The
+    position of a token is the number of tokens before it in its window, but for the start token.
+
+    Attributes:
+        path: documents: a file, a folder, a glob, `stdlib`, or any of these by URL, as for `prepare_data`.
+        prepared: a folder that `prepare_data` wrote with the model's tokenizer, in place of `path`.
+        split: the split of the prepared folder.
+        text_field: the field of JSON lines and Parquet that holds the text.
+        window: the largest number of tokens that are read at once.
+        stride: the number of tokens by which one window is further than the one before; less than `window`
+            gives every token but the first ones at least window - stride tokens before it. None = window.
+        max_documents: the number of documents that are scored, the first ones; None = all.
+    """
+
+    name: ClassVar[str] = "perplexity"
+    main_metric: ClassVar[str] = "bits_per_byte"
+
+    path: Text = ""
+    prepared: Text = ""
+    split: Literal["train", "validation"] = "validation"
+    text_field: RequiredName = "text"
+    window: RowLength = 2048
+    stride: RowLength | None = None
+    max_documents: DocumentLimit | None = None
+
+    def __post_init__(self):
+        if bool(self.path) == bool(self.prepared):
+            raise ValueError(
+                f"found path={self.path!r} and prepared={self.prepared!r}; allowed: one of them"
+            )
+        if self.stride is not None and self.stride > self.window:
+            raise ValueError(
+                f"stride: found {self.stride}; allowed: at most the window, {self.window}: tokens between "
+                "two windows would not be scored"
+            )
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the model read every document, and score its tokens by their positions.
+
+        Raises:
+            ConfigError: the window is longer than what the model has learned.
+            DataError: a document cannot be read, or there is none; or the folder is of another tokenizer.
+        """
+        if model.max_length is not None and self.window > model.max_length:
+            raise ConfigError(
+                f"task {self.name}: window: found {self.window:,}; allowed: at most {model.max_length:,}, "
+                "the longest rows that the model has learned"
+            )
+        documents = list(self.documents(model.tokenizer))
+        if not documents:
+            raise DataError(f"{self.path or self.prepared}: holds no document with text; allowed: some")
+        windows = [list(windows_of(len(one.tokens), self.window, self.stride)) for one in documents]
+        parts = [
+            document.tokens[window.start : window.end]
+            for document, of_document in zip(documents, windows, strict=True)
+            for window in of_document
+        ]
+        losses = iter(model.text_losses(parts, progress))
+        answers: list[ScoredAnswer] = []
+        for document, of_document in zip(documents, windows, strict=True):
+            answers += _score(document, [(window, next(losses)) for window in of_document])
+        return TaskResult(tuple(answers))
+
+    def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the loss a token in nats, and its exponential."""
+        loss = means["bits_per_byte"] * math.log(2) / means["tokens_per_byte"]
+        # Beyond what a float holds, as of a model whose losses have grown without bounds.
+        return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+    def documents(self, tokenizer: Tokenizer) -> Iterator[TokenizedText]:
+        """Give the documents that hold a token, in the order of the source.
+
+        Raises:
+            DataError: a document cannot be read; or the folder was prepared with another tokenizer.
+        """
+        lengths = tokenizer.byte_lengths()
+        count = 0
+        for name, tokens, text in (
+            self._texts(tokenizer) if self.path else self._prepared_documents(tokenizer)
+        ):
+            if not len(tokens):
+                continue
+            if count == self.max_documents:
+                return
+            count += 1
+            size = len((tokenizer.decode(tokens) if text is None else text).encode())
+            found = lengths[tokens]
+            # Of a model that normalises text the bytes that it changed are shared out.
+            yield TokenizedText(name, tokens, found * (size / found.sum()))
+
+    def _texts(self, tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray, str | None]]:
+        for document in open_source(self.path, self.text_field).documents():
+            name = f"{document.file}: {document.number}"
+            yield name, tokenizer.encode(document.text), document.text
+
+    def _prepared_documents(self, tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray, str | None]]:
+        shards = TokenShards(self.prepared, self.split, tokenizer_sha256=tokenizer.sha256)
+        parts: list[np.ndarray] = []
+        first = 0
+        for number in range(len(shards)):
+            record = shards[number]
+            parts.append(record.tokens)
+            if record.ends_document:
+                yield f"{self.prepared}: {self.split} record {first}", np.concatenate(parts), None
+                parts, first = [], number + 1
+
+
+def windows_of(tokens: int, window: int, stride: int | None = None) -> Iterator[Window]:
+    """Give the windows of a text, each of which scores what no earlier one has; the last may be shorter.
+
+    Args:
+        tokens: the number of the text's tokens.
+        window: the largest number of tokens of a window.
+        stride: the number of tokens between the starts of two windows, at most `window`; None = window.
+    """
+    start = scored = 0
+    while scored < tokens:
+        end = min(start + window, tokens)
+        yield Window(start, scored, end)
+        start, scored = start + (stride or window), end
+
+
+def position_bucket(position: int) -> int:
+    """Return the smallest position of the bucket of `position`: 0, or the largest power of two up to it."""
+    return 1 << position.bit_length() - 1 if position else 0
+
+
+def _score(document: TokenizedText, windows: list[tuple[Window, np.ndarray]]) -> Iterator[ScoredAnswer]:
+    """Give an answer for each bucket of positions that the document has."""
+    sums: dict[int, np.ndarray] = {}
+    for window, losses in windows:
+        found = losses[window.scored - window.start :].astype(np.float64)
+        sizes = document.bytes_of_tokens[window.scored : window.end]
+        first = window.scored - window.start
+        while len(found):
+            bucket = position_bucket(first)
+            count = max(2 * bucket, 1) - first
+            part = np.array([found[:count].sum(), len(found[:count]), sizes[:count].sum()])
+            sums[bucket] = sums.get(bucket, np.zeros(3)) + part
+            found, sizes, first = found[count:], sizes[count:], first + count
+    for bucket, (nats, tokens, size) in sorted(sums.items()):
+        question = Question(f"{document.name} from {bucket}", "", ("",), groups={POSITION_GROUP: bucket})
+        metrics = {"bits_per_byte": nats / math.log(2) / size, "tokens_per_byte": tokens / size}
+        details = {"document": document.name, "nats": nats, "tokens": int(tokens)}
+        plain = {name: float(value) for name, value in metrics.items()}
+        yield ScoredAnswer(question, "", plain, weight=float(size), details=details)

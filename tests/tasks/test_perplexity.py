@@ -1,0 +1,194 @@
+"""Losses of texts are those of the model's own logits, and every byte is counted once."""
+
+import itertools
+import json
+import math
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.layout import packed_layout
+from birdie_jax.tasks import task_of_flag
+from birdie_jax.tasks.perplexity import Perplexity, position_bucket, windows_of
+from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.text import DataError, prepare
+from birdie_jax.text.tokenization import split_of
+from birdie_jax.vocabulary import START
+from tests.quick_jit import quick_jit
+from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
+from tests.trained_workdirs import small_tokenizer
+
+TEXTS = ["abc de fgh ijk lmno abcd é✓ xyz. " * 3, "no de fgh", "k"]
+
+
+@quick_jit
+def all_logits(params, read):
+    model, _, _ = tiny_model_parts()
+    # What is to the right of a token cannot change its logits.
+    layout = packed_layout(jnp.ones_like(read), jnp.zeros_like(read, bool))
+    hidden, _ = model.apply({"params": params}, read, layout, method=LanguageModel.hidden)
+    return model.apply({"params": params}, hidden, method=LanguageModel.logits)[0]
+
+
+def losses_of_logits(tokens):
+    """Return the losses of a text alone, in float64, from all logits."""
+    read = jnp.array([[START, *tokens[:-1], *[START] * (128 - len(tokens))]], jnp.int32)
+    logits = np.asarray(all_logits(tiny_model_parts()[1], read), np.float64)[: len(tokens)]
+    chosen = logits[np.arange(len(tokens)), tokens]
+    return np.log(np.exp(logits).sum(-1)) - chosen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(text)
+    return folder
+
+
+def expected(window, stride, texts=TEXTS):
+    """Return (document, position, loss) of every token."""
+    tokenizer, found = small_tokenizer(), []
+    for number, text in enumerate(texts):
+        tokens = tokenizer.encode(text)
+        scored = start = 0
+        while scored < len(tokens):
+            part = tokens[start : start + window]
+            losses = losses_of_logits(part)
+            for place in range(scored - start, len(part)):
+                found.append((number, place, losses[place]))
+            scored, start = start + len(part), start + stride
+    return found
+
+
+@pytest.mark.parametrize(("window", "stride"), [(2048, None), (16, 5)])
+def test_losses_are_those_of_the_models_logits(folder, window, stride):
+    task = Perplexity(path=str(folder), window=window, stride=stride)
+    answers = task.measure(tiny_task_model(rows=4)).answers
+    tokens = expected(window, stride or window)
+    nats, size = sum(token[2] for token in tokens), sum(len(text.encode()) for text in TEXTS)
+    weight = sum(one.weight for one in answers)
+    assert weight == pytest.approx(size, rel=1e-12)
+    means = {
+        name: sum(one.metrics[name] * one.weight for one in answers) / weight for name in answers[0].metrics
+    }
+    assert means["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    derived = task.derived_metrics(means)
+    shown = mean_scores(task, answers)
+    assert list(shown) == ["bits_per_byte", "tokens_per_byte", "loss", "perplexity"]
+    assert shown["perplexity"].mean == pytest.approx(derived["perplexity"])
+    # An exponential keeps the order: the ends of one interval are those of the other.
+    for end in ("low", "high"):
+        of_loss, of_perplexity = getattr(shown["loss"], end), getattr(shown["perplexity"], end)
+        assert math.exp(of_loss) == pytest.approx(of_perplexity, rel=0.02)
+    assert derived["loss"] == pytest.approx(nats / len(tokens), rel=1e-5)
+    assert derived["perplexity"] == pytest.approx(math.exp(nats / len(tokens)), rel=1e-4)
+    found = {(one.details["document"], one.question.groups["position"]): one.details for one in answers}
+    assert len(found) == len(answers)
+    for (document, bucket), details in found.items():
+        number = next(n for n in range(len(TEXTS)) if f"{n}.txt" in document)
+        inside = [t for t in tokens if t[0] == number and bucket <= t[1] < max(2 * bucket, 1)]
+        assert details["tokens"] == len(inside)
+        assert details["nats"] == pytest.approx(sum(t[2] for t in inside), rel=1e-4)
+
+
+def test_bytes_of_a_bucket_are_those_of_its_tokens(tmp_path):
+    # Every character of these is a token or several bytes' tokens of their own.
+    (tmp_path / "a.txt").write_text("✓é✓")
+    tokenizer = small_tokenizer()
+    (document,) = Perplexity(path=str(tmp_path)).documents(tokenizer)
+    assert document.bytes_of_tokens.sum() == len("✓é✓".encode())
+    pieces = tokenizer.byte_lengths()
+    assert (pieces[:256] == 0).all() and (pieces[256:] >= 1).all()
+    for text in TEXTS:
+        assert pieces[tokenizer.encode(text)].sum() == len(text.encode())
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.data())
+def test_every_token_is_scored_once_with_its_context(tokens, window, data):
+    stride = data.draw(st.none() | st.integers(1, window))
+    windows = list(windows_of(tokens, window, stride))
+    scored = [token for one in windows for token in range(one.scored, one.end)]
+    assert scored == list(range(tokens))
+    for one in windows:
+        assert one.start <= one.scored < one.end <= one.start + window
+        # Later windows have at least what the stride leaves before the first token that they score.
+        assert one.start == 0 or one.scored - one.start >= window - (stride or window)
+
+
+def test_buckets_are_powers_of_two():
+    assert [position_bucket(n) for n in (0, 1, 2, 3, 4, 7, 8, 1023, 1024)] == [
+        0,
+        1,
+        2,
+        2,
+        4,
+        4,
+        8,
+        512,
+        1024,
+    ]
+
+
+def test_a_prepared_folder_is_the_text_that_it_was_made_of(folder, tmp_path):
+    tokenizer = small_tokenizer()
+    tokenizer.save(tmp_path / "tokenizer.model")
+    source = tmp_path / "docs.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    prepared = prepare(
+        str(source),
+        str(tmp_path / "out"),
+        tokenizer_model=str(tmp_path / "tokenizer.model"),
+        record_tokens=20,
+        validation_fraction=0.62,
+        workers=0,
+        progress=False,
+    )
+    from_texts = list(Perplexity(path=str(source)).documents(tokenizer))
+    assert len(from_texts) == 3
+    for split in ("train", "validation"):
+        of_split = [
+            one for one, text in zip(from_texts, TEXTS, strict=True) if split_of(text, 0.62) == split
+        ]
+        first = 0
+        for one, other in itertools.zip_longest(
+            Perplexity(prepared=str(prepared), split=split).documents(tokenizer), of_split
+        ):
+            assert np.array_equal(one.tokens, other.tokens)
+            assert np.array_equal(one.bytes_of_tokens, other.bytes_of_tokens)
+            assert one.name == f"{prepared}: {split} record {first}"
+            first += -(-len(other.tokens) // 20)
+    assert len(list(Perplexity(path=str(source), max_documents=2).documents(tokenizer))) == 2
+    with pytest.raises(DataError, match="the shards were made with the tokenizer of SHA-256"):
+        list(Perplexity(prepared=str(prepared), split="train").documents(small_tokenizer(310)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("", "found path='' and prepared=''; allowed: one of them"),
+        ("path=a,prepared=b", "found path='a' and prepared='b'; allowed: one of them"),
+        ("path=a,window=8,stride=9", "stride: found 9; allowed: at most the window, 8: tokens between two"),
+        ("path=a,window=0", "--task=perplexity.window: found 0; allowed: at least 1"),
+        ("path=a,split=test", "--task=perplexity.split: found 'test'; allowed: train, validation"),
+    ],
+)
+def test_settings_that_are_refused(settings, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        task_of_flag(f"perplexity:{settings}" if settings else "perplexity")
+
+
+def test_what_cannot_be_measured(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n")
+    with pytest.raises(DataError, match="holds no document with text; allowed: some"):
+        Perplexity(path=str(tmp_path)).measure(tiny_task_model())
+    with pytest.raises(
+        ConfigError, match=re.escape("window: found 2,048; allowed: at most 128, the longest rows")
+    ):
+        Perplexity(path=str(tmp_path)).measure(tiny_task_model(max_length=128))

@@ -1,0 +1,221 @@
+"""The answerable questions of SQuAD files are asked in the paper's form, and whatever is bad is named."""
+
+import copy
+import json
+import re
+
+import pytest
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.tasks import LENGTH_GROUP, Question, task_of_flag
+from birdie_jax.tasks.squad import Squad
+from birdie_jax.text import DataError
+from tests.tasks.tiny_task_model import tiny_task_model
+from tests.trained_workdirs import small_tokenizer
+
+TOWER = "The tower of Pisa leans. Its builders, in 1173, did not mean it to."
+RIVER = "The Arno\nis a river."
+
+
+def question(name, text, *answers, **more):
+    return {
+        "id": name,
+        "question": text,
+        "answers": [{"text": answer, "answer_start": start} for answer, start in answers],
+        **more,
+    }
+
+
+def content(version="1.1"):
+    when = question("q1", "When was it begun?", ("1173", 42), ("in 1173", 39), ("1173", 42))
+    what = question("q2", "What leans?", ("The tower", 0))
+    paragraphs = [
+        {"context": TOWER, "qas": [when, what]},
+        {"context": RIVER, "qas": [question("q3", "What is the Arno?", ("a river", 12))]},
+    ]
+    if version == "v2.0":
+        for paragraph in paragraphs:
+            for entry in paragraph["qas"]:
+                entry["is_impossible"] = False
+        plausible = [{"text": "Arno", "answer_start": 4}]
+        none = question("q4", "Where is it?", is_impossible=True, plausible_answers=plausible)
+        paragraphs[1]["qas"].insert(0, none)
+    return {"version": version, "data": [{"title": "Pisa", "paragraphs": paragraphs}]}
+
+
+def write(path, value):
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def ask(path, **settings):
+    return Squad(path=str(path), **settings).questions(small_tokenizer())
+
+
+def test_questions_have_the_form_of_the_paper(tmp_path):
+    path = write(tmp_path / "dev.json", content())
+    questions, refused = ask(path)
+    assert questions == [
+        Question("q1", f"{TOWER}\n\nWhen was it begun?", ("1173", "in 1173")),
+        Question("q2", f"{TOWER}\n\nWhat leans?", ("The tower",)),
+        Question("q3", f"{RIVER}\n\nWhat is the Arno?", ("a river",)),
+    ]
+    assert refused == []
+    assert ask(path, separator="")[0][1].prompt == f"{TOWER}What leans?"
+
+
+def test_unanswerable_questions_are_counted_and_told(tmp_path):
+    path = write(tmp_path / "dev-v2.json", content("v2.0"))
+    questions, refused = ask(path)
+    assert [one.name for one in questions] == ["q1", "q2", "q3"]
+    assert refused == [f"{path}: 1 unanswerable questions are not asked"]
+
+
+def test_settings_are_those_of_the_paper():
+    task = task_of_flag("squad:path=dev.json")
+    assert isinstance(task, Squad)
+    assert task == Squad(path="dev.json")
+    assert (task.name, task.max_tokens, task.main_metric) == ("squad", 64, "contains")
+    with pytest.raises(ConfigError, match=re.escape("--task=squad.path: missing; squad needs it")):
+        task_of_flag("squad")
+    with pytest.raises(ConfigError, match="is for evaluation alone"):
+        task.training_examples(small_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("answer", "scores"),
+    [
+        ("It was begun in 1173.", {"exact_match": 0, "f1": 2 * 2 / (5 + 2), "contains": 1}),
+        ("In 1173!", {"exact_match": 1, "f1": 1, "contains": 1}),
+        ("in 1372", {"exact_match": 0, "f1": 0.5, "contains": 0}),
+        ("", {"exact_match": 0, "f1": 0, "contains": 0}),
+    ],
+)
+def test_an_answer_is_scored_by_its_best_reference(answer, scores):
+    asked = Question("q1", "", ("1173", "in 1173"))
+    assert Squad(path="x").score(asked, answer) == pytest.approx(scores)
+
+
+def test_a_start_may_be_off_by_one_as_in_the_official_file(tmp_path):
+    value = content()
+    answer = value["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]
+    for start, is_good in ((40, False), (41, True), (42, True), (43, True), (44, False)):
+        answer["answer_start"] = start
+        path = write(tmp_path / "dev.json", value)
+        if is_good:
+            assert len(ask(path)[0]) == 3
+        else:
+            with pytest.raises(DataError, match=re.escape("found '1173' at answer_start")):
+                ask(path)
+
+
+Q1 = "data[0].paragraphs[0].qas[0]"
+
+
+def drop(*path):
+    def change(value):
+        *inner, last = path
+        for key in inner:
+            value = value[key]
+        del value[last]
+
+    return change
+
+
+def put(new, *path):
+    def change(value):
+        *inner, last = path
+        for key in inner:
+            value = value[key]
+        value[last] = new
+
+    return change
+
+
+FIRST = ("data", 0, "paragraphs", 0, "qas", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (drop("data"), "has no field 'data'; its fields are ['version']"),
+        (put({}, "data"), "data: found {} (dict); allowed: a list of Any"),
+        (drop("data", 0, "paragraphs"), "data[0]: has no field 'paragraphs'"),
+        (put(7, "data", 0), "data[0]: found 7; allowed: a JSON object"),
+        (put(None, "data", 0, "paragraphs", 1, "context"), "data[0].paragraphs[1].context: found None"),
+        (drop("data", 0, "paragraphs", 1, "qas"), "data[0].paragraphs[1]: has no field 'qas'"),
+        (drop(*FIRST, "id"), f"{Q1}: has no field 'id'"),
+        (put(5, *FIRST, "id"), f"{Q1}.id: found 5 (int); allowed: str"),
+        (put("q2", *FIRST, "id"), "data[0].paragraphs[0].qas[1].id: found 'q2' again; allowed: an id that"),
+        (
+            put(" ", *FIRST, "question"),
+            f"{Q1}.question: found ' '; allowed: text with more than white space",
+        ),
+        (
+            put([], *FIRST, "answers"),
+            f"{Q1}: found 0 answers and is_impossible false; allowed: at least one",
+        ),
+        (put(True, *FIRST, "is_impossible"), f"{Q1}: found 3 answers and is_impossible true; allowed: "),
+        (drop(*FIRST, "answers", 1, "text"), f"{Q1}.answers[1]: has no field 'text'"),
+        (put("9", *FIRST, "answers", 1, "answer_start"), f"{Q1}.answers[1].answer_start: found '9' (str)"),
+        (
+            put(-5, *FIRST, "answers", 0, "answer_start"),
+            f"{Q1}.answers[0]: found '1173' at answer_start -5",
+        ),
+        (put(10**9, *FIRST, "answers", 0, "answer_start"), "where the context has ''; allowed: a part of"),
+        (
+            put("1174", *FIRST, "answers", 0, "text"),
+            "found '1174' at answer_start 42, where the context has",
+        ),
+    ],
+)
+def test_what_is_bad_is_named_by_its_place(tmp_path, change, said):
+    value = copy.deepcopy(content())
+    change(value)
+    path = write(tmp_path / "dev.json", value)
+    with pytest.raises(DataError) as caught:
+        ask(path)
+    assert f"{path}: 1 of " in str(caught.value)
+    assert " records are bad: " in str(caught.value)
+    assert said in str(caught.value)
+    if said.startswith(("data[0].paragraphs", Q1)):
+        questions, refused = ask(path, skip_bad_records=True)
+        assert 0 < len(questions) < 3
+        assert said in refused[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty; allowed: a JSON file of SQuAD v1.1 or v2.0"),
+        ('{"data": [', "is not JSON: Expecting value (line 1, character 11)"),
+        ('{"data": []}', "holds no answerable question, and 0 unanswerable ones; allowed: at least one"),
+        ("[]", "found []; allowed: a JSON object"),
+        ('{"data": "\\ud800"}', "found the lone surrogate '\\ud800'"),
+    ],
+)
+def test_a_file_that_is_no_squad(tmp_path, text, said):
+    path = write(tmp_path / "dev.json", text)
+    with pytest.raises(DataError, match=re.escape(said)) as caught:
+        ask(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=re.escape("dev.json: cannot be read: No such file or directory")):
+        ask(tmp_path / "dev.json")
+
+
+def test_a_model_is_asked(tmp_path):
+    path = write(tmp_path / "dev.json", content("v2.0"))
+    model = tiny_task_model()
+    task = Squad(path=str(path), max_tokens=4)
+    result = task.measure(model)
+    assert [one.question.name for one in result.answers] == ["q1", "q2", "q3"]
+    for one in result.answers:
+        assert one.metrics == task.score(one.question, one.answer)
+        # With the marker of prefix_lm and the start token.
+        expected = len(model.tokenizer.encode(one.question.prompt)) + 2
+        assert one.question.groups[LENGTH_GROUP] == expected
+        assert one.details["tokens"] <= 4
+    assert len(result.refused) == 1

@@ -1,0 +1,203 @@
+"""Near duplicates are those of a comparison of all pairs; a majority is more than half of the judges."""
+
+import json
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.tasks.near_duplicates import find_near_duplicates, similarity, word_set
+from birdie_jax.tasks.story_filter import (
+    Story,
+    Vote,
+    filter_stories,
+    has_majority,
+    read_stories,
+    read_votes,
+)
+from birdie_jax.text import DataError
+from tests.pages.verbs import parsed
+
+
+def by_all_pairs(texts, threshold):
+    stays, duplicates, sets = [], {}, list(map(word_set, texts))
+    for index, words in enumerate(sets):
+        found = [one for one in stays if similarity(words, sets[one]) >= threshold]
+        if found:
+            duplicates[index] = found[0]
+        else:
+            stays.append(index)
+    return duplicates
+
+
+words = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"])
+stories = st.lists(st.lists(words, max_size=14).map(" ".join), max_size=14)
+
+
+@given(stories, st.sampled_from([0.15, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0]))
+def test_near_duplicates_are_those_of_all_pairs(texts, threshold):
+    assert find_near_duplicates(texts, threshold) == by_all_pairs(texts, threshold)
+
+
+def test_near_duplicates_among_many_stories():
+    draw = random.Random(0)
+    vocabulary = [f"w{number}" for number in range(300)]
+    texts = []
+    for _ in range(40):
+        text = draw.sample(vocabulary, 20)
+        texts.append(" ".join(text))
+        # 17, 18 and 19 words of 20 in common: similarities of 0.74, 0.82 and 0.90.
+        for common in (17, 18, 19):
+            texts.append(" ".join(text[:common] + draw.sample(vocabulary, 20 - common)))
+    found = find_near_duplicates(texts, 0.85)
+    assert found == by_all_pairs(texts, 0.85)
+    assert len(found) >= 40
+
+
+def test_words_are_those_of_a_text():
+    assert word_set("The cat, the CAT's hat! 3.5 Straße") == {"the", "cat", "s", "hat", "3", "5", "strasse"}
+    assert similarity(word_set("a b c"), word_set("b c d")) == 0.5
+    # 17 of 20 words is 0.85 to the last bit.
+    twenty = " ".join(map(str, range(20)))
+    assert find_near_duplicates([twenty, " ".join(map(str, range(17)))], 0.85) == {1: 0}
+    assert find_near_duplicates([twenty, " ".join(map(str, range(16)))], 0.85) == {}
+    assert find_near_duplicates(["...", "a", "!"], 0.85) == {2: 0}
+
+
+def test_the_first_stays_and_no_two_that_stay_are_near_duplicates():
+    # The second is similar to both others, which are not similar to one another.
+    texts = ["a b c d", "b c d e", "c d e f"]
+    assert find_near_duplicates(texts, 0.6) == {1: 0}
+    for threshold in (0.0, -1.0, 1.5):
+        with pytest.raises(ValueError, match="allowed: more than 0 and at most 1"):
+            find_near_duplicates(texts, threshold)
+
+
+def some_story(name):
+    return Story(name, name, {"id": name})
+
+
+@pytest.mark.parametrize(
+    ("votes", "keeps"),
+    [
+        ("yyyy", True),
+        ("yyyn", True),
+        ("yynn", False),
+        ("nnnn", False),
+        ("yyn", True),
+        ("yn", False),
+        ("y", True),
+    ],
+)
+def test_a_majority_is_more_than_half(votes, keeps):
+    given_votes = [Vote("s", f"judge {number}", vote == "y") for number, vote in enumerate(votes)]
+    assert has_majority([some_story("s")], given_votes, "votes.jsonl") == [keeps]
+
+
+@pytest.mark.parametrize(
+    ("votes", "said"),
+    [
+        ([Vote("a", "m", True)], "v.jsonl: found no vote of m on 'b'; allowed: one of each of 1 judges"),
+        (
+            [Vote("a", "m", True), Vote("a", "m", True)],
+            "v.jsonl: found two votes of m on 'a'; allowed: one of a",
+        ),
+        (
+            [Vote("c", "m", True)],
+            "v.jsonl: found votes on 'c', which is no story of --input; allowed: the ids",
+        ),
+    ],
+)
+def test_votes_that_do_not_decide(votes, said):
+    with pytest.raises(DataError, match=re.escape(said)):
+        filter_stories([some_story("a"), some_story("b")], votes, "v.jsonl", 0.85)
+
+
+def test_near_duplicates_need_no_votes():
+    stories = [Story("a", "x y z", {}), Story("b", "z y x", {}), Story("c", "other", {})]
+    votes = [Vote("a", "m", True), Vote("c", "m", False)]
+    kept, told = filter_stories(stories, votes, "v.jsonl", 0.85)
+    assert [story.name for story in kept] == ["a"]
+    assert told == [
+        "stories: 3",
+        "near duplicates left out: 1",
+        "without a majority of 1 judges: 1",
+        "kept: 1",
+    ]
+
+
+def record(words, **fields):
+    choices = {"choices": ["x", "y"], "label": 0}
+    return {"entries": [words, None], **choices, **fields}
+
+
+def test_files_of_stories_and_votes(tmp_path):
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps(record("a b")) + "\n" + json.dumps(record("c", id="x")) + "\n")
+    first, second = read_stories(str(path))
+    assert first == Story("1", "a b", {"id": "1", **record("a b")})
+    assert second.name == "x"
+    votes = tmp_path / "v.jsonl"
+    votes.write_text('{"id": 1, "judge": "m", "vote": true}\n')
+    assert read_votes(str(votes)) == [Vote("1", "m", True)]
+    votes.write_text('{"id": 1, "judge": "m", "vote": "yes"}\n')
+    with pytest.raises(DataError, match=re.escape("line 1: vote: found 'yes' (str); allowed: bool")):
+        read_votes(str(votes))
+
+
+def run(*arguments):
+    with parsed("tasks.infilling_filter", arguments, whole=True) as command:
+        command.main([])
+
+
+def test_the_command(tmp_path, capsys):
+    stories, votes, output = (tmp_path / name for name in ("all.jsonl", "votes.jsonl", "kept.jsonl"))
+    records = [record("the cat sat"), record("The cat sat!"), record("a dog ⋯", id=7), record("no one")]
+    stories.write_text("".join(json.dumps(one) + "\n" for one in records))
+    judged = [("1", "yyn"), ("7", "yyy"), ("4", "ynn")]
+    votes.write_text(
+        "".join(
+            json.dumps({"id": name, "judge": f"m{number}", "vote": vote == "y"}) + "\n"
+            for name, given in judged
+            for number, vote in enumerate(given)
+        )
+    )
+    files = (f"--input={stories}", f"--output={output}")
+    run(*files)
+    assert capsys.readouterr().out == (f"stories: 4\nnear duplicates left out: 1\nkept: 3\nin {output}\n")
+    assert len(output.read_text().splitlines()) == 3
+    run(*files, f"--votes={votes}")
+    assert capsys.readouterr().out == (
+        "stories: 4\nnear duplicates left out: 1\nwithout a majority of 3 judges: 1\n"
+        f"kept: 2\nin {output}\n"
+    )
+    kept = [json.loads(line) for line in output.read_text().splitlines()]
+    assert kept == [{"id": "1", **records[0]}, records[2]]
+
+
+def test_what_the_command_refuses(tmp_path):
+    stories = tmp_path / "all.jsonl"
+    stories.write_text(json.dumps(record("the cat sat")) + "\n")
+    for arguments, said in (
+        (
+            (f"--input={stories}", f"--output={tmp_path}/x", "--similarity=0"),
+            "--similarity: found 0.0; allowed: more than 0 and at most 1",
+        ),
+        (
+            (f"--input={stories}", f"--output={stories}"),
+            f"--output={stories}: is what is read; allowed: another file",
+        ),
+        (
+            (f"--input={tmp_path}/none.jsonl", f"--output={tmp_path}/x"),
+            f"{tmp_path}/none.jsonl: cannot be read: No such file or directory",
+        ),
+        (
+            (f"--input={stories}", f"--output={tmp_path}/no/x"),
+            f"{tmp_path}/no/x: cannot be written: No such file or directory",
+        ),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run(*arguments)
+        assert caught.value.code == f"birdie_jax.tasks.infilling_filter: {said}"
