@@ -161,7 +161,9 @@ class Scorer:
         _require(rows >= 1, "rows", rows, "at least 1")
         _require(window is None or window >= 1, "window", window, "at least 1")
         allowed = "none without a window" if window is None else f"from 1 to the window, {window}"
-        _require(stride is None or (window is not None and 1 <= stride <= window), "stride", stride, allowed)
+        _require(
+            stride is None or (window is not None and 1 <= stride <= window), "stride", stride, allowed
+        )
         windows = [
             (number, part)
             for number, text in enumerate(tokens)

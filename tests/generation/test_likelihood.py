@@ -84,7 +84,7 @@ def test_likelihoods_are_those_of_one_pass(kind):
     ):
         for tokens, one in zip(own, found, strict=True):
             total, greedy = by_hand(kind, prompt, tokens)
-            assert one.log_likelihood == pytest.approx(total, rel=2e-5, abs=2e-5)
+            assert one.log_likelihood == pytest.approx(total, rel=1e-4, abs=1e-4)
             assert (one.tokens, one.is_greedy) == (len(tokens), greedy)
 
 
@@ -94,7 +94,7 @@ def test_any_number_of_choices_is_scored():
     prompt, choices = Prompt(draw(random, 5), NONE), [draw(random, 2) for _ in range(11)]
     (found,) = Scorer(Generator(*small_model(*kind))).score([prompt], [choices])
     expected = [by_hand(kind, prompt, tokens)[0] for tokens in choices]
-    np.testing.assert_allclose([one.log_likelihood for one in found], expected, rtol=2e-5)
+    np.testing.assert_allclose([one.log_likelihood for one in found], expected, rtol=1e-4)
 
 
 def test_what_greedy_choice_writes_is_greedy():
@@ -150,7 +150,7 @@ def test_losses_of_texts_are_those_of_one_pass(kind, monkeypatch):
     monkeypatch.setattr(likelihood_module, "_MIN_CHUNK", 8)
     scorer = Scorer(Generator(*small_model(*kind)))
     for text, found in zip(texts(), scorer.text_losses(texts(), rows=3), strict=True):
-        np.testing.assert_allclose(found, losses_by_hand(kind, text), rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(found, losses_by_hand(kind, text), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("stride", [None, 5, 1])
@@ -160,7 +160,7 @@ def test_long_texts_roll_through_a_window(stride):
     found = Scorer(generator).text_losses(texts(), stride=stride)
     for text, losses in zip(texts(), found, strict=True):
         np.testing.assert_allclose(
-            losses, losses_by_hand(kind, text, 20, stride or 20), rtol=2e-5, atol=2e-5
+            losses, losses_by_hand(kind, text, 20, stride or 20), rtol=1e-4, atol=1e-4
         )
 
 
