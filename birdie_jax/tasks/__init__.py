@@ -1,5 +1,6 @@
 """Tasks: what a model is measured on, and what it may be fine-tuned on."""
 
+from birdie_jax.tasks.lm_eval import LMEvalTask
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
     TASK_KEY,
@@ -27,6 +28,7 @@ __all__ = [
     "ChoiceTask",
     "GeneratedExamples",
     "GenerationTask",
+    "LMEvalTask",
     "Progress",
     "Question",
     "QuestionTask",
