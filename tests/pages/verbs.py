@@ -18,6 +18,7 @@ REQUIRED = {
     "report": ("workdir",),
     "prepare_data": ("output",),
     "generate": (),
+    "evaluate": ("workdir",),
 }
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,9 @@ from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm, Example, make_objective
 from birdie_jax.tasks import TaskModel, task_of_flag
 from birdie_jax.vocabulary import START
+from tests.docs.pages import REPOSITORY, fenced_blocks
 from tests.lm_eval_packages import OFFLINE, lm_eval_packages
+from tests.pages.page_commands import commands_of_page
 from tests.quick_jit import quick_jit
 from tests.tasks.toy_tasks import letters
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer, write_workdir
@@ -322,26 +323,38 @@ def test_options_that_the_command_adds(task_folder):
 
 
 @pytest.mark.slow
-def test_the_command_gives_the_harness_its_table(task_folder, tmp_path):
-    workdir = tmp_path / "run"
-    write_workdir(workdir, micro_config(), steps=(5,))
-    paths = [str(Path(__file__).parents[2]), os.environ.get("BIRDIE_LM_EVAL", "")]
-    environment = {**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(paths), "HF_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "birdie_jax.lm_eval", "--tasks", "letters_choice"]
-    command += ["--include_path", str(task_folder), "--output_path", str(tmp_path / "out"), "--model_args"]
-    done = subprocess.run(
-        [*command, f"workdir={workdir}", "step=5"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_page_leads_to_a_table(task_folder, tmp_path):
+    """The task that docs/lm_harness.md writes is asked by the command that it shows."""
+    page = REPOSITORY / "docs/lm_harness.md"
+    (task,) = [text for language, text in fenced_blocks(page.read_text()) if language == "yaml"]
+    (records,) = [text for language, text in fenced_blocks(page.read_text()) if language == "json"]
+    (command,) = [
+        one.arguments
+        for one in commands_of_page(page.name, page.read_text())
+        if one.arguments[2:3] == ("birdie_jax.lm_eval",) and "my_harness_tasks" in one.arguments
+    ]
+    tasks = tmp_path / "my_harness_tasks"
+    tasks.mkdir()
+    (tasks / "capitals.yaml").write_text(task)
+    (tasks / "capitals.jsonl").write_text(records)
+    write_workdir(tmp_path / "runs/tiny", micro_config(), steps=(5,))
+    paths = [str(REPOSITORY), os.environ.get("BIRDIE_LM_EVAL", "")]
+
+    def run(arguments):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(paths), "HF_HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run([*command[1:], "--output_path", "out"])
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "|letters_choice|" in done.stdout and "acc_norm" in done.stdout
+    assert "|capitals|" in done.stdout and "acc_norm" in done.stdout
     (written,) = (tmp_path / "out").rglob("results_*.json")
     assert json.loads(written.read_text())["config"]["step"] == 5
-    done = subprocess.run(
-        [*command, "workdir=nowhere"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run([one.replace("runs/tiny", "nowhere") for one in command[1:]])
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("birdie_jax.lm_eval: nowhere/config.json")
