@@ -1,4 +1,4 @@
-"""Time of scoring choices after one context, together and each by itself: `python -m benchmarks.likelihood`.
+"""Time of scoring choices after one context, together and apart: `python -m benchmarks.likelihood`.
 
 A question of the model of configs/tiny.py, or of another model of its sizes, with random parameters. Both
 ways take turns within a round, so that other load of the machine falls on both; the table has medians.
