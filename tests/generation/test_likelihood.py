@@ -150,7 +150,8 @@ def test_losses_of_texts_are_those_of_one_pass(kind, monkeypatch):
     monkeypatch.setattr(likelihood_module, "_MIN_CHUNK", 8)
     scorer = Scorer(Generator(*small_model(*kind)))
     for text, found in zip(texts(), scorer.text_losses(texts(), rows=3), strict=True):
-        np.testing.assert_allclose(found, losses_by_hand(kind, text), rtol=1e-4, atol=1e-4)
+        # Hawk with these large weights differs by 5e-4 after 50 tokens, in one chunk as in four: rounding.
+        np.testing.assert_allclose(found, losses_by_hand(kind, text), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("stride", [None, 5, 1])
