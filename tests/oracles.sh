@@ -5,3 +5,12 @@ make_oracles() {
     fetch_packages oracles "implementations to compare with" recurrentgemma einops typeguard || return 1
     export BIRDIE_ORACLES="$FETCHED"
 }
+
+# The LM Evaluation Harness with what its tests need of its dependencies, most of which .venv does without.
+make_lm_eval() {
+    fetch_packages lm_eval "the LM Evaluation Harness" lm_eval anyio chardet colorama DataProperty datasets dill \
+        dominate filelock h11 httpcore2 httpx2 huggingface_hub Logbook lxml mbstrdecoder more-itertools msgfy \
+        multiprocess pandas pathvalidate portalocker pytablewriter pytz regex sacrebleu six tabledata tabulate tqdm \
+        truststore typepy xxhash || return 1
+    export BIRDIE_LM_EVAL="$FETCHED"
+}

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 make_environment test
 make_compilers
 make_oracles
+make_lm_eval
 export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

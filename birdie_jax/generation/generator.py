@@ -15,7 +15,7 @@ from jaxtyping import Int32, Key, PyTree
 from birdie_jax.generation.cache_size import cache_grows
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
 from birdie_jax.generation.kernel_types import cast_kernels
-from birdie_jax.generation.prompt import Prompt, pad_prompts
+from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
@@ -51,6 +51,8 @@ class Generator:
         model: the language model.
         sampling: the rule by which tokens are chosen.
         stop_tokens: the token ids that end an answer.
+        max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
+        cache_grows: whether the model's cache grows with the tokens of a row.
         times: the counts and seconds of everything that was generated.
     """
 
@@ -83,7 +85,7 @@ class Generator:
             ValueError: a stop token is not an id that may be generated.
         """
         self.model, self.sampling, self.stop_tokens = model, sampling, tuple(stop_tokens)
-        self._chunk_tokens, self._max_length, self._grows = chunk_tokens, max_length, cache_grows(model)
+        self._chunk_tokens, self.max_length, self.cache_grows = chunk_tokens, max_length, cache_grows(model)
         self._num_tokens = model.vocab_size if num_tokens is None else num_tokens
         for token in stop_tokens:
             if not 0 <= token < self._num_tokens:
@@ -132,14 +134,14 @@ class Generator:
         for number, (prompt, count) in enumerate(zip(prompts, max_tokens, strict=True), start=1):
             self.check_length(prompt, count, f"prompt {number}")
         # A power of two, so that few sizes of cache are compiled for models where it grows.
-        room = 1 << (max(max_tokens) - 1).bit_length() if self._grows else 0
+        room = power_of_two(max(max_tokens)) if self.cache_grows else 0
         settings = DecodeSettings(self.model, self.sampling, self._chunk_tokens, room)
-        rows = _round_up_rows(len(prompts))
+        rows = power_of_two(len(prompts))
         ended = np.zeros(len(prompts), bool) if ended is None else ended
-        batch = PromptBatch(*map(self._put_rows, pad_prompts(prompts, rows)))
+        batch = PromptBatch(*map(self.put_rows, pad_prompts(prompts, rows)))
         rules = self._make_rules(prompts, max_tokens, seeds, rows)
 
-        run_prefill = self._compile("prefill", room, partial(prefill, settings), batch, rules)
+        run_prefill = self.compile("prefill", room, partial(prefill, settings), batch, rules)
         start = time.monotonic()
         state = run_prefill(self._params, batch, rules)
         first = np.asarray(state.token)[:, None]
@@ -151,9 +153,9 @@ class Generator:
         remaining.end(ended)
         if not remaining.live.any():
             return
-        none_ended = self._put_rows(np.zeros(rows, bool))
+        none_ended = self.put_rows(np.zeros(rows, bool))
         function = partial(decode_chunk, settings)
-        run_decode = self._compile("decode", 0, function, state, rules, none_ended)
+        run_decode = self.compile("decode", 0, function, state, rules, none_ended, donate=True)
         mark = time.monotonic()
         state, next_tokens = run_decode(self._params, state, rules, none_ended)
         while True:
@@ -161,7 +163,7 @@ class Generator:
             stopped[: len(prompts)] = ~remaining.live
             tokens = next_tokens
             # The next chunk runs while this one is looked at; it does nothing if all rows are done.
-            state, next_tokens = run_decode(self._params, state, rules, self._put_rows(stopped))
+            state, next_tokens = run_decode(self._params, state, rules, self.put_rows(stopped))
             found = np.asarray(tokens)
             now = time.monotonic()
             new = remaining.take(found[: len(prompts)])
@@ -177,10 +179,10 @@ class Generator:
     def check_length(self, prompt: Prompt, max_tokens: int, name: str) -> None:
         """Raise PromptTooLong, which speaks of `name`, unless prompt and answer are within the limit."""
         count = len(prompt.tokens)
-        if self._max_length is not None and count + max_tokens > self._max_length:
+        if self.max_length is not None and count + max_tokens > self.max_length:
             raise PromptTooLong(
                 f"{name}: has {count:,} tokens, and {max_tokens:,} are to be written; allowed: "
-                f"{self._max_length:,} together, the longest rows that {self.model.config.name} has learned"
+                f"{self.max_length:,} together, the longest rows that {self.model.config.name} has learned"
             )
 
     def _make_rules(
@@ -191,14 +193,20 @@ class Generator:
         keys = [_answer_key(seed, prompt) for seed, prompt in zip(seeds, prompts, strict=True)]
         replicated = NamedSharding(self._mesh, PartitionSpec())
         return DecodeRules(
-            keys=self._put_rows(jnp.stack(keys + [keys[0]] * (rows - len(prompts)))),
-            max_tokens=self._put_rows(limits),
+            keys=self.put_rows(jnp.stack(keys + [keys[0]] * (rows - len(prompts)))),
+            max_tokens=self.put_rows(limits),
             allowed=jax.device_put(self._allowed, replicated),
             stops=jax.device_put(self._stops, replicated),
         )
 
-    def _put_rows(self, array: np.ndarray | jax.Array) -> jax.Array:
-        return jax.device_put(array, self._row_sharding(array, row_axis=0))
+    def put_rows(self, array: np.ndarray | jax.Array, row_axis: int = 0) -> jax.Array:
+        """Put an array on the devices, its rows divided among them where they can be divided evenly."""
+        return jax.device_put(array, self._row_sharding(array, row_axis))
+
+    def empty_cache(self, rows: int, length: int) -> PyTree:
+        """Return the model's cache for `rows` new samples of at most `length` tokens, on the devices."""
+        cache = self.model.empty_cache(rows, length)
+        return jax.tree.map(lambda leaf: self.put_rows(leaf, row_axis=1), cache)
 
     def _row_sharding(
         self, array: np.ndarray | jax.Array | jax.ShapeDtypeStruct, row_axis: int
@@ -208,8 +216,19 @@ class Generator:
             return NamedSharding(self._mesh, PartitionSpec())
         return NamedSharding(self._mesh, PartitionSpec(*[None] * row_axis, ROW_AXES))
 
-    def _compile(self, name: str, room: int, function: Callable, *arguments: PyTree) -> Compiled:
-        """Return `function` compiled for `room` and such arguments, so that compilation is timed apart."""
+    def compile(
+        self, name: str, room: int, function: Callable, *arguments: PyTree, donate: bool = False
+    ) -> Compiled:
+        """Return `function` compiled for such arguments; compilation is timed apart, and done once.
+
+        Args:
+            name: what the function does; with `room` and the arguments' shapes, what it is known by.
+            room: the tokens that the function makes room for in a cache that grows.
+            function: a function (params, *arguments) -> result. Leaves of the result below a field called
+                `cache` have their rows on axis 1, all others on axis 0.
+            arguments: the arguments, or others of the same shapes, types and devices.
+            donate: whether the first argument's memory is taken for the result.
+        """
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments))
         if (name, room, shapes) not in self._compiled:
             start = time.monotonic()
@@ -218,7 +237,7 @@ class Generator:
                 jitted = jax.jit(
                     function,
                     out_shardings=self._result_shardings(result),
-                    donate_argnums=1 if name == "decode" else (),
+                    donate_argnums=1 if donate else (),
                 )
                 self._compiled[name, room, shapes] = jitted.lower(self._params, *arguments).compile()
             self.times.compile_seconds += time.monotonic() - start
@@ -299,8 +318,3 @@ def _split_stop_token(tokens: Int32[np.ndarray, " tokens"], stop_tokens: Sequenc
 def _answer_key(seed: int, prompt: Prompt) -> Key[jax.Array, ""]:
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, prompt.fingerprint)
-
-
-def _round_up_rows(prompts: int) -> int:
-    """Return the next power of two, so that batches of few sizes are compiled."""
-    return 1 << (prompts - 1).bit_length()

@@ -1,20 +1,28 @@
-"""The likelihood of given answers: a prompt is read once, and each of its continuations is scored."""
+"""The likelihood of given texts: of continuations after a prompt that is read once, and of whole texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float32
 
-from birdie_jax.array_types import TokenIds
+from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.generator import Generator
-from birdie_jax.generation.prompt import Prompt, pad_prompts
-from birdie_jax.models import LanguageModel
-from birdie_jax.models.layout import packed_layout
-from birdie_jax.models.token_losses import token_losses
+from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two
+from birdie_jax.generation.scoring import (
+    PromptState,
+    TextChunk,
+    TextState,
+    read_prompts,
+    read_texts,
+    score_choices,
+)
+from birdie_jax.vocabulary import PADDING, START
+
+# Positions of a text that are read at a time, and the least number that is compiled for.
+_CHUNK = 512
+_MIN_CHUNK = 32
 
 
 class Likelihood(NamedTuple):
@@ -31,8 +39,25 @@ class Likelihood(NamedTuple):
     is_greedy: bool
 
 
+class _Window(NamedTuple):
+    """A part of a text that is read by itself.
+
+    Attributes:
+        tokens: int32 [length], what is read.
+        targets: int32 [length], the token that follows each of them.
+        first_scored: the index of the first target that is scored.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    first_scored: int
+
+
 class Scorer:
-    """Scores continuations of prompts by the model of a generator, on its devices."""
+    """Scores given texts by the model of a generator, on its devices.
+
+    Probabilities are those of the softmax over the whole embedding table, as in training.
+    """
 
     def __init__(self, generator: Generator):
         """Score by the model, parameters and devices of `generator`."""
@@ -43,59 +68,181 @@ class Scorer:
     ) -> list[list[Likelihood]]:
         """Return the likelihood of each continuation of each prompt.
 
+        The prompts are read as one batch, once; each continuation starts from its prompt's cache. For every
+        model the numbers are those of one pass over prompt and continuation, but for rounding.
+
         Args:
             prompts: at least one prompt.
-            continuations: for each prompt its continuations, int32 [tokens] each.
-        """
-        return [
-            [self._score_one(prompt, tokens) for tokens in of_prompt]
-            for prompt, of_prompt in zip(prompts, continuations, strict=True)
-        ]
+            continuations: for each prompt its continuations, int32 [tokens] each; one without tokens has
+                the probability 1.
 
-    def text_losses(self, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the loss of every token of texts that are read causally after the start token.
+        Raises:
+            ValueError: there are more or fewer lists of continuations than prompts.
+        """
+        found = [[Likelihood(0.0, 0, True)] * len(own) for own in continuations]
+        # The longest first, so that those that are read together are of like lengths.
+        orders = [
+            sorted((number for number in range(len(own)) if len(own[number])), key=lambda n: -len(own[n]))
+            for _, own in zip(prompts, continuations, strict=True)
+        ]
+        longest = max((len(tokens) for own in continuations for tokens in own), default=0)
+        if longest == 0:
+            return found
+        state = self._read(prompts, power_of_two(longest))
+        first = 0
+        for count in _powers(max(map(len, orders))):
+            slots = [order[first : first + count] for order in orders]
+            self._score_slots(state, continuations, slots, count, found)
+            first += count
+        return found
+
+    def _read(self, prompts: Sequence[Prompt], room: int) -> PromptState:
+        generator = self._generator
+        room = room if generator.cache_grows else 0
+        batch = PromptBatch(*map(generator.put_rows, pad_prompts(prompts, power_of_two(len(prompts)))))
+        read = generator.compile("read", room, partial(read_prompts, generator.model, room), batch)
+        return read(generator.params, batch)
+
+    def _score_slots(
+        self,
+        state: PromptState,
+        continuations: Sequence[Sequence[np.ndarray]],
+        slots: Sequence[Sequence[int]],
+        count: int,
+        found: list[list[Likelihood]],
+    ) -> None:
+        """Score, for each prompt, the at most `count` continuations that are numbered in `slots`."""
+        generator, rows = self._generator, len(state.hidden)
+        lengths = np.zeros((rows, count), np.int32)
+        for row, numbers in enumerate(slots):
+            lengths[row, : len(numbers)] = [len(continuations[row][number]) for number in numbers]
+        tokens = np.full((rows, count, power_of_two(int(lengths.max()))), PADDING, np.int32)
+        for row, numbers in enumerate(slots):
+            for slot, number in enumerate(numbers):
+                tokens[row, slot, : lengths[row, slot]] = continuations[row][number]
+        given = (state, generator.put_rows(tokens), generator.put_rows(lengths))
+        scores = generator.compile("score", 0, partial(score_choices, generator.model), *given)(
+            generator.params, *given
+        )
+        log_likelihoods, greedy = map(np.asarray, scores)
+        for row, numbers in enumerate(slots):
+            for slot, number in enumerate(numbers):
+                found[row][number] = Likelihood(
+                    float(log_likelihoods[row, slot]), int(lengths[row, slot]), bool(greedy[row, slot])
+                )
+
+    def text_losses(
+        self,
+        tokens: Sequence[np.ndarray],
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        rows: int = 8,
+    ) -> list[Float32[np.ndarray, " tokens"]]:
+        """Return the nats of each token of each text, read causally from a start token, without a prompt.
+
+        A text is read in chunks from the model's cache. For a model whose cache does not grow that takes
+        the same memory for a text of any length, and every token is predicted from all before it.
 
         Args:
-            texts: the tokens of at least one text, int32 [tokens] each, at least one.
+            tokens: the tokens of each text, int32 [tokens].
+            window: the largest number of tokens that the model reads at a time, without memory of those
+                before; None = the generator's limit where the cache grows, or else no limit.
+            stride: the number of targets that each window but the first adds; those before them are read
+                and not scored again. From 1 to `window`; None = `window`. The last window of a text is a
+                whole one all the same.
+            rows: the largest number of windows that are read side by side.
 
-        Returns:
-            The negative natural logarithm of each token's probability given those before it, float32
-            [tokens] for each text.
+        Raises:
+            ValueError: window, stride or rows is out of range.
         """
-        prompts = [Prompt(np.empty(0, np.int32), tokens[:-1].astype(np.int32)) for tokens in texts]
-        batch = pad_prompts(prompts, 1 << (len(texts) - 1).bit_length())
-        targets = np.zeros_like(batch.tokens)
-        for row, tokens in enumerate(texts):
-            targets[row, -len(tokens) :] = tokens
-        losses = np.asarray(
-            _losses(self._generator.model, self._generator.params, batch.tokens, batch.segment_ids, targets)
+        if window is None and self._generator.cache_grows:
+            window = self._generator.max_length
+        _require(rows >= 1, "rows", rows, "at least 1")
+        _require(window is None or window >= 1, "window", window, "at least 1")
+        allowed = "none without a window" if window is None else f"from 1 to the window, {window}"
+        _require(
+            stride is None or (window is not None and 1 <= stride <= window), "stride", stride, allowed
         )
-        return [losses[row, -len(tokens) :] for row, tokens in enumerate(texts)]
+        windows = [
+            (number, part)
+            for number, text in enumerate(tokens)
+            for part in _windows(np.asarray(text, np.int32), window, stride or window)
+        ]
+        order = sorted(range(len(windows)), key=lambda index: -len(windows[index][1].tokens))
+        losses: dict[int, np.ndarray] = {}
+        for first in range(0, len(order), rows):
+            batch = order[first : first + rows]
+            losses |= dict(zip(batch, self._read_windows([windows[i][1] for i in batch]), strict=True))
+        parts: list[list[np.ndarray]] = [[np.empty(0, np.float32)] for _ in tokens]
+        for index, (number, part) in enumerate(windows):
+            parts[number].append(losses[index][part.first_scored :])
+        return [np.concatenate(own) for own in parts]
 
-    def _score_one(self, prompt: Prompt, tokens: np.ndarray) -> Likelihood:
-        prefix = np.concatenate([prompt.target_prefix, tokens[:-1]]).astype(np.int32)
-        batch = pad_prompts([Prompt(prompt.context, prefix)], 1)
-        logits = _logits(self._generator.model, self._generator.params, batch)[0, -len(tokens) :]
-        chosen = jax.nn.log_softmax(logits)[jnp.arange(len(tokens)), tokens]
-        greedy = bool((np.argmax(logits, axis=-1) == tokens).all())
-        return Likelihood(float(chosen.sum()), len(tokens), greedy)
+    def _read_windows(self, windows: Sequence[_Window]) -> list[np.ndarray]:
+        """Return the losses of the windows, the longest of which is the first."""
+        generator = self._generator
+        longest = len(windows[0].tokens)
+        length = min(_CHUNK, max(_MIN_CHUNK, power_of_two(longest)))
+        chunks = -(-longest // length)
+        rows = power_of_two(len(windows))
+        # A power of two, so that few sizes of cache are compiled for models where it grows.
+        cache = generator.empty_cache(rows, length * power_of_two(chunks))
+        found: list[np.ndarray] = []
+        waiting: TextState | None = None
+        for number in range(chunks):
+            chunk = TextChunk(*map(generator.put_rows, _chunk(windows, rows, number * length, length)))
+            function = partial(read_texts, generator.model)
+            read = generator.compile("texts", 0, function, cache, chunk, donate=True)
+            state = read(generator.params, cache, chunk)
+            cache = state.cache
+            # One chunk behind, so that the device never waits, and no more than two chunks are held.
+            if waiting is not None:
+                found.append(np.asarray(waiting.losses))
+            waiting = state
+        if waiting is not None:
+            found.append(np.asarray(waiting.losses))
+        whole = np.concatenate(found, axis=1)
+        return [whole[row, : len(window.tokens)] for row, window in enumerate(windows)]
 
 
-@partial(jax.jit, static_argnums=0)
-def _losses(
-    model: LanguageModel, params: Any, tokens: TokenIds, segment_ids: TokenIds, targets: TokenIds
-) -> Float[Array, "rows length"]:
-    mask = segment_ids > 0
-    layout = packed_layout(segment_ids, jnp.zeros_like(mask))
-    hidden, _ = model.apply({"params": params}, tokens, layout, method=LanguageModel.hidden)
-    table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
-    # Lengths of prompts are multiples of 16.
-    return token_losses(hidden, table, targets, mask, chunk=16)[0]
+def _powers(count: int) -> Iterator[int]:
+    """Yield powers of two, the greatest first, that add up to `count`, each at most 8.
+
+    Prompts have few numbers of choices; those beyond 8 are scored after the others, so that the memory of
+    repeated caches has a limit.
+    """
+    while count:
+        power = min(8, 1 << (count.bit_length() - 1))
+        yield power
+        count -= power
 
 
-def _logits(model: LanguageModel, params: Any, batch: Any) -> Array:
-    layout = packed_layout(jnp.asarray(batch.segment_ids), jnp.asarray(batch.bidirectional))
-    hidden, _ = model.apply(
-        {"params": params}, jnp.asarray(batch.tokens), layout, method=LanguageModel.hidden
-    )
-    return cast(Array, model.apply({"params": params}, hidden, method=LanguageModel.logits))
+def _windows(text: np.ndarray, window: int | None, stride: int | None) -> Iterator[_Window]:
+    """Yield the windows of a text; their scored targets are the text."""
+    tokens = np.concatenate([np.array([START], np.int32), text[:-1]])
+    scored = 0
+    while scored < len(text):
+        advance = window if scored == 0 else stride
+        end = len(text) if advance is None else min(scored + advance, len(text))
+        begin = 0 if window is None else max(0, end - window)
+        yield _Window(tokens[begin:end], text[begin:end], scored - begin)
+        scored = end
+
+
+def _chunk(windows: Sequence[_Window], rows: int, first: int, length: int) -> tuple[np.ndarray, ...]:
+    """Return the positions from `first` on of each window, as the fields of a `TextChunk`."""
+    tokens = np.full((rows, length), PADDING, np.int32)
+    targets = np.full((rows, length), PADDING, np.int32)
+    scored = np.zeros((rows, length), bool)
+    for row, window in enumerate(windows):
+        own = window.tokens[first : first + length]
+        tokens[row, : len(own)] = own
+        targets[row, : len(own)] = window.targets[first : first + length]
+        scored[row, : len(own)] = np.arange(first, first + len(own)) >= window.first_scored
+    return tokens, targets, scored, np.full(rows, first == 0)
+
+
+def _require(ok: bool, field: str, value: int | None, allowed: str) -> None:
+    if not ok:
+        raise ValueError(f"{field}: found {value}; allowed: {allowed}")

@@ -78,3 +78,8 @@ def bucket_length(length: int) -> int:
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return size
+
+
+def power_of_two(count: int) -> int:
+    """Return the next power of two, so that few numbers of rows and of tokens are compiled for."""
+    return 1 << (count - 1).bit_length()

@@ -12,6 +12,7 @@ from birdie_jax.tasks import (
     selective_copying_by_length,
     squad,
 )
+from birdie_jax.tasks.lm_eval import LMEvalTask
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
     TASK_KEY,
@@ -40,6 +41,7 @@ __all__ = [
     "ChoiceTask",
     "GeneratedExamples",
     "GenerationTask",
+    "LMEvalTask",
     "Progress",
     "Question",
     "QuestionTask",

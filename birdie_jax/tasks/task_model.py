@@ -6,10 +6,18 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float32
 
 from birdie_jax.config import Config
-from birdie_jax.generation import Generator, Prompt, PromptError, PromptTooLong
-from birdie_jax.generation.cache_size import cache_grows
+from birdie_jax.generation import (
+    GREEDY,
+    Generator,
+    Prompt,
+    PromptError,
+    PromptTooLong,
+    Sampling,
+    cache_grows,
+)
 from birdie_jax.generation.likelihood import Likelihood, Scorer
 from birdie_jax.generation.prompt import bucket_length
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
@@ -83,15 +91,28 @@ class TaskModel:
         """
         self.tokenizer, self.arm, self.max_length = tokenizer, arm, max_length
         self._rows, self._batch_tokens, self._share = rows, batch_tokens, share or Share()
-        num_tokens = NUM_SPECIAL_TOKENS + tokenizer.num_pieces
-        self._generator = Generator(
-            model, params, num_tokens=num_tokens, max_length=max_length, devices=jax.local_devices()
-        )
+        self._generators: dict[Sampling, Generator] = {}
+        self._generator = self._sampled_by(GREEDY, model, params)
         self._scorer = Scorer(self._generator)
 
     def replace_params(self, params: Any) -> None:
         """Ask the same model with other parameters from now on, by the programs compiled already."""
         self._generator.replace_params(params)
+        # Others are made again of these parameters.
+        self._generators = {GREEDY: self._generator}
+
+    def _sampled_by(self, sampling: Sampling, model: LanguageModel, params: Any) -> Generator:
+        """Return the generator that chooses tokens by `sampling`; all have the same parameters."""
+        if sampling not in self._generators:
+            self._generators[sampling] = Generator(
+                model,
+                params,
+                num_tokens=NUM_SPECIAL_TOKENS + self.tokenizer.num_pieces,
+                sampling=sampling,
+                max_length=self.max_length,
+                devices=jax.local_devices(),
+            )
+        return self._generators[sampling]
 
     def prompts(
         self, questions: Sequence[Question], refused: Sequence[str], max_tokens: int
@@ -123,15 +144,35 @@ class TaskModel:
         return asked, prompts, refused
 
     def generate(
-        self, prompts: Sequence[Prompt], max_tokens: int, progress: Progress = no_progress
+        self,
+        prompts: Sequence[Prompt],
+        max_tokens: int,
+        progress: Progress = no_progress,
+        *,
+        stop_strings: Sequence[str] = (),
+        sampling: Sampling = GREEDY,
+        seeds: Sequence[int] | None = None,
     ) -> list[TextAnswer]:
-        """Return the greedy answer to each prompt: the one that `generate` gives to it alone."""
+        """Return the answer to each prompt: the one that `generate` gives to it alone.
+
+        Args:
+            prompts: the prompts.
+            max_tokens: the largest number of tokens of an answer.
+            progress: called with the number of prompts answered and of all.
+            stop_strings: strings; an answer ends before the first of them.
+            sampling: the rule by which tokens are chosen.
+            seeds: the random seed of each answer; None = 0 for all.
+        """
+        generator = self._sampled_by(sampling, self._generator.model, self._generator.params)
 
         def answer(batch: Sequence[int]) -> list[Any]:
-            given = [prompts[number] for number in batch]
-            seeds = [0] * len(given)
             return generate_texts(
-                self._generator, self.tokenizer, given, max_tokens=max_tokens, seeds=seeds
+                generator,
+                self.tokenizer,
+                [prompts[number] for number in batch],
+                max_tokens=max_tokens,
+                seeds=[0 if seeds is None else seeds[number] for number in batch],
+                stop_strings=stop_strings,
             )
 
         answers = self._in_batches([len(prompt.tokens) for prompt in prompts], answer, progress)
@@ -144,32 +185,53 @@ class TaskModel:
         progress: Progress = no_progress,
     ) -> list[list[Likelihood]]:
         """Return the likelihood of each choice as the answer to its prompt, which is read once for all."""
+        tokens = [[self.tokenizer.encode(text) for text in texts] for texts in choices]
+        return self.continuation_likelihoods(prompts, tokens, progress)
+
+    def continuation_likelihoods(
+        self,
+        prompts: Sequence[Prompt],
+        continuations: Sequence[Sequence[np.ndarray]],
+        progress: Progress = no_progress,
+    ) -> list[list[Likelihood]]:
+        """Return the likelihood of each continuation of each prompt, given as int32 [tokens]."""
 
         def score(batch: Sequence[int]) -> list[Any]:
-            tokens = [[self.tokenizer.encode(text) for text in choices[number]] for number in batch]
-            return self._scorer.score([prompts[number] for number in batch], tokens)
+            return self._scorer.score(
+                [prompts[number] for number in batch], [continuations[number] for number in batch]
+            )
 
         found = self._in_batches([len(prompt.tokens) for prompt in prompts], score, progress)
         return [[Likelihood(*choice) for choice in of_question] for of_question in found]
 
     def text_losses(
-        self, texts: Sequence[np.ndarray], progress: Progress = no_progress
-    ) -> list[np.ndarray]:
-        """Return the loss in nats of every token of texts, read causally after the start token.
+        self,
+        texts: Sequence[np.ndarray],
+        progress: Progress = no_progress,
+        *,
+        stride: int | None = None,
+    ) -> list[Float32[np.ndarray, " tokens"]]:
+        """Return the nats of each token of each text, read causally from a start token.
+
+        Where the model has a largest length, a longer text is read in windows of that length.
 
         Args:
-            texts: the tokens of each text, int32 [tokens], at least one; at most `max_length` of them.
-            progress: called with the number of texts done and of all.
-
-        Returns:
-            For each text float32 [tokens].
+            texts: the tokens of each text, int32 [tokens].
+            progress: called with the number of texts read and of all.
+            stride: the number of tokens that each further window adds; None = all of the window. A model
+                without a largest length reads a text whole, and takes None alone.
         """
 
         def losses(batch: Sequence[int]) -> list[Any]:
-            found = self._scorer.text_losses([texts[number] for number in batch])
+            found = self._scorer.text_losses(
+                [texts[number] for number in batch],
+                window=self.max_length,
+                stride=stride,
+                rows=len(batch),
+            )
             return [of_text.tolist() for of_text in found]
 
-        found = self._in_batches([len(tokens) for tokens in texts], losses, progress)
+        found = self._in_batches([max(len(tokens), 1) for tokens in texts], losses, progress)
         return [np.array(of_text, np.float32) for of_text in found]
 
     def _in_batches(

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from birdie_jax.planning.chips import CHIPS
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 from launch import commands
+from tests.lm_eval_packages import lm_eval_packages
 from tests.pages.hardware import (
     ACCELERATOR_TYPES,
     GPU_KINDS,
@@ -80,6 +82,8 @@ def check_python(rest: list[str], *, whole: bool) -> None:
         assert rest == [".venv"]
     elif module == "pip":
         check_pip(rest, whole=whole)
+    elif module == "birdie_jax.lm_eval":
+        check_harness(rest)
     elif package == "birdie_jax":
         assert name in REQUIRED, f"{module}: no such verb"
         check_verb(name, rest, machines_without_launcher, whole=whole)
@@ -90,6 +94,23 @@ def check_python(rest: list[str], *, whole: bool) -> None:
         assert package == "pytest" or path.with_suffix(".py").is_file() or path.is_dir(), module
     else:
         pytest.fail(f"{module}: no rule covers this module; add one here")
+
+
+def check_harness(rest: list[str]) -> None:
+    """Parse a command line of the LM Evaluation Harness by its parser, the model's arguments by ours."""
+    with lm_eval_packages(os.environ.get("HF_HOME", "")), pytest.MonkeyPatch.context() as patch:
+        from lm_eval._cli import HarnessCLI
+
+        from birdie_jax.lm_eval import parse_model_arguments, with_defaults
+
+        patch.setattr("sys.argv", ["lm_eval", *with_defaults(rest)])
+        try:
+            found = HarnessCLI().parse_args()
+        except SystemExit as error:
+            assert error.code == 0, f"{rest}: refused by the harness"
+            return
+        if found.command == "run":
+            parse_model_arguments({"batch_size": found.batch_size, **found.model_args})
 
 
 def check_script(path: str) -> None:

@@ -1,0 +1,196 @@
+"""Run LM Evaluation Harness: `python -m birdie_jax.lm_eval --model_args workdir=runs/tiny --tasks sciq`.
+
+The harness (`lm-eval`, the extra `lm_eval`) has no way of its own to find models of other packages, so that
+its command `lm_eval` knows no `--model birdie_jax`. This command is the same with the same options; where
+they are not given, it adds `--model birdie_jax` and `--batch_size auto`. A program that imports this module
+has the model under the name `birdie_jax` in `lm_eval.simple_evaluate`. See docs/lm_harness.md.
+"""
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from birdie_jax.command_line import refuse
+from birdie_jax.config_errors import ConfigError
+
+try:
+    # The harness reads its own models only where there are none.
+    import lm_eval.models  # noqa: F401 # pyright: ignore[reportMissingImports]
+    from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
+    from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+    from lm_eval.utils import simple_parse_args_string  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    refuse("lm_eval", f"needs the package {error.name}: pip install 'birdie-jax[lm_eval]'")
+
+from birdie_jax.compiled_programs import cache_compiled_programs
+from birdie_jax.engine import CheckpointError
+from birdie_jax.generation import PromptError, choose_arm
+from birdie_jax.interop import InteropError
+from birdie_jax.storage import Bounds, parse_typed, shown
+from birdie_jax.tasks.lm_harness import HarnessModel, Normalization
+from birdie_jax.tasks.task_model import TaskModel, max_length_of
+from birdie_jax.text import DataError
+from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
+
+_Count = Annotated[int, Bounds(at_least=1, at_most=2**30)]
+_ROWS = 32
+_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelArguments:
+    """What `--model_args` may say.
+
+    Attributes:
+        workdir: the folder of a run.
+        model: the folder that birdie_jax.export wrote, in place of `workdir`.
+        step: the step of the checkpoint; None = the newest.
+        objective: the objective, or arm, of the run's mixture whose format prompts take; None = prefix_lm,
+            or else causal_lm.
+        batch_size: the largest number of contexts that are read at a time; "auto" = 32.
+        batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
+        max_length: the largest number of tokens of prompt and continuation; None = with attention the
+            length of training's rows, otherwise no limit.
+        normalization: "none", or "tokens" for the paper's accuracy (`HarnessModel`).
+    """
+
+    workdir: str | None = None
+    model: str | None = None
+    step: Annotated[int, Bounds(at_least=0, at_most=2**31)] | None = None
+    objective: str | None = None
+    batch_size: _Count | str = "auto"
+    batch_tokens: _Count = 65_536
+    max_length: Annotated[int, Bounds(at_least=2, at_most=2**30)] | None = None
+    normalization: Normalization = "none"
+
+
+@register_model("birdie_jax")
+class BirdieModel(HarnessModel):
+    """The model of a run for the harness, by the arguments of `ModelArguments`."""
+
+    def __init__(self, **arguments: Any):
+        """Load the model.
+
+        Raises:
+            ConfigError: an argument is unknown or unusable.
+            CheckpointError: the checkpoint is missing or damaged.
+        """
+        # The harness's own, for models of torch: JAX finds its devices, and batches are by length.
+        for name in ("device", "max_batch_size"):
+            arguments.pop(name, None)
+        parsed = parse_model_arguments(arguments)
+        trained = _load(parsed)
+        limit = parsed.max_length or max_length_of(trained.model, trained.config)
+        model = TaskModel(
+            trained.model,
+            trained.params,
+            trained.tokenizer,
+            choose_arm(trained.arms, parsed.objective),
+            max_length=limit,
+            rows=_rows(parsed.batch_size),
+            batch_tokens=parsed.batch_tokens,
+        )
+        super().__init__(model, parsed.normalization)
+        self._trained, self._format = trained, model.arm.name
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> "BirdieModel":
+        """Return the model; what is said in `arg_dict` goes before the command's options."""
+        options = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        return cls(**{**options, **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: Mapping[str, Any] | None = None
+    ) -> "BirdieModel":
+        """Return the model of a text such as `workdir=runs/tiny,step=200`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Return what the harness writes of the model into its results."""
+        return {
+            "origin": self._trained.origin,
+            "step": self._trained.step,
+            "architecture": self._trained.model.config.name,
+            "prompt_format": self._format,
+            "normalization": self._normalization,
+        }
+
+
+def parse_model_arguments(arguments: Mapping[str, Any]) -> ModelArguments:
+    """Return the arguments, checked.
+
+    Raises:
+        ConfigError: an argument is unknown or unusable; names it, what was found and what is allowed.
+    """
+    hints = typing.get_type_hints(ModelArguments, include_extras=True)
+    for name in arguments:
+        if name not in hints:
+            raise ConfigError(f"--model_args: found {shown(name)}; allowed: {', '.join(hints)}")
+    # The harness reads a folder called 2026 as a number.
+    texts = {name: str(arguments[name]) for name in ("workdir", "model") if arguments.get(name) is not None}
+    parsed = ModelArguments(
+        **{
+            name: parse_typed(hints[name], value, f"--model_args {name}", ConfigError)
+            for name, value in {**arguments, **texts}.items()
+        }
+    )
+    _rows(parsed.batch_size)
+    if (parsed.workdir is None) == (parsed.model is None):
+        raise ConfigError("--model_args: give either workdir=DIR, a run, or model=DIR, an exported folder")
+    if parsed.step is not None and parsed.model is not None:
+        raise ConfigError("--model_args step: chooses a checkpoint of workdir; model has one alone")
+    return parsed
+
+
+def _rows(batch_size: int | str) -> int:
+    if isinstance(batch_size, int):
+        return batch_size
+    # `--batch_size 8` is a text, and auto:N asks for N tries.
+    if batch_size.isdecimal() and int(batch_size) >= 1:
+        return int(batch_size)
+    if batch_size.split(":")[0] != "auto":
+        allowed = f"auto ({_ROWS}) or a number of at least 1"
+        raise ConfigError(f"--model_args batch_size: found {shown(batch_size)}; allowed: {allowed}")
+    return _ROWS
+
+
+def _load(arguments: ModelArguments) -> TrainedModel:
+    if arguments.workdir is not None:
+        return model_of_workdir(arguments.workdir, arguments.step)
+    assert arguments.model is not None  # checked by `parse_model_arguments`
+    return model_of_folder(arguments.model)
+
+
+def with_defaults(arguments: Sequence[str]) -> list[str]:
+    """Return the harness's arguments with the options that this command adds."""
+    given = list(arguments)
+    # A file of options has its own.
+    if (given and given[0] in ("ls", "validate")) or any(
+        one.split("=")[0] in ("--config", "-C") for one in given
+    ):
+        return given
+    for options, value in ((("--model", "-M"), "birdie_jax"), (("--batch_size", "-b"), "auto")):
+        if not any(one.split("=")[0] in options for one in given):
+            given += [options[0], value]
+    return given
+
+
+def main() -> None:
+    """Run the harness's command; a user's error is printed as one line."""
+    cache_compiled_programs()
+    sys.argv[1:] = with_defaults(sys.argv[1:])
+    try:
+        cli_evaluate()
+    except _FAULTS as error:
+        refuse("lm_eval", error)
+
+
+if __name__ == "__main__":
+    main()
