@@ -255,7 +255,7 @@ def _print(asked: Sequence[_Asked]) -> None:
         return
     print(
         comparison_table(
-            [one.trained.folder for one in asked], [one.records for one in asked], _differences(asked)
+            [one.trained.origin for one in asked], [one.records for one in asked], _differences(asked)
         )
     )
     for one in asked:

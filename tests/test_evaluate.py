@@ -71,7 +71,7 @@ def test_an_answer_is_that_of_generate(folder, asked):
 
 def test_models_are_compared(folder, asked):
     table = asked[1][1]
-    assert f"{folder}/runs/b" in table.replace("\n", "")
+    assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in table
     found = json.loads((folder / "both.json").read_text())
     assert len(found["evaluations"]) == 2
     (difference,) = found["differences"]

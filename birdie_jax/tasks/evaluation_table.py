@@ -52,6 +52,8 @@ def comparison_table(
 ) -> str:
     """Return models side by side: each metric of each, and how much it differs from the first's.
 
+    Models have letters in the table, and their names below it.
+
     Args:
         origins: the models.
         records: for each model its evaluations, in the same order.
@@ -70,9 +72,10 @@ def comparison_table(
         "pairs",
     ):
         table.add_column(name, justify="left" if name in ("task", "metric", "model") else "right")
+    letters = [_letter(model) for model in range(len(origins))]
     for number, first in enumerate(records[0]):
         for place, metric in enumerate(first.metrics):
-            for model, origin in enumerate(origins):
+            for model, letter in enumerate(letters):
                 record = records[model][number]
                 interval = record.metrics.get(metric)
                 cells = _cells(interval) if interval else ("none", "")
@@ -81,12 +84,13 @@ def comparison_table(
                 table.add_row(
                     first.name if place == 0 and model == 0 else "",
                     metric if model == 0 else "",
-                    origin,
+                    letter,
                     *cells,
                     *difference,
                     f"{pairs:,}" if model and metric in found else "",
                 )
-    return _rendered(table)
+    names = [f"{letter}: {origin}" for letter, origin in zip(letters, origins, strict=True)]
+    return "\n".join([_rendered(table), *names])
 
 
 def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
@@ -99,6 +103,12 @@ def refused_lines(records: Sequence[EvaluationRecord]) -> list[str]:
             if len(record.refused) > _MAX_REFUSED:
                 lines.append(f"  and {len(record.refused) - _MAX_REFUSED:,} more, in the evaluation's file")
     return lines
+
+
+def _letter(number: int) -> str:
+    """Return A to Z, then A1 to Z1 and so on."""
+    turn, place = divmod(number, 26)
+    return chr(ord("A") + place) + (str(turn) if turn else "")
 
 
 def _cells(interval: Interval, *, signed: bool = False) -> tuple[str, str]:
