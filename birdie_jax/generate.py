@@ -265,8 +265,8 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
 def main(arguments: list[str]) -> None:
     """Parse flags and answer; print a user's error as one line."""
     logging.set_verbosity(logging.WARNING)
-    cache_compiled_programs()
     try:
+        cache_compiled_programs()
         run()
     except _FAULTS as error:
         refuse("generate", error)

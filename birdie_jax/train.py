@@ -198,9 +198,9 @@ def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:
 def main(arguments: list[str]) -> None:
     """Parse flags, train, write the report; a fault of the user's is told in one line."""
     logging.set_verbosity(logging.WARNING)
-    cache_compiled_programs()
     root = _WORKDIR.value
     try:
+        cache_compiled_programs()
         if root.startswith("s3://"):
             raise ConfigError(
                 f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, which writes "

@@ -11,6 +11,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from birdie_jax.storage import download, list_files
+from birdie_jax.storage.workdir import Workdir
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).with_name("micro_config.py")
 
@@ -91,3 +94,11 @@ def metrics(workdir: Path) -> list[dict]:
     timed = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+
+
+def fetch_workdir(workdir: Workdir, folder: Path) -> Path:
+    """Copy a workdir in a bucket to a folder, and return the folder."""
+    for name in list_files(workdir.root):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        download(workdir.root / name, folder / name)
+    return folder

@@ -87,6 +87,7 @@ class Checkpoints:
                 raise
             raise CheckpointError(f"{self.directory}: cannot be opened: {first_line(error)}") from error
         self._pending: int | None = None
+        self._is_written = True
         self.last_good: int | None = None
 
     def save(
@@ -125,16 +126,20 @@ class Checkpoints:
                 ),
             )
         self._pending = step
+        self._is_written = False
 
     def check(self) -> None:
-        """Raise CheckpointError if a checkpoint that was being written has failed."""
-        with self._telling_failures(self._pending):
-            self._manager.check_for_errors()
+        """Raise CheckpointError if a checkpoint that was being written has failed; wait for none."""
+        # Orbax's own check waits for metadata that are being written: several requests in a bucket.
+        if self._is_written or self._manager.is_saving_in_progress():
+            return
+        self.wait()
 
     def wait(self) -> None:
         """Wait until what was saved is on disk; raises CheckpointError if it could not be written."""
         with self._telling_failures(self._pending):
             self._manager.wait_until_finished()
+        self._is_written = True
         self.last_good = self._manager.latest_step()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import IO, Any
 from absl import logging
 
 from birdie_jax.engine.tensorboard_events import TensorBoardEvents
-from birdie_jax.storage import is_remote, write_whole
+from birdie_jax.storage import is_remote, remove, write_whole
 from birdie_jax.storage.metric_lines import (
     STEP_LINE_KEY,
     continued_from,
@@ -67,10 +67,11 @@ class MetricsFile:
         self._lines: _LocalLines | _BucketLines | None = None
         if not writes:
             return
+        lines = [line for line, _ in kept]
         if is_remote(workdir.root):
-            self._lines = _BucketLines(workdir, first_step, hooks_run_again)
+            self._lines = _BucketLines(workdir, first_step, hooks_run_again, lines)
         else:
-            self._lines = _LocalLines(workdir, first_step, b"".join(line for line, _ in kept))
+            self._lines = _LocalLines(workdir, first_step, lines)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append one object of `step` and `scalars`; a value that is not finite is left out.
@@ -111,9 +112,12 @@ class MetricsFile:
 class _LocalLines:
     """Lines and events on a disk."""
 
-    def __init__(self, workdir: Workdir, first_step: int, kept: bytes):
+    def __init__(self, workdir: Workdir, first_step: int, kept: list[bytes]):
         self._path = Path(workdir.metrics)
-        write_whole(self._path, kept)
+        write_whole(self._path, b"".join(kept))
+        # Of a workdir that was copied from a bucket; copied back, they would be taken for newer.
+        for part in metric_parts(workdir):
+            remove(part)
         self._file: IO[str] = self._path.open("a", encoding="utf-8")
         self.events = TensorBoardEvents(Path(workdir.tensorboard), first_step + 1)
 
@@ -139,12 +143,16 @@ class _LocalLines:
 class _BucketLines:
     """Lines and events in a bucket: kept here first, and brought there in parts of a name each."""
 
-    def __init__(self, workdir: Workdir, first_step: int, hooks_run_again: bool):
+    def __init__(self, workdir: Workdir, first_step: int, hooks_run_again: bool, kept: list[bytes]):
         self._workdir = workdir
         numbers = [part_number(part.name) or 0 for part in metric_parts(workdir)]
         self._next = max(numbers, default=-1) + 1
         # Goes up with the first line of this start, so that one that logs nothing changes nothing.
         self._new = [continued_from(first_step if first_step else _NO_STEP, hooks_run_again)]
+        if not numbers:
+            # Of a workdir that was copied from a disk.
+            self._new += kept
+        self._before_first_line = len(self._new)
         self._marked = False
         # Of what is logged and what goes up; the loop appends while a part is on its way.
         self._appending = threading.Lock()
@@ -179,7 +187,7 @@ class _BucketLines:
         with self._uploading:
             with self._appending:
                 lines = list(self._new)
-            if len(lines) == 1 and not self._marked:
+            if len(lines) == self._before_first_line and not self._marked:
                 return
             if lines:
                 write_whole(self._workdir.metrics_parts / part_name(self._next), b"".join(lines))

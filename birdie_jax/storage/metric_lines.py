@@ -23,26 +23,40 @@ _AGAIN = "again"
 def read_metric_lines(workdir: Workdir) -> list[bytes]:
     """Return the lines of `metrics.jsonl`, each with its end; of a run in a bucket those of its parts.
 
-    None where nothing was written. Lines that are no metrics are among them.
+    A workdir that was copied from a disk to a bucket has no parts yet, and one copied from a bucket to a
+    disk may have nothing else. None where nothing was written. Lines that are no metrics are among them.
 
     Raises:
         OSError: they cannot be read.
     """
-    if is_remote(workdir.root):
-        parts = metric_parts(workdir)
-        if parts:
-            lines: list[bytes] = []
-            for part in parts:
-                lines = _joined(lines, read_bytes(part).splitlines(keepends=True))
+    # In a bucket the parts are newer than the file, which is written at the end; on a disk older.
+    readings = [_lines_of_parts, _lines_of_file]
+    for read in readings if is_remote(workdir.root) else reversed(readings):
+        lines = read(workdir)
+        if lines is not None:
             return lines
+    return []
+
+
+def _lines_of_parts(workdir: Workdir) -> list[bytes] | None:
+    """Return the lines of all parts; None where there is none."""
+    parts = metric_parts(workdir)
+    lines: list[bytes] = []
+    for part in parts:
+        lines = _joined(lines, read_bytes(part).splitlines(keepends=True))
+    return lines if parts else None
+
+
+def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
+    """Return the lines of `metrics.jsonl`; None where there is none."""
     try:
         return read_bytes(workdir.metrics).splitlines(keepends=True)
     except FileNotFoundError:
-        return []
+        return None
 
 
 def metric_parts(workdir: Workdir) -> list[epath.Path]:
-    """Return the parts of the metrics of a run in a bucket, in order."""
+    """Return the parts of the metrics of a run that is or was in a bucket, in order."""
     names = [name for name in list_names(workdir.metrics_parts) if part_number(name) is not None]
     return [workdir.metrics_parts / name for name in sorted(names)]
 

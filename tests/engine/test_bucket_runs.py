@@ -1,26 +1,27 @@
-"""A run in a bucket is the run on a disk: one trainer, metrics past kills, checkpoints bit for bit."""
+"""The files of a run in a bucket: one trainer, metrics past kills, checkpoints that are whole."""
 
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import Workdir, lease, lease_file
 from birdie_jax.engine.checkpoint import Checkpoints
 from birdie_jax.engine.lease import Lease, LeaseLost
 from birdie_jax.engine.metrics_file import STEP_LINE_KEY, MetricsFile
-from birdie_jax.storage import download, list_files, make_path, read_bytes, write_whole
+from birdie_jax.engine.profiler_trace import ProfilerTrace
+from birdie_jax.engine.protocols import HookCall
+from birdie_jax.storage import list_files, make_path, read_bytes, remove, write_whole
 from birdie_jax.storage.metric_lines import read_metric_lines
 from tests.engine.test_checkpoint import make_state, restore, save
-from tests.whole_runs import checkpoint_arrays, finish, metrics, start, train_command, write_corpus
+from tests.pages.verbs import parsed
+from tests.whole_runs import train_command
 
 CLOCK = {STEP_LINE_KEY: 0.1}
 OBJECT_LEASE = lease_file.ObjectLeaseFile
@@ -67,8 +68,6 @@ def test_a_holder_notices_that_it_lost_the_workdir(workdir, monkeypatch, what):
         if what == "taken":
             write_whole(workdir.lease, b'{"token": "other", "process": 7}')
         else:
-            from birdie_jax.storage import remove
-
             remove(workdir.lease)
         deadline = time.monotonic() + 10
         with pytest.raises(LeaseLost, match="process 7" if what == "taken" else "no longer there"):
@@ -181,60 +180,94 @@ def test_a_checkpoint_counts_when_it_is_marked_whole(workdir):
     again.close()
 
 
-def fetch(workdir, folder):
-    """Copy a workdir in a bucket to a folder."""
-    for name in list_files(workdir.root):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        download(workdir.root / name, folder / name)
-    return folder
+@pytest.mark.parametrize("left", [("commit_success.txt",), ("commit_success.txt", "metadata")])
+def test_a_checkpoint_that_is_marked_whole_and_is_not_is_damaged(workdir, left):
+    """As it is left where old checkpoints are deleted by name, or a copy of a workdir ended early."""
+    checkpoints = Checkpoints(workdir, CheckpointConfig(keep=3))
+    save(checkpoints, make_state(), 4)
+    save(checkpoints, make_state(), 8)
+    newest = workdir.checkpoints / "00000008"
+    for name in list_files(newest):
+        if name.rsplit("/", 1)[-1] not in left:
+            remove(newest / name)
+    assert workdir.saved_steps() == [4, 8]
+    restore(checkpoints)
+    assert checkpoints.last_good == 4
+    assert workdir.saved_steps() == [4]
+    checkpoints.close()
 
 
-@pytest.mark.slow
-def test_a_run_killed_in_a_bucket_ends_like_one_on_a_disk(bucket_url, gcs_server, tmp_path):
-    corpus = write_corpus(tmp_path)
-    status, output = finish(train_command(tmp_path / "disk", corpus))
-    assert status == 0, output
-    command = train_command(f"{bucket_url}/run", corpus)
-    workdir = Workdir(f"{bucket_url}/run")
-    for step in (4, 12):
-        process = start(command)
-        while process.poll() is None and not any(saved >= step for saved in workdir.saved_steps()):
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-    status, output = finish(command)
-    assert status == 0, output
-    assert f"report: {bucket_url}/run/report.html" in output
-    copied = fetch(workdir, tmp_path / "bucket")
-    assert metrics(copied) == metrics(tmp_path / "disk")
-    expected, found = (checkpoint_arrays(folder, 24) for folder in (tmp_path / "disk", copied))
-    assert expected.keys() == found.keys()
-    assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    for verb, *arguments in (
-        ("export", f"--workdir={workdir}", f"--output={bucket_url}/exported"),
-        ("generate", f"--model={bucket_url}/exported", "--prompt=ab", "--max_tokens=4"),
-        ("generate", f"--workdir={workdir}", "--prompt=ab", "--max_tokens=4"),
-        ("report", f"--workdir={workdir}"),
-    ):
-        status, output = finish([sys.executable, "-m", f"birdie_jax.{verb}", *arguments])
-        assert status == 0, output
+@pytest.mark.parametrize("copied", ["from a disk", "to a disk"])
+def test_metrics_stay_where_a_workdir_is_copied(workdir, tmp_path, copied):
+    here = Workdir(tmp_path)
+    one, other = (here, workdir) if copied == "from a disk" else (workdir, here)
+    before = MetricsFile(one, 0)
+    for step in (1, 2, 3):
+        before.write(step, {"loss": step / 2, **CLOCK})
+    before.flush()
+    for name in list_files(one.root):
+        (other.root / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(other.root / name, read_bytes(one.root / name))
+    before.close()
+    MetricsFile(other, 2).close()
+    after = MetricsFile(other, 2)
+    assert after.kept == {"step": 2, "loss": 1.0, **CLOCK}
+    after.write(3, {"loss": 7.0, **CLOCK})
+    after.flush()
+    lines = [json.loads(line) for line in read_metric_lines(other)]
+    assert [(line["step"], line["loss"]) for line in lines] == [(1, 0.5), (2, 1.0), (3, 7.0)]
+    after.finish()
+    after.close()
+    assert read_bytes(other.metrics) == b"".join(read_metric_lines(other))
+    assert copied == "from a disk" or not list_files(other.metrics_parts)
+
+
+def test_a_trace_is_brought_to_the_bucket(workdir):
+    hook = ProfilerTrace(workdir)
+    state = make_state()
+    hook.resume(state)
+    first = int(state.step) + 5
+    assert [step for step in range(first + 9) if hook.is_due(step, first + 3)] == [first, first + 3]
+    for step in (first, first + 3):
+        assert list_files(workdir.tensorboard) == {}
+        hook.run(state, HookCall(step, first + 3, step == first, lambda phase: None, lambda: False))
+    (name,) = [name for name in list_files(workdir.tensorboard) if name.endswith(".xplane.pb")]
+    assert name.startswith("plugins/profile/")
+    before = list_files(workdir.root)
+    hook.close()
+    assert list_files(workdir.root) == before
     assert not os.path.exists("gs:")
-    requests = [line for line in gcs_server.log.read_text().splitlines() if "/o" in line]
-    assert requests
 
 
-def test_what_cannot_be_a_workdir_is_refused_in_one_line(tmp_path):
-    for url, said in (
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
         ("s3://bucket/run", "orbax"),
         ("az://bucket/run", "allowed: gs://BUCKET/"),
         ("gs://", "allowed: gs://BUCKET/"),
+    ],
+)
+def test_what_cannot_be_a_workdir_is_refused_in_one_line(tmp_path, url, said):
+    with (
+        parsed("train", train_command(url, tmp_path)[3:], whole=True) as verb,
+        pytest.raises(SystemExit) as refused,
     ):
-        done = subprocess.run(
-            train_command(url, tmp_path), capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 1
-        (line,) = done.stderr.splitlines()
-        assert said in line
+        verb.main(["train"])
+    (line,) = str(refused.value).splitlines()
+    assert said in line
+
+
+def test_compiled_programs_are_kept_where_the_variable_says(workdir, monkeypatch):
+    updated = {}
+    monkeypatch.setattr("jax.config.update", updated.__setitem__)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", f"{workdir}/")
+    cache_compiled_programs()
+    assert updated["jax_compilation_cache_dir"] == str(workdir)
+    # XLA's own caches are of disks alone.
+    assert updated["jax_persistent_cache_enable_xla_caches"] == ""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs:/bucket/compiled")
+    with pytest.raises(ConfigError, match="JAX_COMPILATION_CACHE_DIR: 'gs:/bucket/compiled': found one"):
+        cache_compiled_programs()
 
 
 def test_paths_of_buckets_stay_urls():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -95,17 +96,18 @@ class Job:
 
 
 def start(
-    workdir: Path,
+    workdir: Path | str,
     corpus: Path,
     processes: int,
     *,
     devices: int = 4,
     hanging: int | None = None,
     odd: str = "",
+    overrides: Sequence[str] = (),
 ) -> Job:
     """Start a run over all devices; process `hanging` hangs, and the last one is given the flag `odd`."""
-    overrides = [f"--config.{name}={value}" for name, value in OPTIONS.items()]
-    command = train_command(workdir, corpus, *overrides, variant="fixed")
+    options = [f"--config.{name}={value}" for name, value in OPTIONS.items()]
+    command = train_command(workdir, corpus, *options, *overrides, variant="fixed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

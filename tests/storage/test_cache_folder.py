@@ -60,6 +60,7 @@ def test_folder(monkeypatch, system_home, xdg, homes, expected):
 def test_compiled_programs_are_not_kept_without_a_folder(monkeypatch, system_home, caplog):
     from birdie_jax import compiled_programs
 
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     updated = []
     monkeypatch.setattr("jax.config.update", lambda name, value: updated.append(name))
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
