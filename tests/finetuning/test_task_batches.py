@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -37,7 +38,7 @@ def sequence(config):
 
 
 def state_at(step):
-    return TrainState(np.int32(step), {}, (), {})
+    return TrainState(jnp.int32(step), {}, (), {})
 
 
 def test_batches_from_any_step_on_are_those_of_the_whole_run(config, sequence):

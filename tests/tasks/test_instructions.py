@@ -20,6 +20,7 @@ from birdie_jax.tasks import (
     training_example,
 )
 from birdie_jax.tasks.chat_template import ChatTemplate, TemplateFailed
+from birdie_jax.tasks.instructions import Instructions
 from birdie_jax.text import DataError
 from tests.trained_workdirs import small_tokenizer
 
@@ -47,7 +48,9 @@ def write(folder, records):
 
 
 def task_of(path, **settings):
-    return make_task("instructions", {"path": str(path), **settings}, "config.finetune.stages.a")
+    task = make_task("instructions", {"path": str(path), **settings}, "config.finetune.stages.a")
+    assert isinstance(task, Instructions)
+    return task
 
 
 def read(folder, records, **settings):
@@ -89,7 +92,8 @@ def test_a_template_of_ones_own(tmp_path):
 def test_examples_are_those_of_the_form_in_which_a_model_is_asked(tmp_path):
     tokenizer, task = small_tokenizer(), task_of(write(tmp_path, RECORDS * 3))
     examples, (turns, _) = task.training_examples(tokenizer), task.read_turns()
-    assert isinstance(examples, RecordedExamples)
+    for_engine: object = examples
+    assert isinstance(for_engine, RecordedExamples)
     assert len(examples) == len(turns) == len(examples.lengths) == 12
     for number, turn in enumerate(turns):
         expected = training_example(turn.prompt, turn.response, tokenizer)
