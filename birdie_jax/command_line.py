@@ -15,6 +15,8 @@ flags.disclaim_key_flags()
 
 _OVERRIDE = "--config."
 _MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
+# What stands between dots and is no name of Python.
+_NO_NAME = re.compile(rf"\d\w*|{'|'.join(keyword.kwlist)}")
 _BAD_COMMAND_LINE = 2
 _INTERRUPTED = 130
 
@@ -111,7 +113,8 @@ def forbid_empty(name: str) -> None:
 def subscript_keywords(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with `--config.init.from` written as `--config.init["from"]`.
 
-    ml_collections reads the path of a field as Python, where `from` is a keyword and cannot be a name.
+    ml_collections reads the path of a field as Python, where `from` is a keyword and cannot be a name, and
+    neither can `1_flan`.
     """
 
     def written(argument: str) -> str:
@@ -119,7 +122,7 @@ def subscript_keywords(arguments: Sequence[str]) -> list[str]:
             return argument
         path, equals, value = argument.partition("=")
         first, *parts = path.split(".")
-        names = [f'["{part}"]' if keyword.iskeyword(part) else f".{part}" for part in parts]
+        names = [f'["{part}"]' if _NO_NAME.fullmatch(part) else f".{part}" for part in parts]
         return first + "".join(names) + equals + value
 
     return [written(argument) for argument in arguments]

@@ -22,6 +22,7 @@ from birdie_jax.config_sections import (
     Config,
     DataConfig,
     EvalConfig,
+    FinetuneConfig,
     MeshConfig,
     ModelConfig,
     ObjectivesConfig,
@@ -41,11 +42,13 @@ __all__ = [
     "ConfigError",
     "DataConfig",
     "EvalConfig",
+    "FinetuneConfig",
     "MeshConfig",
     "ModelConfig",
     "ObjectivesConfig",
     "OptimizerConfig",
     "TrainConfig",
+    "check_config",
     "default_config",
     "parse_config",
     "to_dict",
@@ -64,7 +67,7 @@ def parse_config(config: ml_collections.ConfigDict) -> Config:
         ConfigError: an unknown or missing field, a wrong type or an unusable value.
     """
     parsed = _parse_section(Config, _plain(config), "config")
-    _check(parsed)
+    check_config(parsed)
     return parsed
 
 
@@ -139,7 +142,13 @@ def _homonyms(fields: dict[str, Any], name: object, path: str) -> str:
     return f"; such a field is {' and '.join(found)}" if found else ""
 
 
-def _check(config: Config) -> None:
+def check_config(config: Config) -> None:
+    """Check what fields have to be to one another, and the names that they hold.
+
+    Raises:
+        ConfigError: one of them cannot be; the message names the field.
+    """
+
     def require(ok: bool, name: str, allowed: str) -> None:
         if not ok:
             found: Any = to_dict(config)
@@ -189,6 +198,11 @@ def _check(config: Config) -> None:
         f"a divisor of batching.length = {config.batching.length}, or more than it",
     )
 
+    require(
+        config.train.num_steps > 0 or bool(config.finetune.stages),
+        "train.num_steps",
+        "at least 1, or with config.finetune.stages 0: all steps of the stages",
+    )
     one_of("bandit.policy", *POLICIES)
     one_of("bandit.critic", *CRITICS)
     one_of("bandit.selection", *SELECTIONS)

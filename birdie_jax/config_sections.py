@@ -15,6 +15,7 @@ from birdie_jax.config_types import (
     CriticUpdates,
     Decay,
     Depth,
+    DropoutRate,
     Epsilon,
     Gibibytes,
     LearningRate,
@@ -201,6 +202,7 @@ class ModelConfig:
             platform.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         norm_epsilon: the number added to the mean square in RMSNorm.
+        dropout: the share of the outputs of each mixer and MLP that training sets to zero.
         sections: the mixers' sections that differ from their defaults; see `section`.
     """
 
@@ -216,6 +218,7 @@ class ModelConfig:
     scan_implementation: Name = ""
     remat: Name = "full"
     norm_epsilon: Epsilon = 1e-6
+    dropout: DropoutRate = 0.0
     sections: tuple[MixerConfig, ...] = ()
 
     def section(self, kind: type[Section]) -> Section:
@@ -326,7 +329,8 @@ class TrainConfig:
     """The loop.
 
     Attributes:
-        num_steps: train steps of the whole run.
+        num_steps: train steps of the whole run; of fine-tuning at most those of its stages, and 0 = all of
+            them.
         log_every_steps: steps between two lines of metrics.jsonl.
         accumulation_steps: parts into which a batch is cut to save memory; the result is the same. 0 = left
             to the program: the fewest parts of which a device computes at most 1,024 tokens at a time for
@@ -339,7 +343,7 @@ class TrainConfig:
         hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
     """
 
-    num_steps: Steps = 32_000
+    num_steps: StepsOrNone = 32_000
     log_every_steps: Steps = 10
     accumulation_steps: Parts = 1
     loss_chunk: RowLength = 256
@@ -396,6 +400,19 @@ class InitConfig:
 
 
 @dataclass(frozen=True)
+class FinetuneConfig:
+    """Fine-tuning: the same verb on the examples of tasks, one stage after another.
+
+    Attributes:
+        stages: name -> {task, its settings, length, rows, epochs, steps, skip_long}, as
+            birdie_jax/finetuning/stages.py documents them; they run in the sorted order of their names.
+            Empty = pre-training.
+    """
+
+    stages: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole run.
 
@@ -412,6 +429,7 @@ class Config:
         checkpoint: how often checkpoints are saved, and how many are kept.
         eval: the validation of every arm.
         init: where a new run's parameters come from.
+        finetune: the stages of fine-tuning; none of pre-training.
     """
 
     seed: Seed = 0
@@ -426,3 +444,10 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     init: InitConfig = field(default_factory=InitConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+
+    @property
+    def row_length(self) -> int:
+        """The positions of the longest rows that the run trains on."""
+        stages = self.finetune.stages.values()
+        return max((stage["length"] for stage in stages), default=self.batching.length)

@@ -59,6 +59,8 @@ MeshSizeOrAutomatic = Annotated[int, Bounds(at_least=1, at_most=2**20, besides=(
 # The distributed runtime counts milliseconds in int32, which is 24 days; this is 11.
 Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
+# At 1 nothing would be left.
+DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]

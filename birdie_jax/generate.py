@@ -169,7 +169,7 @@ def _max_length(trained: TrainedModel) -> int | None:
     """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
     if _LENGTH_LIMIT.value is not None:
         return _LENGTH_LIMIT.value
-    return trained.config.batching.length if cache_grows(trained.model) else None
+    return trained.config.row_length if cache_grows(trained.model) else None
 
 
 def _answer_on_terminal(generator: Generator, trained: TrainedModel, prompts: Sequence[Prompt]) -> None:

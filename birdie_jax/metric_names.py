@@ -1,7 +1,8 @@
-"""The names of the scalars in `metrics.jsonl` and TensorBoard that concern one objective arm.
+"""The names of the scalars in `metrics.jsonl` and TensorBoard that concern one objective arm or stage.
 
 arm/<name>/tokens, loss, accuracy                                    of the training steps logged
 arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
+stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
 """
 
 ARM_PREFIX = "arm/"
@@ -14,6 +15,11 @@ DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", 
 def arm_metric(arm: str, quantity: str) -> str:
     """Return the name of the scalar `quantity` of the arm named `arm`."""
     return f"{ARM_PREFIX}{arm}/{quantity}"
+
+
+def stage_metric(stage: str, quantity: str) -> str:
+    """Return the name of the scalar `quantity` of the stage of fine-tuning named `stage`."""
+    return f"stage/{stage}/{quantity}"
 
 
 def is_arm_metric(name: str, quantity: str) -> bool:

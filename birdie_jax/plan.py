@@ -5,7 +5,8 @@
 The run's own train step is compiled for the topology, with no device. The plan says whether it fits, the
 bytes of a device by what they hold, the FLOPs, memory traffic and collectives of a step, and the least time
 that each of them takes. --compare, given once for each mesh, sets meshes side by side. docs/plan.md
-describes how everything is counted.
+describes how everything is counted. Of a configuration of fine-tuning, the stage with the most positions a
+batch is planned.
 """
 
 import dataclasses
@@ -22,6 +23,9 @@ from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.config import Config, ConfigError, MeshConfig, parse_config
 from birdie_jax.config_flag import define_config
 from birdie_jax.engine.mesh import fill_in_sizes, make_mesh
+from birdie_jax.finetuning.abstract_run import config_to_plan, largest_stage
+from birdie_jax.finetuning.stages import stage_errors
+from birdie_jax.interop.initialization import tokenizer_of_source
 from birdie_jax.planning import (
     MissingCompilerError,
     RunPlan,
@@ -67,6 +71,15 @@ def run(config: Config) -> None:
     _check_json()
     topology = make_topology(_TOPOLOGY.value)
     vocab_size = embedding_rows(config)
+    if config.finetune.stages:
+        stage = largest_stage(config)
+        print(f"stage {stage.name}, of the most positions a batch\n")
+        with stage_errors(stage):
+            return _plan(config_to_plan(config, stage), vocab_size, topology)
+    return _plan(config, vocab_size, topology)
+
+
+def _plan(config: Config, vocab_size: int, topology: Topology) -> None:
     if _COMPARE.value:
         plans = plan_meshes(config, vocab_size, topology)
         print(comparison_table(plans))
@@ -84,8 +97,13 @@ def run(config: Config) -> None:
 
 
 def embedding_rows(config: Config) -> int:
-    """Return the number of rows of the embedding table, by the tokenizer where it exists already."""
+    """Return the number of rows of the embedding table, by the tokenizer where it exists already.
+
+    Fine-tuning has that of `init.from`, where it is given.
+    """
     data = config.data
+    if config.finetune.stages and config.init.from_ and not data.tokenizer:
+        return tokenizer_of_source(config.init.from_).vocab_size
     if data.prepared and (is_remote(data.prepared) or Path(data.prepared).is_dir()):
         return load_tokenizer(data.prepared).vocab_size
     if data.tokenizer:

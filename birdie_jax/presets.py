@@ -9,7 +9,7 @@ import ml_collections
 from birdie_jax.config import ConfigError
 from birdie_jax.models.registry import model_names
 
-_SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}
+SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}
 
 
 def choose_variant(variant: str, allowed: Sequence[str]) -> str:
@@ -61,5 +61,5 @@ def gated_ssm_of_size(config_file: str, variant: str) -> ml_collections.ConfigDi
         ConfigError: there is no such size.
     """
     size, paper = split_paper(variant)
-    preset = Path(config_file).with_name(_SIZES[choose_variant(size, tuple(_SIZES))])
+    preset = Path(config_file).with_name(SIZES[choose_variant(size, tuple(SIZES))])
     return runpy.run_path(str(preset))["get_config"]("gated_ssm,paper" if paper else "gated_ssm")

@@ -1,16 +1,18 @@
 """Pre-train a language model: `python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny`.
 
+A configuration with `config.finetune.stages` fine-tunes the model of `config.init.from` instead.
 Started again with the same workdir, a run goes on from its newest checkpoint. On several hosts, every
 process is started with the same command; birdie_jax/engine/processes.py tells how they find each other.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import jax
 from absl import flags, logging
+from jaxtyping import PyTree
 
 from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
@@ -28,6 +30,8 @@ from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.finetuning.run import check_stages, check_start, finetune, keep_tokenizer, read_examples
+from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.pretraining.arm_samples import describe_arms
@@ -44,6 +48,7 @@ from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
+from birdie_jax.trained_model import taught_arms
 
 _CONFIG = define_config("What to train: a file of configs/, with :variant if it has any.")
 _WORKDIR = define_path("workdir", "Folder of the run: checkpoints, metrics, report.")
@@ -71,10 +76,16 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     What is to be there once is written by the first process; the others wait for it where they need it.
     """
     processes = watch.processes
-    mixture = configured_mixture(config)
-    tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
+    stages = read_stages(config)
+    # What is wrong with the tasks is told now, and not when they are measured.
+    tasks_of_config(config.eval.tasks, "config.eval.tasks")
     # Before a preparation that may take hours.
-    check_memory(config, len(mixture.arms), check_mesh(config, 0, jax.devices()))
+    if stages:
+        check_stages(config, stages)
+        check_start(config, workdir)
+    else:
+        num_arms = len(configured_mixture(config).arms)
+        check_memory(config, num_arms, check_mesh(config, 0, jax.devices()))
     check_agreement(to_dict(config), processes)
     source = config.init.from_
     if source and not workdir.saved_steps():
@@ -90,51 +101,101 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             workdir.claim(to_dict(config), default_config().to_dict())
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2 * config.train.lost_seconds)
-        text, tokenizer = _prepare_text(config, workdir, processes)
+        if stages:
+            outcome, summary = _finetune(config, stages, source, workdir, watch=watch, lease=lease)
+        else:
+            outcome, summary = _pretrain(config, source, workdir, watch, lease)
         if processes.first:
-            arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
-            workdir.write(workdir.arms, arms)
-
-        def initial_params(abstract_params):
-            initial = read_initial_parameters(source, abstract_params, tokenizer.sha256)
-            if processes.first:
-                print(initial.table(), flush=True)
-            return initial.put_into
-
-        def more_hooks(parts: HookParts) -> Sequence[Hook]:
-            hooks = configured_hooks(parts)
-            if tasks:
-                hooks = [
-                    *hooks,
-                    TaskEvaluation(parts, tasks, tokenizer, mixture.arms, processes),
-                ]
-            return hooks
-
-        sized = fill_in_sizes(config, text.vocab_size, jax.devices())
-        if processes.first and sized.explanation:
-            print(sized.explanation, flush=True)
-        outcome = pretrain(
-            sized.config,
-            workdir,
-            text,
-            mixture,
-            watch,
-            lease=lease,
-            initial_params=initial_params if source else None,
-            more_hooks=more_hooks,
-        )
-        if processes.first:
-            workdir.write(
-                workdir.summary,
-                {
-                    "parameters": outcome.parameters,
-                    "vocab_size": text.vocab_size,
-                    "completed": outcome.completed,
-                    "unigram_entropy": unigram_entropy(text.validation),
-                },
-            )
+            known = {"parameters": outcome.parameters, "completed": outcome.completed}
+            workdir.write(workdir.summary, known | summary)
             _write_report(workdir)
     return outcome
+
+
+def _pretrain(
+    config: Config, source: str, workdir: Workdir, watch: Watch, lease: Lease | None
+) -> tuple[Outcome, dict[str, float]]:
+    """Prepare the text and train on it; return how it ended, and what the summary says besides."""
+    processes, mixture = watch.processes, configured_mixture(config)
+    text, tokenizer = _prepare_text(config, workdir, processes)
+    if processes.first:
+        arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
+        workdir.write(workdir.arms, arms)
+    sized = fill_in_sizes(config, text.vocab_size, jax.devices())
+    if processes.first and sized.explanation:
+        print(sized.explanation, flush=True)
+    outcome = pretrain(
+        sized.config,
+        workdir,
+        text,
+        mixture,
+        watch,
+        lease=lease,
+        initial_params=_initial_params(source, tokenizer, processes) if source else None,
+        more_hooks=_more_hooks(tokenizer, processes),
+    )
+    entropy = unigram_entropy(text.validation) if processes.first else 0.0
+    return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}
+
+
+def _finetune(
+    config: Config,
+    stages: tuple[Stage, ...],
+    source: str,
+    workdir: Workdir,
+    *,
+    watch: Watch,
+    lease: Lease | None,
+) -> tuple[Outcome, dict[str, float]]:
+    """Read the examples of the stages and train on them; return as `_pretrain`."""
+    tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
+    sequence = read_examples(config, stages, tokenizer, watch.processes)
+    start_params = _initial_params(source, tokenizer, watch.processes, whole=True)
+    outcome = finetune(
+        config,
+        workdir,
+        sequence,
+        tokenizer.vocab_size,
+        watch,
+        lease=lease,
+        initial_params=start_params,
+        more_hooks=_more_hooks(tokenizer, watch.processes),
+    )
+    return outcome, {"vocab_size": tokenizer.vocab_size, "num_steps": sequence.num_steps}
+
+
+def _more_hooks(tokenizer: Tokenizer, processes: Processes) -> Callable[[HookParts], Sequence[Hook]]:
+    """Return what makes the hooks of `train.hooks`, and the one that measures `eval.tasks`, if any."""
+
+    def make(parts: HookParts) -> Sequence[Hook]:
+        hooks = configured_hooks(parts)
+        tasks = tasks_of_config(parts.config.eval.tasks, "config.eval.tasks")
+        if not tasks:
+            return hooks
+        return [*hooks, TaskEvaluation(parts, tasks, tokenizer, taught_arms(parts.config), processes)]
+
+    return make
+
+
+def _initial_params(
+    source: str, tokenizer: Tokenizer, processes: Processes, *, whole: bool = False
+) -> Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]:
+    """Return what reads `init.from`: as a `whole` it has to give every parameter of the model."""
+
+    def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
+        initial = read_initial_parameters(source, abstract_params, tokenizer.sha256)
+        if whole and initial.new:
+            named = [f"{name} {shape}" for name, shape in initial.new.items()]
+            lacking = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+            raise ConfigError(
+                f"config.init.from: found {source}, which lacks {lacking}; allowed: a model of the same "
+                "config.model, every parameter of which is fine-tuned"
+            )
+        if processes.first:
+            print(initial.table(), flush=True)
+        return initial.put_into
+
+    return read
 
 
 def _write_report(workdir: Workdir) -> None:

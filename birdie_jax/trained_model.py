@@ -16,11 +16,12 @@ from birdie_jax.interop import read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.platforms import for_platform
-from birdie_jax.objectives import Arm
+from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import make_path
 from birdie_jax.storage.workdir import Workdir
+from birdie_jax.tasks import PROMPT_OBJECTIVE
 from birdie_jax.text import Tokenizer
 
 
@@ -63,7 +64,7 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
     """
     files = Workdir(workdir)
     config = parse_saved_config(read_json(files.config, "the workdir of a run"), files.config)
-    mixture = configured_mixture(config)
+    arms = taught_arms(config)
     tokenizer = Tokenizer(str(files.tokenizer))
     model = _build_here(config, tokenizer.vocab_size)
     here = SingleDeviceSharding(jax.devices()[0])
@@ -78,7 +79,7 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
         model,
         trained.params,
         tokenizer,
-        mixture.arms,
+        arms,
     )
 
 
@@ -91,7 +92,7 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     """
     read = read_model(make_path(folder))
     model = _build_here(read.config, read.tokenizer.vocab_size)
-    arms = configured_mixture(read.config).arms
+    arms = taught_arms(read.config)
     return TrainedModel(str(folder), read.step, read.config, model, read.params, read.tokenizer, arms)
 
 
@@ -103,6 +104,20 @@ def parameters_sha256(params: Any) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(array.view(np.uint8).data)
     return digest.hexdigest()
+
+
+def taught_arms(config: Config) -> tuple[Arm, ...]:
+    """Return the arms in whose formats a model of `config` may be asked.
+
+    Fine-tuning teaches one format alone, whatever was taught before.
+
+    Raises:
+        ConfigError: the configuration describes a mixture that cannot be.
+    """
+    if config.finetune.stages:
+        objective = make_objective(PROMPT_OBJECTIVE)
+        return (Arm(PROMPT_OBJECTIVE, objective, group=PROMPT_OBJECTIVE),)
+    return configured_mixture(config).arms
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:

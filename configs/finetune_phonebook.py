@@ -51,5 +51,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer.final_learning_rate = config.optimizer.learning_rate
     config.optimizer.warmup_steps = 0
     config.optimizer.weight_decay = 0.0
+    # All steps of the stage.
+    config.train.num_steps = 0
     config.checkpoint.every_steps = 50
     return config

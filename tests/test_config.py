@@ -101,8 +101,8 @@ def test_default_is_usable_and_round_trips():
             4,
             "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
             "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
-            "attention, birdie_ssm, gated_ssm, hawk; such a field is config.model.attention.heads and "
-            "config.model.hawk.heads",
+            "dropout, attention, birdie_ssm, gated_ssm, hawk; such a field is config.model.attention.heads "
+            "and config.model.hawk.heads",
         ),
         (
             "model.birdie_ssm.input_activation",
@@ -235,8 +235,9 @@ def test_a_keyword_of_python_can_be_a_field_on_the_command_line():
         "--config.init.from=runs/a.b=c",
         "--config.seed=3",
         "--config.init.from",
+        "--config.finetune.stages.1_flan.rows=4",
     ]
     assert subscript_keywords(given) == [
         *("train", "--config=a.py", '--config.init["from"]=runs/a.b=c', "--config.seed=3"),
-        '--config.init["from"]',
+        *('--config.init["from"]', '--config.finetune.stages["1_flan"].rows=4'),
     ]

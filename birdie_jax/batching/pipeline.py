@@ -46,7 +46,19 @@ def initial_stream_states(rows: int, lookahead: int) -> StreamStates:
     return np.tile(initial_stream_state(lookahead), (rows, 1))
 
 
-class RowStreams(grain.IterDataset):
+class RowsDataset(grain.IterDataset):
+    """Batches of some rows of the global batch, each a `BatchWithState`, as a grain dataset.
+
+    Grain calls its `set_slice` in workers, which keeps a block of the rows.
+
+    Attributes:
+        rows: the numbers of the rows within the global batch.
+    """
+
+    rows: Sequence[int]
+
+
+class RowStreams(RowsDataset):
     """Batches of some rows of the global batch, from `first_step` on, as a grain dataset.
 
     The batch of step s is made under the mixture of decision `schedule.governing(s)`, for which it waits if
@@ -139,14 +151,14 @@ class RowStreamsIterator(grain.DatasetIterator):
         ]
 
 
-def prefetch_batches(streams: RowStreams, *, workers: int, prefetch: int) -> grain.IterDataset:
+def prefetch_batches(streams: RowsDataset, *, workers: int, prefetch: int) -> grain.IterDataset:
     """Make batches ahead: in `workers` processes, each with a block of the rows, or in a thread if 0.
 
-    The batches are the same for any number of workers. Close the streams' mixture history before an
+    The batches are the same for any number of workers. Close the mixture history of `RowStreams` before an
     iterator of this: threads and processes may be waiting for a mixture.
 
     Args:
-        streams: the streams of all rows that this process makes.
+        streams: what makes all rows that this process makes.
         workers: the number of processes; a divisor of the number of rows, or 0.
         prefetch: the number of batches that are made ahead, by each worker where there are workers.
 

@@ -132,6 +132,8 @@ def _train(  # noqa: PLR0917
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)
         stopped_by: signal.Signals | None = None
+        # A batch of other shapes than the one before may have to be compiled for.
+        before: list[tuple[int, ...]] | None = None
         try:
             while done < num_steps and stopped_by is None:
                 if runner.any_due(done):
@@ -145,7 +147,9 @@ def _train(  # noqa: PLR0917
                 waiting = time.monotonic()
                 batch, position = next(batches)
                 host_wait = time.monotonic() - waiting
-                watch.heartbeat(done + 1, "computing", compiles=done == first_step)
+                shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
+                watch.heartbeat(done + 1, "computing", compiles=shapes != before)
+                before = shapes
                 state, metrics = step(state, batch)
                 done += 1
                 # Reads the step before: the device already has this one to work on.

@@ -18,6 +18,8 @@ from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
 
 Summarise = Callable[[StepTotals], dict[str, float]]
+# Sets the keys of rows apart from those of parameters and sections.
+_ROW_KEYS = 0x726F7773
 
 
 class LossFunction(NamedTuple):
@@ -27,11 +29,15 @@ class LossFunction(NamedTuple):
         sums: (params, batch) -> (the loss summed over the batch, named sums to log, which add up).
         weight: batch -> what the summed loss is divided by, such as the number of its target tokens.
         tokens: batch -> how much of it the throughput counts, as float32.
+        takes_row_keys: whether `sums` draws random numbers: it is then given, as its third argument, a key
+            for each row of the batch that it sees, a function of the run's seed, the step and the number of
+            the row within the global batch.
     """
 
-    sums: Callable[[PyTree, PyTree], tuple[Scalar, dict[str, Any]]]
+    sums: Callable[..., tuple[Scalar, dict[str, Any]]]
     weight: Callable[[PyTree], Scalar]
     tokens: Callable[[PyTree], Scalar]
+    takes_row_keys: bool = False
 
 
 class ShardedStep(NamedTuple):
@@ -108,7 +114,7 @@ def make_step(
         loss: what is minimised.
         optimizer: gradient -> update.
         mesh: the device mesh, whose devices need not be there as long as nothing is called.
-        seed: decides the keys of parameters and sections.
+        seed: decides the keys of parameters, sections and rows.
         sections: for each hook its `create_section`, by its name; see `sections_of`.
         summarise: what is logged of the sums; None: each sum divided by the weight of the steps.
         accumulation_steps: parts in which the gradient of a batch is computed, one after the other; changes
@@ -136,7 +142,7 @@ def make_step(
     else:
         shardings = param_shardings(shapes)
     update = jax.jit(
-        partial(take_step, loss, optimizer, accumulation_steps),
+        partial(take_step, loss, optimizer, accumulation_steps, seed=seed),
         in_shardings=(shardings, batch_shardings or batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
@@ -181,23 +187,28 @@ def take_step(
     accumulation_steps: int,
     state: TrainState,
     batch: PyTree,
+    *,
+    seed: int = 0,
 ) -> tuple[TrainState, StepMetrics]:
     """Take one optimizer step on the mean loss of `batch`: a pure function of state and batch.
 
-    The mean is over the whole batch however many parts its gradient is accumulated in, so that
-    `accumulation_steps` changes memory and rounding only.
+    The mean is over the whole batch however many parts its gradient is accumulated in, and what is drawn
+    for a row is drawn by its number within the batch, so that `accumulation_steps` changes memory and
+    rounding only.
     """
     weight = jnp.maximum(loss.weight(batch), 1).astype(jnp.float32)
+    # What `loss.sums` reads beside the parameters; keys are cut into parts as rows are.
+    inputs = (batch, _row_keys(seed, state.step, batch)) if loss.takes_row_keys else (batch,)
 
     def loss_of_part(params, part):
-        summed, sums = loss.sums(params, part)
+        summed, sums = loss.sums(params, *part)
         return summed / weight, sums
 
     gradient = jax.value_and_grad(loss_of_part, has_aux=True)
     if accumulation_steps == 1:
-        (mean, sums), grads = gradient(state.params, batch)
+        (mean, sums), grads = gradient(state.params, inputs)
     else:
-        parts = _in_parts(batch, accumulation_steps)
+        parts = _in_parts(inputs, accumulation_steps)
 
         def add_part(carried, part):
             (mean, sums), grads = gradient(state.params, part)
@@ -231,6 +242,13 @@ def summarise_means(totals: StepTotals) -> dict[str, float]:
                 "`summarise` of your own"
             )
     return {name: float(value) / totals.weight for name, value in totals.sums.items()}
+
+
+def _row_keys(seed: int, step: jax.Array, batch: PyTree) -> jax.Array:
+    """Return a key for each row of the global batch of a step."""
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    of_step = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _ROW_KEYS), step)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(of_step, jnp.arange(rows))
 
 
 def _in_parts(batch: PyTree, parts: int) -> PyTree:

@@ -1,1 +1,1 @@
-"""Fine-tuning: the examples of tasks become packed batches for the engine."""
+"""Fine-tuning for the engine: the examples of tasks, packed into batches, in stages, from a checkpoint."""

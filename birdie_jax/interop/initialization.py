@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
 from birdie_jax.engine.stored_parameters import read_some_parameters
-from birdie_jax.interop.model_folder import WEIGHTS, read_model
+from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model
 from birdie_jax.storage import exists, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
@@ -73,6 +73,17 @@ def check_source(source: str, *, name_checkpoint: bool) -> str:
             f"config.init.from: found {folder}, which holds no checkpoint; allowed: {_ALLOWED}"
         )
     return str(workdir.checkpoints / step_folder(step or steps[-1])) if name_checkpoint else source
+
+
+def tokenizer_of_source(source: str) -> Tokenizer:
+    """Return the tokenizer that the parameters of `config.init.from` were trained with.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    folder = make_path(source)
+    root = folder if exists(folder / WEIGHTS) else _run_of(folder)[0]
+    return Tokenizer(str(root / TOKENIZER))
 
 
 def read_initial_parameters(

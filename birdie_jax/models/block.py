@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models.dropout import RowKeys, dropout
 from birdie_jax.models.layers import GatedMLP, RMSNorm
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.registry import Cache, Mixer, architecture_of
@@ -38,16 +39,24 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Activations, cache: Cache | None, layout: Layout
+        self, x: Activations, cache: Cache | None, layout: Layout, row_keys: RowKeys | None = None
     ) -> tuple[Activations, Cache | None]:
-        """Apply the block; argument order and result are those of `nn.scan` over layers."""
+        """Apply the block; argument order and result are those of `nn.scan` over layers.
+
+        Args:
+            x: the residual stream.
+            cache: what decoding carries; None in training.
+            layout: the bounds of the samples.
+            row_keys: the keys of dropout in this layer; None: there is none.
+        """
         config = self.config
         normalised = RMSNorm(config.norm_epsilon, name="mixer_norm")(x)
         mixed, cache = make_mixer(config, name="mixer")(normalised, layout, cache)
-        x = x + mixed
+        x = x + dropout(mixed, config.dropout, row_keys, 0)
         if architecture_of(config).has_mlp:
             normalised = RMSNorm(config.norm_epsilon, name="mlp_norm")(x)
-            x = x + GatedMLP(
+            mapped = GatedMLP(
                 config.mlp_features, jnp.dtype(config.dtype), _residual_scale(config), name="mlp"
             )(normalised)
+            x = x + dropout(mapped, config.dropout, row_keys, 1)
         return x, cache

@@ -13,6 +13,7 @@ from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models import matmul
 from birdie_jax.models.axes import constrained
 from birdie_jax.models.block import Block, make_mixer
+from birdie_jax.models.dropout import RowKeys, keys_of_layers
 from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, batch_layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS, ParameterPolicy, parameter
@@ -52,7 +53,7 @@ class LanguageModel(nn.Module):
             block,
             variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
+            in_axes=(0, nn.broadcast, 0),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
             length=config.layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config)
@@ -64,10 +65,24 @@ class LanguageModel(nn.Module):
         return self.logits(hidden)
 
     def hidden(
-        self, tokens: TokenIds, layout: Layout, cache: Cache | None = None
+        self,
+        tokens: TokenIds,
+        layout: Layout,
+        cache: Cache | None = None,
+        row_keys: RowKeys | None = None,
     ) -> tuple[Activations, Cache | None]:
-        """Return what the head reads, and the continued cache (leading axis: layers)."""
-        x, cache = self.blocks(self.embed(tokens), cache, layout)
+        """Return what the head reads, and the continued cache (leading axis: layers).
+
+        Args:
+            tokens: the inputs.
+            layout: the bounds of the samples.
+            cache: what decoding carries; None in training.
+            row_keys: the key of each row, from which `config.dropout` draws; None: nothing is dropped.
+        """
+        layer_keys = None
+        if row_keys is not None and self.config.dropout > 0:
+            layer_keys = keys_of_layers(row_keys, self.config.layers)
+        x, cache = self.blocks(self.embed(tokens), cache, layout, layer_keys)
         return self.normalise(x), cache
 
     def embed(self, tokens: TokenIds) -> Activations:

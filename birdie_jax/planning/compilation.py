@@ -16,6 +16,7 @@ from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine.mesh import batch_sharding, make_mesh
 from birdie_jax.engine.state import TrainState
+from birdie_jax.finetuning.abstract_run import abstract_stage_step
 from birdie_jax.planning.topology import Device
 from birdie_jax.pretraining.abstract_run import abstract_step
 from hlo_analysis import OutOfMemory, parse_out_of_memory
@@ -63,7 +64,8 @@ def compile_step(config: Config, vocab_size: int, devices: Sequence[Device]) -> 
     mesh = make_mesh(config, vocab_size, devices)
     begin = time.monotonic()
     with jax.set_mesh(mesh):
-        step = abstract_step(config, vocab_size, mesh)
+        make = abstract_stage_step if config.finetune.stages else abstract_step
+        step = make(config, vocab_size, mesh)
         outcome: CompiledProgram | OutOfMemory
         try:
             lowered = step.update.lower(step.abstract_state, abstract_batch(config, mesh))

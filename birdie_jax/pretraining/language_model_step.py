@@ -14,8 +14,10 @@ from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
+from birdie_jax.engine.sharded_step import Summarise
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
+from birdie_jax.models.dropout import RowKeys
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.parameters import parameter_policies
@@ -43,6 +45,8 @@ def make_language_model_step(
     mixture: Mixture,
     mesh: Mesh,
     sections: Mapping[str, Callable[[Key], Any]],
+    *,
+    summarise: Summarise | None = None,
 ) -> ShardedStep:
     """Return the train step of a run.
 
@@ -52,6 +56,7 @@ def make_language_model_step(
         mixture: the arms that the run trains on.
         mesh: the device mesh, whose devices need not be there as long as nothing is called.
         sections: what makes the sections of the hooks, by their names.
+        summarise: what is logged of the sums; None: what pre-training logs, of all arms and of each.
     """
     model = build_model(config.model, vocab_size)
     num_arms, loss_chunk = len(mixture.arms), config.train.loss_chunk
@@ -68,7 +73,7 @@ def make_language_model_step(
         mesh,
         seed=config.seed,
         sections=sections,
-        summarise=partial(_summarise, config, mixture.names),
+        summarise=summarise or partial(_summarise, config, mixture.names),
         accumulation_steps=config.train.accumulation_steps,
         param_shardings=partial(state_sharding, mesh, policies=policies),
     )
@@ -83,20 +88,35 @@ def language_model_loss(model: LanguageModel, num_arms: int, loss_chunk: int) ->
         loss_chunk: the number of sequence positions whose logits are held at a time.
     """
 
-    def sums(params, batch):
-        by_arm = arm_sums(model, num_arms, loss_chunk, params, batch)
+    def sums(params, batch, row_keys=None):
+        by_arm = arm_sums(model, num_arms, loss_chunk, params, batch, row_keys)
         return jnp.sum(by_arm.loss), by_arm._asdict()
 
     def tokens(batch):
         return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
 
-    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens)
+    drops = model.config.dropout > 0
+    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens, takes_row_keys=drops)
 
 
-def arm_sums(model: LanguageModel, num_arms: int, loss_chunk: int, params: Any, batch: Batch) -> ArmSums:
-    """Return loss, correct greedy choices and target tokens of each arm; also what validation measures."""
+def arm_sums(  # noqa: PLR0917
+    model: LanguageModel,
+    num_arms: int,
+    loss_chunk: int,
+    params: Any,
+    batch: Batch,
+    row_keys: RowKeys | None = None,
+) -> ArmSums:
+    """Return loss, correct greedy choices and target tokens of each arm.
+
+    Training gives the keys of dropout; validation, which measures the same, gives none.
+    """
     hidden, _ = model.apply(
-        {"params": params}, batch.tokens, batch_layout(batch), method=LanguageModel.hidden
+        {"params": params},
+        batch.tokens,
+        batch_layout(batch),
+        row_keys=row_keys,
+        method=LanguageModel.hidden,
     )
     table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
     targets, loss_mask = cast(TokenIds, batch.targets), cast(TokenMask, batch.loss_mask)

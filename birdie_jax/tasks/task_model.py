@@ -53,7 +53,7 @@ def no_progress(done: int, of_all: int) -> None:
 
 def max_length_of(model: LanguageModel, config: Config) -> int | None:
     """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
-    return config.batching.length if cache_grows(model) else None
+    return config.row_length if cache_grows(model) else None
 
 
 class TaskModel:

@@ -11,6 +11,7 @@ import pytest
 from birdie_jax.config import Config, parse_config
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.models import model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
@@ -28,6 +29,7 @@ VARIANTS = {
         f"ablation_{name}": SIZES for name in ("birdie", "birdie_causal", "causal_lm", "fixed_ratio", "ul2")
     },
 }
+FINE_TUNING = {"instruction_tuning": SIZES}
 
 
 def load(name: str, variant: str = "") -> Config:
@@ -39,7 +41,9 @@ def load(name: str, variant: str = "") -> Config:
 
 
 def test_no_file_is_forgotten():
-    assert {path.stem for path in CONFIGS.glob("*.py")} == set(VARIANTS)
+    files = {path.stem for path in CONFIGS.glob("*.py")}
+    # The phone book's has a test of its own.
+    assert files == {*VARIANTS, *FINE_TUNING, "finetune_phonebook"}
 
 
 @pytest.mark.parametrize(("name", "variant"), [(name, v) for name, vs in VARIANTS.items() for v in vs])
@@ -47,14 +51,35 @@ def test_every_variant_has_a_mixture_that_fits_its_rows(name, variant):
     assert configured_mixture(load(name, variant)).arms
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *FINE_TUNING])
 def test_no_variant_is_the_first_one(name):
-    assert load(name) == load(name, VARIANTS[name][0])
+    assert load(name) == load(name, (VARIANTS | FINE_TUNING)[name][0])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(("name", "variant"), [(name, v) for name, vs in FINE_TUNING.items() for v in vs])
+def test_every_variant_has_stages_of_growing_length_that_fit_eight_gpus(name, variant):
+    config = load(name, variant)
+    stages = read_stages(config)
+    assert [stage.length for stage in stages] == sorted(stage.length for stage in stages)
+    assert len({stage.rows * stage.length for stage in stages}) == 1
+    devices = devices_of("A100x8")
+    for stage in stages:
+        sized = fill_in_sizes(stage_config(config, stage), 0, devices).config
+        check_mesh(sized, padded_vocab_size(config.data.vocab_size), devices)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_instruction_tuning_trains_the_models_of_the_presets(size):
+    config = load("instruction_tuning", size)
+    preset = load("tiny" if size == "tiny" else f"birdie_{size}")
+    assert replace(config.model, dropout=0.0) == preset.model
+    assert (config.optimizer.weight_decay, config.optimizer.learning_rate) == (0.0, 3e-4)
+    assert config.model.dropout > 0
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, *FINE_TUNING])
 def test_an_unknown_variant_is_refused(name):
-    message = f"config variant 'llama' is unknown; allowed: {', '.join(VARIANTS[name])}"
+    message = f"config variant 'llama' is unknown; allowed: {', '.join((VARIANTS | FINE_TUNING)[name])}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         load(name, "llama")
 

@@ -18,8 +18,10 @@ from birdie_jax.engine import (
     sections_of,
     train,
 )
+from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.sharded_step import check_section_names
 from birdie_jax.engine.step_log import TrainingDiverged
+from birdie_jax.engine.watch import Limits, Watch
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "library.md").read_text(), re.DOTALL)
@@ -187,3 +189,24 @@ def test_the_workdir_of_something_else_is_refused(page, tmp_path):
             workdir=Workdir(tmp_path / "runs/regression"),
             num_steps=300,
         )
+
+
+def test_a_batch_of_another_shape_may_have_to_be_compiled_for(page, tmp_path):
+    """A process that compiles has more time before it counts as one that hangs."""
+    names, told = page(0), []
+
+    class Recording(Watch):
+        def heartbeat(self, step, phase, *, compiles=False):
+            if phase == "computing":
+                told.append((step, compiles))
+
+    workdir = Workdir(tmp_path / "run")
+
+    def make(step):
+        rows = 32 if step in {0, 1, 4} else 16
+        return {name: value[:rows] for name, value in names["make_batch"](step).items()}
+
+    batches = FunctionBatches(make, names["mesh"])
+    watch = Recording(Processes(), Limits(30, 600), workdir, ())
+    train(names["step"], batches, workdir=workdir, num_steps=5, watch=watch)
+    assert told == [(1, True), (2, False), (3, True), (4, False), (5, True)]

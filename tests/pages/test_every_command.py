@@ -14,6 +14,7 @@ import pytest
 
 from birdie_jax.config import parse_config
 from birdie_jax.engine.mesh import check_mesh
+from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.planning.chips import CHIPS
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
@@ -143,7 +144,9 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
         if verb not in ("train", "plan") or module._CONFIG.value is None:
             return
         config = parse_config(module._CONFIG.value)
-        assert configured_mixture(config).arms
+        stages = read_stages(config)
+        assert stages or configured_mixture(config).arms
+        batches = [stage_config(config, stage) for stage in stages] or [config]
         meshes = [config.mesh]
         if verb == "plan" and module._TOPOLOGY.value is None:
             return
@@ -155,7 +158,8 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
         for devices in lists:
             for mesh in meshes:
                 vocab_size = padded_vocab_size(config.data.vocab_size)
-                check_mesh(replace(config, mesh=mesh), vocab_size, devices)
+                for one in batches:
+                    check_mesh(replace(one, mesh=mesh), vocab_size, devices)
 
 
 def machines_without_launcher(config: str) -> list[list[FakeDevice]]:

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import ml_collections
 import pytest
@@ -77,9 +79,36 @@ def sandbox(tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    fine_tune(folder)
     # The mesh that was left to the program is told.
     assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on" in done.stdout
     return folder
+
+
+def fine_tune(folder: Path) -> None:
+    """Do what docs/fine_tune.md shows, on its own records and after the run in runs/tiny."""
+    page = (REPOSITORY / "docs/fine_tune.md").read_text()
+    (folder / "data").mkdir()
+    (folder / "data/dialogues.jsonl").write_text(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    (options,) = [options for options in shown("train") if "--workdir=runs/instructions" in options]
+    stages = [
+        f"--config.finetune.stages.{stage}.{field}={value}"
+        for stage in ("1_short", "2_flan", "3_long")
+        for field, value in {"length": 128, "rows": 2, "epochs": 2.0}.items()
+    ]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "birdie_jax.train", *options, *of_micro_size()),
+            *("--config.train.num_steps=0", *stages),
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "stage 3_long: 2 examples in 1 rows of 128" in done.stdout
 
 
 @pytest.mark.slow

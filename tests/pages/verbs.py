@@ -9,6 +9,7 @@ from types import ModuleType
 
 from absl import flags
 
+from birdie_jax.command_line import subscript_keywords
 from birdie_jax.config_flag import check_overrides
 
 REQUIRED = {
@@ -52,7 +53,7 @@ def parsed(verb: str, arguments: Sequence[str], *, whole: bool) -> Iterator[Modu
             flags.FLAGS[flag].validators = [one for one in validators if "None" not in one.message]
         check_overrides(arguments)
         # ml_collections finds the fields that are set there.
-        with unittest.mock.patch.object(sys, "argv", [verb, *arguments]):
+        with unittest.mock.patch.object(sys, "argv", subscript_keywords([verb, *arguments])):
             left = flags.FLAGS(sys.argv)
         assert left == [verb], f"unknown arguments {left[1:]}"
         if whole:

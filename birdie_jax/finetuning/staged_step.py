@@ -1,0 +1,128 @@
+"""The train step of a fine-tuning run: a language model's, compiled once for each shape of a batch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from birdie_jax.array_types import Key
+from birdie_jax.batch import Batch
+from birdie_jax.config import Config
+from birdie_jax.engine import ShardedStep, StepTotals
+from birdie_jax.engine.mesh import fill_in_sizes
+from birdie_jax.engine.optimizer import learning_rate_schedule
+from birdie_jax.engine.state import StepMetrics, TrainState
+from birdie_jax.finetuning.stage_sequence import StageSequence
+from birdie_jax.finetuning.stages import stage_arms, stage_config, stage_errors
+from birdie_jax.metric_names import stage_metric
+from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step
+
+
+@dataclass(frozen=True)
+class StagedStep:
+    """A `Step` (see engine/protocols.py) for batches of several shapes.
+
+    Attributes:
+        first: the step of the first stage, which creates the state.
+        by_shape: the step for each shape [rows, length] of a batch.
+    """
+
+    first: ShardedStep
+    by_shape: Mapping[tuple[int, int], ShardedStep]
+
+    @property
+    def mesh(self) -> Mesh:
+        """The device mesh of the run."""
+        return self.first.mesh
+
+    @property
+    def abstract_state(self) -> TrainState:
+        """Shapes, types and shardings of the train state."""
+        return self.first.abstract_state
+
+    def create_state(self) -> TrainState:
+        """Return the state before the first step."""
+        return self.first.create_state()
+
+    def create_sections(self) -> dict[str, PyTree]:
+        """Return the hooks' sections before the first step."""
+        return self.first.create_sections()
+
+    def summarise(self, totals: StepTotals) -> dict[str, float]:
+        """Return the scalars to log of some steps, which may be of several stages."""
+        return self.first.summarise(totals)
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        """Take one step."""
+        rows, length = batch.tokens.shape
+        return self.by_shape[rows, length](state, batch)
+
+    def starting_from(
+        self, initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]
+    ) -> "StagedStep":
+        """Return the same step whose first state has other parameters; see `ShardedStep`."""
+        return replace(self, first=self.first.starting_from(initial_params))
+
+
+def make_staged_step(
+    config: Config,
+    vocab_size: int,
+    sequence: StageSequence,
+    mesh: Mesh,
+    sections: Mapping[str, Callable[[Key], Any]],
+) -> StagedStep:
+    """Return the train step of a fine-tuning run.
+
+    The loss is the mean over the target tokens of the global batch.
+
+    Args:
+        config: the configuration of the run.
+        vocab_size: the number of rows of the embedding table.
+        sequence: the stages of the run.
+        mesh: the device mesh.
+        sections: what makes the sections of the hooks, by their names.
+    """
+    arms = Mixture(stage_arms(sequence.stages))
+    by_shape: dict[tuple[int, int], ShardedStep] = {}
+    for stage in sequence.stages:
+        with stage_errors(stage):
+            sized = fill_in_sizes(
+                stage_config(config, stage, sequence.num_steps), vocab_size, mesh.devices.flatten().tolist()
+            ).config
+        by_shape.setdefault(
+            (stage.rows, stage.length),
+            make_language_model_step(
+                sized,
+                vocab_size,
+                arms,
+                mesh,
+                sections,
+                summarise=partial(_summarise, config, sequence),
+            ),
+        )
+    return StagedStep(next(iter(by_shape.values())), by_shape)
+
+
+def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> dict[str, float]:
+    """Return the scalars of some steps: of all of them, and of each stage that they are of."""
+    loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
+    total = max(tokens.sum(), 1.0)
+    positions = sequence.positions(totals.step - totals.num_steps, totals.step)
+    schedule = learning_rate_schedule(config.optimizer, sequence.num_steps)
+    scalars = {
+        "loss": loss.sum() / total,
+        "accuracy": correct.sum() / total,
+        "padding_share": 1.0 - totals.tokens / positions,
+        "learning_rate": schedule(totals.step - 1),
+    }
+    for number, stage in enumerate(sequence.stages):
+        if tokens[number]:
+            scalars[stage_metric(stage.name, "tokens")] = tokens[number]
+            scalars[stage_metric(stage.name, "loss")] = loss[number] / tokens[number]
+            scalars[stage_metric(stage.name, "accuracy")] = correct[number] / tokens[number]
+    return {name: float(value) for name, value in scalars.items()}

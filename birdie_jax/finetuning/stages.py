@@ -1,0 +1,141 @@
+"""The stages of a fine-tuning run, as `config.finetune.stages` says them; every error names the field."""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from birdie_jax.config import Config, check_config
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_types import RowLength, Rows, Steps
+from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.storage import Bounds, inner_path, parse_typed, shown
+from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
+
+Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]
+_REQUIRED = {"length": RowLength, "rows": Rows}
+_OPTIONAL = {"epochs": Epochs, "steps": Steps, "skip_long": bool}
+# In an error about a stage's own configuration, the fields that a stage gives.
+_STAGE_FIELDS = re.compile(r"(?:config\.)?batching\.(rows|length)\b")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a fine-tuning run: a task, taught in rows of one length.
+
+    Attributes:
+        name: the name of the stage; stages run in the sorted order of their names.
+        number: the place of the stage among them, from 0.
+        task: the task that gives the examples.
+        length: the positions of a row.
+        rows: the rows of the global batch.
+        epochs: how often each recorded example is seen, which may be a fraction; None: as often as `steps`
+            asks for.
+        steps: the number of train steps; where there are epochs too, the largest number. None: those that
+            the epochs take.
+        skip_long: whether examples that are longer than a row are counted, said and left out; otherwise
+            they are refused.
+    """
+
+    name: str
+    number: int
+    task: Task
+    length: int
+    rows: int
+    epochs: float | None = None
+    steps: int | None = None
+    skip_long: bool = False
+
+    @property
+    def where(self) -> str:
+        """The path of the stage in the configuration."""
+        return inner_path("config.finetune.stages", self.name)
+
+
+def read_stages(config: Config) -> tuple[Stage, ...]:
+    """Return the stages of a run in the sorted order of their names; none of pre-training.
+
+    Raises:
+        ConfigError: a stage has an unknown field, lacks one or has one that is not allowed, by itself or
+            beside the other sections.
+    """
+    stages = []
+    for number, name in enumerate(sorted(config.finetune.stages)):
+        stage = _parse_stage(name, number, config.finetune.stages[name])
+        with stage_errors(stage):
+            check_config(stage_config(config, stage))
+        stages.append(stage)
+    return tuple(stages)
+
+
+def stage_arms(stages: tuple[Stage, ...]) -> tuple[Arm, ...]:
+    """Return an arm for each stage, by which its losses are told apart."""
+    return tuple(
+        Arm(stage.name, make_objective(PROMPT_OBJECTIVE), group=PROMPT_OBJECTIVE) for stage in stages
+    )
+
+
+def stage_config(config: Config, stage: Stage, num_steps: int | None = None) -> Config:
+    """Return the configuration of a run whose batches are those of a stage.
+
+    Args:
+        config: the configuration of the whole run.
+        stage: one of its stages.
+        num_steps: the train steps of the whole run, where they are known.
+    """
+    batching = dataclasses.replace(config.batching, rows=stage.rows, length=stage.length)
+    # Of text, which is not read.
+    data = dataclasses.replace(config.data, record_tokens=max(config.data.record_tokens, stage.length))
+    train = dataclasses.replace(
+        config.train, num_steps=config.train.num_steps if num_steps is None else num_steps
+    )
+    return dataclasses.replace(config, batching=batching, data=data, train=train)
+
+
+@contextlib.contextmanager
+def stage_errors(stage: Stage) -> Iterator[None]:
+    """Let a `ConfigError` about the configuration of a stage name the fields of the stage."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_STAGE_FIELDS.sub(rf"{stage.where}.\1", str(error))) from error
+
+
+def _parse_stage(name: str, number: int, section: Any) -> Stage:
+    where = inner_path("config.finetune.stages", name)
+    try:
+        Arm(name, make_objective(PROMPT_OBJECTIVE), group=PROMPT_OBJECTIVE)
+    except ValueError as error:
+        allowed = "a name of at most 100 letters, digits and underscores"
+        raise ConfigError(f"config.finetune.stages: found {shown(name)}; allowed: {allowed}") from error
+    if not isinstance(section, Mapping):
+        allowed = f"a section with the fields {', '.join((TASK_KEY, *_REQUIRED))}"
+        raise ConfigError(f"{where}: found {shown(section)}; allowed: {allowed}")
+    settings = dict(section)
+    if TASK_KEY not in settings:
+        raise ConfigError(f"{where}.{TASK_KEY}: missing; allowed: {', '.join(TASKS)}")
+    task_name = settings.pop(TASK_KEY)
+    own = {key: settings.pop(key) for key in (*_REQUIRED, *_OPTIONAL) if key in settings}
+    if isinstance(task_name, str) and task_name in TASKS:
+        known = [field.name for field in dataclasses.fields(TASKS[task_name])]
+        for key in settings:
+            if key not in known:
+                allowed = ", ".join((TASK_KEY, *_REQUIRED, *_OPTIONAL, *known))
+                raise ConfigError(
+                    f"{inner_path(where, key)}: unknown field of a stage of {task_name}; allowed: {allowed}"
+                )
+    task = make_task(task_name, settings, where)
+    for key in _REQUIRED:
+        if key not in own:
+            raise ConfigError(f"{where}.{key}: missing")
+    # None stands for a field that is not given, so that a file may list it for the command line.
+    parsed = {
+        key: parse_typed({**_REQUIRED, **_OPTIONAL}[key], value, inner_path(where, key), ConfigError)
+        for key, value in own.items()
+        if value is not None or key in _REQUIRED
+    }
+    if "epochs" not in parsed and "steps" not in parsed:
+        raise ConfigError(f"{where}: found neither epochs nor steps; allowed: one of them, or both")
+    return Stage(name, number, task, **parsed)

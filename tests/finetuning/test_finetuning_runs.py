@@ -1,0 +1,179 @@
+"""A fine-tuning run: killed and started again, on other meshes and processes, and what is done with it."""
+
+import json
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from birdie_jax.storage.workdir import Workdir
+from tests.forked_verbs import run_commands
+from tests.trained_workdirs import micro_config, write_workdir
+from tests.whole_runs import REPOSITORY, checkpoint_arrays, finish, metrics, run_environment, start
+
+pytestmark = pytest.mark.slow
+CONFIG = Path(__file__).with_name("micro_stages.py")
+
+
+def command(workdir, source, *more):
+    return [
+        *(sys.executable, "-m", "birdie_jax.train", f"--config={CONFIG}", f"--workdir={workdir}"),
+        *(f"--config.init.from={source}", *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    write_workdir(folder, micro_config())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(source, tmp_path_factory):
+    """The workdir of a run that nothing has interrupted, and what it printed."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    status, output = finish(command(workdir, source))
+    assert status == 0, output
+    return workdir, output
+
+
+def num_steps(workdir) -> int:
+    return json.loads((workdir / "summary.json").read_text())["num_steps"]
+
+
+def test_what_is_said_and_logged(whole):
+    workdir, output = whole
+    steps = num_steps(workdir)
+    assert re.search(
+        r"stage 1_backward: 40 examples in \d+ rows of 64, .* 1.5 epochs in \d+ steps\n", output
+    )
+    assert "stage 2_words: generated examples in rows of 96; 5 steps\n" in output
+    assert "loaded 14 arrays" in output and "  new " not in output
+    logged = metrics(workdir)
+    assert [line["step"] for line in logged] == list(range(1, steps + 1))
+    for line in logged:
+        stage, other = ("1_backward", "2_words") if line["step"] <= steps - 5 else ("2_words", "1_backward")
+        assert line["loss"] == pytest.approx(line[f"stage/{stage}/loss"], rel=1e-6)
+        assert f"stage/{other}/loss" not in line
+        assert 0 < line["padding_share"] < 0.9
+    # Warm-up, then a cosine over the steps of all stages.
+    rates = [line["learning_rate"] for line in logged]
+    assert rates.index(max(rates)) == 2
+    assert rates[-1] < 0.1 * max(rates)
+
+
+def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(whole, source, tmp_path):
+    """The source of its parameters and its tokenizer is gone by then."""
+    expected, _ = whole
+    steps, run = num_steps(expected), tmp_path / "run"
+    gone = tmp_path / "source"
+    shutil.copytree(source, gone)
+    process = start(command(run, gone))
+    deadline = time.monotonic() + 200
+    while process.poll() is None and not Workdir(run).saved_steps():
+        assert time.monotonic() < deadline, "training did not get under way"
+        time.sleep(0.02)
+    time.sleep(random.Random(3).uniform(0.0, 0.2))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    shutil.rmtree(gone)
+    status, output = finish(command(run, gone))
+    assert status == 0, output
+    found, wanted = checkpoint_arrays(run, steps), checkpoint_arrays(expected, steps)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert metrics(run) == metrics(expected)
+
+
+def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, tmp_path):
+    """The rows and the masks of dropout are those of one device; what is computed differs by rounding."""
+    expected, _ = whole
+    steps, run = num_steps(expected), tmp_path / "run"
+    shutil.copytree(expected, run)
+    for name in (path.name for path in (run / "checkpoints").iterdir()):
+        if int(name) > 4:
+            shutil.rmtree(run / "checkpoints" / name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    processes = [
+        subprocess.Popen(
+            [
+                *command(run, source, f"--coordinator_address={address}", "--num_processes=2"),
+                f"--process_id={index}",
+            ],
+            cwd=REPOSITORY,
+            env=run_environment(2),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "goes on from step 4," in outputs[0]
+    assert "step " not in outputs[1]
+    for line, other in zip(metrics(run), metrics(expected), strict=True):
+        assert line == pytest.approx(other, rel=1e-3, abs=1e-5)
+    arrays, others = checkpoint_arrays(run, steps), checkpoint_arrays(expected, steps)
+    for name, value in others.items():
+        np.testing.assert_allclose(arrays[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
+    workdir, _ = whole
+    folder = tmp_path / "exported"
+    asked = ("--prompt=abc", "--max_tokens=4")
+    by_arm, exported, by_folder, report, otherwise = run_commands(
+        [
+            ("generate", f"--workdir={workdir}", *asked),
+            ("export", f"--workdir={workdir}", f"--output={folder}"),
+            ("generate", f"--model={folder}", *asked),
+            ("report", f"--workdir={workdir}"),
+            ("generate", f"--workdir={workdir}", "--objective=copying", *asked),
+        ]
+    )
+    assert by_arm[0] == 0 and "asked as prefix_lm" in by_arm[2]
+    assert exported[0] == 0, exported
+    assert by_folder[:2] == by_arm[:2]
+    assert report[0] == 0 and (workdir / "report.html").is_file()
+    assert "stage/1 backward/loss" in (workdir / "report.html").read_text()
+    assert otherwise[0] == 1
+    assert "this model was not trained on it; allowed: prefix_lm" in otherwise[2]
+
+
+def test_what_a_run_cannot_start_from_is_refused(source, tmp_path):
+    base = ("train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}")
+    other = (
+        "train",
+        f"--config={CONFIG}",
+        f"--workdir={tmp_path / 'other'}",
+        f"--config.init.from={source}",
+    )
+    nothing, wider, plan, rows = run_commands(
+        [
+            base,
+            (*other, "--config.model.layers=2"),
+            ("plan", f"--config={CONFIG}", "--topology=cpu:2", "--largest_batch=skip"),
+            (*base, "--config.finetune.stages.2_words.rows=3", "--config.mesh.data=2"),
+        ],
+        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+    )
+    assert nothing[0] == wider[0] == rows[0] == 1
+    assert "config.init.from: found ''; allowed: with config.finetune.stages a workdir" in nothing[2]
+    assert not (tmp_path / "run").exists()
+    assert re.search(r"init\.from: found \S+, which lacks blocks/mixer/.* float32\[2, ", wider[2]), wider[2]
+    assert "config.finetune.stages.2_words.rows: found 3; allowed: a multiple of" in rows[2]
+    assert plan[0] == 0, plan
+    assert "stage 2_words, of the most positions a batch" in plan[1]

@@ -1,0 +1,141 @@
+"""Stages are read in the order of their names; what cannot be is refused by a message with its field."""
+
+import dataclasses
+import re
+
+import pytest
+
+from birdie_jax.config import ConfigError, FinetuneConfig
+from birdie_jax.finetuning.run import check_stages
+from birdie_jax.finetuning.stage_sequence import make_stage_sequence
+from birdie_jax.finetuning.stages import read_stages, stage_config
+from tests.finetuning.toy_tasks import BackwardWords, Words
+from tests.trained_workdirs import micro_config, small_tokenizer
+
+BACKWARD = {"task": "toy_backward_words", "length": 64, "rows": 4, "epochs": 1.5}
+WORDS = {"task": "toy_words", "length": 96, "rows": 2, "steps": 5, "max_letters": 9}
+
+
+def config_with(stages, **train):
+    config = micro_config()
+    train = {"num_steps": 0, "loss_chunk": 32, **train}
+    return dataclasses.replace(
+        config, train=dataclasses.replace(config.train, **train), finetune=FinetuneConfig(stages)
+    )
+
+
+def refusal(stages, **train):
+    with pytest.raises(ConfigError) as caught:
+        read_stages(config_with(stages, **train))
+    return str(caught.value)
+
+
+def test_stages_run_in_the_sorted_order_of_their_names():
+    first, second = read_stages(config_with({"2_words": WORDS, "1_backward": BACKWARD}))
+    assert (first.name, first.number, first.task) == ("1_backward", 0, BackwardWords())
+    assert (first.length, first.rows, first.epochs, first.steps) == (64, 4, 1.5, None)
+    assert (second.name, second.number, second.task) == ("2_words", 1, Words(max_letters=9))
+    assert (second.epochs, second.steps, second.skip_long) == (None, 5, False)
+
+
+def test_a_configuration_without_stages_is_of_pretraining():
+    assert read_stages(micro_config()) == ()
+
+
+FIELDS = "task, length, rows, epochs, steps, skip_long, max_letters"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lenght": 3}, f".lenght: unknown field of a stage of toy_words; allowed: {FIELDS}"),
+        ({"task": "toy"}, ": found the task 'toy'; allowed: "),
+        ({"task": ...}, ".task: missing; allowed: "),
+        ({"rows": ...}, ".rows: missing"),
+        ({"rows": 0}, ".rows: found 0; allowed: at least 1"),
+        ({"length": "long"}, ".length: found 'long' (str); allowed: int"),
+        ({"steps": ...}, ": found neither epochs nor steps; allowed: one of them, or both"),
+        ({"epochs": 0.0}, ".epochs: found 0.0; allowed: more than 0"),
+        ({"max_letters": -1}, ".max_letters: found -1; allowed: at least 0"),
+        ({"skip_long": 1}, ".skip_long: found 1 (int); allowed: bool"),
+        ({"length": 2**24, "rows": 2**10}, ".rows: found 1024; allowed: at most 127 of config.finetune."),
+    ],
+)
+def test_refusals(changed, message):
+    stage = {name: value for name, value in (WORDS | changed).items() if value is not ...}
+    assert refusal({"a": stage}).startswith(f"config.finetune.stages.a{message}")
+
+
+def test_a_stage_that_does_not_fit_other_sections_is_named():
+    assert refusal({"a": WORDS | {"length": 100}}) == (
+        "config.train.loss_chunk: found 32; allowed: a divisor of config.finetune.stages.a.length = 100, "
+        "or more than it"
+    )
+    assert refusal({"b": WORDS | {"rows": 3}}, accumulation_steps=2) == (
+        "config.finetune.stages.b.rows: found 3; allowed: a multiple of train.accumulation_steps = 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ({"a b": WORDS}, "config.finetune.stages: found 'a b'; allowed: a name of at most 100 letters"),
+        (
+            {"a": 3},
+            "config.finetune.stages.a: found 3; allowed: a section with the fields task, length, rows",
+        ),
+    ],
+)
+def test_sections_that_are_no_stages(stages, message):
+    assert refusal(stages).startswith(message)
+
+
+def test_a_stage_that_does_not_fit_memory_is_refused():
+    config = config_with({"a": WORDS | {"length": 2**24, "rows": 64}})
+    with pytest.raises(
+        ConfigError, match=r"config\.finetune\.stages\.a\.\w+: found \d+; allowed: what fits"
+    ):
+        check_stages(config, read_stages(config))
+
+
+def sequence_of(stages, **train):
+    config = config_with(stages, **train)
+    return make_stage_sequence(config, read_stages(config), small_tokenizer())
+
+
+def test_the_steps_of_a_run_are_those_of_its_stages():
+    sequence = sequence_of({"1": BACKWARD, "2": WORDS})
+    first = sequence.ends[0]
+    assert sequence.num_steps == sequence.ends[1] == first + 5
+    assert [sequence.find(step) for step in (0, first - 1, first, first + 4)] == [
+        *((0, 0), (0, first - 1)),
+        *((1, 0), (1, 4)),
+    ]
+    assert sequence.positions(first - 1, first + 2) == 64 * 4 + 2 * 96 * 2
+    assert sequence.positions(0, sequence.num_steps) == first * 64 * 4 + 5 * 96 * 2
+    assert sequence_of({"1": BACKWARD, "2": WORDS}, num_steps=3).num_steps == 3
+
+
+def test_a_run_of_more_steps_than_its_stages_have_is_refused():
+    total = sequence_of({"1": BACKWARD, "2": WORDS}).num_steps
+    message = (
+        f"config.train.num_steps: found {total + 1}; allowed: at most {total}, the steps of "
+        "config.finetune.stages, or 0: all of them"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        sequence_of({"1": BACKWARD, "2": WORDS}, num_steps=total + 1)
+
+
+def test_the_identity_is_that_of_the_examples():
+    identity = sequence_of({"1": BACKWARD}).identity
+    assert identity == sequence_of({"1": BACKWARD | {"rows": 2}}).identity
+    assert identity != sequence_of({"1": BACKWARD | {"count": 39}}).identity
+    assert sequence_of({"2": WORDS}).identity != sequence_of({"2": WORDS | {"max_letters": 8}}).identity
+
+
+def test_a_stage_has_the_configuration_of_a_run_of_its_batches():
+    config = config_with({"a": WORDS})
+    (stage,) = read_stages(config)
+    own = stage_config(config, stage, 77)
+    assert (own.batching.rows, own.batching.length, own.train.num_steps) == (2, 96, 77)
+    assert dataclasses.replace(own, batching=config.batching, train=config.train) == config

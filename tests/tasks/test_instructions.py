@@ -1,0 +1,216 @@
+"""Instruction tuning: records become examples in the form that `generate` asks in; bad ones are named."""
+
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from birdie_jax import vocabulary
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.generation import make_prompt
+from birdie_jax.generation.likelihood import Likelihood
+from birdie_jax.objectives import make_objective
+from birdie_jax.tasks import (
+    PROMPT_OBJECTIVE,
+    RecordedExamples,
+    TaskModel,
+    make_task,
+    training_example,
+)
+from birdie_jax.tasks.chat_template import ChatTemplate, TemplateFailed
+from birdie_jax.tasks.instructions import Instructions
+from birdie_jax.text import DataError
+from tests.trained_workdirs import small_tokenizer
+
+SYSTEM, USER, ASSISTANT = ("system", "user", "assistant")
+
+
+def messages(*turns):
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+DIALOGUE = messages(
+    (SYSTEM, "be kind"), (USER, "hi"), (ASSISTANT, "hello"), (USER, "bye"), (ASSISTANT, "ciao")
+)
+RECORDS = [
+    {"prompt": "add one to ten", "response": "eleven"},
+    DIALOGUE,
+    messages((USER, "on"), (ASSISTANT, "off")),
+]
+
+
+def write(folder, records):
+    path = folder / "dialogues.jsonl"
+    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in records))
+    return path
+
+
+def task_of(path, **settings):
+    task = make_task("instructions", {"path": str(path), **settings}, "config.finetune.stages.a")
+    assert isinstance(task, Instructions)
+    return task
+
+
+def read(folder, records, **settings):
+    return task_of(write(folder, records), **settings).read_turns()[0]
+
+
+def test_each_answer_is_learned_after_all_that_stands_before_it(tmp_path):
+    turns = read(tmp_path, RECORDS)
+    path = tmp_path / "dialogues.jsonl"
+    assert [(turn.name.removeprefix(f"{path}: "), turn.response) for turn in turns] == [
+        ("line 1", "eleven"),
+        *(("line 2 answer 1", "hello"), ("line 2 answer 2", "ciao")),
+        ("line 3", "off"),
+    ]
+    # A single message of the user stands as it is; a longer dialogue with its roles.
+    assert turns[0].prompt == "add one to ten"
+    assert turns[3].prompt == "on"
+    assert turns[1].prompt == "system:\nbe kind\n\nuser:\nhi\n\nassistant:\n"
+    assert (
+        turns[2].prompt
+        == "system:\nbe kind\n\nuser:\nhi\n\nassistant:\nhello\n\nuser:\nbye\n\nassistant:\n"
+    )
+
+
+def test_the_last_answer_alone(tmp_path):
+    turns = read(tmp_path, RECORDS, turns="last")
+    assert [turn.response for turn in turns] == ["eleven", "ciao", "off"]
+    assert turns[1].name.endswith("line 2 answer 2")
+
+
+def test_a_template_of_ones_own(tmp_path):
+    template = (
+        "{% for m in messages %}<{{ m['role'] }}>{{ m.content }}{% endfor %}{{ bos_token }}<{{ 'answer' }}>"
+    )
+    turns = read(tmp_path, RECORDS[:1], template=template)
+    assert turns[0].prompt == "<user>add one to ten<answer>"
+
+
+def test_examples_are_those_of_the_form_in_which_a_model_is_asked(tmp_path):
+    tokenizer, task = small_tokenizer(), task_of(write(tmp_path, RECORDS * 3))
+    examples, (turns, _) = task.training_examples(tokenizer), task.read_turns()
+    for_engine: object = examples
+    assert isinstance(for_engine, RecordedExamples)
+    assert len(examples) == len(turns) == len(examples.lengths) == 12
+    for number, turn in enumerate(turns):
+        expected = training_example(turn.prompt, turn.response, tokenizer)
+        np.testing.assert_array_equal(examples[number].context, expected.context)
+        np.testing.assert_array_equal(examples[number].target, expected.target)
+        prompt = make_prompt(turn.prompt, make_objective(PROMPT_OBJECTIVE), tokenizer)
+        np.testing.assert_array_equal(examples[number].context, prompt.context)
+        assert examples[number].target[-1] == vocabulary.END
+        assert examples.lengths[number] == len(expected.context) + len(expected.target)
+        assert examples.name_of(number) == turn.name
+    # They travel to the workers that make batches.
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+def test_the_hash_is_that_of_all_examples(tmp_path):
+    def sha256(records, **settings):
+        return task_of(write(tmp_path, records), **settings).training_examples(small_tokenizer()).sha256
+
+    assert sha256(RECORDS) == sha256(RECORDS)
+    assert (
+        len({sha256(RECORDS), sha256(RECORDS[:2]), sha256(RECORDS, turns="last"), sha256(RECORDS[::-1])})
+        == 4
+    )
+
+
+BAD = {
+    "[1]": "found [1]; allowed: a JSON object",
+    '{"prompt": "a"}': "has no field 'response'",
+    '{"response": "a"}': "found neither of the fields prompt and messages; allowed: prompt with",
+    '{"prompt": "a", "messages": []}': "found both of the fields prompt and messages",
+    '{"prompt": " ", "response": "a"}': "prompt: found ' '; allowed: text with more than white space",
+    '{"messages": []}': "messages: found no message; allowed: messages that end with assistant",
+    json.dumps(messages((USER, "a"))): "messages: found last the role user; allowed: messages that end",
+    json.dumps(
+        messages((ASSISTANT, "a"))
+    ): "messages[0]: found the role 'assistant' first; allowed: system",
+    json.dumps(messages((USER, "a"), (USER, "b"))): (
+        "messages[1]: found the role 'user' behind user; allowed: assistant"
+    ),
+    json.dumps(messages((USER, "a"), ("tool", "b"))): "messages[1]: found the role 'tool' behind user",
+    json.dumps(messages((USER, "a"), (ASSISTANT, ""))): "messages[1]: content: found ''; allowed: text",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_record_is_named(line, tmp_path):
+    path = write(tmp_path, [RECORDS[0], line])
+    message = f"{path}: 1 of 2 records are bad: line 2: {BAD[line]}"
+    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
+        task_of(path).read_turns()
+
+
+def test_bad_records_are_counted_or_passed_over(tmp_path):
+    path = write(tmp_path, [*BAD, *RECORDS])
+    with pytest.raises(
+        DataError, match=rf"{len(BAD)} of {len(BAD) + 3} records are bad: line 1: .*; and 6 more$"
+    ):
+        task_of(path).training_examples(small_tokenizer())
+    task = task_of(path, skip_bad_records=True)
+    turns, refused = task.read_turns()
+    assert len(turns) == 4
+    assert len(refused) == len(BAD)
+    assert len(task.training_examples(small_tokenizer())) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"template": "{% if %}"}, "a: template: line 1: "),
+        ({"turns": "first"}, "a.turns: found 'first'"),
+        ({"path": ""}, "a.path: found ''; allowed: a text that is not empty"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(ConfigError, match=re.escape(f"config.finetune.stages.{message}")):
+        task_of(**{"path": "a.jsonl", **settings})
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[0].name }}", "UndefinedError: "),
+        ("{{ raise_exception('no system') }}", "TemplateError: no system"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError: access to attribute '__class__'"),
+        ("{{ messages.append(1) }}", "SecurityError: "),
+        ("{{ 1 // 0 }}", "ZeroDivisionError: "),
+        ("{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
+    ],
+)
+def test_a_template_that_cannot_be_rendered(template, message, tmp_path):
+    with pytest.raises(TemplateFailed, match=re.escape(message)):
+        ChatTemplate(template).render([{"role": USER, "content": "a"}])
+    with pytest.raises(DataError, match=re.escape(f"line 1: its template cannot be rendered: {message}")):
+        read(tmp_path, RECORDS[:1], template=template)
+
+
+class FakeModel(TaskModel):
+    """A model by which every token of an answer costs as many nats as the answer has letters."""
+
+    def __init__(self):
+        self.tokenizer = small_tokenizer()
+
+    def prompts(self, questions, refused, max_tokens):
+        assert max_tokens == 0
+        objective = make_objective(PROMPT_OBJECTIVE)
+        made = [make_prompt(question.prompt, objective, self.tokenizer) for question in questions]
+        return list(questions), made, list(refused)
+
+    def choice_likelihoods(self, prompts, choices, progress):
+        return [
+            [Likelihood(-float(len(text) * 2 * len(text)), 2 * len(text), False) for text in one]
+            for one in choices
+        ]
+
+
+def test_the_loss_of_a_file_is_a_mean_over_tokens(tmp_path):
+    result = task_of(write(tmp_path, RECORDS)).measure(FakeModel())
+    assert [answer.metrics["loss"] for answer in result.answers] == [6, 5, 4, 3]
+    assert [answer.weight for answer in result.answers] == [12, 10, 8, 6]
+    assert result.refused == ()
