@@ -9,7 +9,7 @@ from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
 from birdie_jax.engine.stored_parameters import restore_parameters
-from birdie_jax.interop import read_model
+from birdie_jax.interop import ModelIdentity, identify_model, read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.platforms import for_platform
@@ -41,6 +41,10 @@ class TrainedModel(NamedTuple):
     params: Any
     tokenizer: Tokenizer
     arms: tuple[Arm, ...]
+
+    def identify(self) -> ModelIdentity:
+        """Return what tells the model from every other; all of its parameters are read."""
+        return identify_model(self.config, self.params, self.tokenizer, origin=self.origin, step=self.step)
 
 
 def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> TrainedModel:
