@@ -109,12 +109,12 @@ def check_chunk(model: LanguageModel, prompt: Prompt, chunk_tokens: int | None) 
 
 
 def batch_continuations(
-    parts: Sequence[Int32[np.ndarray, " tokens"]], contexts: Sequence[int], begins: bool, rows: int
+    parts: Sequence[np.ndarray], contexts: Sequence[int], begins: bool, rows: int
 ) -> ContinuationBatch:
     """Return tokens as a batch of few possible shapes.
 
     Args:
-        parts: the tokens of each row, at least one.
+        parts: int32 [tokens], the tokens of each row, at least one.
         contexts: the number of tokens of each row, from its left, that belong to a context.
         begins: whether the rows begin samples.
         rows: the number of rows; those beyond the parts hold one token of padding.

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from birdie_jax.models.language_model import LanguageModel
-from birdie_jax.models.registry import Cache
 
 
 class SavedState(NamedTuple):
@@ -37,7 +36,7 @@ class SavedStateError(ValueError):
     """A state that cannot be saved or continued; the message names what was found and what is allowed."""
 
 
-def stack_states(states: Sequence[SavedState]) -> Cache:
+def stack_states(states: Sequence[SavedState]) -> PyTree[np.ndarray]:
     """Return one cache with the states as its rows."""
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(one.cache for one in states))
 
@@ -49,7 +48,7 @@ def name_cache(cache: PyTree) -> dict[str, np.ndarray | jax.Array | jax.ShapeDty
     return {name: leaf for name, leaf in named.items() if leaf.size}
 
 
-def cache_shapes(model: LanguageModel) -> Cache:
+def cache_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:
     """Return the shapes and types of the cache of a recurrent model for one row."""
     return jax.eval_shape(lambda: model.empty_cache(1, 1))
 
