@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from birdie_jax.models.attention import AttentionConfig
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
 
@@ -17,7 +18,8 @@ def folder(tmp_path_factory):
     write_workdir(folder / "run", micro_config(bidirectional=False), steps=(5,))
     write_workdir(folder / "other", micro_config(bidirectional=False), steps=(9,))
     write_workdir(folder / "both", micro_config(), steps=(5,))
-    write_workdir(folder / "attention", micro_config(name="transformer"), steps=(5,))
+    attention = micro_config(name="transformer", sections=(AttentionConfig(heads=2),))
+    write_workdir(folder / "attention", attention, steps=(5,))
     (folder / "book.txt").write_text(TEXT)
     (folder / "empty.txt").write_text("")
     (folder / "latin.txt").write_bytes(b"na\xefve")

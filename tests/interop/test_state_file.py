@@ -132,8 +132,7 @@ def test_what_is_no_state_of_this_model(path):
     # A folder that was moved is still the same model.
     assert read_state(path).state_of(model, replace(IDENTITY, origin="exported/a step 9")).tokens == 1000
     assert message_of(path, model_of(layers=3)) == (
-        f"{path}: does not fit gated_ssm_plus: array 'state' is float32[2, 1, 8]; allowed: "
-        "float32[3, 1, 8]"
+        f"{path}: does not fit gated_ssm_plus: array 'state' is float32[2, 1, 8]; allowed: float32[3, 1, 8]"
     )
     path.write_bytes(b"")
     assert message_of(path, model).startswith(f"{path}: is damaged, or no saved state (SafetensorError: ")
