@@ -38,7 +38,7 @@ from birdie_jax.tasks.evaluation_table import (
 from birdie_jax.tasks.summary import paired_differences
 from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.text import DataError
-from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir, parameters_sha256
+from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _PROGRESS_SECONDS = 10.0
 # How long a process may not be heard of while all join.
@@ -165,7 +165,7 @@ def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes
         origin=trained.folder,
         step=trained.step,
         config_sha256=hashlib.sha256(config).hexdigest(),
-        parameters_sha256=parameters_sha256(trained.params),
+        parameters_sha256=trained.identify().parameters_sha256,
         prompt_format=arm.name,
     )
     evaluations = []

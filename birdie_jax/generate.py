@@ -1,6 +1,8 @@
 """Answer prompts: `python -m birdie_jax.generate --workdir=runs/tiny --prompt='def main(' --max_tokens=64`.
 
 The prompt is prefilled once, bidirectionally where the model can; the answer is streamed as it is decoded.
+A long context can be read once, and many questions answered from the state after it: --context_file with
+--save_state writes it, --load_state takes it up, and prompts are the questions (docs/saved_state.md).
 With --prompt_file, JSONL with a field `prompt` gives JSONL with a field `generated`; stopped and started
 again with the same --output, the command goes on after the last complete line. Answers go to standard
 output or --output, everything else to standard error.
@@ -10,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,23 +29,21 @@ from birdie_jax.generation import (
     PromptError,
     PromptTooLong,
     Sampling,
+    SavedState,
+    SavedStateError,
     cache_grows,
     choose_arm,
+    make_context,
     make_prompt,
+    make_question,
 )
-from birdie_jax.generation.jsonl import (
-    Record,
-    check_output,
-    count_finished_lines,
-    describe_os_error,
-    read_records,
-    to_jsonl,
-)
-from birdie_jax.generation.text_generation import TextAnswer, generate_texts
+from birdie_jax.generation.answering import Answering
+from birdie_jax.generation.jsonl import Record, check_output, read_records
 from birdie_jax.generation.timing import describe_generation
-from birdie_jax.interop import InteropError
-from birdie_jax.objectives import OBJECTIVES
-from birdie_jax.text import DataError
+from birdie_jax.interop import InteropError, StoredState, read_state, write_state
+from birdie_jax.objectives import OBJECTIVES, Arm
+from birdie_jax.storage import is_remote, make_path
+from birdie_jax.text import DataError, locate, read_text
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 
@@ -88,6 +88,16 @@ _STOP_TOKEN = flags.DEFINE_multi_string(
 _BATCH = flags.DEFINE_integer(
     "batch", 8, "Answers that are generated at a time.", lower_bound=1, upper_bound=_MANY
 )
+_CONTEXT_FILE = define_path("context_file", "UTF-8 text to read first, which the prompts follow.")
+_SAVE_STATE = define_path("save_state", "File for the state after --context_file.")
+_LOAD_STATE = define_path("load_state", "File that --save_state wrote, to answer prompts from it.")
+_CONTEXT_CHUNK = flags.DEFINE_integer(
+    "context_chunk",
+    None,
+    "Tokens of --context_file that a causal model reads at a time. Default: 8,192.",
+    lower_bound=1,
+    upper_bound=1 << 30,
+)
 _LENGTH_LIMIT = flags.DEFINE_integer(
     "length_limit",
     None,
@@ -97,13 +107,23 @@ _LENGTH_LIMIT = flags.DEFINE_integer(
     upper_bound=1 << 30,
 )
 
-_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, PromptTooLong)
+_FAULTS = (
+    ConfigError,
+    DataError,
+    CheckpointError,
+    InteropError,
+    PromptError,
+    PromptTooLong,
+    SavedStateError,
+)
 
 
 def run() -> None:
     """Load the model and answer."""
-    if bool(_PROMPT.value) == (_PROMPT_FILE.value is not None):
+    given = bool(_PROMPT.value) + (_PROMPT_FILE.value is not None)
+    if given > 1 or (given == 0 and _SAVE_STATE.value is None):
         raise PromptError("give either --prompt, which may be repeated, or --prompt_file")
+    _check_state_flags()
     if _OUTPUT.value is not None and _PROMPT_FILE.value is None:
         raise PromptError(
             f"--output={_OUTPUT.value}: holds the answers to --prompt_file, which is not given"
@@ -123,6 +143,8 @@ def run() -> None:
     records = read_records(Path(_PROMPT_FILE.value)) if _PROMPT_FILE.value is not None else None
     if _OUTPUT.value is not None:
         check_output(Path(_OUTPUT.value))
+    stored = None if _LOAD_STATE.value is None else read_state(make_path(_LOAD_STATE.value))
+    context = None if _CONTEXT_FILE.value is None else read_text(locate(_CONTEXT_FILE.value))
     trained = _load_model()
     generator = Generator(
         trained.model,
@@ -132,22 +154,30 @@ def run() -> None:
         stop_tokens=stop_tokens,
         max_length=_max_length(trained),
     )
-    arm = choose_arm(trained.arms, _OBJECTIVE.value)
-    texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
-    prompts = []
-    for number, text in enumerate(texts, start=1):
-        where = f"{_PROMPT_FILE.value} line {number}" if records is not None else "--prompt"
-        try:
-            prompts.append(make_prompt(text, arm.objective, trained.tokenizer))
-        except PromptError as error:
-            raise PromptError(f"{where}: {error}") from error
-        generator.check_length(prompts[-1], _MAX_TOKENS.value, where)
+    state = None if stored is None else stored.state_of(trained.model, trained.identify())
+    arm = _choose_arm(trained, stored)
+    prompts = _make_prompts(trained, arm, records)
+    if context is not None:
+        state = _read_context(generator, trained, arm, context)
+    for number, prompt in enumerate(prompts, start=1):
+        generator.check_length(prompt, _MAX_TOKENS.value, _where(number), state)
     print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
-    if records is None:
-        _answer_on_terminal(generator, trained, prompts)
-    else:
-        settings = _digest(trained, arm.name, stop_tokens)
-        _answer_file(generator, trained, prompts, records, settings)
+    answering = Answering(
+        generator,
+        trained.tokenizer,
+        state,
+        max_tokens=_MAX_TOKENS.value,
+        samples=_SAMPLES.value,
+        first_seed=_SEED.value,
+        stop_strings=_STOP.value,
+        batch=_BATCH.value,
+    )
+    if records is not None:
+        settings = _digest(trained, arm.name, stop_tokens, state)
+        output = None if _OUTPUT.value is None else Path(_OUTPUT.value)
+        answering.write_answers(prompts, records, settings, output)
+    elif prompts:
+        answering.print_answers(prompts)
     for line in describe_generation(generator.model, generator.times):
         print(line, file=sys.stderr)
 
@@ -165,6 +195,67 @@ def _load_model() -> TrainedModel:
     raise PromptError("give either --workdir, a run, or --model, an exported folder")
 
 
+def _make_prompts(trained: TrainedModel, arm: Arm, records: Sequence[Record] | None) -> list[Prompt]:
+    """Return --prompt or the prompts of --prompt_file; they are questions where a context precedes them."""
+    follows = _CONTEXT_FILE.value is not None or _LOAD_STATE.value is not None
+    make = make_question if follows else make_prompt
+    texts = _PROMPT.value if records is None else [record["prompt"] for record in records]
+    prompts = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            prompts.append(make(text, arm.objective, trained.tokenizer))
+        except PromptError as error:
+            raise PromptError(f"{_where(number)}: {error}") from error
+    return prompts
+
+
+def _where(number: int) -> str:
+    return "--prompt" if _PROMPT_FILE.value is None else f"{_PROMPT_FILE.value} line {number}"
+
+
+def _check_state_flags() -> None:
+    """Check which of the flags of states go together."""
+    if _LOAD_STATE.value is not None and _CONTEXT_FILE.value is not None:
+        raise PromptError(
+            "give either --context_file, a text to read, or --load_state, the state after one that was read"
+        )
+    for name, flag in (("save_state", _SAVE_STATE), ("context_chunk", _CONTEXT_CHUNK)):
+        if flag.value is not None and _CONTEXT_FILE.value is None:
+            raise PromptError(f"--{name}={flag.value}: is for --context_file, which is not given")
+    if _SAVE_STATE.value is not None and not is_remote(_SAVE_STATE.value):
+        check_output(Path(make_path(_SAVE_STATE.value)))
+
+
+def _choose_arm(trained: TrainedModel, stored: StoredState | None) -> Arm:
+    """Return the arm of --objective, which is that of a loaded state."""
+    if stored is None:
+        return choose_arm(trained.arms, _OBJECTIVE.value)
+    read = stored.description
+    arm = choose_arm(trained.arms, _OBJECTIVE.value or read.arm)
+    if (arm.objective.name, arm.objective.marker) != (read.objective, read.marker):
+        raise PromptError(
+            f"objective {arm.name}: {stored.path} was read in the form of {read.arm}; allowed: that one"
+        )
+    return arm
+
+
+def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: str) -> SavedState:
+    """Read --context_file, and save the state where that is asked for."""
+    try:
+        prompt = make_context(text, arm.objective, trained.tokenizer)
+    except PromptError as error:
+        raise PromptError(f"{_CONTEXT_FILE.value}: {error}") from error
+    state = generator.read_state(prompt, _CONTEXT_CHUNK.value)
+    if _SAVE_STATE.value is not None:
+        path = make_path(_SAVE_STATE.value)
+        identity, objective = trained.identify(), arm.objective
+        size = write_state(
+            path, state, identity, arm=arm.name, objective=objective.name, marker=objective.marker
+        )
+        print(f"{path}: the state after {state.tokens:,} tokens, {size:,} bytes")
+    return state
+
+
 def _max_length(trained: TrainedModel) -> int | None:
     """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
     if _LENGTH_LIMIT.value is not None:
@@ -172,82 +263,7 @@ def _max_length(trained: TrainedModel) -> int | None:
     return trained.config.row_length if cache_grows(trained.model) else None
 
 
-def _answer_on_terminal(generator: Generator, trained: TrainedModel, prompts: Sequence[Prompt]) -> None:
-    """Stream one answer as it is decoded; print several one after the other, each under its number."""
-    requests = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
-    if len(requests) == 1:
-        _generate(generator, trained, requests, lambda _, text: print(text, end="", flush=True))
-        print()
-        return
-    for first in range(0, len(requests), _BATCH.value):
-        answers = _generate(generator, trained, requests[first : first + _BATCH.value])
-        for number, answer in enumerate(answers, start=first):
-            prompt, sample = divmod(number, _SAMPLES.value)
-            print(f"--- prompt {prompt + 1}, sample {sample + 1}\n{answer.text}", flush=True)
-
-
-def _answer_file(
-    generator: Generator,
-    trained: TrainedModel,
-    prompts: Sequence[Prompt],
-    records: Sequence[Record],
-    settings: str,
-) -> None:
-    """Write a line for each record and sample, in order, after the lines of an earlier start."""
-    requests = [(prompt, sample) for prompt in prompts for sample in range(_SAMPLES.value)]
-    expected = [
-        {**record, "sample": sample, "settings": settings}
-        for record in records
-        for sample in range(_SAMPLES.value)
-    ]
-    done = 0
-    if _OUTPUT.value is not None:
-        done = count_finished_lines(Path(_OUTPUT.value), expected)
-        if done:
-            print(f"{_OUTPUT.value}: going on after line {done}", file=sys.stderr)
-    for first in range(done, len(requests), _BATCH.value):
-        answers = _generate(generator, trained, requests[first : first + _BATCH.value])
-        lines = to_jsonl(
-            {
-                **expected[first + number],
-                "generated": answer.text,
-                "generated_tokens": answer.tokens,
-                "stopped_by": answer.stopped_by,
-            }
-            for number, answer in enumerate(answers)
-        )
-        if _OUTPUT.value is None:
-            print(lines, end="", flush=True)
-        else:
-            _append(Path(_OUTPUT.value), lines)
-
-
-def _append(path: Path, lines: str) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(lines)
-    except OSError as error:
-        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
-
-
-def _generate(
-    generator: Generator,
-    trained: TrainedModel,
-    requests: Sequence[tuple[Prompt, int]],
-    show: Callable[[int, str], None] | None = None,
-) -> list[TextAnswer]:
-    return generate_texts(
-        generator,
-        trained.tokenizer,
-        [prompt for prompt, _ in requests],
-        max_tokens=_MAX_TOKENS.value,
-        seeds=[_SEED.value + sample for _, sample in requests],
-        stop_strings=_STOP.value,
-        show=show,
-    )
-
-
-def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
+def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: SavedState | None) -> str:
     """Return a short hash of everything that an answer depends on besides its prompt and sample."""
     sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     parts = [
@@ -259,6 +275,8 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int]) -> str:
         sorted(set(_STOP.value)),
         sorted(set(stop_tokens)),
     ]
+    if state is not None:
+        parts.append([state.tokens, state.context_tokens, state.checksum])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 

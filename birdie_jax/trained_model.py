@@ -1,27 +1,22 @@
 """A trained model with all that using it takes: from a run's workdir, or from an exported folder."""
 
-import hashlib
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from absl import logging
 from etils import epath
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
-from birdie_jax.engine.checkpoint_format import named_leaves
 from birdie_jax.engine.stored_parameters import restore_parameters
-from birdie_jax.interop import read_model
+from birdie_jax.interop import ModelIdentity, identify_model, read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.platforms import for_platform
-from birdie_jax.objectives import Arm, make_objective
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.objectives import Arm
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import make_path
 from birdie_jax.storage.workdir import Workdir
-from birdie_jax.tasks import PROMPT_OBJECTIVE
 from birdie_jax.text import Tokenizer
 
 
@@ -51,11 +46,15 @@ class TrainedModel(NamedTuple):
         """The folder and the step, in words."""
         return f"{self.folder} step {self.step}"
 
+    def identify(self) -> ModelIdentity:
+        """Return what tells the model from every other; all of its parameters are read."""
+        return identify_model(self.config, self.params, self.tokenizer, origin=self.origin, step=self.step)
+
 
 def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> TrainedModel:
     """Return the model of a run, at `step` or else at its newest whole checkpoint.
 
-    Only the parameters are read, onto this machine's first device, whatever mesh they were trained on.
+    Only the parameters are read, onto this process's first device, whatever mesh they were trained on.
 
     Raises:
         ConfigError: config.json is missing or cannot be used.
@@ -67,7 +66,7 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
     arms = taught_arms(config)
     tokenizer = Tokenizer(str(files.tokenizer))
     model = _build_here(config, tokenizer.vocab_size)
-    here = SingleDeviceSharding(jax.devices()[0])
+    here = SingleDeviceSharding(jax.local_devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
     )
@@ -94,30 +93,6 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = taught_arms(read.config)
     return TrainedModel(str(folder), read.step, read.config, model, read.params, read.tokenizer, arms)
-
-
-def parameters_sha256(params: Any) -> str:
-    """Return a hash of the names, types, shapes and values of a model's parameters."""
-    digest = hashlib.sha256()
-    for name, leaf in sorted(named_leaves(params).items()):
-        array = np.ascontiguousarray(jax.device_get(leaf))
-        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(array.view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def taught_arms(config: Config) -> tuple[Arm, ...]:
-    """Return the arms in whose formats a model of `config` may be asked.
-
-    Fine-tuning teaches one format alone, whatever was taught before.
-
-    Raises:
-        ConfigError: the configuration describes a mixture that cannot be.
-    """
-    if config.finetune.stages:
-        objective = make_objective(PROMPT_OBJECTIVE)
-        return (Arm(PROMPT_OBJECTIVE, objective, group=PROMPT_OBJECTIVE),)
-    return configured_mixture(config).arms
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:

@@ -5,7 +5,9 @@ from birdie_jax.generation.generator import STOP_TOKENS, Answer, Generator, Prom
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt
 from birdie_jax.generation.sampling import GREEDY, Sampling
+from birdie_jax.generation.state_prompts import make_context, make_question
 from birdie_jax.generation.timing import GenerationTimes
+from birdie_jax.models.saved_state import SavedState, SavedStateError
 
 __all__ = [
     "GREEDY",
@@ -17,9 +19,13 @@ __all__ = [
     "PromptError",
     "PromptTooLong",
     "Sampling",
+    "SavedState",
+    "SavedStateError",
     "cache_bytes",
     "cache_grows",
     "choose_arm",
     "generate",
+    "make_context",
     "make_prompt",
+    "make_question",
 ]

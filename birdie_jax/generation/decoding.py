@@ -104,9 +104,16 @@ def prefill(
     hidden, cache = model.apply(
         {"params": params}, prompts.tokens, layout, cache, method=LanguageModel.hidden
     )
-    zeros = jnp.zeros(rows, jnp.int32)
-    state = DecodeState(cache, zeros, zeros, jnp.zeros(rows, bool))
-    return _generate_token(settings, params, hidden[:, -1:], state, rules)
+    return generate_first_token(settings, params, hidden[:, -1:], cache, rules)
+
+
+def generate_first_token(
+    settings: DecodeSettings, params: PyTree, hidden: Activations, cache: PyTree, rules: DecodeRules
+) -> DecodeState:
+    """Choose the first token of each answer: what follows `hidden` [rows, 1, features]."""
+    zeros = jnp.zeros(len(hidden), jnp.int32)
+    state = DecodeState(cache, zeros, zeros, jnp.zeros(len(hidden), bool))
+    return _generate_token(settings, params, hidden, state, rules)
 
 
 def decode_chunk(

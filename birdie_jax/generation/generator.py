@@ -1,25 +1,37 @@
 """Answers to prompts: batches of prompts, decoded a chunk of tokens at a time."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.stages import Compiled
 from jaxtyping import Int32, Key, PyTree
 
 from birdie_jax.generation.cache_size import cache_grows
+from birdie_jax.generation.continuation import (
+    ContinuationBatch,
+    batch_continuations,
+    check_chunk,
+    check_constant_size,
+    continuation_tokens,
+    continued_fingerprint,
+    continued_prefill,
+    opening_tokens,
+    read_part,
+)
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
+from birdie_jax.generation.device_programs import DevicePrograms
 from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two
+from birdie_jax.generation.remaining_tokens import RemainingTokens
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.axes import ROW_AXES
+from birdie_jax.models.saved_state import SavedState, stack_states
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 
 STOP_TOKENS = (END, DONE)
@@ -52,8 +64,9 @@ class Generator:
         sampling: the rule by which tokens are chosen.
         stop_tokens: the token ids that end an answer.
         max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
-        cache_grows: whether the model's cache grows with the tokens of a row.
+        cache_grows: whether the model's cache grows with the tokens that it has read.
         times: the counts and seconds of everything that was generated.
+        programs: the parameters on the devices, and the functions that are compiled for them.
     """
 
     def __init__(
@@ -85,7 +98,8 @@ class Generator:
             ValueError: a stop token is not an id that may be generated.
         """
         self.model, self.sampling, self.stop_tokens = model, sampling, tuple(stop_tokens)
-        self._chunk_tokens, self.max_length, self.cache_grows = chunk_tokens, max_length, cache_grows(model)
+        self.max_length, self.cache_grows = max_length, cache_grows(model)
+        self._chunk_tokens = chunk_tokens
         self._num_tokens = model.vocab_size if num_tokens is None else num_tokens
         for token in stop_tokens:
             if not 0 <= token < self._num_tokens:
@@ -93,21 +107,18 @@ class Generator:
         ids = np.arange(model.vocab_size)
         self._stops = np.isin(ids, list(stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
-        devices = jax.devices() if devices is None else devices
-        self._mesh = Mesh(np.array(devices).reshape(-1, 1), ROW_AXES)
-        self.replace_params(params)
-        self._compiled: dict[tuple, Compiled] = {}
         self.times = GenerationTimes()
+        params = cast_kernels(params, model.config.dtype)
+        self.programs = DevicePrograms(params, jax.devices() if devices is None else devices, self.times)
 
     def replace_params(self, params: PyTree) -> None:
         """Generate by other parameters from now on, with the functions that are compiled already."""
-        params = cast_kernels(params, self.model.config.dtype)
-        self._params = jax.device_put(params, NamedSharding(self._mesh, PartitionSpec()))
+        self.programs.replace_params(cast_kernels(params, self.model.config.dtype))
 
     @property
     def params(self) -> PyTree:
         """The model's parameters on the devices, in the types in which they are multiplied."""
-        return self._params
+        return self.programs.params
 
     def generate_chunks(
         self,
@@ -115,6 +126,7 @@ class Generator:
         max_tokens: Sequence[int],
         seeds: Sequence[int],
         ended: np.ndarray | None = None,
+        states: Sequence[SavedState] | None = None,
     ) -> Iterator[list[np.ndarray]]:
         """Generate answers to a batch of prompts, a chunk of tokens at a time.
 
@@ -124,46 +136,64 @@ class Generator:
             seeds: the random seed of each answer; without effect on greedy choice. The answer is a function
                 of prompt, seed and settings: neither the batch nor the size of chunks changes it.
             ended: bool [prompts]; a row that the caller sets to true while it iterates generates no more.
+            states: for each prompt the state that it goes on from: a prompt's context continues that of the
+                state; after a state that has the start token a prompt is a target prefix alone.
 
         Yields:
             For each prompt its new int32 tokens, with the stop token if one was generated.
 
         Raises:
-            PromptTooLong: a prompt with its answer is longer than the limit.
+            PromptTooLong: a prompt with its answer, and what its state has read, is longer than the limit.
+            SavedStateError: a prompt cannot go on from its state.
         """
-        for number, (prompt, count) in enumerate(zip(prompts, max_tokens, strict=True), start=1):
-            self.check_length(prompt, count, f"prompt {number}")
+        if states is not None:
+            check_constant_size(self.model)
+        before: Sequence[SavedState | None] = [None] * len(prompts) if states is None else states
+        for number, (prompt, count, state) in enumerate(zip(prompts, max_tokens, before, strict=True)):
+            self.check_length(prompt, count, f"prompt {number + 1}", state)
         # A power of two, so that few sizes of cache are compiled for models where it grows.
         room = power_of_two(max(max_tokens)) if self.cache_grows else 0
         settings = DecodeSettings(self.model, self.sampling, self._chunk_tokens, room)
-        rows = power_of_two(len(prompts))
+        programs, rows = self.programs, power_of_two(len(prompts))
         ended = np.zeros(len(prompts), bool) if ended is None else ended
-        batch = PromptBatch(*map(self.put_rows, pad_prompts(prompts, rows)))
-        rules = self._make_rules(prompts, max_tokens, seeds, rows)
+        keys = [_answer_key(*of_answer) for of_answer in zip(seeds, prompts, before, strict=True)]
+        rules = self._make_rules(keys, max_tokens, rows)
+        if states is None:
+            name, function = "prefill", partial(prefill, settings)
+            given = [prompt.tokens for prompt in prompts]
+            read = (PromptBatch(*map(programs.put_rows, pad_prompts(prompts, rows))),)
+        else:
+            name, function = "continued prefill", partial(continued_prefill, settings)
+            given = [continuation_tokens(*pair) for pair in zip(prompts, states, strict=True)]
+            contexts = [len(prompt.context) for prompt in prompts]
+            batch = batch_continuations(given, contexts, begins=False, rows=rows)
+            # The first state fills the batch.
+            samples = programs.put_samples(stack_states([*states, *[states[0]] * (rows - len(states))]))
+            read = (samples, ContinuationBatch(*map(programs.put_rows, batch)))
 
-        run_prefill = self.compile("prefill", room, partial(prefill, settings), batch, rules)
+        run_prefill = programs.compile(name, room, function, *read, rules)
         start = time.monotonic()
-        state = run_prefill(self._params, batch, rules)
+        state = run_prefill(programs.params, *read, rules)
         first = np.asarray(state.token)[:, None]
         self.times.prefill_seconds += time.monotonic() - start
-        self.times.prompt_tokens += sum(len(prompt.tokens) for prompt in prompts)
+        self.times.prompt_tokens += sum(map(len, given))
 
-        remaining = _Remaining(max_tokens, self._stops)
+        remaining = RemainingTokens(max_tokens, self._stops)
         yield remaining.take(first)
         remaining.end(ended)
         if not remaining.live.any():
             return
-        none_ended = self.put_rows(np.zeros(rows, bool))
+        none_ended = programs.put_rows(np.zeros(rows, bool))
         function = partial(decode_chunk, settings)
-        run_decode = self.compile("decode", 0, function, state, rules, none_ended, donate=True)
+        run_decode = programs.compile("decode", 0, function, state, rules, none_ended, donate=True)
         mark = time.monotonic()
-        state, next_tokens = run_decode(self._params, state, rules, none_ended)
+        state, next_tokens = run_decode(programs.params, state, rules, none_ended)
         while True:
             stopped = np.zeros(rows, bool)
             stopped[: len(prompts)] = ~remaining.live
             tokens = next_tokens
             # The next chunk runs while this one is looked at; it does nothing if all rows are done.
-            state, next_tokens = run_decode(self._params, state, rules, self.put_rows(stopped))
+            state, next_tokens = run_decode(programs.params, state, rules, programs.put_rows(stopped))
             found = np.asarray(tokens)
             now = time.monotonic()
             new = remaining.take(found[: len(prompts)])
@@ -176,9 +206,56 @@ class Generator:
             if not remaining.live.any():
                 return
 
-    def check_length(self, prompt: Prompt, max_tokens: int, name: str) -> None:
-        """Raise PromptTooLong, which speaks of `name`, unless prompt and answer are within the limit."""
+    def read_state(self, prompt: Prompt, chunk_tokens: int | None = None) -> SavedState:
+        """Read a prompt without an answer, and return the state from which others go on.
+
+        Args:
+            prompt: the prompt. Its context is read, in both directions where the model can; the start token
+                and the target prefix are only if there is a prefix.
+            chunk_tokens: the number of tokens that are read at a time, which bounds the memory; None = all
+                of a context that is read in both directions, 8,192 of another.
+
+        Raises:
+            SavedStateError: the model's cache grows, there is no token, or the context is read in both
+                directions, for which all of it is needed at once, and `chunk_tokens` is given.
+            PromptTooLong: the prompt is longer than the limit.
+        """
+        check_constant_size(self.model)
+        tokens = opening_tokens(prompt)
+        self.check_length(prompt, 0, "prompt of a state")
+        chunk_tokens = check_chunk(self.model, prompt, chunk_tokens)
+        programs = self.programs
+        samples = programs.put_samples(self.model.empty_cache(1, 1))
+        for first in range(0, len(tokens), chunk_tokens):
+            part = tokens[first : first + chunk_tokens]
+            batch = batch_continuations([part], [len(prompt.context) - first], begins=first == 0, rows=1)
+            batch = ContinuationBatch(*map(programs.put_rows, batch))
+            run = programs.compile("read", 0, partial(read_part, self.model), samples, batch, donate=True)
+            start = time.monotonic()
+            samples = jax.block_until_ready(run(programs.params, samples, batch))
+            self.times.prefill_seconds += time.monotonic() - start
+        self.times.prompt_tokens += len(tokens)
+        checksum = zlib.crc32(tokens.astype("<i4").tobytes())
+        return SavedState(jax.device_get(samples.cache), len(tokens), len(prompt.context), checksum)
+
+    def check_length(
+        self, prompt: Prompt, max_tokens: int, name: str, state: SavedState | None = None
+    ) -> None:
+        """Check that a prompt and its answer, after what a state has read, are within the limit.
+
+        Args:
+            prompt: the prompt.
+            max_tokens: the largest number of tokens of the answer.
+            name: what the message calls the prompt.
+            state: the state from which the prompt goes on; None = it begins a sample.
+
+        Raises:
+            PromptTooLong: they are not.
+            SavedStateError: the prompt cannot go on from the state.
+        """
         count = len(prompt.tokens)
+        if state is not None:
+            count = state.tokens + len(continuation_tokens(prompt, state))
         if self.max_length is not None and count + max_tokens > self.max_length:
             raise PromptTooLong(
                 f"{name}: has {count:,} tokens, and {max_tokens:,} are to be written; allowed: "
@@ -186,102 +263,17 @@ class Generator:
             )
 
     def _make_rules(
-        self, prompts: Sequence[Prompt], max_tokens: Sequence[int], seeds: Sequence[int], rows: int
+        self, keys: Sequence[Key[jax.Array, ""]], max_tokens: Sequence[int], rows: int
     ) -> DecodeRules:
         limits = np.zeros(rows, np.int32)
-        limits[: len(prompts)] = max_tokens
-        keys = [_answer_key(seed, prompt) for seed, prompt in zip(seeds, prompts, strict=True)]
-        replicated = NamedSharding(self._mesh, PartitionSpec())
+        limits[: len(keys)] = max_tokens
+        put = self.programs
         return DecodeRules(
-            keys=self.put_rows(jnp.stack(keys + [keys[0]] * (rows - len(prompts)))),
-            max_tokens=self.put_rows(limits),
-            allowed=jax.device_put(self._allowed, replicated),
-            stops=jax.device_put(self._stops, replicated),
+            keys=put.put_rows(jnp.stack([*keys, *[keys[0]] * (rows - len(keys))])),
+            max_tokens=put.put_rows(limits),
+            allowed=put.put_replicated(self._allowed),
+            stops=put.put_replicated(self._stops),
         )
-
-    def put_rows(self, array: np.ndarray | jax.Array, row_axis: int = 0) -> jax.Array:
-        """Put an array on the devices, its rows divided among them where they can be divided evenly."""
-        return jax.device_put(array, self._row_sharding(array, row_axis))
-
-    def empty_cache(self, rows: int, length: int) -> PyTree:
-        """Return the model's cache for `rows` new samples of at most `length` tokens, on the devices."""
-        cache = self.model.empty_cache(rows, length)
-        return jax.tree.map(lambda leaf: self.put_rows(leaf, row_axis=1), cache)
-
-    def _row_sharding(
-        self, array: np.ndarray | jax.Array | jax.ShapeDtypeStruct, row_axis: int
-    ) -> NamedSharding:
-        """Divide rows among the devices where they can be divided evenly."""
-        if array.ndim <= row_axis or array.shape[row_axis] % self._mesh.size:
-            return NamedSharding(self._mesh, PartitionSpec())
-        return NamedSharding(self._mesh, PartitionSpec(*[None] * row_axis, ROW_AXES))
-
-    def compile(
-        self, name: str, room: int, function: Callable, *arguments: PyTree, donate: bool = False
-    ) -> Compiled:
-        """Return `function` compiled for such arguments; compilation is timed apart, and done once.
-
-        Args:
-            name: what the function does; with `room` and the arguments' shapes, what it is known by.
-            room: the tokens that the function makes room for in a cache that grows.
-            function: a function (params, *arguments) -> result. Leaves of the result below a field called
-                `cache` have their rows on axis 1, all others on axis 0.
-            arguments: the arguments, or others of the same shapes, types and devices.
-            donate: whether the first argument's memory is taken for the result.
-        """
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments))
-        if (name, room, shapes) not in self._compiled:
-            start = time.monotonic()
-            with jax.set_mesh(self._mesh):
-                result = jax.eval_shape(function, self._params, *arguments)
-                jitted = jax.jit(
-                    function,
-                    out_shardings=self._result_shardings(result),
-                    donate_argnums=1 if donate else (),
-                )
-                self._compiled[name, room, shapes] = jitted.lower(self._params, *arguments).compile()
-            self.times.compile_seconds += time.monotonic() - start
-        return self._compiled[name, room, shapes]
-
-    def _result_shardings(self, result: PyTree) -> PyTree:
-        """Return the shardings of results: a state is sharded as the next call expects it."""
-
-        def sharding(path, leaf):
-            in_cache = any(getattr(part, "name", None) == "cache" for part in path)
-            return self._row_sharding(leaf, row_axis=1 if in_cache else 0)
-
-        return jax.tree_util.tree_map_with_path(sharding, result)
-
-
-class _Remaining:
-    """The number of tokens that each answer of a batch may still get.
-
-    Attributes:
-        live: bool [prompts], true on the answers that are not complete.
-    """
-
-    def __init__(self, max_tokens: Sequence[int], stops: np.ndarray):
-        self.live = np.ones(len(max_tokens), bool)
-        self._left = np.array(max_tokens)
-        self._stops = stops
-
-    def take(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """Return of each row of `tokens` [prompts or more, chunk] those that belong to its answer."""
-        found = []
-        for row in range(len(self.live)):
-            new = tokens[row][: self._left[row] if self.live[row] else 0]
-            stops = np.flatnonzero(self._stops[new])
-            new = new[: stops[0] + 1] if stops.size else new
-            # Padding is never generated: it stands where the row was done.
-            new = new[new != PADDING]
-            self._left[row] -= len(new)
-            self.live[row] &= not stops.size and self._left[row] > 0
-            found.append(new)
-        return found
-
-    def end(self, ended: np.ndarray) -> None:
-        """End the answers of the rows that are true in `ended`."""
-        self.live &= ~ended
 
 
 def generate(
@@ -315,6 +307,7 @@ def _split_stop_token(tokens: Int32[np.ndarray, " tokens"], stop_tokens: Sequenc
     return Answer(tokens, None)
 
 
-def _answer_key(seed: int, prompt: Prompt) -> Key[jax.Array, ""]:
+def _answer_key(seed: int, prompt: Prompt, state: SavedState | None) -> Key[jax.Array, ""]:
     key = jax.random.key(seed, impl="threefry2x32")
-    return jax.random.fold_in(key, prompt.fingerprint)
+    number = prompt.fingerprint if state is None else continued_fingerprint(state, prompt)
+    return jax.random.fold_in(key, number)

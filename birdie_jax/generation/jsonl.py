@@ -110,6 +110,19 @@ def to_jsonl(records: Iterable[Record]) -> str:
     return "".join(_to_line(record) for record in records)
 
 
+def append_lines(path: Path, lines: str) -> None:
+    """Add whole lines to a file.
+
+    Raises:
+        PromptError: it cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
+
+
 def check_output(path: Path) -> None:
     """Check that answers can be added to `path`, and leave it as it is.
 

@@ -99,8 +99,12 @@ class Scorer:
     def _read(self, prompts: Sequence[Prompt], room: int) -> PromptState:
         generator = self._generator
         room = room if generator.cache_grows else 0
-        batch = PromptBatch(*map(generator.put_rows, pad_prompts(prompts, power_of_two(len(prompts)))))
-        read = generator.compile("read", room, partial(read_prompts, generator.model, room), batch)
+        batch = PromptBatch(
+            *map(generator.programs.put_rows, pad_prompts(prompts, power_of_two(len(prompts))))
+        )
+        read = generator.programs.compile(
+            "read prompts", room, partial(read_prompts, generator.model, room), batch
+        )
         return read(generator.params, batch)
 
     def _score_slots(
@@ -120,8 +124,8 @@ class Scorer:
         for row, numbers in enumerate(slots):
             for slot, number in enumerate(numbers):
                 tokens[row, slot, : lengths[row, slot]] = continuations[row][number]
-        given = (state, generator.put_rows(tokens), generator.put_rows(lengths))
-        scores = generator.compile("score", 0, partial(score_choices, generator.model), *given)(
+        given = (state, generator.programs.put_rows(tokens), generator.programs.put_rows(lengths))
+        scores = generator.programs.compile("score", 0, partial(score_choices, generator.model), *given)(
             generator.params, *given
         )
         log_likelihoods, greedy = map(np.asarray, scores)
@@ -187,13 +191,15 @@ class Scorer:
         chunks = -(-longest // length)
         rows = power_of_two(len(windows))
         # A power of two, so that few sizes of cache are compiled for models where it grows.
-        cache = generator.empty_cache(rows, length * power_of_two(chunks))
+        cache = generator.programs.empty_cache(generator.model, rows, length * power_of_two(chunks))
         found: list[np.ndarray] = []
         waiting: TextState | None = None
         for number in range(chunks):
-            chunk = TextChunk(*map(generator.put_rows, _chunk(windows, rows, number * length, length)))
+            chunk = TextChunk(
+                *map(generator.programs.put_rows, _chunk(windows, rows, number * length, length))
+            )
             function = partial(read_texts, generator.model)
-            read = generator.compile("texts", 0, function, cache, chunk, donate=True)
+            read = generator.programs.compile("texts", 0, function, cache, chunk, donate=True)
             state = read(generator.params, cache, chunk)
             cache = state.cache
             # One chunk behind, so that the device never waits, and no more than two chunks are held.

@@ -8,6 +8,7 @@ import numpy as np
 from birdie_jax.generation.generator import Generator
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.text_stream import StopStrings, TextStream
+from birdie_jax.models.saved_state import SavedState
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
@@ -72,6 +73,7 @@ def generate_texts(
     seeds: Sequence[int],
     stop_strings: Sequence[str] = (),
     show: Callable[[int, str], None] | None = None,
+    state: SavedState | None = None,
 ) -> list[TextAnswer]:
     """Return answers to a batch of prompts.
 
@@ -83,13 +85,16 @@ def generate_texts(
         seeds: the random seed of each answer.
         stop_strings: strings; an answer ends before the first of them.
         show: a function that is called with a prompt's index and new, final text of its answer.
+        state: the state from which every prompt goes on; None = they begin samples.
 
     Raises:
         ValueError: a stop string is empty.
     """
     answers = [_UnfinishedAnswer(tokenizer, stop_strings) for _ in prompts]
     ended = np.zeros(len(prompts), bool)
-    for chunk in generator.generate_chunks(prompts, [max_tokens] * len(prompts), seeds, ended):
+    count = len(prompts)
+    states = None if state is None else [state] * count
+    for chunk in generator.generate_chunks(prompts, [max_tokens] * count, seeds, ended, states):
         for number, tokens in enumerate(chunk):
             text = answers[number].push(tokens, generator.stop_tokens)
             ended[number] = answers[number].stopped_by is not None

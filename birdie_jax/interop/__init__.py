@@ -1,14 +1,22 @@
-"""Models as folders that other programs can read: model.safetensors, config.json, tokenizer.model."""
+"""Models as folders that other programs can read, and saved states as files: both are safetensors."""
 
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.interop.model_folder import ExportedModel, read_model, write_model
+from birdie_jax.interop.model_identity import ModelIdentity, identify_model
+from birdie_jax.interop.state_file import StateDescription, StoredState, read_state, write_state
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 
 __all__ = [
     "ExportedModel",
     "InteropError",
+    "ModelIdentity",
+    "StateDescription",
+    "StoredState",
+    "identify_model",
     "name_parameters",
     "parameters_from_names",
     "read_model",
+    "read_state",
     "write_model",
+    "write_state",
 ]

@@ -222,8 +222,10 @@ class Attention(nn.Module):
             Outputs, and the cache that continues after the last token (None if none was given).
 
         Raises:
-            ValueError: the call alone has more tokens than the cache has room.
+            ValueError: the call alone has more tokens than the cache has room, or the layout skips tokens.
         """
+        if layout.skipped is not None:
+            raise ValueError("attention: found a layout with skipped tokens; allowed: one without")
         width = self.features // self.heads
         query, key, value = (
             projection(heads * width, name, self.dtype)(x).reshape(*x.shape[:2], heads, width)

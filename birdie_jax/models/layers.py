@@ -139,11 +139,23 @@ class ShortConvolution(nn.Module):
             y = sharded_convolution(_convolve, x, kernel, segments, channels=self.channels)
         else:
             y = _convolve(x, segments, tail, previous_segments, kernel)
-        # A sample that began within the tail has no inputs before its first token.
         extended = jnp.concatenate([tail, x], axis=1)
         extended_segments = jnp.concatenate([previous_segments, segments], axis=1)
-        open_sample = (extended_segments[:, length:] == segments[:, -1:]) & (segments[:, -1:] > 0)
-        return y, jnp.where(open_sample[..., None], extended[:, length:], 0)
+        last_segment = segments[:, -1:]
+        if layout.skipped is None:
+            extended, extended_segments = extended[:, length:], extended_segments[:, length:]
+        else:
+            # The inputs up to the last token that is not skipped.
+            kept = length - jnp.sum(layout.skipped, axis=1, dtype=jnp.int32)
+            index = kept[:, None] + jnp.arange(self.width - 1, dtype=jnp.int32)[None]
+            extended = jnp.take_along_axis(extended, index[..., None], axis=1)
+            extended_segments = jnp.take_along_axis(extended_segments, index, axis=1)
+            last_segment = jnp.take_along_axis(segments, jnp.maximum(kept - 1, 0)[:, None], axis=1)
+        # A sample that began within the tail has no inputs before its first token.
+        open_sample = (extended_segments == last_segment) & (last_segment > 0)
+        if layout.skipped is not None:
+            open_sample |= layout.skipped[:, :1]
+        return y, jnp.where(open_sample[..., None], extended, 0)
 
 
 def _convolve(

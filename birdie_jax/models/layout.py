@@ -4,7 +4,7 @@ from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from birdie_jax.array_types import TokenIds, TokenMask
 from birdie_jax.batch import Batch
@@ -19,12 +19,15 @@ class Layout(NamedTuple):
         reverse_reset: whether nothing enters a token from the one on its right.
         bidirectional: whether a token belongs to a context, whose tokens may attend to one another (E.1:
             attn_mask = 1).
+        skipped: whether a token at the end of its row only fills it, so that the cache after it is the one
+            before it; None = no token does. Recurrent mixers alone can skip.
     """
 
     segment_ids: TokenIds
     forward_reset: TokenMask
     reverse_reset: TokenMask
     bidirectional: TokenMask
+    skipped: TokenMask | None = None
 
     def positions(self, open_tokens: Int[Array, " rows"] | None = None) -> TokenIds:
         """Return the index of each token within its sample, without meaning on padding.
@@ -70,6 +73,29 @@ def causal_layout(rows: int, length: int) -> Layout:
         forward_reset=jnp.zeros((rows, length), bool),
         reverse_reset=jnp.ones((rows, length), bool),
         bidirectional=jnp.zeros((rows, length), bool),
+    )
+
+
+def continued_layout(
+    lengths: Int[Array, " rows"], begins: Bool[Array, " rows"], bidirectional: TokenMask
+) -> Layout:
+    """Return the layout of rows that go on with the samples of a cache, or begin them, of several lengths.
+
+    Nothing enters the last token of a row from its right: what follows it is read by another call.
+
+    Args:
+        lengths: the number of tokens of each row, from its left; the tokens after them are skipped.
+        begins: whether a row begins a sample; the others continue those of the cache.
+        bidirectional: whether a token belongs to a context.
+    """
+    index = jnp.arange(bidirectional.shape[1], dtype=jnp.int32)[None]
+    given = index < lengths[:, None]
+    return Layout(
+        segment_ids=given.astype(jnp.int32),
+        forward_reset=(index == 0) & begins[:, None],
+        reverse_reset=(index >= lengths[:, None] - 1) | ~bidirectional,
+        bidirectional=bidirectional & given,
+        skipped=~given,
     )
 
 

@@ -138,13 +138,19 @@ def recurrent_layer(
         operands: the projections that the cell reads.
         gate: the projection of its output gate, or None.
         parameters: the cell's parameters, a number for each channel.
-        layout: the resets.
+        layout: the resets, and the tokens that are skipped: these leave the state as it is.
         initial: the state of the forward channels before the first token; zero if None.
         settings: the settings of the scan.
 
     Returns:
         The gated states, and in float32 the state after the last token that each channel read.
     """
+    if layout.skipped is not None:
+        skipped = layout.skipped[..., None]
+        operands = tuple(
+            jnp.where(skipped, jnp.asarray(identity, operand.dtype), operand)
+            for operand, identity in zip(operands, cell.identity_operands, strict=True)
+        )
     resets = (layout.forward_reset,)
     if settings.bidirectional:
         resets = (layout.forward_reset, layout.reverse_reset)

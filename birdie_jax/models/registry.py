@@ -34,7 +34,8 @@ class Mixer(Protocol):
         """Mix the normalised inputs along the sequence, within the bounds of `layout`.
 
         With a cache this is decoding: the call continues the samples that the cache stands for, and returns
-        the cache after its own last token (None if none was given).
+        the cache after its own last token (None if none was given), or after the last that the layout does
+        not skip. Outputs and cache are differentiable in the cache.
         """
         ...
 

@@ -2,7 +2,9 @@
 
 from birdie_jax.text.documents import Document
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.locations import locate
 from birdie_jax.text.manifest import Manifest, load_manifest
+from birdie_jax.text.plain_text import read_text
 from birdie_jax.text.preparation import prepare
 from birdie_jax.text.sources import Source, open_source
 from birdie_jax.text.token_record import TokenRecord
@@ -20,7 +22,9 @@ __all__ = [
     "Tokenizer",
     "load_manifest",
     "load_tokenizer",
+    "locate",
     "open_source",
     "prepare",
+    "read_text",
     "train_tokenizer",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.layout import causal_layout, continued_layout, packed_layout
 
 LENGTH = 20
 resets = jax.jit(packed_layout)
@@ -59,3 +59,14 @@ def test_decoding_goes_on_forward_and_never_in_reverse():
     assert not layout.forward_reset.any()
     assert layout.reverse_reset.all()
     assert (layout.segment_ids == 1).all()
+
+
+def test_rows_that_go_on_with_samples():
+    """A sample continued by two tokens of context and a start token, and one begun by two of context."""
+    in_context = jnp.array([[True, True, False, False], [True] * 4])
+    layout = continued_layout(jnp.array([3, 2]), jnp.array([False, True]), in_context)
+    assert layout.segment_ids.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]
+    assert layout.forward_reset.tolist() == [[False] * 4, [True, False, False, False]]
+    assert layout.reverse_reset.tolist() == [[False, False, True, True], [False, True, True, True]]
+    assert layout.bidirectional.tolist() == [[True, True, False, False], [True, True, False, False]]
+    assert layout.skipped.tolist() == [[False, False, False, True], [False, False, True, True]]

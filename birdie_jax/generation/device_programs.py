@@ -1,0 +1,97 @@
+"""A model's parameters on its devices, and compiled functions of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Compiled
+from jaxtyping import PyTree
+
+from birdie_jax.generation.continuation import OpenSamples
+from birdie_jax.generation.timing import GenerationTimes
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.axes import ROW_AXES
+
+
+class DevicePrograms:
+    """Parameters that all devices have, and functions of them, compiled once for each shape of arguments.
+
+    Rows of prompts are divided among the devices where they can be divided evenly.
+
+    Attributes:
+        params: the parameters on the devices.
+    """
+
+    def __init__(self, params: PyTree, devices: Sequence[Any], times: GenerationTimes):
+        self._mesh = Mesh(np.array(devices).reshape(-1, 1), ROW_AXES)
+        self._compiled: dict[tuple, Compiled] = {}
+        self._times = times
+        self.replace_params(params)
+
+    def replace_params(self, params: PyTree) -> None:
+        """Call the functions with other parameters from now on."""
+        self.params = self.put_replicated(params)
+
+    def put_replicated(self, tree: PyTree) -> PyTree:
+        """Return arrays that every device has."""
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+
+    def put_rows(self, array: np.ndarray | jax.Array) -> jax.Array:
+        """Return an array with rows on its first axis."""
+        return jax.device_put(array, self._row_sharding(array, row_axis=0))
+
+    def put_samples(self, cache: PyTree) -> OpenSamples:
+        """Return a cache, whose second axis has the rows."""
+        return OpenSamples(
+            jax.tree.map(lambda leaf: jax.device_put(leaf, self._row_sharding(leaf, row_axis=1)), cache)
+        )
+
+    def empty_cache(self, model: LanguageModel, rows: int, length: int) -> PyTree:
+        """Return a model's cache for `rows` new samples of at most `length` tokens."""
+        return self.put_samples(model.empty_cache(rows, length)).cache
+
+    def compile(
+        self, name: str, room: int, function: Callable, *arguments: PyTree, donate: bool = False
+    ) -> Compiled:
+        """Return `function` compiled for parameters and such arguments, so that compilation is timed apart.
+
+        Args:
+            name: the name of the function.
+            room: a static number that it is compiled for.
+            function: (params, *arguments) -> results. Leaves of the results below a field called `cache`
+                have their rows on the second axis, all others on the first.
+            arguments: what it is called with, or what has the same shapes and types.
+            donate: whether the memory of its first argument is taken for the results.
+        """
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments))
+        if (name, room, shapes) not in self._compiled:
+            start = time.monotonic()
+            with jax.set_mesh(self._mesh):
+                result = jax.eval_shape(function, self.params, *arguments)
+                jitted = jax.jit(
+                    function,
+                    out_shardings=self._result_shardings(result),
+                    donate_argnums=1 if donate else (),
+                )
+                self._compiled[name, room, shapes] = jitted.lower(self.params, *arguments).compile()
+            self._times.compile_seconds += time.monotonic() - start
+        return self._compiled[name, room, shapes]
+
+    def _row_sharding(
+        self, array: np.ndarray | jax.Array | jax.ShapeDtypeStruct, row_axis: int
+    ) -> NamedSharding:
+        if array.ndim <= row_axis or array.shape[row_axis] % self._mesh.size:
+            return NamedSharding(self._mesh, PartitionSpec())
+        return NamedSharding(self._mesh, PartitionSpec(*[None] * row_axis, ROW_AXES))
+
+    def _result_shardings(self, result: PyTree) -> PyTree:
+        """Return the shardings of results: a state is sharded as the next call expects it."""
+
+        def sharding(path, leaf):
+            in_cache = any(getattr(part, "name", None) == "cache" for part in path)
+            return self._row_sharding(leaf, row_axis=1 if in_cache else 0)
+
+        return jax.tree_util.tree_map_with_path(sharding, result)

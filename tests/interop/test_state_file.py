@@ -1,0 +1,165 @@
+"""A state comes back bit for bit, for its own model alone; every damaged byte is noticed."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from etils import epath
+
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.interop import InteropError, ModelIdentity, identify_model, read_state, write_state
+from birdie_jax.models import build_model
+from birdie_jax.models.saved_state import SavedState
+from birdie_jax.storage import make_path
+from tests.trained_workdirs import random_params, small_tokenizer
+
+IDENTITY = ModelIdentity("gated_ssm_plus", "runs/a step 9", 9, "float32", "a" * 64, "b" * 64, "c" * 64)
+SIZES = {"layers": 2, "features": 16, "state": 16, "mlp_features": 16}
+
+
+def some_state(model):
+    """Return a state of any finite bits at all."""
+    random = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: model.empty_cache(1))
+    cache = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), shapes)
+    return SavedState(cache, 1000, 1000, 123)
+
+
+def write(path, state, identity=IDENTITY):
+    return write_state(path, state, identity, arm="prefix", objective="prefix_lm", marker=None)
+
+
+def model_of(name="gated_ssm_plus", **fields):
+    return build_model(ModelConfig(name=name, **(SIZES | fields)), 384)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return epath.Path(tmp_path / "book.state")
+
+
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "birdie_ssm"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_round_trip(name, dtype, path):
+    """Without a convolution the cache has an array of no elements."""
+    model = model_of(name, dtype=dtype)
+    state = some_state(model)
+    assert write(path, state) == path.stat().length
+    stored = read_state(path)
+    found = stored.state_of(model, IDENTITY)
+    assert found[1:] == state[1:]
+    for one, other in zip(found.cache, state.cache, strict=True):
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    assert (stored.description.arm, stored.description.objective) == ("prefix", "prefix_lm")
+    assert [file.name for file in path.parent.iterdir()] == ["book.state"]
+
+
+def test_other_programs_read_it(path):
+    state = some_state(model_of(dtype="float32"))
+    write(path, state)
+    arrays = safetensors.numpy.load_file(path)
+    np.testing.assert_array_equal(arrays["state"], state.cache.state)
+    np.testing.assert_array_equal(arrays["conv_tail"], state.cache.conv_tail)
+
+
+def test_round_trip_in_a_bucket(bucket_url):
+    model = model_of()
+    state = some_state(model)
+    write(make_path(f"{bucket_url}/book.state"), state)
+    found = read_state(make_path(f"{bucket_url}/book.state")).state_of(model, IDENTITY)
+    np.testing.assert_array_equal(found.cache.state, state.cache.state)
+    message = (
+        f"{bucket_url}/no.state: not found; allowed: a file that birdie_jax.generate --save_state wrote"
+    )
+    with pytest.raises(InteropError) as error:
+        read_state(make_path(f"{bucket_url}/no.state"))
+    assert str(error.value) == message
+
+
+def test_every_damaged_byte_and_every_missing_end_is_noticed(path):
+    write(path, some_state(model_of("birdie_ssm", layers=1)))
+    contents = path.read_bytes()
+    for place in range(len(contents)):
+        damaged = bytearray(contents)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(InteropError, match=r"book\.state"):
+            # What names another model or format is refused as such.
+            read_state(path).state_of(model_of("birdie_ssm", layers=1), IDENTITY)
+    for length in range(len(contents)):
+        path.write_bytes(contents[:length])
+        with pytest.raises(InteropError, match=r"book\.state: is damaged, or no saved state"):
+            read_state(path)
+
+
+def test_a_write_that_fails_leaves_what_was_there(path, monkeypatch):
+    model = model_of()
+    write(path, some_state(model))
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("birdie_jax.storage.files.sync", full)
+    with pytest.raises(InteropError, match=r"book\.state: cannot be written: .*No space left on device"):
+        write(path, some_state(model)._replace(tokens=5))
+    assert path.read_bytes() == before
+
+
+def message_of(path, model, identity=IDENTITY):
+    with pytest.raises(InteropError) as error:
+        read_state(path).state_of(model, identity)
+    return str(error.value)
+
+
+def test_what_is_no_state_of_this_model(path):
+    model = model_of()
+    write(path, some_state(model))
+    other = replace(IDENTITY, name="hawk", origin="runs/b step 5", parameters_sha256="d" * 64)
+    assert message_of(path, model, other) == (
+        f"{path}: belongs to gated_ssm_plus of runs/a step 9 (config aaaaaaaaaaaa, parameters "
+        "bbbbbbbbbbbb); found hawk of runs/b step 5 (config aaaaaaaaaaaa, parameters dddddddddddd); "
+        "allowed: the model that read it"
+    )
+    assert "belongs to" in message_of(path, model, replace(IDENTITY, architecture_sha256="d" * 64))
+    assert message_of(path, model, replace(IDENTITY, tokenizer_sha256="d" * 64)) == (
+        f"{path}: was read with the tokenizer cccccccccccc of runs/a step 9; found the tokenizer "
+        "dddddddddddd of runs/a step 9; allowed: the same"
+    )
+    # A folder that was moved is still the same model.
+    assert read_state(path).state_of(model, replace(IDENTITY, origin="exported/a step 9")).tokens == 1000
+    assert message_of(path, model_of(layers=3)) == (
+        f"{path}: does not fit gated_ssm_plus: array 'state' is float32[2, 1, 8]; allowed: float32[3, 1, 8]"
+    )
+    path.write_bytes(b"")
+    assert message_of(path, model).startswith(f"{path}: is damaged, or no saved state (SafetensorError: ")
+    safetensors.numpy.save_file({"state": np.zeros(3)}, path)
+    assert message_of(path, model).startswith(f"{path}: is damaged, or no saved state (KeyError: ")
+    missing = path.with_name("no.state")
+    assert message_of(missing, model) == (
+        f"{missing}: not found; allowed: a file that birdie_jax.generate --save_state wrote"
+    )
+    assert message_of(path.parent, model).startswith(f"{path.parent}: cannot be read: ")
+
+
+def test_what_a_model_is_known_by():
+    config = Config(model=ModelConfig(**SIZES))
+    tokenizer = small_tokenizer()
+    params = random_params(config, tokenizer.vocab_size, 0)
+
+    def identify(config=config, params=params, origin="runs/a step 9"):
+        return identify_model(config, params, tokenizer, origin=origin, step=9)
+
+    mine = identify()
+    assert mine.difference(identify(params=jax.tree.map(jnp.asarray, params), origin="b")) is None
+    assert mine.tokenizer_sha256 == tokenizer.sha256
+    moved = jax.tree.map(np.array, params)
+    moved["final_norm"]["scale"][3] = np.nextafter(moved["final_norm"]["scale"][3], 2)
+    assert identify(params=moved).parameters_sha256 != mine.parameters_sha256
+    for field in ({"bidirectional": False}, {"dtype": "float32"}, {"norm_epsilon": 1e-3}):
+        changed = Config(model=ModelConfig(**(SIZES | field)))
+        assert identify(config=changed).architecture_sha256 != mine.architecture_sha256
+    assert identify(config=replace(config, seed=7)).architecture_sha256 == mine.architecture_sha256
