@@ -5,9 +5,11 @@ cd "$(dirname "$0")/.."
 . launch/environment.sh
 . launch/compilers.sh
 . tests/oracles.sh
+. tests/servers.sh
 make_environment test
 make_compilers
 make_oracles
+make_servers
 export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
