@@ -1,7 +1,9 @@
 """The start of every command: flags are parsed, and an error in them is printed as one line."""
 
 import keyword
+import os
 import re
+import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -24,7 +26,8 @@ _INTERRUPTED = 130
 def start(verb: str, main: Callable[[list[str]], None]) -> None:
     """Parse the flags, and call `main` with the program's name.
 
-    A command line that cannot be used ends the program with status 2, an interruption with 130.
+    A command line that cannot be used ends the program with status 2, an interruption with 130. Where
+    whoever reads standard output has closed it, as `head` does, the program ends there without a word.
 
     Args:
         verb: the name of the command's module, for messages.
@@ -35,6 +38,25 @@ def start(verb: str, main: Callable[[list[str]], None]) -> None:
     except KeyboardInterrupt:
         print(f"birdie_jax.{verb}: stopped", file=sys.stderr)
         sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        if not is_output_closed():
+            raise
+    finally:
+        if is_output_closed():
+            # Python would raise when it flushes what is left.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_output_closed() -> bool:
+    """Tell whether whoever has read standard output, through a pipe, reads it no more."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # it is no file
+        return False
+    # A flush would not tell: what could not be written may be gone.
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ output or --output, everything else to standard error.
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -288,9 +287,6 @@ def main(arguments: list[str]) -> None:
         run()
     except _FAULTS as error:
         refuse("generate", error)
-    except BrokenPipeError:
-        # The reader of the answers has closed the pipe; Python would raise again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

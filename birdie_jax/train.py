@@ -14,7 +14,7 @@ import jax
 from absl import flags, logging
 from jaxtyping import PyTree
 
-from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.command_line import define_path, is_output_closed, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_errors import ConfigError
@@ -285,6 +285,8 @@ def main(arguments: list[str]) -> None:
         with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:
             outcome = run(parsed, workdir, watch)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and is_output_closed():
+            raise
         good = workdir.last_good()
         refuse("train", f"{error}. Last good checkpoint: {good}; the same command goes on from it")
     except _OWN_FAULTS as error:

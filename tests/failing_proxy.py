@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import re
 import socket
 import struct
@@ -42,11 +43,11 @@ class _Fault:
         self.kind, self.value, self.method, self.times = kind, value, method, times
         self.pattern = re.compile(path)
 
-    def takes(self, method: str, path: str) -> bool:
+    def takes(self, method: str, path: str, object_name: str) -> bool:
         return (
             self.times != 0
             and self.method in ("*", method)
-            and (self.pattern.search(path) or self.pattern.search(unquote(path))) is not None
+            and any(self.pattern.search(text) for text in (path, unquote(path), object_name))
         )
 
 
@@ -54,10 +55,12 @@ class FailingProxy:
     """A running proxy; what it is told holds from the next request on, until `heal`.
 
     Every fault takes `method` ("*": any), `path` (a regular expression that is searched for in path and
-    query, quoted or not) and `times` (None: for ever). Of several faults that fit, the first told is used.
+    query, quoted or not, and in the object's name, which may be in the body) and `times` (None: for ever).
+    Of several faults that fit, the first told is used.
 
     Attributes:
         host: host and port of the proxy.
+        reason: what an answer of failure says.
     """
 
     def __init__(self, upstream: str | None = None):
@@ -67,6 +70,7 @@ class FailingProxy:
             upstream: host and port of the server; may be set later, as the server is to know the proxy.
         """
         self.upstream = upstream
+        self.reason = "the proxy was told to fail"
         # Bound and never listening: nobody else gets the port while connections are refused.
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,7 +86,7 @@ class FailingProxy:
         self._listen()
 
     def answer(self, status: int, method: str = "*", path: str = "", times: int | None = None) -> None:
-        """Answer with a status of failure, and do not forward the request."""
+        """Answer with a status of failure and `reason`, and do not forward the request."""
         self._add(_Fault("answer", status, method, path, times))
 
     def delay(self, seconds: float, method: str = "*", path: str = "", times: int | None = None) -> None:
@@ -100,6 +104,10 @@ class FailingProxy:
     def hang(self, method: str = "*", path: str = "", times: int | None = None) -> None:
         """Take a request, and never answer it."""
         self._add(_Fault("hang", 0, method, path, times))
+
+    def refuse_from(self, method: str = "*", path: str = "") -> None:
+        """Refuse connections from the first such request on, which is not forwarded, until `heal`."""
+        self._add(_Fault("refuse", 0, method, path, 1))
 
     def heal(self) -> None:
         """Forward everything from now on."""
@@ -174,10 +182,11 @@ class FailingProxy:
         with self._lock:
             self._faults.append(fault)
 
-    def _take_fault(self, method: str, path: str) -> tuple[_Fault | None, threading.Event]:
+    def _take_fault(self, method: str, path: str, body: bytes) -> tuple[_Fault | None, threading.Event]:
+        object_name = _object_name(path, body)
         with self._lock:
             for fault in self._faults:
-                if fault.takes(method, path):
+                if fault.takes(method, path, object_name):
                     if fault.times is not None:
                         fault.times -= 1
                     return fault, self._released
@@ -231,14 +240,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         proxy = self.server.proxy
-        fault, released = proxy._take_fault(self.command, self.path)
+        body = self._read_body(half=True)
+        fault, released = proxy._take_fault(self.command, self.path, body)
         kind = fault.kind if fault else ""
         if kind == "reset_request":
-            self._read_body(half=True)
-            proxy._record(self.command, self.path, b"", 0)
+            proxy._record(self.command, self.path, body, 0)
             self._reset()
             return
-        body = self._read_body()
+        body += self._read_body()
+        if kind == "refuse":
+            proxy._record(self.command, self.path, body, 0)
+            # In a thread of its own, which waits for this one to end.
+            threading.Thread(target=proxy.refuse, daemon=True).start()
+            released.wait()
+            self._reset()
+            return
         if kind == "hang":
             proxy._record(self.command, self.path, body, 0)
             released.wait()
@@ -247,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and kind == "answer":
             status = int(fault.value)
             proxy._record(self.command, self.path, body, status)
-            contents = b'{"error": {"code": %d, "message": "the proxy was told to fail"}}' % status
+            contents = json.dumps({"error": {"code": status, "message": proxy.reason}}).encode()
             self._send(status, [("Content-Type", "application/json")], contents)
             return
         if fault and kind == "delay":
@@ -257,18 +273,23 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, headers, contents, half=kind == "reset_answer")
 
     def _read_body(self, *, half: bool = False) -> bytes:
+        """Read the body of the request, or half of it; after a half the rest."""
+        if half:
+            self._left = int(self.headers.get("Content-Length", 0))
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-            parts = []
-            while size := int(self.rfile.readline(_MAX_HEAD).split(b";")[0], 16):
-                parts.append(self.rfile.read(size))
-                self.rfile.readline(_MAX_HEAD)
-                if half:
-                    break
-            else:
-                self.rfile.readline(_MAX_HEAD)
-            return b"".join(parts)
-        size = int(self.headers.get("Content-Length", 0))
-        return self.rfile.read(size // 2 if half else size)
+            return self._read_chunks() if half else b""
+        # The name of an object, which may be in a short body, is in the half that is read first.
+        count = min(self._left, max(self._left // 2, 4096)) if half else self._left
+        self._left -= count
+        return self.rfile.read(count)
+
+    def _read_chunks(self) -> bytes:
+        parts = []
+        while size := int(self.rfile.readline(_MAX_HEAD).split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline(_MAX_HEAD)
+        self.rfile.readline(_MAX_HEAD)
+        return b"".join(parts)
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         assert self.server.proxy.upstream, "the proxy was not told its server"

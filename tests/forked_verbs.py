@@ -1,9 +1,11 @@
 """Run by tests: commands that end soon, each in a fork of a process that has imported what they import.
 
-Argument lists, verb first, are read from stdin as JSON; for each of them exit status, stdout and stderr are
-printed as JSON.
+Argument lists, verb first, are read from stdin, JSON on a line each; for each of them exit status, stdout
+and stderr are printed as JSON on a line. With a module of tests as argument, its function `prepare` is
+called before.
 """
 
+import importlib
 import json
 import os
 import runpy
@@ -17,6 +19,52 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+class ForkedVerbs:
+    """While entered, a process in whose forks commands run, one after another."""
+
+    def __init__(self, preparation: str = "", **environment: str | None):
+        """Say what is the same for all commands.
+
+        Args:
+            preparation: the name of a module whose function `prepare` changes something in the process.
+            environment: variables to set, or with None to remove.
+        """
+        changed: Mapping[str, str | None] = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+        self._environment = {name: value for name, value in changed.items() if value is not None}
+        self._preparation = [preparation] if preparation else []
+
+    def __enter__(self) -> "ForkedVerbs":
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forked_verbs", *self._preparation],
+            cwd=REPOSITORY,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        return self
+
+    def run(self, verb: str, *arguments: object) -> tuple[int, str, str]:
+        """Return exit status, stdout and stderr of `python -m birdie_jax.VERB ARGUMENTS`."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps([verb, *map(str, arguments)]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            self._errors.seek(0)
+            raise AssertionError(self._errors.read()[-3000:])
+        status, stdout, stderr = json.loads(answer)
+        return status, stdout, stderr
+
+    def __exit__(self, *error: object) -> None:
+        with self._errors, self._process:
+            assert self._process.stdin
+            self._process.stdin.close()
+            self._process.wait(60)
+
+
 def run_commands(
     commands: Sequence[Sequence[str]], **environment: str | None
 ) -> list[tuple[int, str, str]]:
@@ -26,19 +74,8 @@ def run_commands(
         commands: a verb with its arguments each.
         environment: variables to set, or with None to remove.
     """
-    changed: Mapping[str, str | None] = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.forked_verbs"],
-        cwd=REPOSITORY,
-        env={name: value for name, value in changed.items() if value is not None},
-        input=json.dumps([list(map(str, command)) for command in commands]),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [tuple(result) for result in json.loads(done.stdout)]
+    with ForkedVerbs(**environment) as verbs:
+        return [verbs.run(*command) for command in commands]
 
 
 def run_verb(verb: str, *arguments: str) -> tuple[int, str, str]:
@@ -83,4 +120,7 @@ if __name__ == "__main__":
     import birdie_jax.tasks.evaluation
     import birdie_jax.trained_model  # noqa: F401
 
-    print(json.dumps([run_verb(*command) for command in json.load(sys.stdin)]))
+    for module in sys.argv[1:]:
+        importlib.import_module(module).prepare()
+    for line in sys.stdin:
+        print(json.dumps(run_verb(*json.loads(line))), flush=True)

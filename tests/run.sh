@@ -5,10 +5,12 @@ cd "$(dirname "$0")/.."
 . launch/environment.sh
 . launch/compilers.sh
 . tests/oracles.sh
+. tests/servers.sh
 make_environment test
 make_compilers
 make_oracles
 make_lm_eval
+make_servers
 export JAX_PLATFORMS=cpu
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

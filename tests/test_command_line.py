@@ -2,10 +2,12 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from tests.forked_verbs import run_commands
+from tests.forked_verbs import REPOSITORY, run_commands
 
 CONFIG = "--config=configs/tiny.py"
 WORKDIR = "--workdir=never/made"
@@ -143,3 +145,56 @@ def test_a_named_pipe_is_no_config_file(tmp_path):
     ((status, _, stderr),) = run_commands([("train", f"--config={pipe}", WORKDIR)])
     assert status == 2
     assert "found no file" in stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "end", "status", "told"),
+    [(40_000, "return", 0, ""), (1, "return", 0, ""), (1, "refuse('report', 'a fault')", 1, "a fault")],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, status, told, unbuffered):
+    """As `head` does, while much is printed, or before the program ends; its faults are told."""
+    program = (
+        "import sys\n"
+        "from birdie_jax.command_line import refuse, start\n"
+        "def main(arguments):\n"
+        "    sys.stdin.readline()\n"
+        f"    for number in range({lines}):\n"
+        "        print('line', number)\n"
+        f"    {end}\n"
+        "start('report', main)\n"
+    )
+    if unbuffered and told:
+        # What is printed at once is known to be lost before the fault is met.
+        status, told = 0, ""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        said = process.stderr.read()
+    assert said == (f"birdie_jax.report: {told}\n" if told else "")
+    assert process.returncode == status
+
+
+def test_another_broken_pipe_is_not_taken_for_the_readers():
+    """As that of a connection to a store."""
+    program = (
+        "from birdie_jax.command_line import start\n"
+        "def main(arguments):\n"
+        "    raise BrokenPipeError(32, 'Broken pipe')\n"
+        "start('report', main)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "BrokenPipeError: [Errno 32] Broken pipe" in done.stderr

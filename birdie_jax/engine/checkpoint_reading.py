@@ -39,6 +39,7 @@ from birdie_jax.engine.checkpoint_format import (
     read_description,
 )
 from birdie_jax.storage import list_files, open_bytes, read_bytes
+from birdie_jax.storage.object_store import in_words, without_secrets
 
 Result = TypeVar("Result")
 # What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.
@@ -321,8 +322,10 @@ def _failure(folder: epath.Path, error: BaseException) -> CheckpointError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an exception says, not too long."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+    """Return the first line of what an exception says, not too long, and without secrets."""
+    text = without_secrets(str(error)).strip() or type(error).__name__
+    # Of a store that refuses, the first line is the address, and the reason follows.
+    return in_words(error) if text.startswith("Forbidden:") else text.splitlines()[0][:500]
 
 
 def _check_array(folder: epath.Path, name: str, saved: SavedArray | None, wanted: Any) -> None:

@@ -12,12 +12,13 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from birdie_jax.storage.object_store import file_system, is_remote, store_errors
+from birdie_jax.storage.generations import WRITER
+from birdie_jax.storage.object_store import file_system, find_first, is_remote, store_errors
 
 # What a local file is called until it is whole.
 PARTIAL_SUFFIX = ".partial"
-# The name under which an object knows which call has created it.
-_WRITER = "birdie-writer"
+# A request has a time limit of seconds, whatever it carries.
+_PART_BYTES = 16 << 20
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
@@ -97,7 +98,7 @@ def _create_object(path: epath.PathLike, contents: bytes) -> bool:
     """Create an object, and know it as its own where the answer was lost and the request repeated."""
     name, token = os.fspath(path), secrets.token_hex(8)
     # The metadata of an object are its own, apart from its contents.
-    marked = {"metadata": {_WRITER: token}} if name.startswith("gs://") else {}
+    marked = {"metadata": {WRITER: token}} if name.startswith("gs://") else {}
     try:
         with store_errors(path, "written"):
             file_system(path).pipe_file(name, contents, mode="create", **marked)
@@ -109,7 +110,7 @@ def _create_object(path: epath.PathLike, contents: bytes) -> bool:
                 found = file_system(path).info(name)
         except FileNotFoundError:
             return False
-        return found.get("metadata", {}).get(_WRITER) == token
+        return found.get("metadata", {}).get(WRITER) == token
     return True
 
 
@@ -167,19 +168,24 @@ def exists(path: epath.PathLike) -> bool:
     """Tell whether there is a file or folder; in a bucket a folder is there while it holds something.
 
     Raises:
-        OSError: the store does not answer.
+        OSError: the store does not answer, or has no such bucket.
     """
     if not is_remote(path):
         return os.path.exists(path)
+    name = os.fspath(path).partition("://")[2].partition("/")[2]
     with store_errors(path, "looked for"):
-        return file_system(path).exists(os.fspath(path))
+        # The file itself comes before all whose names begin with its own, so one request mostly tells.
+        first = find_first(path)
+        if first is None or not name or first == name or first.startswith(f"{name}/"):
+            return first is not None
+        return find_first(f"{os.fspath(path)}/") is not None
 
 
 def list_names(folder: epath.PathLike) -> list[str]:
     """Return the names in a folder, sorted; none where there is no such folder.
 
     Raises:
-        OSError: the folder is a file, or cannot be listed.
+        OSError: the folder is a file, or cannot be listed, or there is no such bucket.
     """
     if not is_remote(folder):
         try:
@@ -203,7 +209,7 @@ def list_files(folder: epath.PathLike) -> dict[str, int]:
     One listing, however many files there are; nothing where there is no such folder.
 
     Raises:
-        OSError: the folder cannot be listed.
+        OSError: the folder cannot be listed, or there is no such bucket.
     """
     if not is_remote(folder):
         root = Path(folder)
@@ -247,7 +253,7 @@ def upload(file: Path, path: epath.PathLike) -> None:
         publish(temporary, path)
         return
     with store_errors(path, "written"):
-        file_system(path).put_file(os.fspath(file), os.fspath(path))
+        file_system(path).put_file(os.fspath(file), os.fspath(path), chunksize=_PART_BYTES)
 
 
 def download(path: epath.PathLike, file: Path) -> None:

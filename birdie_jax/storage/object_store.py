@@ -54,6 +54,8 @@ _SECRETS = (
     ),
 )
 _URL = re.compile(r"https?://\S+")
+# How gcsfs says that a request is refused; the address follows, and on the next line the store's own words.
+_REFUSALS = ("Forbidden:", "Bad Request:")
 
 
 class StoreError(OSError):
@@ -119,25 +121,76 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
         doing: the operation, in words: "read", "written".
 
     Raises:
-        FileNotFoundError: there is no such object, or no such bucket.
+        FileNotFoundError: there is no such object in the bucket.
         FileExistsError: there is one already, where there must be none.
-        StoreError: anything else that the store or the network says, after trying again.
+        StoreError: there is no such bucket, or anything else that the store or the network says, after
+            trying again.
     """
     name = without_secrets(os.fspath(path))
     try:
         yield
-    except (FileNotFoundError, FileExistsError) as error:
-        if doing == "written" and isinstance(error, FileNotFoundError):
+    except FileExistsError as error:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
+    except FileNotFoundError as error:
+        # Nothing else is missing where something is written; for the rest the answers are the same.
+        if doing == "written" or not _has_bucket(path, doing):
             bucket = name.partition("://")[2].partition("/")[0]
-            raise StoreError(errno.EIO, f"cannot be written: there is no bucket {bucket}", name) from error
-        code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EEXIST
-        raise type(error)(code, os.strerror(code), name) from error
+            raise StoreError(errno.EIO, f"cannot be {doing}: there is no bucket {bucket}", name) from error
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
     except StoreError:
         raise
     except Exception as error:
         if not is_of_store(error):
             raise
-        raise StoreError(errno.EIO, f"cannot be {doing}: {_in_words(error)}", name) from error
+        raise StoreError(errno.EIO, f"cannot be {doing}: {in_words(error)}", name) from error
+
+
+def find_first(path: epath.PathLike) -> str | None:
+    """Return the first, by name, of the objects whose names begin with that of `path`, or None.
+
+    It costs one request, and tells a bucket that is not there from an empty one. Call it within
+    `store_errors`.
+
+    Returns:
+        The object's name within its bucket.
+
+    Raises:
+        FileNotFoundError: there is no such bucket.
+        Exception: what the library of the store raises.
+    """
+    scheme, _, rest = os.fspath(path).partition("://")
+    bucket, _, prefix = rest.partition("/")
+    store = file_system(path)
+    if scheme == "s3":
+        answer = store.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        return next((found["Key"] for found in answer.get("Contents", ())), None)
+    page: dict[str, str] = {}
+    while True:
+        answer = store.call(
+            "GET", "b/{}/o", bucket, prefix=prefix or None, maxResults=1, json_out=True, **page
+        )
+        for found in answer.get("items", ()):
+            return found["name"]
+        if "nextPageToken" not in answer:
+            return None
+        page = {"pageToken": answer["nextPageToken"]}
+
+
+def _has_bucket(path: epath.PathLike, doing: str) -> bool:
+    """Tell whether there is the bucket in which something was not found."""
+    try:
+        find_first(path)
+    except FileNotFoundError:
+        return False
+    except Exception as error:
+        # Who may read what is there and list nothing has been told the truth.
+        if isinstance(error, PermissionError) or str(error).startswith("Forbidden:"):
+            return True
+        if not is_of_store(error):
+            raise
+        name = without_secrets(os.fspath(path))
+        raise StoreError(errno.EIO, f"cannot be {doing}: {in_words(error)}", name) from error
+    return True
 
 
 def without_secrets(text: str) -> str:
@@ -184,10 +237,10 @@ def is_of_store(error: Exception) -> bool:
     return isinstance(error, ValueError | RuntimeError | TimeoutError) and "Bad Request" in str(error)
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """Return what a store says, on one line, without the addresses of its interface."""
     lines = [line.strip() for line in without_secrets(str(error)).splitlines()]
-    if lines and lines[0].startswith(("Forbidden:", "Bad Request:")):
+    if lines and lines[0].startswith(_REFUSALS):
         kind = "no permission" if lines[0].startswith("Forbidden") else "bad request"
         lines[0] = kind
     text = _URL.sub("URL", ": ".join(line for line in lines if line)).strip(" ,")

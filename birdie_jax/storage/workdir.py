@@ -31,6 +31,7 @@ FREE_FIELDS = frozenset(
         "checkpoint.every_steps",
         "checkpoint.keep",
         "data.cache_dir",
+        "data.mirror_gib",
         "data.prepared",
         "eval.tasks",
         "eval.tasks_every_steps",

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
-from typing import Protocol
+from typing import Any, Protocol
 
 import zstandard
 
@@ -47,18 +47,31 @@ class _Stream(Protocol):
     def decompress(self, compressed: bytes) -> bytes: ...
 
 
-class _GzipMember:
-    def __init__(self):
-        self._decompressor = zlib.decompressobj(_GZIP_FORMAT)
+class _Decompressor:
+    """What the decompressors of all formats have in common.
+
+    Attributes:
+        needs_input: whether nothing more can be given without more compressed bytes.
+    """
+
+    def __init__(self, decompressor: Any):
+        self._decompressor = decompressor
         self.needs_input = True
 
     @property
     def eof(self) -> bool:
+        """Whether the end of the stream was met."""
         return self._decompressor.eof
 
     @property
     def unused_data(self) -> bytes:
+        """What was fed beyond the end of the stream."""
         return self._decompressor.unused_data
+
+
+class _GzipMember(_Decompressor):
+    def __init__(self):
+        super().__init__(zlib.decompressobj(_GZIP_FORMAT))
 
     def decompress(self, compressed: bytes) -> bytes:
         pending = self._decompressor.unconsumed_tail + compressed
@@ -68,18 +81,9 @@ class _GzipMember:
         return decompressed
 
 
-class _XzStream:
+class _XzStream(_Decompressor):
     def __init__(self):
-        self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decompressor.unused_data
+        super().__init__(lzma.LZMADecompressor(lzma.FORMAT_XZ))
 
     def decompress(self, compressed: bytes) -> bytes:
         decompressed = self._decompressor.decompress(compressed, _OUTPUT_BYTES)
@@ -87,19 +91,10 @@ class _XzStream:
         return decompressed
 
 
-class _ZstandardFrame:
+class _ZstandardFrame(_Decompressor):
     def __init__(self):
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-        self._decompressor = decompressor.decompressobj()
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decompressor.unused_data
+        super().__init__(decompressor.decompressobj())
 
     def decompress(self, compressed: bytes) -> bytes:
         return self._decompressor.decompress(compressed)

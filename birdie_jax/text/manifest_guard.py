@@ -1,27 +1,29 @@
-"""Writing `manifest.json` so that of two preparations that write to one bucket one stops.
+"""Writing into a prepared folder so that of two preparations that write to one bucket one stops.
 
-A folder on a disk is locked instead (`preparation.py`). In Cloud Storage the manifest is replaced only in
-the generation in which this process has read or written it, which the store itself checks. Other stores
-are asked for the manifest before it is replaced: that finds a second writer, unless both write at once.
+A folder on a disk is locked instead (`preparation.py`). In Cloud Storage the one that wrote the manifest
+last owns the folder: whoever begins, or goes on, replaces the manifest, and the one before it notices at
+its next write. Should it have looked just before, the store refuses that write, since every object is
+replaced only at the generation that it had before the owner was looked up. So nothing that the owner has
+written is ever overwritten by another. Other stores are only asked for the manifest before something is
+replaced: that finds a second writer, unless both write at once.
 """
 
 import os
-from typing import Any
+from collections.abc import Container
+from pathlib import Path
 
-from birdie_jax.storage import StoreError, is_remote, read_bytes
-from birdie_jax.storage.object_store import file_system, store_errors
+from birdie_jax.storage import is_remote, read_bytes
+from birdie_jax.storage.files import upload
+from birdie_jax.storage.generations import find_generation, list_generations, remove_at, replace_at
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import MANIFEST_NAME, Manifest
-from birdie_jax.text.saving import os_errors_as_data_errors
-
-# The client tries again for so long; it is less than train.hung_seconds.
-_WRITE_SECONDS = 100.0
-_PRECONDITION_FAILED = 412
+from birdie_jax.text.saving import os_errors_as_data_errors, save_file
+from birdie_jax.text.shard_writer import SHARD_FILE
 
 
 class ManifestGuard:
-    """Replaces the manifest of one folder as long as nobody else does."""
+    """Writes the files of one folder as long as nobody else does."""
 
     def __init__(self, directory: Location):
         """Note the state of the manifest; read it after this, so that a change since is noticed.
@@ -37,12 +39,25 @@ class ManifestGuard:
             return
         with os_errors_as_data_errors(f"{self._path}: cannot be read"):
             if self._is_guarded_by_store():
-                self._generation = _find_generation(self._path)
+                self._generation = find_generation(self._path)
             else:
                 self._contents = _read_or_none(self._path)
 
+    def take_over(self, manifest: Manifest) -> None:
+        """Become the owner of a folder whose manifest was read; remove what its owners before have left.
+
+        Shards that the manifest does not name are nobody's: those of a preparation that was killed, or of
+        one that goes on and will stop before it names them.
+
+        Raises:
+            DataError: another preparation has begun meanwhile, or the store does not answer.
+        """
+        if self._is_guarded_by_store():
+            self.save(manifest)
+            self.remove_shards_except({shard.name for shard in (*manifest.train, *manifest.validation)})
+
     def check(self) -> None:
-        """Check that nobody has replaced the manifest, before other files are replaced.
+        """Check that nobody has replaced the manifest.
 
         Raises:
             DataError: another preparation has, or the store does not answer.
@@ -51,7 +66,7 @@ class ManifestGuard:
             return
         with os_errors_as_data_errors(f"{self._path}: cannot be read"):
             if self._is_guarded_by_store():
-                unchanged = _find_generation(self._path) == self._generation
+                unchanged = find_generation(self._path) == self._generation
             else:
                 unchanged = _read_or_none(self._path) == self._contents
         if not unchanged:
@@ -63,24 +78,61 @@ class ManifestGuard:
         Raises:
             DataError: another preparation has replaced it, or it cannot be written; the other is kept.
         """
-        if not is_remote(self._directory):
-            manifest.save(self._directory)
-            return
         contents = manifest.to_json()
         if self._is_guarded_by_store():
             with os_errors_as_data_errors(f"{self._path}: cannot be written"):
-                generation = _replace(self._path, contents, self._generation)
-                if generation is None:
-                    # An answer may have been lost, and the same write been tried again.
-                    self._generation = _find_generation(self._path)
-                    if _read_or_none(self._path) != contents:
-                        raise self._lost()
-                else:
-                    self._generation = generation
-            return
-        self.check()
-        manifest.save(self._directory)
+                generation = replace_at(self._path, self._generation, contents)
+            if generation is None:
+                raise self._lost()
+            self._generation = generation
+        else:
+            self.check()
+            save_file(self._path, contents)
         self._contents = contents
+
+    def write(self, path: Location, contents: bytes | Path, then: str = "") -> None:
+        """Write another file of the folder, or copy a local one to it, whole or not at all.
+
+        Args:
+            path: the file.
+            contents: its contents, or the local file that has them.
+            then: what a message says at its end.
+
+        Raises:
+            DataError: another preparation has taken over, or the file cannot be written.
+        """
+        if not self._is_guarded_by_store():
+            self.check()
+            if isinstance(contents, bytes):
+                save_file(path, contents)
+                return
+            with os_errors_as_data_errors(f"{path}: cannot be written", then):
+                upload(contents, path)
+            return
+        written = None
+        while written is None:
+            with os_errors_as_data_errors(f"{path}: cannot be written", then):
+                generation = find_generation(path)
+            # In this order: what another owner writes from now on has another generation.
+            self.check()
+            with os_errors_as_data_errors(f"{path}: cannot be written", then):
+                written = replace_at(path, generation, contents)
+
+    def remove_shards_except(self, named: Container[str]) -> None:
+        """Remove shards from the folder, where the store can tell that they are not another owner's.
+
+        Raises:
+            DataError: another preparation has taken over, or the store does not answer.
+        """
+        if not self._is_guarded_by_store():
+            return
+        what = f"{self._directory}: shards that {MANIFEST_NAME} does not name cannot be removed"
+        with os_errors_as_data_errors(what):
+            found = list_generations(self._directory)
+            self.check()
+            for name, generation in found.items():
+                if SHARD_FILE.fullmatch(name) and name not in named:
+                    remove_at(self._directory / name, generation)
 
     def _is_guarded_by_store(self) -> bool:
         return os.fspath(self._directory).startswith("gs://")
@@ -91,46 +143,8 @@ class ManifestGuard:
         )
 
 
-def _find_generation(path: Location) -> int:
-    """Return the generation of an object of Cloud Storage; 0 if there is none."""
-    try:
-        with store_errors(path, "looked for"):
-            return int(file_system(path).info(os.fspath(path))["generation"])
-    except FileNotFoundError:
-        return 0
-
-
 def _read_or_none(path: Location) -> bytes | None:
     try:
         return read_bytes(path)
     except FileNotFoundError:
         return None
-
-
-def _replace(path: Location, contents: bytes, generation: int) -> int | None:
-    """Replace an object of Cloud Storage that has this generation; return the new one, None if it has not.
-
-    Raises:
-        StoreError: the store refuses, or does not answer.
-    """
-    from google.api_core.exceptions import GoogleAPICallError
-    from google.cloud import storage
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    bucket, _, name = os.fspath(path).partition("://")[2].partition("/")
-    try:
-        with store_errors(path, "written"):
-            client: Any = storage.Client()
-            blob = client.bucket(bucket).blob(name)
-            blob.upload_from_string(
-                contents,
-                content_type="application/json",
-                if_generation_match=generation,
-                retry=DEFAULT_RETRY.with_timeout(_WRITE_SECONDS),
-            )
-    except StoreError as error:
-        cause = error.__cause__
-        if isinstance(cause, GoogleAPICallError) and cause.code == _PRECONDITION_FAILED:
-            return None
-        raise
-    return int(blob.generation)

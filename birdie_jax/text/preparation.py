@@ -10,13 +10,12 @@ bytes, because a document's split and records depend on the document alone.
 import fcntl
 import numbers
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from birdie_jax.storage import PARTIAL_SUFFIX, exists, is_remote, list_names, remove
+from birdie_jax.storage import exists, is_remote, list_names, remove
 from birdie_jax.storage.messages import shown
 from birdie_jax.text.array_record_file import check_utf8
 from birdie_jax.text.errors import DataError
@@ -37,6 +36,7 @@ from birdie_jax.text.manifest_guard import ManifestGuard
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.shard_pipeline import write_shards
+from birdie_jax.text.shard_writer import SHARD_FILE
 from birdie_jax.text.source_record import (
     SOURCE_RECORD_NAME,
     SourceRecord,
@@ -61,8 +61,6 @@ _COUNTS = {
 }
 
 _MAX_PATH = 4096
-
-_SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?")
 
 
 def prepare(
@@ -100,7 +98,8 @@ def prepare(
         seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
         wait: whether to wait for another process that is preparing the same folder, or to refuse. In a
-            bucket nothing waits: of two that write, one is refused when it replaces the manifest.
+            bucket nothing waits: of two that write, the one that began first stops, and overwrites nothing
+            of the other.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -143,11 +142,12 @@ def prepare(
         manifest, record = resumed or start_manifest(directory, settings, source, guard)
         if manifest.complete:
             return directory
+        if resumed:
+            guard.take_over(manifest)
         with PreparationProgress(source.total_bytes, enabled=progress) as progress_shown:
             if manifest.tokenizer is None:
                 tokenizer = given or _train_tokenizer(source, settings, progress_shown)
-                guard.check()
-                tokenizer.save(directory / TOKENIZER_NAME)
+                guard.write(directory / TOKENIZER_NAME, tokenizer.model_bytes)
                 identity = TokenizerIdentity(tokenizer.sha256, tokenizer.num_pieces, tokenizer.vocab_size)
                 manifest = replace(manifest, tokenizer=identity, dtype=choose_dtype(tokenizer.vocab_size))
                 guard.save(manifest)
@@ -250,9 +250,9 @@ def resume_manifest(
     check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
     check_sizes(directory, tuple(finished.values()))
-    # In a bucket they may be another process's, whose manifest will name them; the same bytes replace them.
+    # In a bucket a process that owns the folder removes them (`ManifestGuard.take_over`).
     for name in [] if is_remote(directory) else list_names(directory):
-        if _SHARD_FILE.fullmatch(name) and name not in finished:
+        if SHARD_FILE.fullmatch(name) and name not in finished:
             remove(directory / name)
     return manifest, record
 
@@ -265,7 +265,7 @@ def start_manifest(
         for name in list_names(directory):
             file = directory / name
             is_given = file.name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
-            if (file.name == TOKENIZER_NAME and not is_given) or _SHARD_FILE.fullmatch(file.name):
+            if (file.name == TOKENIZER_NAME and not is_given) or SHARD_FILE.fullmatch(file.name):
                 raise DataError(
                     f"{file}: is there without a {MANIFEST_NAME}; use another output folder, or remove it"
                 )
@@ -285,7 +285,7 @@ def start_manifest(
     )
     guard.save(manifest)
     record = SourceRecord(directory)
-    record.save(0)
+    record.save(0, guard.write)
     return manifest, record
 
 

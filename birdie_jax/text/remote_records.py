@@ -10,7 +10,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar
+
+from absl import logging
 
 from birdie_jax.text.array_record_file import open_shard
 from birdie_jax.text.errors import DataError
@@ -61,6 +64,7 @@ class RemoteRecords:
         self._readers = _DaemonThreads(_READING_THREADS)
         self._copiers = _DaemonThreads(_COPYING_THREADS)
         self._copying: dict[int, Future] = {}
+        self._has_warned = False
         self._lock = threading.Lock()
 
     def is_local(self, shard: int) -> bool:
@@ -111,10 +115,24 @@ class RemoteRecords:
         """Have a shard copied, once; where that fails, what reads in place goes on doing so."""
         with self._lock:
             if shard not in self._copying:
-                mirror, entry = self._mirror, self._shards[shard]
-                assert mirror is not None
-                self._copying[shard] = self._copiers.submit(lambda: mirror.fetch(entry))
+                self._copying[shard] = self._copiers.submit(lambda: self._fetch(self._shards[shard]))
             return self._copying[shard]
+
+    def _fetch(self, shard: Shard) -> Path:
+        assert self._mirror is not None
+        try:
+            return self._mirror.fetch(shard)
+        except DataError as error:
+            # Where nothing is read in place, whoever waits for the record raises it.
+            with self._lock:
+                is_first, self._has_warned = not self._has_warned, True
+            if self._in_place and is_first:
+                logging.warning(
+                    "%s; its records are read from the bucket, and so are those of others that cannot be "
+                    "copied",
+                    error,
+                )
+            raise
 
 
 def read_record(readers: OpenReaders, shard: int, path: Location, records: int, record: int) -> bytes:

@@ -1,6 +1,5 @@
 """The middle of a preparation: read blocks, have them tokenized, write and commit shards in order."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,13 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from birdie_jax.storage import PARTIAL_SUFFIX, is_remote
-from birdie_jax.storage.object_store import file_system, store_errors
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, SourceCursor
 from birdie_jax.text.manifest_guard import ManifestGuard
 from birdie_jax.text.progress import PreparationProgress
-from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
 from birdie_jax.text.source_record import SourceRecord
 from birdie_jax.text.sources import DocumentStream, Source
@@ -23,8 +20,6 @@ from birdie_jax.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 19
 _BLOCK_DOCUMENTS = 1024
-# A request has a time limit of seconds, whatever it carries.
-_UPLOAD_BYTES = 16 << 20
 
 
 class _ReaderState(NamedTuple):
@@ -177,31 +172,24 @@ class _ShardOutput:
                     f"of the {split} split; raise or lower validation_fraction, or give another tokenizer"
                 )
         cursor = reader_state.cursor
-        self._guard.check()
         self._manifest = replace(
             self._manifest,
             **finished,
             complete=complete,
             cursor=cursor,
-            source_sha256=self._record.save(cursor.files_begun),
+            source_sha256=self._record.save(cursor.files_begun, self._guard.write),
             empty_documents=reader_state.empty_documents + self._without_tokens,
             source_bytes=reader_state.source_bytes,
         )
         self._guard.save(self._manifest)
+        if complete:
+            self._guard.remove_shards_except({shard.name for split in SPLITS for shard in finished[split]})
         return self._manifest
 
     def _upload(self, name: str) -> None:
-        file, target = self._local / name, self._directory / name
-        with os_errors_as_data_errors(
-            f"{target}: cannot be written", "; finished shards are kept: run the same prepare_data again"
-        ):
-            with store_errors(target, "written"):
-                store, size = file_system(target), file.stat().st_size
-                store.put_file(str(file), os.fspath(target), chunksize=_UPLOAD_BYTES)
-                found = store.info(os.fspath(target))["size"]
-            if found != size:
-                raise OSError(f"has {found} bytes after {size} were uploaded")
-            file.unlink()
+        then = "; finished shards are kept: run the same prepare_data again"
+        self._guard.write(self._directory / name, self._local / name, then)
+        (self._local / name).unlink()
 
     def discard(self) -> None:
         """Remove the shards and the manifest that are not finished."""

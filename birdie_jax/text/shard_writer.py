@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 import shutil
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from birdie_jax.storage import PARTIAL_SUFFIX, publish
 from birdie_jax.text.array_record_file import open_shard
 from birdie_jax.text.errors import DataError
-from birdie_jax.text.manifest import Shard
+from birdie_jax.text.manifest import SPLITS, Shard
 from birdie_jax.text.saving import os_errors_as_data_errors
 
 # One record a group: a record is read without its neighbours. Stored as they are, token ids are read a
 # third faster than compressed ones. One writing thread: a full disk is reported at the record that met it.
 _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
+
+SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?")
+"""The names that shards have, and those that they have while they are written."""
 
 
 def shard_name(split: str, number: int) -> str:

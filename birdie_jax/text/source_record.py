@@ -9,12 +9,12 @@ taken for it. The manifest holds the hash of all these hashes, which no path and
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from birdie_jax.storage import is_remote, parse_typed, read_bytes, to_plain
 from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
-from birdie_jax.text.saving import os_errors_as_data_errors, save_file
+from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.source_files import SourceFile
 
 SOURCE_RECORD_NAME = "source_files.jsonl"
@@ -32,15 +32,19 @@ class SourceRecord:
         self._path = directory / SOURCE_RECORD_NAME
         self._saved: int | None = None
 
-    def save(self, count: int) -> str:
-        """Record the first `count` files on the disk; return the hash of their contents and order.
+    def save(self, count: int, write: Callable[[Location, bytes], None]) -> str:
+        """Record the first `count` files in the folder; return the hash of their contents and order.
+
+        Args:
+            count: the number of files.
+            write: writes a file of the folder whole, or raises DataError.
 
         Raises:
-            DataError: the disk refuses.
+            DataError: the disk or the store refuses.
         """
         if self._saved is None or is_remote(self._path):
             # What a killed process wrote after its last manifest is replaced; no object is appended to.
-            save_file(self._path, _lines(self.files[:count]))
+            write(self._path, _lines(self.files[:count]))
         else:
             what = f"{self._path}: cannot be written"
             with os_errors_as_data_errors(what), self._path.open("ab") as file:

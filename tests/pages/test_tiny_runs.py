@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import ml_collections
 import pytest
 import zstandard
@@ -22,6 +23,8 @@ from tests.whole_runs import CONFIG, write_corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 COMMANDS = [one for one in commands_of_repository() if one.whole and "..." not in one.arguments]
+
+SMALLER = ["--vocab_size=300", "--workers=0", "--validation_fraction=0.3"]
 
 
 def shown(verb: str, *, in_bucket: bool = False) -> list[list[str]]:
@@ -65,8 +68,17 @@ def sandbox(tmp_path_factory):
     (folder / "pile" / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
     (options,) = [options for options in shown("train") if "--workdir=runs/tiny" in options]
     text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
+    # The mesh that was left to the program is told.
+    said = train(folder, *options, *text, *of_micro_size())
+    assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on" in said
+    fine_tune(folder)
+    return folder
+
+
+def train(folder, *options: str) -> str:
+    """Train in a process of its own, on two devices; return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "birdie_jax.train", *options, *text, *of_micro_size()],
+        [sys.executable, "-m", "birdie_jax.train", *options],
         cwd=folder,
         env={
             **os.environ,
@@ -79,10 +91,7 @@ def sandbox(tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    fine_tune(folder)
-    # The mesh that was left to the program is told.
-    assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on" in done.stdout
-    return folder
+    return done.stdout
 
 
 def fine_tune(folder: Path) -> None:
@@ -96,19 +105,8 @@ def fine_tune(folder: Path) -> None:
         for stage in ("1_short", "2_flan", "3_long")
         for field, value in {"length": 128, "rows": 2, "epochs": 2.0}.items()
     ]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "birdie_jax.train", *options, *of_micro_size()),
-            *("--config.train.num_steps=0", *stages),
-        ],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "stage 3_long: 2 examples in 1 rows of 128" in done.stdout
+    said = train(folder, *options, *of_micro_size(), "--config.train.num_steps=0", *stages)
+    assert "stage 3_long: 2 examples in 1 rows of 128" in said
 
 
 @pytest.mark.slow
@@ -124,25 +122,58 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
 
 
-@pytest.mark.slow
-def test_commands_of_a_run_in_a_bucket(sandbox, monkeypatch, capsys, tmp_path):
-    """The same run, by URL."""
-    with run_gcs_server(tmp_path) as server:
+@pytest.fixture(scope="module")
+def in_bucket(tmp_path_factory):
+    """The environment of commands for which BUCKET is the bucket of a server."""
+    with run_gcs_server(tmp_path_factory.mktemp("gcs")) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        run = sandbox / "runs/tiny"
-        for name in list_files(run):
-            upload(run / name, make_path(f"gs://{BUCKET}/runs/tiny") / name)
-        for verb, more in (("report", []), ("generate", ["--max_tokens=4"]), ("export", [])):
-            commands = [options for options in shown(verb, in_bucket=True) if "s3://" not in str(options)]
-            assert commands, f"no page shows {verb} in a bucket"
-            for options in commands:
-                in_bucket = [one.replace("gs://BUCKET", f"gs://{BUCKET}") for one in options]
-                with parsed(verb, [*in_bucket, *more], whole=True) as module:
-                    module.main([verb])
-                assert capsys.readouterr().out
-        for name in ("runs/tiny/report.html", "exports/tiny/model.safetensors"):
-            assert exists(make_path(f"gs://{BUCKET}/{name}")), name
+            patch.setenv(name, value)
+        fsspec.filesystem("gcs").clear_instance_cache()
+        yield
+        fsspec.filesystem("gcs").clear_instance_cache()
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_on_buckets(sandbox, in_bucket, s3_server, monkeypatch, capsys):
+    """Each of them, in the order of the page."""
+    monkeypatch.chdir(sandbox)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sandbox / "cache"))
+    more = {
+        "prepare_data": SMALLER,
+        "train": of_micro_size(),
+        "generate": ["--max_tokens=4"],
+    }
+    tried = []
+    for command in COMMANDS:
+        if command.page != "docs/buckets.md" or command.arguments[1] != "-m" or "pip" in command.arguments:
+            continue
+        verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
+        options = [one.replace("://BUCKET", f"://{BUCKET}") for one in options] + more.get(verb, [])
+        if verb == "train":
+            train(sandbox, *options)
+        else:
+            with parsed(verb, options, whole=True) as module:
+                module.main([verb])
+            assert capsys.readouterr().out
+        tried.append(verb)
+    assert tried == ["prepare_data", "train", "report", "generate", "export", "export"]
+    for name in (
+        *("gs://BUCKET/runs/tiny/report.html", "gs://BUCKET/exports/tiny/model.safetensors"),
+        "s3://BUCKET/exports/tiny/model.safetensors",
+    ):
+        assert exists(make_path(name.replace("BUCKET", BUCKET))), name
+
+
+@pytest.mark.slow
+def test_a_report_is_written_to_s3(sandbox, s3_url, capsys):
+    """Of a run that was copied there."""
+    for name in list_files(sandbox / "runs/tiny"):
+        if not name.startswith("checkpoints"):
+            upload(sandbox / "runs/tiny" / name, make_path(s3_url) / name)
+    with parsed("report", [f"--workdir={s3_url}"], whole=True) as module:
+        module.main(["report"])
+    assert capsys.readouterr().out == f"{s3_url}/report.html\n"
+    assert exists(f"{s3_url}/report.html")
 
 
 @pytest.mark.slow
@@ -153,7 +184,6 @@ def test_text_is_prepared(sandbox, monkeypatch, capsys):
             output = next(one for one in options if one.startswith("--output=")).removeprefix("--output=")
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(sandbox / output)
-            smaller = ["--vocab_size=300", "--workers=0", "--validation_fraction=0.3"]
-            with parsed("prepare_data", [*options, *smaller], whole=True) as module:
+            with parsed("prepare_data", [*options, *SMALLER], whole=True) as module:
                 module.main(["prepare_data"])
             assert f"in {output}" in capsys.readouterr().out

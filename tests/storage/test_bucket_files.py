@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import threading
 from urllib.parse import quote
 
 import pytest
@@ -25,6 +24,7 @@ from birdie_jax.storage import (
     write_json,
     write_whole,
 )
+from tests.at_once import run_at_once
 from tests.gcs_server import BUCKET
 
 # gcsfs makes so many, with pauses of up to 2, 3, 5, 9 and 17 seconds.
@@ -83,18 +83,13 @@ def test_what_was_there_stays_when_a_write_fails(bucket, hasty):
 
 
 def test_of_several_that_create_one_succeeds(bucket):
-    path, won, start = bucket.root / "claim", [], threading.Barrier(8)
+    path, won = bucket.root / "claim", []
 
     def create(number: int) -> None:
-        start.wait()
         if create_whole(path, b"%d" % number):
             won.append(number)
 
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(8, create)
     assert [b"%d" % number for number in won] == [read_bytes(path)]
     assert not create_whole(path, read_bytes(path)), "not even the same contents"
 
@@ -175,16 +170,39 @@ def test_removed_or_not_there(bucket):
         read_bytes(bucket.root / "a")
 
 
-@pytest.mark.parametrize("operation", [OPERATIONS["written"], OPERATIONS["created"]])
-def test_bucket_that_is_not_there_is_named(bucket, operation):
-    path = make_path(f"gs://no-such-bucket-{secrets.token_hex(4)}/a")
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        *((operation, "/a") for operation in OPERATIONS.values()),
+        *((operation, "") for operation in (exists, list_names, list_files)),
+    ],
+)
+def test_bucket_that_is_not_there_is_named(bucket, operation, name):
+    """It is neither empty nor without the object."""
+    path = make_path(f"gs://no-such-bucket-{secrets.token_hex(4)}{name}")
     with pytest.raises(
-        StoreError, match=r"cannot be written: there is no bucket no-such-bucket-.*: 'gs://"
+        StoreError, match=r"cannot be [a-z ]+: there is no bucket no-such-bucket-\w{8}: 'gs://"
     ):
         operation(path)
+
+
+def test_who_may_not_list_is_told_that_an_object_is_not_there(bucket):
+    bucket.proxy.answer(403, path="/o[?]")
     with pytest.raises(FileNotFoundError):
-        read_bytes(path)
-    assert (exists(path), list_names(path), list_files(path)) == (False, [], {})
+        read_bytes(bucket.root / "a")
+
+
+def test_one_request_tells_whether_something_is_there(bucket):
+    for name in ("file", "file-2", "folder/x", "other-2", "other/x"):
+        write_whole(bucket.root / name, b"")
+    for name, there, requests in (
+        *(("file", True, 1), ("folder", True, 1), ("none", False, 1), ("folder/x", True, 1)),
+        # Names that go on with a character before the slash stand between.
+        *(("other", True, 2), ("file-", False, 2)),
+    ):
+        before = len(bucket.proxy.requests)
+        assert exists(bucket.root / name) == there, name
+        assert len(bucket.proxy.requests) - before == requests, name
 
 
 @each_operation
@@ -207,10 +225,8 @@ def test_failure_for_ever_is_one_error_in_time(bucket, hasty, operation, fault):
     assert str(bucket.root / "a") in line and "cannot be " in line
     assert not isinstance(raised.value, FileNotFoundError | FileExistsError)
     # One that is silent costs most. The whole stays below the patience of the watch of a run.
-    # An object and a folder are asked for at the same time, and the first to give up decides.
-    at_once = 2 if operation is exists else 1
-    assert TRIES - 1 <= len(hasty) <= (TRIES - 1) * at_once
-    assert sum(hasty) <= PAUSES * at_once
+    assert len(hasty) == TRIES - 1
+    assert sum(hasty) <= PAUSES
     assert TRIES * object_store.REQUEST_SECONDS + PAUSES < 150
 
 

@@ -2,12 +2,14 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gcsfs
 import pytest
 
 from birdie_jax.storage.object_store import file_system
-from birdie_jax.text import Tokenizer, train_tokenizer
+from birdie_jax.text import Tokenizer, prepare, train_tokenizer
+from birdie_jax.text.locations import Location
 from tests.gcs_server import BUCKET, GcsServer, run_gcs_server
 from tests.unprivileged import make_unprivileged_folder
 
@@ -48,6 +50,52 @@ def make_texts() -> Callable[..., list[str]]:
 @pytest.fixture
 def make_json_lines() -> Callable[[Path, list[str]], Path]:
     return write_json_lines
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_json_lines(tmp_path / "corpus.jsonl", texts(400))
+
+
+@pytest.fixture
+def settings(model_path: Path) -> dict[str, Any]:
+    """Settings of a preparation that makes many shards of little text, in this process."""
+    return {
+        "tokenizer_model": str(model_path),
+        "validation_fraction": 0.2,
+        "shard_tokens": 2000,
+        "workers": 0,
+        "progress": False,
+    }
+
+
+@pytest.fixture
+def run(settings: dict[str, Any]) -> Callable[..., Location]:
+    """Return the function that prepares a source with these settings, or changed ones."""
+
+    def prepared(source: str | Path, output: Path, **changes: Any) -> Location:
+        return prepare(str(source), output, **(settings | changes))
+
+    return prepared
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Location:
+    """A folder of short documents; nobody changes it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number in range(300):
+            file.write(json.dumps({"text": f"document {number} " + "the river " * (number % 40)}) + "\n")
+    return prepare(
+        str(folder / "corpus.jsonl"),
+        folder / "shards",
+        tokenizer_model=str(model_path),
+        validation_fraction=0.2,
+        record_tokens=32,
+        shard_tokens=3000,
+        workers=0,
+        progress=False,
+    )
 
 
 @pytest.fixture

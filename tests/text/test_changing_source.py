@@ -120,21 +120,6 @@ def test_a_file_that_changes_while_it_is_read(source, change, monkeypatch):
         list(documents)
 
 
-@pytest.fixture
-def run(model_path):
-    def prepared(source, output, **changes):
-        settings = {
-            "tokenizer_model": str(model_path),
-            "validation_fraction": 0.2,
-            "shard_tokens": 2000,
-            "workers": 0,
-            "progress": False,
-        }
-        return prepare(str(source), output, **(settings | changes))
-
-    return prepared
-
-
 @pytest.mark.parametrize("source", [".jsonl"], indirect=True)
 @pytest.mark.parametrize("change", WHILE_READ)
 def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, monkeypatch):
@@ -161,12 +146,12 @@ def _stop_after(monkeypatch, file):
 
     save = SourceRecord.save
 
-    def stopping(self, count):
+    def stopping(self, count, write):
         if count and self.files[count - 1].path == os.path.realpath(file):
             self.stopping = getattr(self, "stopping", 0) + 1
             if self.stopping == 3:
                 raise KeyboardInterrupt
-        return save(self, count)
+        return save(self, count, write)
 
     monkeypatch.setattr(SourceRecord, "save", stopping)
 

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,39 +13,7 @@ import pytest
 from birdie_jax.storage import publish
 from birdie_jax.text import DataError, TokenShards, load_manifest, prepare
 from birdie_jax.text.shard_writer import ShardWriter
-
-
-@pytest.fixture
-def corpus(tmp_path, make_texts, make_json_lines):
-    return make_json_lines(tmp_path / "corpus.jsonl", make_texts(400))
-
-
-@pytest.fixture
-def settings(model_path):
-    return {
-        "tokenizer_model": str(model_path),
-        "validation_fraction": 0.2,
-        "shard_tokens": 2000,
-        "workers": 0,
-        "progress": False,
-    }
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def command(corpus, output, settings):
-    names = {"tokenizer_model": "tokenizer"}
-    flags = [f"--{names.get(name, name)}={value}" for name, value in settings.items()]
-    return [
-        sys.executable,
-        "-m",
-        "birdie_jax.prepare_data",
-        f"--input={corpus}",
-        f"--output={output}",
-        *flags,
-    ]
+from tests.text.prepared_folders import command, contents
 
 
 class _Killed(BaseException):

@@ -7,8 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from birdie_jax.text import DataError, Tokenizer, TokenShards, load_manifest, prepare
+from birdie_jax.text import DataError, Tokenizer, TokenShards, load_manifest
 from birdie_jax.text.tokenization import Tokenization, split_of, tokenize_blocks
+from tests.text.prepared_folders import contents
 
 
 @pytest.fixture
@@ -22,23 +23,8 @@ def write_documents(tmp_path, make_texts, make_json_lines):
 
 
 @pytest.fixture
-def run(model_path):
-    def prepared(source, output, **changes):
-        settings = {
-            "tokenizer_model": str(model_path),
-            "validation_fraction": 0.2,
-            "record_tokens": 64,
-            "shard_tokens": 2000,
-            "workers": 0,
-            "progress": False,
-        }
-        return prepare(str(source), output, **(settings | changes))
-
-    return prepared
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+def settings(settings):
+    return settings | {"record_tokens": 64}
 
 
 def documents_of(folder, split):

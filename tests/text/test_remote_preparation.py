@@ -1,36 +1,25 @@
 """A folder prepared in a bucket is that of a disk, also after a kill; of two that write one stops."""
 
+import contextlib
+import functools
+import itertools
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from google.cloud import storage
 
-from birdie_jax.storage import list_files, list_names, read_bytes, write_whole
+from birdie_jax.storage import generations, list_names, write_whole
 from birdie_jax.text import DataError, TokenShards, load_manifest, manifest_guard, prepare
 from birdie_jax.text.locations import locate
 from birdie_jax.text.manifest_guard import ManifestGuard
 from tests.gcs_server import BUCKET, run_gcs_server
-
-
-@pytest.fixture
-def corpus(tmp_path, make_texts, make_json_lines):
-    return make_json_lines(tmp_path / "corpus.jsonl", make_texts(400))
-
-
-@pytest.fixture
-def settings(model_path):
-    return {
-        "tokenizer_model": str(model_path),
-        "validation_fraction": 0.2,
-        "shard_tokens": 2000,
-        "workers": 0,
-        "progress": False,
-    }
+from tests.text.prepared_folders import command, contents
 
 
 @pytest.fixture
@@ -47,22 +36,14 @@ def staging(tmp_path, monkeypatch):
     return folder
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def objects(url):
-    return {name: read_bytes(f"{url}/{name}") for name in list_files(url)}
-
-
 def test_every_object_is_the_file_of_a_disk(corpus, settings, url, tmp_path, staging):
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
     assert len(expected) > 10
     assert str(prepare(str(corpus), url, **settings)) == url
-    assert objects(url) == expected
+    assert contents(url) == expected
     assert not list(staging.iterdir())
     prepare(str(corpus), url, **settings)
-    assert objects(url) == expected
+    assert contents(url) == expected
     assert TokenShards(url, "train").num_tokens == TokenShards(tmp_path / "local", "train").num_tokens
 
 
@@ -70,7 +51,7 @@ def test_a_tokenizer_is_trained_as_for_a_disk(corpus, settings, url, tmp_path):
     settings |= {"tokenizer_model": "", "vocab_size": 350}
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
     prepare(str(corpus), url, **settings)
-    assert objects(url) == expected
+    assert contents(url) == expected
 
 
 class _Killed(BaseException):
@@ -80,7 +61,8 @@ class _Killed(BaseException):
 @pytest.mark.parametrize("written", [False, True])
 def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url, monkeypatch, *, written):
     """Die at every object in turn, just before or just after it is written."""
-    expected = objects(prepare(str(corpus), f"{url}/whole", **settings))
+    settings |= {"shard_tokens": 5000}
+    expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
     url += "/killed"
     deaths = remaining = 0
 
@@ -97,17 +79,7 @@ def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url
         return writing
 
     with monkeypatch.context() as patch:
-        for name in (
-            "saving.write_whole",
-            "shard_pipeline._ShardOutput._upload",
-            "manifest_guard._replace",
-        ):
-            module, _, attribute = name.partition(".")
-            target = f"birdie_jax.text.{module}"
-            owner = sys.modules[target]
-            for part in attribute.split("."):
-                found, owner = owner, getattr(owner, part)
-            patch.setattr(found, attribute.rpartition(".")[2], dying(owner))
+        patch.setattr(manifest_guard, "replace_at", dying(generations.replace_at))
         while True:
             remaining = 1 + deaths % 6
             try:
@@ -118,21 +90,14 @@ def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url
             else:
                 break
     assert deaths > 5
-    assert objects(url) == expected
-
-
-def _command(corpus, output, settings):
-    names = {"tokenizer_model": "tokenizer"}
-    flags = [f"--{names.get(name, name)}={value}" for name, value in settings.items()]
-    verb = [sys.executable, "-m", "birdie_jax.prepare_data", f"--input={corpus}", f"--output={output}"]
-    return [*verb, *flags]
+    assert contents(url) == expected
 
 
 def test_sigkill_then_the_same_command(settings, url, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(2000))
     settings |= {"shard_tokens": 5000}
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
-    process = subprocess.Popen(_command(corpus, url, settings), stderr=subprocess.PIPE)
+    process = subprocess.Popen(command(corpus, url, settings), stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while "train-00001.arrayrecord" not in list_names(url):
         assert process.poll() is None, process.communicate()
@@ -141,18 +106,94 @@ def test_sigkill_then_the_same_command(settings, url, tmp_path, make_texts, make
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not load_manifest(locate(url)).complete
-    done = subprocess.run(_command(corpus, url, settings), capture_output=True, text=True, check=False)
+    done = subprocess.run(command(corpus, url, settings), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"in {url}\n")
-    assert objects(url) == expected
+    assert contents(url) == expected
 
 
-@pytest.mark.parametrize(("place", "guarded"), [("save", True), ("save", False), ("check", True)])
-def test_of_two_writers_one_stops(corpus, settings, url, monkeypatch, *, place, guarded):
-    """Whenever the other one gets in between; also where the store checks no generation."""
-    expected = objects(prepare(str(corpus), f"{url}/whole", **settings))
+OTHERS = {
+    "other text of the same name": {"other_text": True},
+    "other settings": {"record_tokens": 64},
+    "the same text, and a tokenizer of its own": {"tokenizer_model": "", "vocab_size": 300},
+}
+
+
+class _Overtaken:
+    """Writes, before one of which another preparation writes all of its own to the same place."""
+
+    def __init__(self, prepare_other, number):
+        self._prepare_other, self._number = prepare_other, number
+        self.writes = 0
+
+    def replace_at(self, path, generation, contents):
+        self.writes += 1
+        if self.writes == self._number:
+            _either(self._prepare_other)
+        return generations.replace_at(path, generation, contents)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_of_two_writers_one_stops_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
+    """Whenever the other one gets in between: before any write, of any file."""
+    changes = dict(OTHERS[other])
+    text = corpus.read_bytes()[:20_000].rpartition(b"\n")[0]
+    other_text = text.replace(b"river", b"lake") if changes.pop("other_text", False) else text
+    folders = {"own": (text, {}), "other": (other_text, changes)}
+    for name, (its_text, _) in folders.items():
+        (corpus.parent / name).mkdir()
+        (corpus.parent / name / "corpus.jsonl").write_bytes(its_text)
+
+    def prepare_in(name, target):
+        # As on two machines, where the same name may be of other text.
+        with contextlib.chdir(corpus.parent / name):
+            prepare("corpus.jsonl", target, **(settings | folders[name][1]))
+
+    wholes = []
+    for name in folders:
+        prepare_in(name, f"{url}/{name}")
+        wholes.append(_without_times(f"{url}/{name}"))
+    monkeypatch.setattr(storage, "Client", functools.cache(storage.Client))
+    stopped = []
+    for number in itertools.count(1):
+        target = f"{url}/{number}"
+        overtaken = _Overtaken(functools.partial(prepare_in, "other", target), number)
+        monkeypatch.setattr(manifest_guard, "replace_at", overtaken.replace_at)
+        error = _either(functools.partial(prepare_in, "own", target))
+        if overtaken.writes < number:
+            break
+        stopped.append(error is not None)
+        assert _without_times(target) == wholes[error is not None]
+        assert error is None or str(error).startswith(
+            f"{target}/manifest.json: another prepare_data is writing there, and this one stops"
+        )
+    assert len(stopped) > 8
+    assert any(stopped), "the other one never won"
+
+
+def _either(prepares):
+    """Return the error by which a preparation stops, or None."""
+    try:
+        prepares()
+    except DataError as error:
+        return error
+    return None
+
+
+def _without_times(folder):
+    """Return a folder's contents, but of the record of the source only what it says of its contents."""
+    found = contents(folder)
+    record = [json.loads(line) for line in found.pop("source_files.jsonl").splitlines()]
+    return found | {"source": [line["sha256"] for line in record]}
+
+
+@pytest.mark.parametrize("place", ["save", "check"])
+def test_of_two_writers_one_stops_where_the_store_checks_no_generation(
+    corpus, settings, url, monkeypatch, place
+):
+    expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
     url += "/other"
-    monkeypatch.setattr(ManifestGuard, "_is_guarded_by_store", lambda self: guarded)
+    monkeypatch.setattr(ManifestGuard, "_is_guarded_by_store", lambda self: False)
     whole = getattr(ManifestGuard, place)
     calls = 0
 
@@ -167,25 +208,63 @@ def test_of_two_writers_one_stops(corpus, settings, url, monkeypatch, *, place, 
     message = re.escape(f"{url}/manifest.json") + ": another prepare_data is writing there, and this one"
     with pytest.raises(DataError, match=message):
         prepare(str(corpus), url, **settings)
-    assert objects(url) == expected
+    assert contents(url) == expected
 
 
-def test_a_manifest_that_was_written_though_the_answer_was_lost_is_ones_own(
-    corpus, settings, url, monkeypatch
-):
-    replace = manifest_guard._replace
+def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkeypatch):
+    """Of a preparation that was stopped, when the next one begins; and of others when it ends."""
+    expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
+    url += "/left"
+    save, saved = ManifestGuard.save, 0
+
+    def dying(self, manifest):
+        nonlocal saved
+        saved += 1
+        if saved == 4:
+            raise _Killed
+        save(self, manifest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestGuard, "save", dying)
+        with pytest.raises(_Killed):
+            prepare(str(corpus), url, **settings)
+    named = {shard.name for shard in load_manifest(locate(url)).train}
+    assert {name for name in list_names(url) if name.startswith("train-")} > named
+    write_whole(f"{url}/train-00077.arrayrecord", b"of another")
+    seen = []
+
+    def looking(self, manifest):
+        save(self, manifest)
+        seen.append([name for name in list_names(url) if name.startswith("train-")])
+        if manifest.complete:
+            write_whole(f"{url}/validation-00088.arrayrecord", b"of another")
+
+    monkeypatch.setattr(ManifestGuard, "save", looking)
+    prepare(str(corpus), url, **settings)
+    assert "train-00077.arrayrecord" in seen[0] and "train-00077.arrayrecord" not in seen[1]
+    assert contents(url) == expected
+
+
+def test_what_was_written_though_the_answer_was_lost_is_ones_own(corpus, settings, url, monkeypatch):
+    """The client tries again, and is refused by what it has written itself."""
+    from google.api_core.exceptions import PreconditionFailed
+    from google.cloud.storage import Blob
+
     lost = []
 
-    def forgetful(path, contents, generation):
-        done = replace(path, contents, generation)
-        if len(lost) < 3:
-            lost.append(done)
-            return None
-        return done
+    def forgetful(upload):
+        def uploading(self, *arguments, **keywords):
+            upload(self, *arguments, **keywords)
+            lost.append(self.name)
+            if len(lost) % 2:
+                raise PreconditionFailed("as the second try of a lost answer")
 
-    monkeypatch.setattr(manifest_guard, "_replace", forgetful)
+        return uploading
+
+    for name in ("upload_from_string", "upload_from_filename"):
+        monkeypatch.setattr(Blob, name, forgetful(getattr(Blob, name)))
     prepare(str(corpus), url, **settings)
-    assert len(lost) == 3
+    assert len(lost) > 10
     assert load_manifest(locate(url)).complete
 
 
@@ -203,7 +282,10 @@ def test_other_settings_and_files_without_a_manifest_are_refused(corpus, setting
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("gs://no-such-bucket/x", r"gs://no-such-bucket/x/manifest\.json: cannot be written: "),
+        (
+            "gs://no-such-bucket/x",
+            r"gs://no-such-bucket/x/manifest\.json: cannot be read: there is no bucket no-such-bucket$",
+        ),
         ("ftp://host/x", "ftp://host/x': found a URL that cannot be used; allowed: gs://BUCKET"),
     ],
 )
@@ -215,11 +297,11 @@ def test_outputs_that_cannot_be_are_refused(gcs, corpus, settings, output, messa
 _OUTAGE = """
 import sys
 import gcsfs.retry
-from birdie_jax.storage import object_store
+from birdie_jax.storage import generations, object_store
 from birdie_jax.text import DataError, manifest_guard, prepare, shard_pipeline
 object_store.REQUEST_SECONDS = 2
 gcsfs.retry.min = lambda *seconds: 0.01
-manifest_guard._WRITE_SECONDS = 2.0
+generations.WRITE_SECONDS = 2.0
 place = {"shard": shard_pipeline._ShardOutput, "manifest": manifest_guard.ManifestGuard}[sys.argv[3]]
 name = {"shard": "_upload", "manifest": "save"}[sys.argv[3]]
 write, count = getattr(place, name), 0

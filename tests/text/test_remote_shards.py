@@ -22,29 +22,12 @@ from birdie_jax.text import (
     TokenShards,
     load_manifest,
     load_tokenizer,
-    prepare,
+    open_source,
     remote_records,
+    shard_mirror,
 )
 from birdie_jax.text.locations import locate
 from tests.gcs_server import BUCKET, run_gcs_server
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory, model_path):
-    folder = tmp_path_factory.mktemp("prepared")
-    with (folder / "corpus.jsonl").open("w") as file:
-        for number in range(300):
-            file.write(json.dumps({"text": f"document {number} " + "the river " * (number % 40)}) + "\n")
-    return prepare(
-        str(folder / "corpus.jsonl"),
-        folder / "shards",
-        tokenizer_model=str(model_path),
-        validation_fraction=0.2,
-        record_tokens=32,
-        shard_tokens=3000,
-        workers=0,
-        progress=False,
-    )
 
 
 @pytest.fixture
@@ -141,6 +124,24 @@ def test_a_copy_that_was_killed_half_way_is_made_anew(prepared, url, tmp_path):
     assert copied == (prepared / "train-00000.arrayrecord").read_bytes()
 
 
+def test_a_copy_that_fails_is_told_once_and_reading_goes_on(prepared, url, tmp_path, monkeypatch, caplog):
+    def full(temporary, final):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shard_mirror, "publish", full)
+    local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
+    assert tokens(remote, range(len(local))) == tokens(local, range(len(local)))
+    wait_until(lambda: "absl" in {record.name for record in caplog.records})
+    time.sleep(0.2)
+    (record,) = (record for record in caplog.records if record.name == "absl")
+    assert re.match(
+        re.escape(url) + r"/train-\d{5}\.arrayrecord: cannot be copied to .*: No space left on device; its "
+        "records are read from the bucket",
+        record.getMessage(),
+    )
+    assert not copies(tmp_path)
+
+
 def test_copies_of_texts_that_nobody_reads_make_room(prepared, url, tmp_path):
     root = tmp_path / "cache" / "birdie_jax" / "shards"
     for name in ("unused", "used"):
@@ -213,11 +214,21 @@ def test_shards_are_checked_by_one_listing(url, gcs):
     refused(re.escape(shard) + ": the shard cannot be read: No such file or directory; prepare", url)
 
 
-@pytest.mark.parametrize("place", [f"gs://{BUCKET}/nothing/here", "gs://no-such-bucket/x"])
-def test_what_is_not_there_is_named(gcs, place):
+def test_what_is_not_there_is_named(gcs):
+    place = f"gs://{BUCKET}/nothing/here"
     refused(re.escape(f"{place}/manifest.json") + ": not found; make it with", place)
     with pytest.raises(DataError, match=re.escape(place) + ": the tokenizer model cannot be read: No such"):
         Tokenizer(place)
+
+
+def test_a_bucket_that_is_not_there_is_named(gcs):
+    place = "gs://no-such-bucket/x"
+    there_is_none = "cannot be read: there is no bucket no-such-bucket$"
+    refused(re.escape(f"{place}/manifest.json: ") + there_is_none, place)
+    with pytest.raises(DataError, match=re.escape(f"{place}: the tokenizer model ") + there_is_none):
+        Tokenizer(place)
+    with pytest.raises(DataError, match=r"no-such-bucket/.*: cannot be listed: there is no bucket"):
+        open_source(f"{place}/*.jsonl")
 
 
 @pytest.mark.parametrize("place", ["ftp://host/x", "gs://"])

@@ -9,25 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from birdie_jax.text import DataError, TokenShards, load_manifest, load_tokenizer, prepare, shard_readers
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory, model_path):
-    folder = tmp_path_factory.mktemp("prepared")
-    with (folder / "corpus.jsonl").open("w") as file:
-        for number in range(300):
-            file.write(json.dumps({"text": f"document {number} " + "the river " * (number % 40)}) + "\n")
-    return prepare(
-        str(folder / "corpus.jsonl"),
-        folder / "shards",
-        tokenizer_model=str(model_path),
-        validation_fraction=0.2,
-        record_tokens=32,
-        shard_tokens=3000,
-        workers=0,
-        progress=False,
-    )
+from birdie_jax.text import DataError, TokenShards, load_manifest, load_tokenizer, shard_readers
 
 
 @pytest.fixture

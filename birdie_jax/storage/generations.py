@@ -1,0 +1,122 @@
+"""Objects of Cloud Storage that are replaced or removed only in the generation in which they are known.
+
+Who reads an object's generation, then makes sure that the object is still its own to write, and then writes
+at that generation, never overwrites what somebody else has written since. gcsfs can only create objects.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from birdie_jax.storage.object_store import REQUEST_SECONDS, StoreError, file_system, store_errors
+
+WRITER = "birdie-writer"
+"""The name of an object's metadata by which it knows which call has written it."""
+
+# The client tries again for so long; it is less than train.hung_seconds.
+WRITE_SECONDS = 100.0
+_PRECONDITION_FAILED = 412
+# A part of a long upload that is sent, and tried again, by itself.
+_PART_BYTES = 16 << 20
+
+
+def find_generation(path: epath.PathLike) -> int:
+    """Return the generation of an object; 0 if there is none.
+
+    Raises:
+        StoreError: the store does not answer, or has no such bucket.
+    """
+    try:
+        with store_errors(path, "looked for"):
+            return int(file_system(path).info(os.fspath(path))["generation"])
+    except FileNotFoundError:
+        return 0
+
+
+def replace_at(path: epath.PathLike, generation: int, contents: bytes | Path) -> int | None:
+    """Replace an object that has this generation, or create one where that is 0.
+
+    Args:
+        path: the object.
+        generation: the generation that is replaced; 0: none.
+        contents: the new contents, or the local file that has them.
+
+    Returns:
+        The new generation, or None where the object is not replaced, since it had another one.
+
+    Raises:
+        StoreError: the store refuses, or does not answer.
+    """
+    blob, limits = _blob(path)
+    token = secrets.token_hex(8)
+    blob.metadata = {WRITER: token}
+    limits |= {"if_generation_match": generation, "content_type": "application/octet-stream"}
+    try:
+        with store_errors(path, "written"):
+            if isinstance(contents, Path):
+                blob.chunk_size = _PART_BYTES
+                blob.upload_from_filename(str(contents), **limits)
+            else:
+                blob.upload_from_string(contents, **limits)
+    except StoreError as error:
+        if not _is_status(error, _PRECONDITION_FAILED):
+            raise
+        # An answer may have been lost, and the same write been tried again.
+        return _find_own(path, token)
+    return int(blob.generation)
+
+
+def remove_at(path: epath.PathLike, generation: int) -> None:
+    """Remove an object if it still has this generation.
+
+    Raises:
+        StoreError: the store refuses, or does not answer.
+    """
+    blob, limits = _blob(path)
+    try:
+        with store_errors(path, "removed"):
+            blob.delete(if_generation_match=generation, **limits)
+    except StoreError as error:
+        if not _is_status(error, _PRECONDITION_FAILED) and not _is_status(error, 404):
+            raise
+
+
+def list_generations(folder: epath.PathLike) -> dict[str, int]:
+    """Return the generation of every object in a folder, by its name in it.
+
+    Raises:
+        StoreError: the store does not answer, or has no such bucket.
+    """
+    with store_errors(folder, "listed"):
+        found = file_system(folder).find(os.fspath(folder), detail=True)
+    start = len(os.fspath(folder).partition("://")[2]) + 1
+    return {name[start:]: int(info["generation"]) for name, info in sorted(found.items())}
+
+
+def _blob(path: epath.PathLike) -> tuple[Any, dict[str, Any]]:
+    """Return an object of the client of Cloud Storage, and how long its requests may take."""
+    # Only here, since it comes with an extra.
+    from google.cloud import storage
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    bucket, _, name = os.fspath(path).partition("://")[2].partition("/")
+    with store_errors(path, "opened"):
+        blob = storage.Client().bucket(bucket).blob(name)
+    return blob, {"timeout": REQUEST_SECONDS, "retry": DEFAULT_RETRY.with_timeout(WRITE_SECONDS)}
+
+
+def _find_own(path: epath.PathLike, token: str) -> int | None:
+    """Return the generation of an object that the call with this token has written; None of any other."""
+    try:
+        with store_errors(path, "read"):
+            found = file_system(path).info(os.fspath(path))
+    except FileNotFoundError:
+        return None
+    return int(found["generation"]) if found.get("metadata", {}).get(WRITER) == token else None
+
+
+def _is_status(error: StoreError, status: int) -> bool:
+    return getattr(error.__cause__, "code", None) == status

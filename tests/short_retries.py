@@ -1,0 +1,27 @@
+"""Limits and pauses of requests to a store, shortened, so that a test of an outage takes seconds."""
+
+import asyncio
+import types
+
+import gcsfs.retry
+
+from birdie_jax.engine import lease_file, tensorstore_retries
+from birdie_jax.storage import generations, object_store
+from birdie_jax.text import remote_records
+
+REQUEST_SECONDS = 1
+
+
+def prepare() -> None:
+    """Shorten them in this process, and in its forks; the numbers of tries stay."""
+
+    async def pause(seconds: float) -> None:
+        await asyncio.sleep(seconds / 50)
+
+    gcsfs.retry.asyncio = types.SimpleNamespace(sleep=pause)  # type: ignore[attr-defined]
+    for module in (object_store, lease_file, generations):
+        module.REQUEST_SECONDS = REQUEST_SECONDS
+    generations.WRITE_SECONDS = 4.0
+    remote_records.READ_SECONDS = 3.0
+    retries = tensorstore_retries._RETRIES
+    tensorstore_retries._RETRIES = retries | {"initial_delay": "0.02s", "max_delay": "0.3s"}
