@@ -1,0 +1,68 @@
+"""Tasks that are measured while a run trains: when, what is logged, and with which parameters."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from birdie_jax.engine import HookCall, TrainState, mesh_of
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.hook_registry import HookParts
+from birdie_jax.models import build_model
+from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.storage.workdir import Workdir
+from birdie_jax.tasks import TaskModel
+from birdie_jax.tasks.evaluation import NamedTask
+from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.tasks.task_hook import TaskEvaluation
+from tests.tasks.toy_tasks import Lengths
+from tests.trained_workdirs import micro_config, random_params, small_tokenizer
+
+ARM = Arm("prefix_lm", make_objective("prefix_lm"), "prefix_lm")
+
+
+def make_hook(folder, every=0):
+    config = micro_config()
+    config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, tasks_every_steps=every))
+    parts = HookParts(config, Workdir(folder), mesh_of(), small_tokenizer().vocab_size)
+    return TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), [ARM], Processes())
+
+
+def state_of(seed):
+    params = jax.tree.map(jnp.asarray, random_params(micro_config(), small_tokenizer().vocab_size, seed))
+    return TrainState(jnp.int32(4), params, {}, {})
+
+
+def call(told, *, stops=False):
+    return HookCall(4, 8, True, told.append, lambda: stops)
+
+
+def test_what_is_logged_is_what_a_task_measures(tmp_path):
+    """Also for other parameters later, by the same programs."""
+    hook = make_hook(tmp_path)
+    for seed in (0, 1):
+        told, state = [], state_of(seed)
+        result = hook.run(state, call(told))
+        assert result.state is state
+        tokenizer = small_tokenizer()
+        model = TaskModel(
+            build_model(micro_config().model, tokenizer.vocab_size), state.params, tokenizer, ARM
+        )
+        answers = Lengths().measure(model).answers
+        means = mean_scores(Lengths(), answers)
+        expected = {f"task/size/{metric}": interval.mean for metric, interval in means.items()}
+        assert result.scalars == expected | {"task/size/answers": len(answers)}
+        assert told == ["size, its first questions", "size, 8 of 8 questions"]
+
+
+def test_a_run_that_is_asked_to_stop_measures_again_later(tmp_path):
+    assert make_hook(tmp_path).run(state_of(0), call([], stops=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [(0, [8]), (3, [3, 6, 8]), (8, [8]), (100, [8])], ids=["end", "3", "8", "100"]
+)
+def test_when_tasks_are_measured(tmp_path, every, due):
+    hook = make_hook(tmp_path, every)
+    assert [step for step in range(9) if hook.is_due(step, 8)] == due
