@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from birdie_jax.config_types import RequiredName
+from birdie_jax.config_types import RequiredName, RowLength
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.generation.text_generation import TextAnswer
 from birdie_jax.storage import shown
@@ -18,7 +18,7 @@ from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, Task
 from birdie_jax.tasks.question_examples import QuestionExamples
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_name, read_records, read_text
 from birdie_jax.tasks.registry import register_task
-from birdie_jax.tasks.task import AnswerTokens, QuestionTask
+from birdie_jax.tasks.task import QuestionTask
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import DataError, Tokenizer
 
@@ -66,7 +66,7 @@ class JsonlTask(QuestionTask):
 
     path: DataPath
     metrics: tuple[str, ...] = ("exact_match", "f1", "contains")
-    max_tokens: AnswerTokens = 64
+    max_tokens: RowLength = 64
     prompt_field: RequiredName = "prompt"
     reference_field: RequiredName = "reference"
     choices_field: RequiredName = "choices"

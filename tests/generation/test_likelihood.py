@@ -212,7 +212,7 @@ from tests.generation.test_likelihood import questions
 assert len(jax.devices()) == 2
 prompts, continuations = questions()
 generators = [Generator(*small_model("transformer"), devices=jax.devices()[:count]) for count in (1, 2)]
-assert not generators[1].put_rows(np.zeros((4, 2))).is_fully_replicated
+assert not generators[1].programs.put_rows(np.zeros((4, 2))).is_fully_replicated
 one, both = (Scorer(generator).score(prompts, continuations) for generator in generators)
 np.testing.assert_allclose(
     [score.log_likelihood for own in one for score in own],

@@ -56,6 +56,8 @@ def check(arguments: Sequence[str], *, whole: bool) -> None:
     program, rest = arguments[0].removeprefix(".venv/bin/"), list(arguments[1:])
     if program in ("python", "python3"):
         check_python(rest, whole=whole)
+    elif program == "export":
+        assert all(re.fullmatch(r"[A-Z_]+=\S+", one) for one in rest)
     elif program == "." and rest[0].startswith(".venv/"):
         assert rest == [".venv/bin/activate"]
     elif program in ("bash", "."):

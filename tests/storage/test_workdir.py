@@ -126,7 +126,15 @@ def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, nam
     path = tmp_path / getattr(Workdir(tmp_path), name).name
     wanted = (
         "folder"
-        if name in {"checkpoints", "damaged_checkpoints", "tensorboard", "stacks", "metrics_parts"}
+        if name
+        in {
+            "checkpoints",
+            "damaged_checkpoints",
+            "evaluations",
+            "metrics_parts",
+            "stacks",
+            "tensorboard",
+        }
         else "file"
     )
     make = {
