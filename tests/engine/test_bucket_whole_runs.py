@@ -165,6 +165,7 @@ def test_verbs_read_and_write_a_run_by_its_url(proxy, killed):
     url, prefixes = f"gs://{BUCKET}", ("killed/", "exported/", "programs/")
     others = len(proxy.requests_outside(*prefixes))
     answer = ["--prompt=ab", "--max_tokens=4"]
+    questions = "phonebook:min_entries=2,max_entries=2,max_numbers=1,number_format=####,num_questions=2"
     cache = {
         "JAX_COMPILATION_CACHE_DIR": f"{url}/programs",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
@@ -173,11 +174,15 @@ def test_verbs_read_and_write_a_run_by_its_url(proxy, killed):
         ["export", f"--workdir={killed}", f"--output={url}/exported"],
         ["generate", f"--model={url}/exported", *answer],
         ["generate", f"--workdir={killed}", *answer],
+        ["evaluate", f"--workdir={killed}", f"--task={questions}", f"--json={url}/exported/scores.json"],
         ["report", f"--workdir={killed}"],
     ]
     done = run_commands(commands, **cache)
-    assert [status for status, _, _ in done] == [0, 0, 0, 0], done
+    assert [status for status, _, _ in done] == [0] * len(commands), done
     assert done[1][1] == done[2][1]
+    (score,) = json.loads(read_bytes(f"{url}/exported/scores.json"))["evaluations"]
+    kept = Workdir(killed).evaluation(score["model"]["step"], "phonebook")
+    assert json.loads(read_bytes(kept))["metrics"] == score["metrics"]
     assert proxy.requests_outside(*prefixes)[others:] == []
     programs = [each for each in proxy.requests if each.object_name.endswith("-cache")]
     mine = [each for each in programs if each.object_name.startswith("programs/")]

@@ -122,6 +122,29 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
 
 
+@pytest.mark.slow
+def test_commands_of_the_page_on_evaluation(sandbox, monkeypatch, capsys):
+    """Each of them after the export that it compares with, of fewer questions."""
+    monkeypatch.chdir(sandbox)
+    with parsed("export", ["--workdir=runs/tiny", "--output=exported/compared"], whole=True) as module:
+        module.main(["export"])
+    tried = 0
+    for command in COMMANDS:
+        if command.page == "docs/evaluate.md" and command.arguments[2] == "birdie_jax.evaluate":
+            options = [
+                re.sub(r"num_questions=\d+", "num_questions=4", one) for one in command.arguments[3:]
+            ]
+            options = [one.replace("exported/tiny", "exported/compared") for one in options]
+            capsys.readouterr()
+            with parsed("evaluate", options, whole=True) as module:
+                module.main(["evaluate"])
+            assert "number_accuracy" in capsys.readouterr().out
+            tried += 1
+    assert tried == 3
+    assert (sandbox / "runs/tiny/evaluations/00000004/phonebook.json").is_file()
+    assert json.loads((sandbox / "scores.json").read_text())["evaluations"]
+
+
 @pytest.fixture(scope="module")
 def in_bucket(tmp_path_factory):
     """The environment of commands for which BUCKET is the bucket of a server."""
