@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import flags, logging
 
@@ -87,20 +87,8 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0
 _FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, OSError)
 
 
-class _Asked(NamedTuple):
-    """A model with what it scored.
-
-    Attributes:
-        trained: the model.
-        evaluations: one for each task.
-    """
-
-    trained: TrainedModel
-    evaluations: list[Evaluation]
-
-    @property
-    def records(self) -> list[EvaluationRecord]:
-        return [evaluation.record for evaluation in self.evaluations]
+# What one model scored: an evaluation for each task, at least one.
+_Scores = Sequence[Evaluation]
 
 
 def run(processes: Processes) -> None:
@@ -124,7 +112,7 @@ def run(processes: Processes) -> None:
     if not processes.first:
         return
     if _JSON.value is not None:
-        records = [record.to_json() for one in asked for record in one.records]
+        records = [evaluation.record.to_json() for one in asked for evaluation in one]
         write_json(
             make_path(_JSON.value), {"evaluations": records, "differences": _differences_json(asked)}
         )
@@ -147,7 +135,7 @@ def _load_any(folder: str) -> TrainedModel:
     return model_of_folder(folder)
 
 
-def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _Asked:
+def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> list[Evaluation]:
     arm = choose_arm(trained.arms, _OBJECTIVE.value)
     print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
     model = TaskModel(
@@ -173,7 +161,7 @@ def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes
         shown = _Progress(named.name)
         evaluations.append(evaluate(named, model, identity, shown, _SEED.value))
         shown.end(evaluations[-1].record)
-    return _Asked(trained, evaluations)
+    return evaluations
 
 
 class _Progress:
@@ -199,68 +187,64 @@ class _Progress:
         print(f"{self._name}: {record.answers:,} answers in {record.seconds:.1f} s", file=sys.stderr)
 
 
-def _keep(workdir: Workdir, asked: _Asked) -> None:
+def _keep(workdir: Workdir, scores: _Scores) -> None:
     """Write scores and answers into the workdir."""
-    for record, result in asked.evaluations:
-        path = workdir.evaluation(asked.trained.step, record.name)
+    for record, result in scores:
+        path = workdir.evaluation(record.model.step, record.name)
         workdir.make_folder(path.parent)
-        write_whole(
-            workdir.evaluation_answers(asked.trained.step, record.name), answers_to_jsonl(result.answers)
-        )
+        answers = workdir.evaluation_answers(record.model.step, record.name)
+        write_whole(answers, answers_to_jsonl(result.answers))
         workdir.write(path, record.to_json())
 
 
-def _answer_lines(asked: _Asked) -> bytes:
+def _answer_lines(scores: _Scores) -> bytes:
     """Return the answers of all tasks, each line with the model and the name of the evaluation."""
     lines = []
-    for record, result in asked.evaluations:
+    for record, result in scores:
         head = {"model": record.model.origin, "step": record.model.step, "evaluation": record.name}
         for line in answers_to_jsonl(result.answers).splitlines():
             lines.append(json.dumps(head | json.loads(line)).encode() + b"\n")
     return b"".join(lines)
 
 
-def _differences(asked: Sequence[_Asked]) -> list[list[tuple[dict[str, Interval], int]]]:
+def _differences(asked: Sequence[_Scores]) -> list[list[tuple[dict[str, Interval], int]]]:
     """Return the differences from the first model, for each other model and each evaluation."""
     return [
         [
             paired_differences(one.result.answers, other.result.answers, _SEED.value)
-            for one, other in zip(asked[0].evaluations, others.evaluations, strict=True)
+            for one, other in zip(asked[0], others, strict=True)
         ]
         for others in asked[1:]
     ]
 
 
-def _differences_json(asked: Sequence[_Asked]) -> list[dict[str, Any]]:
+def _differences_json(asked: Sequence[_Scores]) -> list[dict[str, Any]]:
     return [
         {
-            "model": others.trained.folder,
-            "step": others.trained.step,
+            "model": evaluation.record.model.origin,
+            "step": evaluation.record.model.step,
             "evaluation": evaluation.record.name,
             "pairs": pairs,
             "metrics": {metric: interval.__dict__ for metric, interval in metrics.items()},
         }
         for others, found in zip(asked[1:], _differences(asked), strict=True)
-        for evaluation, (metrics, pairs) in zip(others.evaluations, found, strict=True)
+        for evaluation, (metrics, pairs) in zip(others, found, strict=True)
     ]
 
 
-def _print(asked: Sequence[_Asked]) -> None:
-    if len(asked) == 1:
-        records = asked[0].records
-        print(evaluation_table(records))
-        for record in records:
+def _print(asked: Sequence[_Scores]) -> None:
+    records = [[evaluation.record for evaluation in scores] for scores in asked]
+    if len(records) == 1:
+        print(evaluation_table(records[0]))
+        for record in records[0]:
             if text := group_tables(record):
                 print(f"\n{text}")
         return
-    print(
-        comparison_table(
-            [one.trained.origin for one in asked], [one.records for one in asked], _differences(asked)
-        )
-    )
-    for one in asked:
-        for line in refused_lines(one.records):
-            print(f"{one.trained.folder}: {line}")
+    origins = [f"{own[0].model.origin} step {own[0].model.step}" for own in records]
+    print(comparison_table(origins, records, _differences(asked)))
+    for origin, own in zip(origins, records, strict=True):
+        for line in refused_lines(own):
+            print(f"{origin}: {line}")
 
 
 def main(arguments: list[str]) -> None:
