@@ -181,7 +181,7 @@ def test_verbs_read_and_write_a_run_by_its_url(proxy, killed):
     assert [status for status, _, _ in done] == [0] * len(commands), done
     assert done[1][1] == done[2][1]
     (score,) = json.loads(read_bytes(f"{url}/exported/scores.json"))["evaluations"]
-    kept = Workdir(killed).evaluation(score["model"]["step"], "phonebook")
+    kept = killed.evaluation(score["model"]["step"], "phonebook")
     assert json.loads(read_bytes(kept))["metrics"] == score["metrics"]
     assert proxy.requests_outside(*prefixes)[others:] == []
     programs = [each for each in proxy.requests if each.object_name.endswith("-cache")]
