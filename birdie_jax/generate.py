@@ -30,7 +30,6 @@ from birdie_jax.generation import (
     Sampling,
     SavedState,
     SavedStateError,
-    cache_grows,
     choose_arm,
     make_context,
     make_prompt,
@@ -42,6 +41,7 @@ from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError, StoredState, read_state, write_state
 from birdie_jax.objectives import OBJECTIVES, Arm
 from birdie_jax.storage import is_remote, make_path
+from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.text import DataError, locate, read_text
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
@@ -256,10 +256,10 @@ def _read_context(generator: Generator, trained: TrainedModel, arm: Arm, text: s
 
 
 def _max_length(trained: TrainedModel) -> int | None:
-    """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
+    """Return the limit of a row's tokens: that of the flag, or else of the model."""
     if _LENGTH_LIMIT.value is not None:
         return _LENGTH_LIMIT.value
-    return trained.config.row_length if cache_grows(trained.model) else None
+    return max_length_of(trained.model, trained.config)
 
 
 def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: SavedState | None) -> str:

@@ -21,7 +21,7 @@ from birdie_jax.models.layout import continued_layout
 from birdie_jax.models.saved_state import SavedState, SavedStateError
 from birdie_jax.vocabulary import PADDING
 
-# Of these a model of 1.4 billion parameters makes some hundred megabytes of activations.
+# The activations of a causal read are bounded by it, whatever the length of the text.
 _CHUNK_TOKENS = 8192
 
 
