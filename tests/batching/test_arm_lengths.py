@@ -70,7 +70,7 @@ def test_arms_have_the_shares_of_target_tokens_that_were_asked_for(long_text, co
     sampling = sampling_probabilities(MIXTURE.weights, counted.mean_target_tokens)
     lengths = count_lengths(long_text, MIXTURE.arms, SETTINGS, sampling, COUNTED)
     sampling = sampling_probabilities(MIXTURE.weights, lengths.mean_target_tokens)
-    drawn = draw(long_text, sampling, 700)
+    drawn = draw(long_text, sampling, 500)
     tokens = np.array([each.sum() for each in drawn])
     assert tokens[3] == 0
     # A share is a ratio of sums over independent draws: its variance by the delta method, once for what is
