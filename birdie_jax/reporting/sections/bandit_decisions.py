@@ -103,7 +103,7 @@ def _decision_heatmaps(run: RunRecord) -> str:
     heatmaps: list[Heatmap] = []
     mixture = curves.mixture_after(values["probability"], rows)
     if (mixture > 0).any():
-        heatmaps.append(probability_heatmap(mixture))
+        heatmaps.append(probability_heatmap(mixture, probability_title(run)))
     if np.isfinite(values["reward"][rows]).any():
         heatmaps.append(reward_heatmap(values["reward"][rows]))
     heatmaps.append(loss_heatmap(values["validation_loss"][rows]))
