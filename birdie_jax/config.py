@@ -31,6 +31,7 @@ from birdie_jax.config_sections import (
 )
 from birdie_jax.config_types import MAX_BATCH_TOKENS
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
+from birdie_jax.objectives.shares import UNITS
 from birdie_jax.storage import file_key, inner_path, parse_typed, shown
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
 
@@ -203,6 +204,7 @@ def check_config(config: Config) -> None:
         "train.num_steps",
         "at least 1, or with config.finetune.stages 0: all steps of the stages",
     )
+    one_of("objectives.shares_of", *UNITS)
     one_of("bandit.policy", *POLICIES)
     one_of("bandit.critic", *CRITICS)
     one_of("bandit.selection", *SELECTIONS)

@@ -85,10 +85,13 @@ class ObjectivesConfig:
     Attributes:
         mixture: a preset of `birdie_jax.objectives.MIXTURES`; read only if `arms` is empty.
         arms: a user's own arms, name -> {objective, group, weight, **parameters}.
+        shares_of: what the weights of arms, and the mixtures that the bandit chooses, are shares of:
+            examples (the papers') or target_tokens, over which the loss is a mean; see docs/mixtures.md.
     """
 
     mixture: Name = "birdie"
     arms: dict[str, Any] = field(default_factory=dict)
+    shares_of: Name = "examples"
 
 
 @dataclass(frozen=True)

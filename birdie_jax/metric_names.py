@@ -1,13 +1,13 @@
 """The names of the scalars in `metrics.jsonl` and TensorBoard that concern one objective arm or stage.
 
-arm/<name>/tokens, loss, accuracy                                    of the training steps logged
+arm/<name>/examples, positions, tokens, loss, accuracy               of the training steps logged
 arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
 stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
 """
 
 ARM_PREFIX = "arm/"
 # Of the training steps since the last line.
-TRAINING_QUANTITIES = ("tokens", "loss", "accuracy")
+TRAINING_QUANTITIES = ("examples", "positions", "tokens", "loss", "accuracy")
 # Of a decision of the bandit.
 DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
 

@@ -36,6 +36,7 @@ from birdie_jax.interop.initialization import check_source, read_initial_paramet
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.pretraining.arm_samples import describe_arms
 from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.pretraining.mixture_shares import MixtureShares, measure_shares, small_loss_shares
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
@@ -118,9 +119,17 @@ def _pretrain(
     """Prepare the text and train on it; return how it ended, and what the summary says besides."""
     processes, mixture = watch.processes, configured_mixture(config)
     text, tokenizer = _prepare_text(config, workdir, processes)
+    shares = MixtureShares.from_json(
+        processes.broadcast_from_first(
+            "shares of arms", lambda: measure_shares(config, mixture, text.train).to_json()
+        )
+    )
     if processes.first:
-        arms = describe_arms(mixture, text.train, tokenizer, row_settings(config))
+        arms = describe_arms(mixture, shares, text.train, tokenizer, row_settings(config))
         workdir.write(workdir.arms, arms)
+        small = small_loss_shares(mixture, shares)
+        if small and not workdir.saved_steps():
+            print(small, flush=True)
     sized = fill_in_sizes(config, text.vocab_size, jax.devices())
     if processes.first and sized.explanation:
         print(sized.explanation, flush=True)
@@ -130,6 +139,7 @@ def _pretrain(
         text,
         mixture,
         watch,
+        shares=shares,
         lease=lease,
         initial_params=_initial_params(source, tokenizer, processes) if source else None,
         more_hooks=_more_hooks(tokenizer, processes),

@@ -8,16 +8,25 @@ from jaxtyping import Int32
 
 from birdie_jax.batching import RowSettings, RowStream
 from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.text import Tokenizer, TokenShards
 
 _SHOWN_TOKENS = 320
 
 
 def describe_arms(
-    mixture: Mixture, text: TokenShards, tokenizer: Tokenizer, settings: RowSettings
+    mixture: Mixture,
+    shares: MixtureShares,
+    text: TokenShards,
+    tokenizer: Tokenizer,
+    settings: RowSettings,
 ) -> list[dict[str, Any]]:
-    """Return for each arm its name, group, objective, parameters, weight, and one example as text."""
-    described = []
+    """Return for each arm what arms.json says of it.
+
+    That is its name, group, objective, parameters, weight, the shares that it is expected to have when the
+    run begins, and one example as text.
+    """
+    expected, described = shares.expected(mixture.weights), []
     for number, arm in enumerate(mixture.arms):
         stream = RowStream(text, mixture.arms, settings, row=number % settings.rows)
         stream.set_mixture(np.eye(len(mixture.arms))[number])
@@ -29,6 +38,12 @@ def describe_arms(
                 "objective": arm.objective.name,
                 "parameters": dataclasses.asdict(arm.objective),
                 "weight": float(mixture.weights[number]),
+                "expected_shares": {
+                    "examples": float(expected.examples[number]),
+                    "positions": float(expected.positions[number]),
+                    "target_tokens": float(expected.target_tokens[number]),
+                    "counted_examples": int(shares.lengths.examples[number]),
+                },
                 "examples": [
                     {
                         "context": _in_words(example.context, tokenizer),

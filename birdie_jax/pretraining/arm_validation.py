@@ -80,7 +80,7 @@ class ArmValidation:
             # What stands in the place of decisions before the first step is never read.
             past = self._batches.schedule.taken_before(int(state.step))
         for _ in range(past):
-            self._batches.history.publish(np.asarray(state.sections[self.name].mixture))
+            self._batches.publish(np.asarray(state.sections[self.name].mixture))
 
     def is_due(self, step: int, num_steps: int) -> bool:
         """Whether every arm is measured at `step`: at each decision, and at the end."""
@@ -101,7 +101,7 @@ class ArmValidation:
             if not call.is_last:
                 bandit = propose(bandit)
         if not call.is_last and self._steers:
-            self._batches.history.publish(np.asarray(bandit.mixture))
+            self._batches.publish(np.asarray(bandit.mixture))
         scalars = _scalars(self._mixture.names, bandit, losses, accuracies)
         return HookResult(state.with_section(self.name, bandit), scalars)
 

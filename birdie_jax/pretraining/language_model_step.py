@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from birdie_jax.array_types import ArmVector, Key, TokenIds, TokenMask
 from birdie_jax.batch import Batch
@@ -37,6 +37,18 @@ class ArmSums(NamedTuple):
     loss: ArmVector
     correct: ArmVector
     tokens: ArmVector
+
+
+class ArmCounts(NamedTuple):
+    """What the rows of a batch hold of each arm.
+
+    Attributes:
+        examples: the number of examples.
+        positions: the positions that they cover, context and target.
+    """
+
+    examples: ArmVector
+    positions: ArmVector
 
 
 def make_language_model_step(
@@ -90,7 +102,8 @@ def language_model_loss(model: LanguageModel, num_arms: int, loss_chunk: int) ->
 
     def sums(params, batch, row_keys=None):
         by_arm = arm_sums(model, num_arms, loss_chunk, params, batch, row_keys)
-        return jnp.sum(by_arm.loss), by_arm._asdict()
+        counts = counts_by_arm(batch.positions, batch.arm_ids, num_arms)
+        return jnp.sum(by_arm.loss), by_arm._asdict() | counts._asdict()
 
     def tokens(batch):
         return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
@@ -136,17 +149,29 @@ def sums_by_arm(
     As reductions, not as a scatter: sums come out the same on every run on every platform, and the
     bandit's decisions hang on them.
     """
-    of_arm = arm_ids[None] == jnp.arange(num_arms)[:, None, None]
-
-    def total(values):
-        return jnp.sum(jnp.where(of_arm, values[None].astype(jnp.float32), 0.0), axis=(1, 2))
-
+    total = _sum_by_arm(arm_ids, num_arms)
     return ArmSums(total(losses), total(correct), total(loss_mask))
+
+
+def counts_by_arm(
+    positions: Int[Array, "rows length"], arm_ids: Int[Array, "rows length"], num_arms: int
+) -> ArmCounts:
+    """Count the examples of each arm, which begin where `positions` is 0, and the positions they cover."""
+    total = _sum_by_arm(arm_ids, num_arms)
+    return ArmCounts(total(positions == 0), total(jnp.ones_like(positions)))
+
+
+def _sum_by_arm(
+    arm_ids: Int[Array, "rows length"], num_arms: int
+) -> Callable[[Shaped[Array, "rows length"]], ArmVector]:
+    of_arm = arm_ids[None] == jnp.arange(num_arms)[:, None, None]
+    return lambda values: jnp.sum(jnp.where(of_arm, values[None].astype(jnp.float32), 0.0), axis=(1, 2))
 
 
 def _summarise(config: Config, names: Sequence[str], totals: StepTotals) -> dict[str, float]:
     """Return the scalars of some steps: of all arms together, and of each."""
     loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
+    examples, covered = (totals.sums[name] for name in ArmCounts._fields)
     total = max(tokens.sum(), 1.0)
     positions = totals.num_steps * (config.batching.rows * config.batching.length)
     schedule = learning_rate_schedule(config.optimizer, config.train.num_steps)
@@ -159,6 +184,8 @@ def _summarise(config: Config, names: Sequence[str], totals: StepTotals) -> dict
     for number, name in enumerate(names):
         scalars[arm_metric(name, "tokens")] = tokens[number]
         if tokens[number]:
+            scalars[arm_metric(name, "examples")] = examples[number]
+            scalars[arm_metric(name, "positions")] = covered[number]
             scalars[arm_metric(name, "loss")] = loss[number] / tokens[number]
             scalars[arm_metric(name, "accuracy")] = correct[number] / tokens[number]
     return {name: float(value) for name, value in scalars.items()}

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching import (
@@ -20,6 +20,7 @@ from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.local_rows import LocalRows
 from birdie_jax.engine.state import TrainState
 from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.text import TokenShards
 
@@ -32,13 +33,21 @@ class MixtureBatches:
 
     Attributes:
         identity: the hash of the text, by which a run knows it again.
-        history: the mixtures by decision, where the bandit's hook publishes them and makers of batches wait
-            for them.
+        history: the probabilities of drawing each arm, by decision, for which makers of batches wait.
         schedule: which decision governs which step.
     """
 
-    def __init__(self, config: Config, mixture: Mixture, text: TokenShards, mesh: Mesh):
+    def __init__(
+        self, config: Config, mixture: Mixture, shares: MixtureShares, text: TokenShards, mesh: Mesh
+    ):
         """Prepare to make the rows of which this process's devices hold a part.
+
+        Args:
+            config: the configuration of the run.
+            mixture: the arms of the run.
+            shares: what the probabilities of its mixtures are shares of.
+            text: the training split.
+            mesh: the device mesh.
 
         Raises:
             ConfigError: they cannot be divided among the workers that make them.
@@ -46,7 +55,7 @@ class MixtureBatches:
         self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
         self.history = MixtureHistory(len(mixture.arms), self.schedule.num_mixtures)
         self.identity = text.manifest.sha256
-        self._config, self._mixture, self._text = config, mixture, text
+        self._config, self._mixture, self._shares, self._text = config, mixture, shares, text
         self._rows = row_settings(config)
         self._local = LocalRows(self._rows.rows, self._rows.length, mesh)
         workers = config.batching.workers
@@ -56,6 +65,10 @@ class MixtureBatches:
                 f"{len(self._local.numbers)}, the rows that a process makes"
             )
         self._made = None
+
+    def publish(self, mixture: Float[np.ndarray, " arms"]) -> None:
+        """Make the batches of the next decision under `mixture`, whatever it has shares of."""
+        self.history.publish(self._shares.sampling(mixture))
 
     def first_position(self) -> PyTree[np.ndarray]:
         """Return the position from which nothing was drawn."""

@@ -16,6 +16,7 @@ from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_validation import ArmValidation
 from birdie_jax.pretraining.language_model_step import make_language_model_step
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
+from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.pretraining.training_text import TrainingText
 
 
@@ -26,6 +27,7 @@ def pretrain(
     mixture: Mixture,
     watch: Watch,
     *,
+    shares: MixtureShares,
     lease: Lease | None = None,
     initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]] | None = None,
     more_hooks: Callable[[HookParts], Sequence[Hook]] = configured_hooks,
@@ -38,6 +40,7 @@ def pretrain(
         text: what is trained on, and what validation reads.
         mixture: the arms of the run.
         watch: notices processes that are lost or hang.
+        shares: what the probabilities of the run's mixtures are shares of, the same in every process.
         lease: held on the workdir in the first process.
         initial_params: shapes and shardings of the parameters -> a function from new parameters to those
             that a new run starts with; None: the new ones. Not called where a checkpoint is resumed.
@@ -51,7 +54,7 @@ def pretrain(
     """
     mesh = make_mesh(config, text.vocab_size)
     with jax.set_mesh(mesh):
-        batches = MixtureBatches(config, mixture, text.train, mesh)
+        batches = MixtureBatches(config, mixture, shares, text.train, mesh)
         hooks = [
             ArmValidation(config, mixture, text.validation, text.vocab_size, batches),
             *more_hooks(HookParts(config, workdir, mesh, text.vocab_size)),

@@ -5,6 +5,7 @@ from typing import Any
 
 from etils import epath
 
+from birdie_jax.config_types import Share
 from birdie_jax.reporting.json_file import is_there, read_json
 from birdie_jax.reporting.record_error import RecordError
 from birdie_jax.storage.typed import parse_typed
@@ -24,6 +25,23 @@ class ArmExample:
 
 
 @dataclass(frozen=True)
+class ExpectedShares:
+    """The shares of an arm that were expected when the run began.
+
+    Attributes:
+        examples: the share of the examples.
+        positions: the share of the positions, context and target.
+        target_tokens: the share of the target tokens, over which the loss is a mean.
+        counted_examples: the number of the arm's examples whose lengths the shares were estimated from.
+    """
+
+    examples: Share
+    positions: Share
+    target_tokens: Share
+    counted_examples: int
+
+
+@dataclass(frozen=True)
 class ArmRecord:
     """An objective with its parameters.
 
@@ -33,6 +51,8 @@ class ArmRecord:
         objective: the name of the objective.
         parameters: the objective's keyword arguments.
         weight: the initial weight in the mixture, at least 0, in any unit.
+        expected_shares: what was expected when the run began; None for a run that began before it was
+            estimated.
         examples: a few examples of the arm.
     """
 
@@ -41,6 +61,7 @@ class ArmRecord:
     objective: str
     parameters: dict[str, Any]
     weight: float
+    expected_shares: ExpectedShares | None
     examples: tuple[ArmExample, ...]
 
 
@@ -58,6 +79,9 @@ def read_arms(path: epath.Path) -> tuple[ArmRecord, ...]:
     arms: list[ArmRecord] = []
     for number, record in enumerate(records, start=1):
         where = f"{path}: record {number}"
+        if isinstance(record, dict):
+            # Of an arm that was described before shares were estimated.
+            record = {"expected_shares": None} | record  # noqa: PLW2901
         arm = parse_typed(ArmRecord, record, where, RecordError)
         if any(other.name == arm.name for other in arms):
             raise RecordError(f"{where}.name: found {arm.name!r} a second time; allowed: each name once")

@@ -47,15 +47,20 @@ class Heatmap:
     tick_labels: tuple[str, ...]
 
 
-def probability_heatmap(values: Float[np.ndarray, "decisions arms"]) -> Heatmap:
-    """Return the sampling probabilities on a logarithmic scale of three decades below the largest one."""
+def probability_heatmap(values: Float[np.ndarray, "decisions arms"], title: str) -> Heatmap:
+    """Return the mixtures' probabilities on a logarithmic scale of three decades below the largest one.
+
+    Args:
+        values: the probability of each arm after each decision.
+        title: the name of the probabilities.
+    """
     high = float(np.nanmax(values))
     low = max(float(np.nanmin(np.where(values > 0, values, np.nan))), high / 1000)
     if low == high:
         low = high / 10
     middle = (low * high) ** 0.5
     return Heatmap(
-        "Sampling probability after the decision (log scale)",
+        f"{title} after the decision (log scale)",
         np.where(np.isnan(values), np.nan, np.clip(values, low, high)),
         LogNorm(low, high),
         SEQUENTIAL,

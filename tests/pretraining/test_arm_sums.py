@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from birdie_jax.pretraining.language_model_step import sums_by_arm
+from birdie_jax.batching.packing import pack_rows
+from birdie_jax.objectives import Example
+from birdie_jax.pretraining.language_model_step import counts_by_arm, sums_by_arm
 
 
 def test_sums_of_each_arm():
@@ -21,3 +23,18 @@ def test_sums_of_each_arm():
         assert sums.correct[arm] == sum(bool(correct[place]) for place in chosen)
         assert sums.tokens[arm] == sum(bool(mask[place]) for place in chosen)
     assert sums.tokens[4] == 0
+
+
+def test_examples_and_positions_of_each_arm():
+    def example(arm, context, target):
+        return Example(np.full(context, 300, np.int32), np.full(target, 300, np.int32), arm)
+
+    rows = [
+        [example(0, 3, 2), example(2, 0, 4)],
+        [example(2, 0, 1), example(2, 1, 1), example(0, 0, 2)],
+        [],
+    ]
+    batch = pack_rows(rows, length=16, spacing=2)
+    counts = counts_by_arm(jnp.asarray(batch.positions), jnp.asarray(batch.arm_ids), 4)
+    assert counts.examples.tolist() == [2, 0, 3, 0]
+    assert counts.positions.tolist() == [7, 0, 7, 0]

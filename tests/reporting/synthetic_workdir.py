@@ -145,6 +145,8 @@ def _records(rng, arms, *, steps, log_every, decide_every, policy):
                 record[f"arm/{name}/probability"] = float(mixture[arm])
                 record[f"arm/{name}/tokens"] = int(tokens[arm])
                 if tokens[arm]:
+                    record[f"arm/{name}/examples"] = int(tokens[arm] // 200)
+                    record[f"arm/{name}/positions"] = int(tokens[arm] * 2)
                     record[f"arm/{name}/loss"] = round(noisy[arm], 5)
                     record[f"arm/{name}/accuracy"] = round(np.exp(-noisy[arm]), 5)
         if step % decide_every == 0 and any(key.endswith("/reward") for key in record):

@@ -295,6 +295,76 @@ def test_more_classes_than_colours(tmp_path):
     assert "11 arms in 11 classes" in words
 
 
+def shares_of_page(page):
+    """The words of the section of shares."""
+    return page.words().split("Shares of examples, positions and loss", 1)[1].split("Bandit", 1)[0]
+
+
+def test_shares_are_shown_as_expected_and_as_measured(short):
+    arms = json.loads((short / "arms.json").read_text())
+    expected = {
+        "copying": (0.5, 0.625, 0.25),
+        "deshuffling": (0.25, 0.25, 0.125),
+        "causal_lm": (0.25, 0.125, 0.625),
+    }
+    for arm in arms:
+        examples, positions, tokens = expected[arm["group"]]
+        arm["expected_shares"] = {
+            "examples": examples,
+            "positions": positions,
+            "target_tokens": tokens,
+            "counted_examples": 400,
+        }
+    (short / "arms.json").write_text(json.dumps(arms))
+    counts = {
+        "copying_max_length128": (6, 30, 10),
+        "deshuffling_rate0.5": (3, 20, 10),
+        "causal_lm": (1, 50, 60),
+    }
+    lines = [
+        {key: value for key, value in line.items() if not re.search("/(examples|positions|tokens)$", key)}
+        | {
+            f"arm/{name}/{key}": value
+            for name, sums in counts.items()
+            for key, value in zip(("examples", "positions", "tokens"), sums, strict=True)
+        }
+        for line in map(json.loads, read_lines(short))
+    ]
+    write_lines(short, lines)
+    words = shares_of_page(read(short))
+    assert "The mixture has shares of examples" in words
+    assert "estimated from 1,200 examples" in words
+    assert "copying_max_length128 50.0 % 60.0 % 62.5 % 30.0 % 25.0 % 12.5 %" in words
+    assert "deshuffling_rate0.5 25.0 % 30.0 % 25.0 % 20.0 % 12.5 % 12.5 %" in words
+    assert "causal_lm 25.0 % 10.0 % 12.5 % 50.0 % 62.5 % 75.0 %" in words
+
+
+def test_a_run_of_before_has_no_expected_shares(short):
+    assert "expected_shares" not in json.loads((short / "arms.json").read_text())[0]
+    without = [
+        {
+            key: value
+            for key, value in json.loads(line).items()
+            if not key.endswith(("/examples", "/positions"))
+        }
+        for line in read_lines(short)
+    ]
+    write_lines(short, without)
+    words = shares_of_page(read(short))
+    assert "What was to be expected was not estimated when this run began." in words
+    assert re.search(r"causal_lm – – – – – \d+\.\d %", words)
+
+
+def test_mixtures_of_target_tokens_say_so(short):
+    config = json.loads((short / "config.json").read_text())
+    config["objectives"]["shares_of"] = "target_tokens"
+    (short / "config.json").write_text(json.dumps(config))
+    words = read(short).words()
+    assert "The mixture has shares of target tokens" in words
+    assert "Share of target tokens asked for" in words
+    assert "Sampling probability" not in words
+
+
 @pytest.mark.slow
 def test_paper_sized_run_is_written_soon_and_small(tmp_path):
     workdir = write_workdir(

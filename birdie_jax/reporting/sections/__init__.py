@@ -9,6 +9,7 @@ from birdie_jax.reporting.sections.classes import CLASSES
 from birdie_jax.reporting.sections.configuration import CONFIGURATION
 from birdie_jax.reporting.sections.machine import MACHINE
 from birdie_jax.reporting.sections.other_scalars import OTHER_SCALARS
+from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
 from birdie_jax.reporting.sections.training_curves import TRAINING
 
@@ -16,6 +17,7 @@ from birdie_jax.reporting.sections.training_curves import TRAINING
 SECTIONS: tuple[SectionKind, ...] = (
     TRAINING,
     CLASSES,
+    SHARES,
     ARMS_OVER_STEPS,
     BANDIT,
     TASKS,

@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from birdie_jax.reporting import curves
 from birdie_jax.reporting.causal_validation import causal_arms, unigram_entropy
+from birdie_jax.reporting.mixture_unit import probability_title
 from birdie_jax.reporting.plots import Frame, Line, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import LOG, LOSS
@@ -76,7 +77,7 @@ def _class_groups(run: RunRecord) -> list[PanelGroup]:
         series = (
             _Series("Train loss", LOSS, loss.steps, loss.values[:, arms]),
             _Series("Validation loss", LOSS, steps[rows], validation_loss, reference=entropy),
-            _Series("Sampling probability", "of each arm", steps[mixtures], probability, True, True),
+            _Series(probability_title(run), "of each arm", steps[mixtures], probability, True, True),
             _Series("Train accuracy", "greedy", accuracy.steps, accuracy.values[:, arms], True),
             _Series("Validation accuracy", "greedy", steps[rows], validation_accuracy, True),
             _Series("Reward", "of each decision", steps[rows], reward, zero=True),

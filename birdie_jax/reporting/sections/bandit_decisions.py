@@ -12,6 +12,7 @@ from birdie_jax.reporting.heatmap import (
     probability_heatmap,
     reward_heatmap,
 )
+from birdie_jax.reporting.mixture_unit import probability_title
 from birdie_jax.reporting.plots import Frame, Line, area_panel, line_panel
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
@@ -83,7 +84,7 @@ def _bandit_panels(run: RunRecord) -> tuple[Panel, ...]:
     )
     meaning = "exp of the mixture's entropy: so many equally likely arms would be as varied."
     return (
-        Panel("Mixture", "sampling probability by class", mixture, "" if mixture else empty),
+        Panel("Mixture", f"{probability_title(run).lower()} by class", mixture, "" if mixture else empty),
         Panel("Tokens", "share of target tokens by class", seen, "" if seen else empty),
         Panel("Variety", "effective number of arms", variety, meaning if variety else empty),
     )
@@ -102,7 +103,7 @@ def _decision_heatmaps(run: RunRecord) -> str:
     heatmaps: list[Heatmap] = []
     mixture = curves.mixture_after(values["probability"], rows)
     if (mixture > 0).any():
-        heatmaps.append(probability_heatmap(mixture))
+        heatmaps.append(probability_heatmap(mixture, probability_title(run)))
     if np.isfinite(values["reward"][rows]).any():
         heatmaps.append(reward_heatmap(values["reward"][rows]))
     heatmaps.append(loss_heatmap(values["validation_loss"][rows]))

@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from birdie_jax.reporting import curves
 from birdie_jax.reporting.class_legend import class_legend
+from birdie_jax.reporting.mixture_unit import probability_title
 from birdie_jax.reporting.plots import Frame, Line, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import LOG, LOSS
@@ -62,7 +63,7 @@ def _class_panels(run: RunRecord) -> list[Panel]:
             run, "Train accuracy", "greedy, share of target tokens", accuracy, percent=True, note=weighted
         ),
         _panel(
-            run, "Sampling probability", "sum over arms", probability, percent=True, note=probability_note
+            run, probability_title(run), "sum over arms", probability, percent=True, note=probability_note
         ),
         _panel(
             run, "Validation loss", LOSS, _validation_curves(run, "validation_loss"), note="Mean over arms."

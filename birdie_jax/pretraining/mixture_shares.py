@@ -1,0 +1,144 @@
+"""Each arm's share of examples, positions and loss: what a mixture means, and what is to be expected."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Float64, Int
+
+from birdie_jax.batching.arm_lengths import ArmLengths, count_lengths
+from birdie_jax.config import Config
+from birdie_jax.objectives import Mixture
+from birdie_jax.objectives.shares import EXAMPLES, sampling_probabilities, shares_of_tokens
+from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.text import TokenShards
+
+# Examples that are drawn to say what is to be expected, in all or for each arm, whichever is more.
+_EXAMPLES, _EXAMPLES_OF_ARM = 1024, 16
+# The same where the run's batches depend on it: the arms' shares of the loss are then right to about 2 %.
+_EXACT_EXAMPLES, _EXACT_EXAMPLES_OF_ARM = 16_384, 128
+# An arm is named whose share of the loss is below this part of its share of the examples.
+_SMALL_PART = 1 / 3
+_MAX_NAMED = 4
+
+
+@dataclass(frozen=True)
+class ExpectedShares:
+    """The shares that each arm of a mixture is expected to have, each summing to 1.
+
+    Attributes:
+        examples: the shares of the examples: the probabilities with which arms are drawn.
+        positions: the shares of the positions, context and target: of the time that a step takes.
+        target_tokens: the shares of the target tokens, over which the loss is a mean.
+    """
+
+    examples: Float64[np.ndarray, " arms"]
+    positions: Float64[np.ndarray, " arms"]
+    target_tokens: Float64[np.ndarray, " arms"]
+
+
+@dataclass(frozen=True)
+class MixtureShares:
+    """What the probabilities of a run's mixtures are shares of.
+
+    Attributes:
+        shares_of: "examples" or "target_tokens" (`config.objectives.shares_of`).
+        lengths: the lengths of the arms' examples, counted on the text of the run.
+    """
+
+    shares_of: str
+    lengths: ArmLengths
+
+    def sampling(self, mixture: Float[np.ndarray, " arms"]) -> Float[np.ndarray, " arms"]:
+        """Return the probabilities with which arms are drawn under a mixture."""
+        if self.shares_of == EXAMPLES:
+            return mixture
+        return sampling_probabilities(mixture, self.lengths.mean_target_tokens)
+
+    def expected(self, mixture: Float[np.ndarray, " arms"]) -> ExpectedShares:
+        """Return the shares that the arms are expected to have under a mixture."""
+        probabilities = self.sampling(mixture)
+        return ExpectedShares(
+            probabilities / probabilities.sum(dtype=np.float64),
+            shares_of_tokens(probabilities, self.lengths.mean_positions),
+            shares_of_tokens(probabilities, self.lengths.mean_target_tokens),
+        )
+
+    def to_json(self) -> str:
+        """Return all of it as JSON, for the other processes of a run."""
+        return json.dumps([self.shares_of, *(counts.tolist() for counts in self.lengths)])
+
+    @classmethod
+    def from_json(cls, text: str) -> "MixtureShares":
+        """Return what `to_json` described."""
+        shares_of, *counts = json.loads(text)
+        return cls(shares_of, ArmLengths(*(np.array(each, np.int64) for each in counts)))
+
+
+def measure_shares(config: Config, mixture: Mixture, text: TokenShards) -> MixtureShares:
+    """Count the lengths of the arms' examples, and return what the run's mixtures mean with them.
+
+    A function of the configuration and the text alone, so that every process and every restart of a run has
+    the same. Where mixtures are shares of target tokens, the lengths are counted a second time, under the
+    probabilities that the first count gives: an example's length depends a little on what else is in a row.
+    Under mixtures of the bandit that are far from the first one, lengths can be off by as little as that.
+
+    Args:
+        config: the configuration of the run.
+        mixture: the arms of the run.
+        text: the training split.
+
+    Raises:
+        DataError: the text cannot be read, or cannot make an example of an arm; the message names it.
+    """
+    arms, settings, unit = mixture.arms, row_settings(config), config.objectives.shares_of
+    count = max(_EXAMPLES, _EXAMPLES_OF_ARM * len(arms))
+    shares = MixtureShares(unit, count_lengths(text, arms, settings, mixture.weights, count))
+    if unit == EXAMPLES:
+        return shares
+    count = max(_EXACT_EXAMPLES, _EXACT_EXAMPLES_OF_ARM * len(arms))
+    probabilities = shares.sampling(mixture.weights)
+    return MixtureShares(unit, count_lengths(text, arms, settings, probabilities, count))
+
+
+def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
+    """Return a line that names the arms with much less of the loss than of the examples.
+
+    They are those whose share of the loss is less than a third of their share of the examples, under the
+    mixture that the run begins with. Where that is so of a class as a whole, the class is named in the
+    place of its arms. Empty where there are none, or where the mixture has shares of target tokens.
+    """
+    if shares.shares_of != EXAMPLES:
+        return ""
+    expected = shares.expected(mixture.weights)
+    groups = np.array(mixture.groups)
+    named: list[tuple[str, float, float]] = []
+    for group in dict.fromkeys(mixture.groups):
+        members = np.flatnonzero(groups == group)
+        parts = [(mixture.names[arm], np.array([arm])) for arm in members]
+        if len(members) > 1 and _is_small(*_sums(expected, members)):
+            parts = [(f"the {len(members)} arms of {group}", members)]
+        sums = [(name, *_sums(expected, arms)) for name, arms in parts]
+        named += [each for each in sums if _is_small(*each[1:])]
+    if not named:
+        return ""
+    # First those that lose most.
+    named.sort(key=lambda each: each[2] - each[1])
+    shown = "; ".join(
+        f"{name}: {examples:.1%} of the examples, {loss:.1%} of the loss"
+        for name, examples, loss in named[:_MAX_NAMED]
+    )
+    rest = f"; and {len(named) - _MAX_NAMED} more, see the report" if len(named) > _MAX_NAMED else ""
+    return (
+        f"arms with little of the loss: {shown}{rest}; the mixture has shares of examples, and "
+        "config.objectives.shares_of = 'target_tokens' makes them shares of the loss"
+    )
+
+
+def _sums(expected: ExpectedShares, arms: Int[np.ndarray, " members"]) -> tuple[float, float]:
+    """Return the shares of the examples and of the loss that some arms have together."""
+    return float(expected.examples[arms].sum()), float(expected.target_tokens[arms].sum())
+
+
+def _is_small(examples: float, loss: float) -> bool:
+    return loss < _SMALL_PART * examples
