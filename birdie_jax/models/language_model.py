@@ -64,6 +64,11 @@ class LanguageModel(nn.Module):
         hidden, _ = self.hidden(cast(TokenIds, batch.tokens), batch_layout(batch))
         return self.logits(hidden)
 
+    @property
+    def drops(self) -> bool:
+        """Whether training draws dropout, for which it needs the rows' keys."""
+        return self.config.dropout > 0
+
     def hidden(
         self,
         tokens: TokenIds,
@@ -71,7 +76,18 @@ class LanguageModel(nn.Module):
         cache: Cache | None = None,
         row_keys: RowKeys | None = None,
     ) -> tuple[Activations, Cache | None]:
-        """Return what the head reads, and the continued cache (leading axis: layers).
+        """Return what the head's table is multiplied with, and the continued cache; see `encode`."""
+        x, cache = self.encode(tokens, layout, cache, row_keys)
+        return self.transform(x), cache
+
+    def encode(
+        self,
+        tokens: TokenIds,
+        layout: Layout,
+        cache: Cache | None = None,
+        row_keys: RowKeys | None = None,
+    ) -> tuple[Activations, Cache | None]:
+        """Return what the head's transform reads, and the continued cache (leading axis: layers).
 
         Args:
             tokens: the inputs.
@@ -95,6 +111,10 @@ class LanguageModel(nn.Module):
         """Return what the head reads: the normalised output of the last block."""
         return self.final_norm(x)
 
+    def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
+        """Return what the head's table is multiplied with, of any positions: here `x` itself."""
+        return x
+
     def _rows_of_table(self, tokens: TokenIds) -> Activations:
         # A device reads its part of the features for all rows of the devices along `fsdp`: that moves
         # activations, and not the table.
@@ -103,11 +123,15 @@ class LanguageModel(nn.Module):
 
     def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
         """Return float32 scores of every token for `hidden`."""
-        return token_scores(hidden, self.head_table())
+        return token_scores(hidden, self.head_table(), self.head_bias())
 
     def head_table(self) -> Float[Array, "vocab features"]:
         """Return the head's weights: the embedding table itself where they are tied."""
         return self.embedding if self.config.tie_embeddings else self.head
+
+    def head_bias(self) -> Float[Array, " vocab"] | None:
+        """Return what is added to the scores of the tokens: here nothing."""
+        return None
 
     def empty_cache(self, rows: int, length: int | None = None) -> Cache:
         """Return the cache from which `rows` new samples start, one slice a layer.
@@ -124,9 +148,12 @@ class LanguageModel(nn.Module):
 
 
 def token_scores(
-    hidden: Float[Array, "*positions features"], table: Float[Array, "vocab features"]
+    hidden: Float[Array, "*positions features"],
+    table: Float[Array, "vocab features"],
+    bias: Float[Array, " vocab"] | None = None,
 ) -> Float[Array, "*positions vocab"]:
-    """Return hidden . table in float32, multiplied in the type of `hidden`."""
-    return jnp.einsum(
+    """Return hidden . table + bias in float32, multiplied in the type of `hidden`."""
+    scores = jnp.einsum(
         "...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32
     )
+    return scores if bias is None else scores + bias.astype(jnp.float32)

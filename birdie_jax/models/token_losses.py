@@ -11,12 +11,13 @@ from birdie_jax.models.axes import constrained, dividing_axes, gathered, mesh_si
 from birdie_jax.models.language_model import token_scores
 
 
-def token_losses(
+def token_losses(  # noqa: PLR0917
     hidden: Activations,
     table: Float[Array, "vocab features"],
     targets: TokenIds,
     loss_mask: TokenMask,
     chunk: int,
+    bias: Float[Array, " vocab"] | None = None,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
     """Return cross-entropy in nats (0 off the mask), and whether the greedy choice is the label.
 
@@ -45,7 +46,7 @@ def token_losses(
 
     @jax.checkpoint
     def one_chunk(table, hidden, targets):
-        logits = token_scores(hidden, table)
+        logits = token_scores(hidden, table, bias)
         logits = constrained(logits, "rows", *["length"] * len(shards), None, "vocab")
         label_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         loss = jax.nn.logsumexp(logits, axis=-1) - label_logits
