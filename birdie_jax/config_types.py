@@ -77,6 +77,7 @@ LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
 # Clipping is switched off by a large norm, which float32 has to hold.
 ClipNorm = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30)]
+ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30, besides=(0,))]
 # The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
 RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
 
