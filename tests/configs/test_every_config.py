@@ -24,7 +24,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIZES = ("1_4b", "400m", "110m", "tiny")
 PRESETS = {"birdie_1_4b": 1.4e9, "birdie_400m": 400e6, "birdie_110m": 110e6}
 VARIANTS = {
-    **{name: model_names() for name in ("tiny", *PRESETS)},
+    **{name: model_names() for name in ("tiny", "bigs_tiny", *PRESETS)},
     **{
         f"ablation_{name}": SIZES for name in ("birdie", "birdie_causal", "causal_lm", "fixed_ratio", "ul2")
     },
@@ -144,7 +144,7 @@ def test_smaller_presets_decide_as_often_for_their_tokens(name):
     assert small.bandit.every_steps == large.bandit.every_steps / 2
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "tiny"])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if not name.endswith("tiny")])
 def test_the_papers_batch_is_a_variant_of_every_variant(name):
     for variant in VARIANTS[name]:
         if variant != "tiny":
