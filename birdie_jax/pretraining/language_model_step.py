@@ -95,8 +95,7 @@ def language_model_loss(model: LanguageModel, num_arms: int, loss_chunk: int) ->
     def tokens(batch):
         return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
 
-    drops = model.config.dropout > 0
-    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens, takes_row_keys=drops)
+    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens, takes_row_keys=model.drops)
 
 
 def arm_sums(  # noqa: PLR0917
@@ -119,8 +118,9 @@ def arm_sums(  # noqa: PLR0917
         method=LanguageModel.hidden,
     )
     table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
+    bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
     targets, loss_mask = cast(TokenIds, batch.targets), cast(TokenMask, batch.loss_mask)
-    losses, correct = token_losses(hidden, table, targets, loss_mask, loss_chunk)
+    losses, correct = token_losses(hidden, table, targets, loss_mask, loss_chunk, bias=bias)
     return sums_by_arm(losses, correct, loss_mask, cast(TokenIds, batch.arm_ids), num_arms)
 
 
