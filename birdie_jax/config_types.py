@@ -61,6 +61,11 @@ Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
 # At 1 nothing would be left.
 DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
+# The step dt by which a state-space layer is discretised: beyond 100 a mode with the real part -1/2 has
+# forgotten all before the next token.
+StepSize = Annotated[float, Bounds(more_than=0, at_least=1e-8, at_most=100)]
+# The texts that an encoder tells apart.
+TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]

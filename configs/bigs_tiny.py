@@ -4,20 +4,26 @@
 
 Masked language modelling as BERT and "Pretraining Without Attention" have it: 15 % of the tokens are to be
 named, from what stands on both sides. The report shows what was hidden, and what the model put there.
-Variants: a model name, as in `--config=configs/bigs_tiny.py:hawk`; every mixer of the project is an encoder
-too. AdamW's betas and epsilon, no clipping, the share of the warm-up and the cosine down to a tenth are
-those of the paper's published command; rate, batch and sizes are for minutes on two CPU cores.
+Variants: the paper's four cells, bigs (if none is named), gated_attention, stack_attention, stack_ssm; and
+every other model's name, as in `--config=configs/bigs_tiny.py:hawk`, which learns the same. AdamW's betas
+and epsilon, no clipping, the share of the warm-up and the cosine down to a tenth are those of the paper's
+published command; rate, batch and sizes are for minutes on two CPU cores.
 """
 
 import ml_collections
 
 from birdie_jax.config import default_config
-from birdie_jax.presets import choose_model
+from birdie_jax.models.registry import encoder_names, language_model_names
+from birdie_jax.presets import choose_variant
+
+# Three and four times the width, as in the paper.
+_INNER_WIDTHS = {"bigs": 384, "gated_attention": 384, "stack_attention": 512, "stack_ssm": 512}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a model name, or empty for gated_ssm_plus."""
+    """Return the configuration; `variant` is a model name, or empty for bigs."""
     config = default_config()
+    name = choose_variant(variant, encoder_names() + language_model_names())
     config.data.vocab_size = 2048
     config.data.record_tokens = 4096
     config.data.validation_fraction = 0.03
@@ -26,11 +32,15 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.batching.rows = 16
     config.batching.length = 128
 
-    config.model.name = choose_model(variant)
+    config.model.name = name
     config.model.layers = 4
     config.model.features = 128
     config.model.state = 256
-    config.model.mlp_features = 256
+    config.model.mlp_features = _INNER_WIDTHS.get(name, 256)
+    if name in encoder_names():
+        config.model.norm_epsilon = 1e-12
+    config.model.encoder.positions = 128
+    config.model.encoder.attention_heads = 4
     config.model.hawk.heads = 4
     config.model.attention.heads = 4
     config.model.dtype = "float32"

@@ -26,6 +26,7 @@ from birdie_jax.generation.prompt import bucket_length, power_of_two
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.masked_predictions import predict_masked
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import Arm, Example
 from birdie_jax.tasks.question import LENGTH_GROUP, Question
 from birdie_jax.tasks.question_prompt import prompt_of
@@ -56,8 +57,9 @@ def no_progress(done: int, of_all: int) -> None:
 
 
 def max_length_of(model: LanguageModel, config: Config) -> int | None:
-    """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
-    return config.row_length if cache_grows(model) else None
+    """Return the limit of a row's tokens: attention and encoders know no positions but training's."""
+    learned = cache_grows(model) or architecture_of(model.config).encoder
+    return config.row_length if learned else None
 
 
 class FoundTokens(NamedTuple):
@@ -263,7 +265,8 @@ class TaskModel:
             own = [examples[number] for number in batch]
             empty: list[Example] = []
             rows = [[one] for one in own] + [empty] * (power_of_two(len(own)) - len(own))
-            packed = pack_rows(rows, bucket_length(max(map(packed_length, own))), 0)
+            longest = bucket_length(max(map(packed_length, own)))
+            packed = pack_rows(rows, min(longest, self.max_length or longest), 0)
             counts = packed.loss_mask.sum(axis=1).tolist()
             # A power of two, so that few sizes are compiled.
             places = min(power_of_two(max(counts)), packed.loss_mask.shape[1])
