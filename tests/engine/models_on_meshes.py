@@ -40,7 +40,7 @@ TABLE = {
 
 
 # Where the positions that bear loss are gathered: from the parts of a row, and beside a divided vocabulary.
-MASKED_MESHES = ((1, 2, 2, 2), (1, 2, 1, 4))
+MASKED_MESHES = ((1, 2, 2, 2),)
 RECURRENCE_MESHES = ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1))
 
 
