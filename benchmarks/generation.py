@@ -21,7 +21,7 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.generation import GREEDY, cache_bytes
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
 from birdie_jax.generation.kernel_types import cast_kernels
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.parameter_shapes import parameter_shapes
 
 
@@ -108,7 +108,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=model_names())
+    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=language_model_names())
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--state", type=int, default=512)

@@ -32,7 +32,7 @@ from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example, Objective, UnsuitableText, make_mixture, make_objective
 from birdie_jax.pretraining.language_model_step import language_model_loss
@@ -247,12 +247,12 @@ def main():
     default = cache_folder() / "benchmarks/learning"
     parser.add_argument("--output", type=Path, default=default)
     parser.add_argument("--tasks", nargs="*", default=[task.name for task in TASKS])
-    parser.add_argument("--models", nargs="*", default=model_names())
+    parser.add_argument("--models", nargs="*", default=language_model_names())
     parser.add_argument("--directions", nargs="*", default=["bidirectional", "causal"])
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     for task in TASKS:
-        for name in model_names():
+        for name in language_model_names():
             for direction in ("bidirectional", "causal"):
                 path = arguments.output / f"{task.name}-{name}-{direction}.json"
                 asked = (

@@ -16,7 +16,7 @@ import numpy as np
 from birdie_jax.config import parse_config
 from birdie_jax.generation import Generator, Prompt
 from birdie_jax.generation.likelihood import Scorer
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.vocabulary import padded_vocab_size
 from configs.tiny import get_config
@@ -45,7 +45,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=model_names())
+    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=language_model_names())
     parser.add_argument("--contexts", type=int, nargs="*", default=[512, 2048])
     parser.add_argument("--choices", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=16)

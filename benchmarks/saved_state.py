@@ -20,7 +20,7 @@ from etils import epath
 from birdie_jax.config import parse_config
 from birdie_jax.generation import Generator, Prompt, SavedState
 from birdie_jax.interop import ModelIdentity, read_state, write_state
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from configs.tiny import get_config
 
@@ -99,7 +99,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=model_names())
+    parser.add_argument("--models", nargs="*", default=["gated_ssm_plus"], choices=language_model_names())
     parser.add_argument("--context", type=int, default=65_536)
     parser.add_argument("--question", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=32)

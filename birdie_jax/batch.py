@@ -9,8 +9,9 @@ class Batch(NamedTuple):
     """Packed samples as arrays of shape [rows, length] (or [length] for a single unpadded row).
 
     A sample of context c and target t covers len(c) + len(t) positions: the context, the start token,
-    then all of the target but its last token (Birdie paper, appendix E.1). A NamedTuple is a pytree, so
-    that a Batch of numpy arrays passes through `jax.jit` as it is.
+    then all of the target but its last token (Birdie paper, appendix E.1). A sample with labels in place
+    covers its context alone. A NamedTuple is a pytree, so that a Batch of numpy arrays passes through
+    `jax.jit` as it is.
 
     The fields are not checked at runtime, because JAX and the planner also put what stands for an array
     into the same tuple: its shape, or its sharding.
@@ -18,10 +19,12 @@ class Batch(NamedTuple):
     Attributes:
         tokens: int32, the model's inputs.
         targets: int32, labels; read only where `loss_mask`.
-        loss_mask: bool, true on the positions whose next token is the target's.
+        loss_mask: bool, true on the positions whose next token is the target's, or that have a label in
+            place.
         segment_ids: int32, 0 on padding and on the spacing between samples, 1.. = sample within the row.
         positions: int32, index within the sample, 0 on padding.
-        bidirectional: bool, true on the context (the paper's attn_mask = 1), false from the start token on.
+        bidirectional: bool, true on the context (the paper's attn_mask = 1), false from the start token on;
+            with labels in place true on the whole sample.
         arm_ids: int32, the objective arm of the sample, -1 on padding.
     """
 

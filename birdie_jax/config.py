@@ -215,6 +215,7 @@ def check_config(config: Config) -> None:
         "bandit.average_best",
         f"at most 2 * bandit.candidates = {2 * config.bandit.candidates}",
     )
+    one_of("optimizer.schedule", "cosine", "linear")
     require(
         config.optimizer.final_learning_rate <= config.optimizer.learning_rate,
         "optimizer.final_learning_rate",

@@ -12,6 +12,7 @@ from birdie_jax.config_types import (
     Candidates,
     CheckpointsKept,
     ClipNorm,
+    ClipNormOrNone,
     CriticUpdates,
     Decay,
     Depth,
@@ -284,7 +285,7 @@ class BanditConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW as Mamba trains (linear warm-up, then cosine).
+    """AdamW as Mamba trains (linear warm-up, then cosine), or with another schedule.
 
     Attributes:
         learning_rate: peak.
@@ -294,7 +295,8 @@ class OptimizerConfig:
         beta2: decay of the second moment.
         epsilon: added to the root of the second moment.
         weight_decay: on matrices; norms and other vectors have none.
-        clip_norm: largest global gradient norm.
+        clip_norm: largest global gradient norm; 0 = gradients are not clipped.
+        schedule: how the rate falls from the peak to the last step: cosine or linear.
     """
 
     learning_rate: PeakLearningRate = 1e-3
@@ -304,7 +306,8 @@ class OptimizerConfig:
     beta2: Decay = 0.95
     epsilon: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.1
-    clip_norm: ClipNorm = 1.0
+    clip_norm: ClipNormOrNone = 1.0
+    schedule: Name = "cosine"
 
 
 @dataclass(frozen=True)

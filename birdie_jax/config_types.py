@@ -61,6 +61,11 @@ Seconds = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
 # At 1 nothing would be left.
 DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
+# The step dt by which a state-space layer is discretised: beyond 100 a mode with the real part -1/2 has
+# forgotten all before the next token.
+StepSize = Annotated[float, Bounds(more_than=0, at_least=1e-8, at_most=100)]
+# The texts that an encoder tells apart.
+TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]
@@ -77,6 +82,7 @@ LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
 # Clipping is switched off by a large norm, which float32 has to hold.
 ClipNorm = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30)]
+ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30, besides=(0,))]
 # The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
 RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
 

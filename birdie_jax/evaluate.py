@@ -23,12 +23,19 @@ from birdie_jax.engine import CheckpointError
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval
-from birdie_jax.generation import PromptError, choose_arm
+from birdie_jax.generation import PromptError
 from birdie_jax.interop import InteropError
 from birdie_jax.storage import make_path, write_json, write_whole
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TASKS, Share, TaskModel
-from birdie_jax.tasks.evaluation import Evaluation, NamedTask, answers_to_jsonl, evaluate, tasks_of_flags
+from birdie_jax.tasks.evaluation import (
+    Evaluation,
+    NamedTask,
+    answers_to_jsonl,
+    arm_of_tasks,
+    evaluate,
+    tasks_of_flags,
+)
 from birdie_jax.tasks.evaluation_table import (
     comparison_table,
     evaluation_table,
@@ -136,7 +143,7 @@ def _load_any(folder: str) -> TrainedModel:
 
 
 def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> list[Evaluation]:
-    arm = choose_arm(trained.arms, _OBJECTIVE.value)
+    arm = arm_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
     print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
     model = TaskModel(
         trained.model,

@@ -7,7 +7,7 @@ from pathlib import Path
 import ml_collections
 
 from birdie_jax.config import ConfigError
-from birdie_jax.models.registry import model_names
+from birdie_jax.models.registry import language_model_names
 
 SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}
 
@@ -46,8 +46,8 @@ def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
 
 
 def choose_model(variant: str) -> str:
-    """Return the model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
-    return choose_variant(variant, model_names())
+    """Return the language model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
+    return choose_variant(variant, language_model_names())
 
 
 def gated_ssm_of_size(config_file: str, variant: str) -> ml_collections.ConfigDict:

@@ -34,7 +34,9 @@ from birdie_jax.finetuning.run import check_stages, check_start, finetune, keep_
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_samples import describe_arms
+from birdie_jax.pretraining.masked_samples import MaskedSamples
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares, measure_shares, small_loss_shares
 from birdie_jax.pretraining.rows import row_settings
@@ -142,7 +144,7 @@ def _pretrain(
         shares=shares,
         lease=lease,
         initial_params=_initial_params(source, tokenizer, processes) if source else None,
-        more_hooks=_more_hooks(tokenizer, processes),
+        more_hooks=_pretraining_hooks(mixture, text.validation, tokenizer, processes),
     )
     entropy = unigram_entropy(text.validation) if processes.first else 0.0
     return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}
@@ -172,6 +174,16 @@ def _finetune(
         more_hooks=_more_hooks(tokenizer, watch.processes),
     )
     return outcome, {"vocab_size": tokenizer.vocab_size, "num_steps": sequence.num_steps}
+
+
+def _pretraining_hooks(
+    mixture: Mixture, text: TokenShards, tokenizer: Tokenizer, processes: Processes
+) -> Callable[[HookParts], Sequence[Hook]]:
+    """Return what makes the hooks of `_more_hooks`, and the one that shows what masked LM has learned."""
+    others = _more_hooks(tokenizer, processes)
+    if not any(arm.objective.in_place for arm in mixture.arms):
+        return others
+    return lambda parts: [*others(parts), MaskedSamples(parts, mixture, text, tokenizer)]
 
 
 def _more_hooks(tokenizer: Tokenizer, processes: Processes) -> Callable[[HookParts], Sequence[Hook]]:

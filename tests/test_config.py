@@ -45,8 +45,9 @@ def test_default_is_usable_and_round_trips():
             "optimizer.learning_rates",
             1.0,
             "config.optimizer.learning_rates: unknown field; allowed: learning_rate, final_learning_rate, "
-            "warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm",
+            "warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm, schedule",
         ),
+        ("optimizer.schedule", "flat", "config.optimizer.schedule: found 'flat'; allowed: cosine, linear"),
         ("mesh.fsdp", -2, "config.mesh.fsdp: found -2; allowed: -1, 0 or at least 1"),
         ("mesh.data", 0, "config.mesh.data: found 0; allowed: -1 or at least 1"),
         ("mesh.tensor", -1, "config.mesh: found -1 for data and tensor; allowed: -1 for one axis"),

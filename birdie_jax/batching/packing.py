@@ -5,14 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from birdie_jax.batch import Batch
-from birdie_jax.objectives import Example
+from birdie_jax.objectives import NO_LABEL, Example
 from birdie_jax.vocabulary import PADDING, START
 
 NO_ARM = -1
 
 
 def packed_length(example: Example) -> int:
-    """Return how many positions `example` covers: its context, the start token, its target but for one."""
+    """Return how many positions `example` covers: its context, the start token, its target but for one.
+
+    With labels in place it is the context alone.
+    """
     return len(example.context) + len(example.target)
 
 
@@ -20,17 +23,18 @@ def layout_example(example: Example, start_id: int = START) -> Batch:
     """Lay one example out as an unpadded row (Birdie paper, appendix E.1).
 
     Context [4, 5, 6] and target [7, 8, 9] give tokens [4, 5, 6, 1, 7, 8], and labels 7, 8, 9 on the last
-    three positions.
+    three positions. Context [4, 3, 6] with the labels [0, 5, 0] in place gives the tokens of the context,
+    and the label 5 on the second position.
 
     Args:
-        example: context, target and arm.
+        example: context, target or labels, and arm.
         start_id: the token between context and target.
 
     Returns:
         A Batch of arrays of shape [length], length = len(context) + len(target).
 
     Raises:
-        ValueError: the target is empty.
+        ValueError: there is nothing that bears loss, or a target beside labels.
     """
     return Batch(*(field[0] for field in pack_rows([[example]], packed_length(example), 0, start_id)))
 
@@ -60,7 +64,8 @@ def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, star
         A Batch of arrays of shape [len(rows), length].
 
     Raises:
-        ValueError: a target is empty, or a row's examples do not fit.
+        ValueError: an example has nothing that bears loss, or a target beside labels, or a row's examples
+            do not fit.
     """
     fields = _padding_fields(len(rows), length)
     count = np.arange(length, dtype=np.int32)
@@ -68,21 +73,46 @@ def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, star
         begin = 0
         for segment, example in enumerate(examples, start=1):
             context, target = len(example.context), len(example.target)
-            if target == 0:
+            labels = example.labels
+            if labels is None and target == 0:
                 raise ValueError(f"row {row}, example {segment}: the target is empty; it needs a token")
+            if labels is not None:
+                _check_labels(example, f"row {row}, example {segment}")
             split, end = begin + context, begin + context + target
             if end > length:
                 raise ValueError(
                     f"row {row}, example {segment}: ends at position {end}; a row has {length}"
                 )
             fields["tokens"][row, begin:split] = example.context
-            fields["tokens"][row, split] = start_id
-            fields["tokens"][row, split + 1 : end] = example.target[:-1]
-            fields["targets"][row, split:end] = example.target
-            fields["loss_mask"][row, split:end] = True
+            if labels is None:
+                fields["tokens"][row, split] = start_id
+                fields["tokens"][row, split + 1 : end] = example.target[:-1]
+                fields["targets"][row, split:end] = example.target
+                fields["loss_mask"][row, split:end] = True
+            else:
+                fields["targets"][row, begin:split] = labels
+                fields["loss_mask"][row, begin:split] = labels != NO_LABEL
             fields["segment_ids"][row, begin:end] = segment
             fields["positions"][row, begin:end] = count[: context + target]
             fields["bidirectional"][row, begin:split] = True
             fields["arm_ids"][row, begin:end] = example.arm
             begin = end + spacing
     return Batch(**fields)
+
+
+def _check_labels(example: Example, where: str) -> None:
+    """Check that an example with labels in place can be laid out."""
+    labels = example.labels
+    assert labels is not None  # the caller has seen to it
+    if len(example.target):
+        raise ValueError(
+            f"{where}: found labels in place and a target of {len(example.target)} tokens; allowed: one of "
+            "the two"
+        )
+    if labels.shape != example.context.shape:
+        raise ValueError(
+            f"{where}: found {len(labels)} labels for {len(example.context)} tokens of context; allowed: "
+            "one for each"
+        )
+    if not (labels != NO_LABEL).any():
+        raise ValueError(f"{where}: no token of the context has a label; it needs one")

@@ -1,6 +1,7 @@
 """One endless stream of packed rows: a pure function of (seed, row, mixture history)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,7 @@ class RowStream:
     ):
         """Start row `row` at its beginning, or from a saved `state`."""
         self._text = text
+        self._objectives = [arm.objective.with_vocabulary(text.num_pieces) for arm in arms]
         self._arms = arms
         self._settings = settings
         self._row = row
@@ -203,7 +205,7 @@ class RowStream:
         )
         share = rng.random() * self._cumulative[-1]
         number = min(int(np.searchsorted(self._cumulative, share, side="right")), len(self._arms) - 1)
-        objective = self._arms[number].objective
+        objective = self._objectives[number]
         cursor = begin
         last_record = cursor.record + 1 + len(self._text)
         refusal: UnsuitableText | None = None
@@ -232,7 +234,7 @@ class RowStream:
                 refusal = error
                 cursor = after
                 continue
-            return Example(example.context, example.target, number), after
+            return replace(example, arm=number), after
         raise DataError(
             f"{self._text.directory}: no {self._text.split} record makes an example of arm "
             f"{self._arms[number].name!r} (tried {len(self._text)}): {refusal}"

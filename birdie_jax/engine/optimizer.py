@@ -1,4 +1,7 @@
-"""AdamW as Mamba and the Birdie paper train: warm-up, cosine, clipping, decay where a parameter has it."""
+"""AdamW with warm-up, a falling rate, clipping, and decay where a parameter has it.
+
+The defaults are those by which Mamba and the Birdie paper train.
+"""
 
 import jax
 import optax
@@ -9,11 +12,22 @@ from birdie_jax.models.parameters import ParameterPolicy
 
 
 def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
-    """Return step -> learning rate: linear warm-up to the peak, then a cosine down to the final rate.
+    """Return step -> learning rate: linear warm-up to the peak, then down to the final rate.
 
-    The first step already moves: it has 1 / (warmup_steps + 1) of the peak.
+    It falls along a cosine or a line, as `config.schedule` says. The first step already moves: it has
+    1 / (warmup_steps + 1) of the peak.
     """
     warmup = min(config.warmup_steps, max(num_steps - 1, 0))
+    if config.schedule == "linear":
+        return optax.join_schedules(
+            [
+                optax.linear_schedule(config.learning_rate / (warmup + 1), config.learning_rate, warmup),
+                optax.linear_schedule(
+                    config.learning_rate, config.final_learning_rate, max(num_steps - warmup, 1)
+                ),
+            ],
+            [warmup],
+        )
     return optax.warmup_cosine_decay_schedule(
         init_value=config.learning_rate / (warmup + 1),
         peak_value=config.learning_rate,
@@ -26,7 +40,7 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
 def make_optimizer(
     config: OptimizerConfig, num_steps: int, policies: PyTree[ParameterPolicy]
 ) -> optax.GradientTransformation:
-    """Return clipping by global norm followed by AdamW, each parameter decayed and scaled by its policy.
+    """Return clipping by global norm, if any, then AdamW, each parameter decayed and scaled by its policy.
 
     Args:
         config: the section of the configuration.
@@ -34,7 +48,8 @@ def make_optimizer(
         policies: the policy of every parameter (`birdie_jax.models.parameters`).
     """
     optimizer = optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
+        # Both keep no state: a checkpoint is the same with clipping and without.
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         optax.adamw(
             learning_rate_schedule(config, num_steps),
             b1=config.beta1,

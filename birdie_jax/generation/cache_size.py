@@ -3,6 +3,7 @@
 import jax
 
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.registry import architecture_of
 
 
 def cache_bytes(model: LanguageModel, length: int) -> int:
@@ -12,5 +13,10 @@ def cache_bytes(model: LanguageModel, length: int) -> int:
 
 
 def cache_grows(model: LanguageModel) -> bool:
-    """Tell whether the model's cache grows with the tokens of a row, as that of attention does."""
+    """Tell whether the model's cache grows with the tokens of a row, as that of attention does.
+
+    An encoder has none.
+    """
+    if architecture_of(model.config).encoder:
+        return False
     return cache_bytes(model, 2) > cache_bytes(model, 1)

@@ -47,18 +47,28 @@ def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
     Args:
         arms: the arms that the model was trained on.
         name: the name of an objective or of an arm; None = prefix_lm, or else causal_lm, or else the first
-            arm.
+            arm whose format a prompt can take.
 
     Raises:
-        PromptError: the name is unknown, the model never saw that objective, arms of that objective have
-            different markers, or no prompt has its format; or it is not known what the model was trained
-            on, and the name is not given or is not that of an objective.
+        PromptError: the model was trained as an encoder alone, or the name is unknown, the model never saw
+            that objective, arms of that objective have different markers, or no prompt has its format; or
+            it is not known what the model was trained on, and the name is not given or is not that of an
+            objective.
     """
     if not arms:
         return _arm_of_objective(name)
+    if all(arm.objective.in_place for arm in arms):
+        learned = ", ".join(dict.fromkeys(arm.objective.name for arm in arms))
+        raise PromptError(
+            f"the model was trained as an encoder, on {learned} alone: it names hidden tokens of a text, "
+            "and has not learned to write an answer; allowed: a model trained on one of "
+            f"{', '.join(known for known in OBJECTIVES if known in _FORMATS)}"
+        )
     trained = list(dict.fromkeys(arm.objective.name for arm in arms if arm.objective.name in _FORMATS))
     if name is None:
-        name = next((known for known in ("prefix_lm", "causal_lm") if known in trained), arms[0].name)
+        formed = [arm.name for arm in arms if arm.objective.name in _FORMATS]
+        preferred = [known for known in ("prefix_lm", "causal_lm") if known in trained]
+        name = [*preferred, *formed, arms[0].name][0]
     found = [arm for arm in arms if arm.name == name] or [arm for arm in arms if arm.objective.name == name]
     if not found and name not in OBJECTIVES:
         raise PromptError(

@@ -1,6 +1,6 @@
 """The language model: embedding, scanned blocks, final norm, head."""
 
-from typing import cast
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -46,18 +46,13 @@ class LanguageModel(nn.Module):
         self.embedding = parameter(self, "embedding", table_init, table_shape, policy)
         if not config.tie_embeddings:
             self.head = parameter(self, "head", table_init, table_shape, policy)
-        block = Block
-        if config.remat != "none":
-            block = nn.remat(Block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
-        self.blocks = nn.scan(
-            block,
-            variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, 0),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
-            length=config.layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )(config)
+        self.blocks = scanned(Block, config)
         self.final_norm = RMSNorm(config.norm_epsilon)
+
+    @property
+    def drops(self) -> bool:
+        """Whether training needs the keys of rows, for dropout."""
+        return self.config.dropout > 0
 
     def __call__(self, batch: Batch) -> Float[Array, "rows length vocab"]:
         """Return float32 logits at every position of packed rows."""
@@ -71,43 +66,86 @@ class LanguageModel(nn.Module):
         cache: Cache | None = None,
         row_keys: RowKeys | None = None,
     ) -> tuple[Activations, Cache | None]:
-        """Return what the head reads, and the continued cache (leading axis: layers).
+        """Return what the head's table is multiplied with, and the continued cache.
 
         Args:
             tokens: the inputs.
             layout: the bounds of the samples.
-            cache: what decoding carries; None in training.
-            row_keys: the key of each row, from which `config.dropout` draws; None: nothing is dropped.
+            cache: what decoding carries (leading axis: layers); None in training.
+            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+        """
+        x, cache = self.encode(tokens, layout, cache, row_keys)
+        return self.transform(x), cache
+
+    def encode(
+        self,
+        tokens: TokenIds,
+        layout: Layout,
+        cache: Cache | None = None,
+        row_keys: RowKeys | None = None,
+        token_types: TokenIds | None = None,
+    ) -> tuple[Activations, Cache | None]:
+        """Return what `transform` and the heads of fine-tuning read, and the continued cache.
+
+        Args:
+            tokens: the inputs.
+            layout: the bounds of the samples.
+            cache: what decoding carries (leading axis: layers); None in training.
+            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+            token_types: the type of each token, where a model has types; None: 0.
         """
         layer_keys = None
         if row_keys is not None and self.config.dropout > 0:
             layer_keys = keys_of_layers(row_keys, self.config.layers)
-        x, cache = self.blocks(self.embed(tokens), cache, layout, layer_keys)
+        x = self.embed(tokens, layout, row_keys, token_types)
+        x, cache = self.blocks(x, cache, layout, layer_keys)
         return self.normalise(x), cache
 
-    def embed(self, tokens: TokenIds) -> Activations:
-        """Return what the first block reads."""
+    def embed(
+        self,
+        tokens: TokenIds,
+        layout: Layout,
+        row_keys: RowKeys | None = None,
+        token_types: TokenIds | None = None,
+    ) -> Activations:
+        """Return what the first block reads; this model reads the tokens alone.
+
+        Raises:
+            ValueError: token types are given.
+        """
+        del layout, row_keys
+        if token_types is not None:
+            raise ValueError(f"token_types: found some for model {self.config.name}; allowed: None")
         # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
-        x = (self._rows_of_table(tokens) * self.config.features**0.5).astype(jnp.dtype(self.config.dtype))
+        x = self._look_up(self.embedding, tokens) * self.config.features**0.5
+        x = x.astype(jnp.dtype(self.config.dtype))
         return constrained(x, "rows", "length", None)
 
     def normalise(self, x: Activations) -> Activations:
-        """Return what the head reads: the normalised output of the last block."""
+        """Return the normalised output of the last block."""
         return self.final_norm(x)
 
-    def _rows_of_table(self, tokens: TokenIds) -> Activations:
+    def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
+        """Return what the head's table is multiplied with: here `x` itself."""
+        return x
+
+    def _look_up(self, table: Float[Array, "entries features"], ids: TokenIds) -> Activations:
         # A device reads its part of the features for all rows of the devices along `fsdp`: that moves
         # activations, and not the table.
-        tokens = constrained(tokens, "reading rows", "length")
-        return constrained(self.embedding[tokens], "reading rows", "length", "features")
+        ids = constrained(ids, "reading rows", "length")
+        return constrained(table[ids], "reading rows", "length", "features")
 
     def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
         """Return float32 scores of every token for `hidden`."""
-        return token_scores(hidden, self.head_table())
+        return token_scores(hidden, self.head_table(), self.head_bias())
 
     def head_table(self) -> Float[Array, "vocab features"]:
         """Return the head's weights: the embedding table itself where they are tied."""
         return self.embedding if self.config.tie_embeddings else self.head
+
+    def head_bias(self) -> Float[Array, " vocab"] | None:
+        """Return what is added to the score of each token; None: nothing."""
+        return None
 
     def empty_cache(self, rows: int, length: int | None = None) -> Cache:
         """Return the cache from which `rows` new samples start, one slice a layer.
@@ -123,10 +161,33 @@ class LanguageModel(nn.Module):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.config.layers, *leaf.shape)), one)
 
 
+def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
+    """Return the blocks of a model, their parameters stacked on a leading axis.
+
+    Args:
+        block: a module with `config` alone, called as `Block` is.
+        config: the architecture.
+    """
+    if config.remat != "none":
+        block = nn.remat(block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+    stack: Any = nn.scan(
+        block,
+        variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
+        split_rngs={"params": True},
+        in_axes=(0, nn.broadcast, 0),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
+        length=config.layers,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
+    return stack(config)
+
+
 def token_scores(
-    hidden: Float[Array, "*positions features"], table: Float[Array, "vocab features"]
+    hidden: Float[Array, "*positions features"],
+    table: Float[Array, "vocab features"],
+    bias: Float[Array, " vocab"] | None = None,
 ) -> Float[Array, "*positions vocab"]:
-    """Return hidden . table in float32, multiplied in the type of `hidden`."""
-    return jnp.einsum(
+    """Return hidden . table + bias in float32, multiplied in the type of `hidden`."""
+    scores = jnp.einsum(
         "...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32
     )
+    return scores if bias is None else scores + bias

@@ -51,19 +51,27 @@ class Architecture:
     Attributes:
         mixer: the class of its sequence mixer, a linen module that is a `Mixer`.
         config: the class of the mixer's own section of `config.model`.
-        has_mlp: whether a gated MLP follows the mixer in a block.
+        has_mlp: whether an MLP follows the mixer in a block.
+        encoder: whether it is a bidirectional encoder (`birdie_jax.models.encoder`), which fills in masked
+            tokens and generates none.
     """
 
     mixer: type[Mixer]
     config: type[MixerConfig]
     has_mlp: bool
+    encoder: bool = False
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def register_model(
-    name: str, *, mixer: type[Mixer], config: type[MixerConfig], has_mlp: bool = False
+    name: str,
+    *,
+    mixer: type[Mixer],
+    config: type[MixerConfig],
+    has_mlp: bool = False,
+    encoder: bool = False,
 ) -> None:
     """Make a model known as `config.model.name`, and the mixer's section as `config.model.<section>`.
 
@@ -71,13 +79,14 @@ def register_model(
         name: the name of the model.
         mixer: the class of its sequence mixer.
         config: the class of the mixer's section; several models may share one.
-        has_mlp: whether a gated MLP follows the mixer in a block.
+        has_mlp: whether an MLP follows the mixer in a block.
+        encoder: whether the model is a bidirectional encoder, not a language model.
 
     Raises:
         ValueError: the name is taken, or the section's name is one of another section or of a field of
             `config.model`.
     """
-    architecture = Architecture(mixer, config, has_mlp)
+    architecture = Architecture(mixer, config, has_mlp, encoder)
     if _ARCHITECTURES.get(name, architecture) != architecture:
         raise ValueError(f"register_model: model {name!r} is registered already; choose another name")
     others = {kind.section for kind in mixer_sections() if kind is not config}
@@ -106,9 +115,20 @@ def mixer_config(config: ModelConfig) -> MixerConfig:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the registered models: the default one, then the others in alphabetical order."""
+    """Return the registered models: language models, then encoders."""
+    return language_model_names() + encoder_names()
+
+
+def language_model_names() -> tuple[str, ...]:
+    """Return the models that generate: the default one, then the others in alphabetical order."""
     default = ModelConfig().name
-    return tuple(sorted(_ARCHITECTURES, key=lambda name: (name != default, name)))
+    names = [name for name, architecture in _ARCHITECTURES.items() if not architecture.encoder]
+    return tuple(sorted(names, key=lambda name: (name != default, name)))
+
+
+def encoder_names() -> tuple[str, ...]:
+    """Return the bidirectional encoders, in alphabetical order."""
+    return tuple(sorted(name for name, architecture in _ARCHITECTURES.items() if architecture.encoder))
 
 
 def mixer_sections() -> tuple[type[MixerConfig], ...]:

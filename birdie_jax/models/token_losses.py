@@ -17,8 +17,12 @@ def token_losses(
     targets: TokenIds,
     loss_mask: TokenMask,
     chunk: int,
+    *,
+    bias: Float[Array, " vocab"] | None = None,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
     """Return cross-entropy in nats (0 off the mask), and whether the greedy choice is the label.
+
+    `table` and `bias` are those of the head (`token_scores`).
 
     Logits exist for `chunk` sequence positions at a time (of each device, where the length is divided), in
     float32, and are computed again in the backward pass, so that memory is rows * chunk * vocab * 4 bytes
@@ -44,15 +48,15 @@ def token_losses(
     table = _gradient_summed_whole(gathered(table.astype(hidden.dtype), ("vocab", "features")))
 
     @jax.checkpoint
-    def one_chunk(table, hidden, targets):
-        logits = token_scores(hidden, table)
+    def one_chunk(table, bias, hidden, targets):
+        logits = token_scores(hidden, table, bias)
         logits = constrained(logits, "rows", *["length"] * len(shards), None, "vocab")
         label_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         loss = jax.nn.logsumexp(logits, axis=-1) - label_logits
         return loss, jnp.argmax(logits, axis=-1) == targets
 
     _, (loss, correct) = jax.lax.scan(
-        lambda carry, inputs: (carry, one_chunk(table, *inputs)),
+        lambda carry, inputs: (carry, one_chunk(table, bias, *inputs)),
         None,
         (in_chunks(hidden), in_chunks(targets)),
     )

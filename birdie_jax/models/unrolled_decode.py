@@ -53,7 +53,7 @@ def unrolled_hidden(
 
     `params` holds all parameters of the model; those outside the layers are read.
     """
-    x: Any = model.apply({"params": params}, tokens, method=LanguageModel.embed)
+    x: Any = model.apply({"params": params}, tokens, layout, method=LanguageModel.embed)
     block = Block(model.config)
     caches = []
     for layer_params, layer_cache in zip(*layers, strict=True):

@@ -8,18 +8,20 @@ from birdie_jax.objectives import (
     fill_in_the_middle,
     full_span_corruption,
     full_span_corruption_deshuffling,
+    masked_lm,
     prefix_lm,
     selective_copying,
     span_corruption,
 )
 from birdie_jax.objectives.arms import Arm, Mixture, mixture_from_arms
-from birdie_jax.objectives.example import Example
+from birdie_jax.objectives.example import NO_LABEL, Example
 from birdie_jax.objectives.mixtures import MIXTURES, make_mixture
 from birdie_jax.objectives.objective import Objective, UnsuitableText
 from birdie_jax.objectives.registry import OBJECTIVES, make_objective, register_objective
 
 __all__ = [
     "MIXTURES",
+    "NO_LABEL",
     "OBJECTIVES",
     "Arm",
     "Example",
@@ -34,6 +36,7 @@ __all__ = [
     "full_span_corruption_deshuffling",
     "make_mixture",
     "make_objective",
+    "masked_lm",
     "mixture_from_arms",
     "prefix_lm",
     "register_objective",

@@ -90,6 +90,11 @@ class Mixture:
         """For each arm, in order, the class it belongs to."""
         return tuple(arm.group for arm in self.arms)
 
+    def max_loss_positions(self, length: int, spacing: int) -> int:
+        """Return the most positions of a row of `length` that can bear loss, whatever arms are in it."""
+        # A share of the row for each arm: a mixed row has no more than the arm with the largest share.
+        return max(arm.objective.max_loss_positions(length, spacing) for arm in self.arms)
+
     @property
     def weights(self) -> Float64[np.ndarray, " arms"]:
         """The arms' initial probabilities, float64 `[arms]`, which add up to 1."""

@@ -133,6 +133,11 @@ def _causal_lm(length: int) -> list[_Class]:
     return [("causal_lm", 1.0, _single("causal_lm"))]
 
 
+def _masked_lm(length: int) -> list[_Class]:
+    """Return masked language modelling alone, with Devlin et al.'s shares: 15 %, of it 80/10/10."""
+    return [("masked_lm", 1.0, _single("masked_lm"))]
+
+
 def _birdie(length: int) -> list[_Class]:
     """Return the 104 arms in 7 classes that the bandit starts from; the classes are equally likely.
 
@@ -229,6 +234,7 @@ def _tiny(length: int) -> list[_Class]:
 
 MIXTURES: dict[str, Callable[[int], list[_Class]]] = {
     "causal_lm": _causal_lm,
+    "masked_lm": _masked_lm,
     "ul2": _ul2,
     "bfr": _bfr,
     "pt5": _pt5,

@@ -29,6 +29,8 @@ class Objective(abc.ABC):
     Attributes:
         name: the name under which `make_objective` finds it.
         has_context: whether examples have a context at all; without one there is no place for a marker.
+        in_place: whether examples have labels in place of the context and no target, so that a model that
+            learns by them alone does not learn to write.
         draws_length: whether the number of tokens to read is drawn uniformly from what `min_length`,
             `max_length`, the text and the row allow; otherwise it is the maximum of these.
         marker: the context's first token, which names the objective to the model; None for none.
@@ -39,6 +41,7 @@ class Objective(abc.ABC):
 
     name: ClassVar[str]
     has_context: ClassVar[bool] = True
+    in_place: ClassVar[bool] = False
     draws_length: ClassVar[bool] = False
 
     marker: int | None = None
@@ -75,6 +78,23 @@ class Objective(abc.ABC):
 
         Must not decrease as `count` grows, and never be below `count`.
         """
+
+    def max_loss_positions(self, length: int, spacing: int) -> int:
+        """Return the most positions that can bear loss in a row that is packed with such examples alone.
+
+        Where it is well below `length`, the head is computed on so many positions of a row, and no more.
+
+        Args:
+            length: positions in a row.
+            spacing: padding positions between two examples.
+        """
+        del spacing
+        return length
+
+    def with_vocabulary(self, num_pieces: int) -> "Objective":
+        """Return the objective for text of a tokenizer of `num_pieces` pieces; few need to know."""
+        del num_pieces
+        return self
 
     @abc.abstractmethod
     def assemble(

@@ -1,9 +1,10 @@
 """FLOPs that a model asks for, however it is computed: what MFU counts (Chowdhery et al. 2022, appendix B).
 
 A train step takes 6 FLOPs for each parameter and token: 2 forward, 4 backward. The embedding table counts
-where it is the head too, and not where it is only looked up. What else counts of a mixer, it says itself
-(`MixerConfig.extra_flops_per_token`): attention does. The recurrences themselves, a few FLOPs for each
-channel and token, and all that is computed twice to save memory do not count.
+where it is the head too, in masked LM for the tokens that bear loss, and not where it is only looked up.
+What else counts of a mixer, it says itself (`MixerConfig.extra_flops_per_token`): attention does. The
+recurrences themselves, a few FLOPs for each channel and token, and all that is computed twice to save
+memory do not count.
 """
 
 from math import prod
@@ -16,16 +17,22 @@ from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.registry import mixer_config
 
 
-def model_flops_per_token(config: ModelConfig, vocab_size: int, length: int) -> float:
+def model_flops_per_token(
+    config: ModelConfig, vocab_size: int, length: int, loss_positions: int | None = None
+) -> float:
     """Return the FLOPs of a train step for each token.
 
     Args:
         config: the architecture.
         vocab_size: the rows of the embedding table.
         length: the tokens of a row.
+        loss_positions: the most tokens of a row that bear loss, for which alone the head is needed; None:
+            all of them.
     """
     shapes = parameter_shapes(build_model(config, vocab_size))
     parameters = sum(prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     if not config.tie_embeddings:
         parameters -= prod(shapes["embedding"].shape)
+    if loss_positions is not None:
+        parameters -= vocab_size * config.features * (1 - loss_positions / length)
     return 6.0 * parameters + mixer_config(config).extra_flops_per_token(config, length)

@@ -12,6 +12,7 @@ from birdie_jax.planning.compilation import CompiledProgram, CompiledStep, compi
 from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.planning.state_memory import StateBytes, state_bytes
 from birdie_jax.planning.topology import Topology
+from birdie_jax.pretraining.mixture import configured_mixture
 from hlo_analysis import Collective, OutOfMemory, StepCosts, read_step_costs
 
 
@@ -134,7 +135,11 @@ def plan_run(config: Config, vocab_size: int, topology: Topology) -> RunPlan:
         device_bytes = _compiled_bytes(state, step.outcome, costs, topology)
         bounds = _bounds(topology, step, costs)
     tokens = config.batching.rows * config.batching.length
-    flops_per_token = model_flops_per_token(config.model, vocab_size, config.batching.length)
+    batching, loss_positions = config.batching, None
+    if not config.finetune.stages:
+        mixture = configured_mixture(config)
+        loss_positions = mixture.max_loss_positions(batching.length, batching.spacing)
+    flops_per_token = model_flops_per_token(config.model, vocab_size, batching.length, loss_positions)
     return RunPlan(
         topology=topology,
         mesh_shape=mesh_shape,

@@ -7,11 +7,12 @@ import numpy as np
 from jaxtyping import Int32
 
 from birdie_jax.batching import RowSettings, RowStream
-from birdie_jax.objectives import Mixture
+from birdie_jax.objectives import NO_LABEL, Example, Mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.text import Tokenizer, TokenShards
 
 _SHOWN_TOKENS = 320
+_BETWEEN_LABELS = " · "
 
 
 def describe_arms(
@@ -47,12 +48,20 @@ def describe_arms(
                 "examples": [
                     {
                         "context": _in_words(example.context, tokenizer),
-                        "target": _in_words(example.target, tokenizer),
+                        "target": _target_in_words(example, tokenizer),
                     }
                 ],
             }
         )
     return described
+
+
+def _target_in_words(example: Example, tokenizer: Tokenizer) -> str:
+    """Return the target, or the labels in place one after another."""
+    if example.labels is None:
+        return _in_words(example.target, tokenizer)
+    labels = example.labels[example.labels != NO_LABEL]
+    return _BETWEEN_LABELS.join(tokenizer.decode(label) for label in labels[:_SHOWN_TOKENS, None])
 
 
 def _in_words(tokens: Int32[np.ndarray, " tokens"], tokenizer: Tokenizer) -> str:

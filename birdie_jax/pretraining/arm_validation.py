@@ -67,7 +67,9 @@ class ArmValidation:
             rows.rows // config.train.accumulation_steps,
         )
         model = build_model(config.model, vocab_size)
-        self._measure = jax.jit(partial(arm_sums, model, len(mixture.arms), config.train.loss_chunk))
+        most = mixture.max_loss_positions(rows.length, rows.spacing)
+        measure = partial(arm_sums, model, len(mixture.arms), config.train.loss_chunk)
+        self._measure = jax.jit(partial(measure, max_loss_positions=most))
 
     def create_section(self, key: Key) -> BanditState:
         """Return the bandit before its first observation."""

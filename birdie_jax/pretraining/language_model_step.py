@@ -20,6 +20,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.dropout import RowKeys
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.loss_positions import find_loss_positions, gathered_shape
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.token_losses import token_losses
 from birdie_jax.objectives import Mixture
@@ -73,6 +74,7 @@ def make_language_model_step(
     model = build_model(config.model, vocab_size)
     num_arms, loss_chunk = len(mixture.arms), config.train.loss_chunk
     policies = parameter_policies(model)
+    most = mixture.max_loss_positions(config.batching.length, config.batching.spacing)
 
     def init_params(key: Key) -> Any:
         one = jnp.zeros((1, config.batching.length), jnp.int32)
@@ -80,7 +82,7 @@ def make_language_model_step(
 
     return make_step(
         init_params,
-        language_model_loss(model, num_arms, loss_chunk),
+        language_model_loss(model, num_arms, loss_chunk, most),
         make_optimizer(config.optimizer, config.train.num_steps, policies),
         mesh,
         seed=config.seed,
@@ -91,25 +93,27 @@ def make_language_model_step(
     )
 
 
-def language_model_loss(model: LanguageModel, num_arms: int, loss_chunk: int) -> LossFunction:
+def language_model_loss(
+    model: LanguageModel, num_arms: int, loss_chunk: int, max_loss_positions: int | None = None
+) -> LossFunction:
     """Return the mean cross-entropy over all target tokens of a batch, with sums by arm.
 
     Args:
         model: the language model.
         num_arms: the number of arms of the mixture.
         loss_chunk: the number of sequence positions whose logits are held at a time.
+        max_loss_positions: the most positions of a row that can bear loss; None: all of them.
     """
 
     def sums(params, batch, row_keys=None):
-        by_arm = arm_sums(model, num_arms, loss_chunk, params, batch, row_keys)
+        by_arm = arm_sums(model, num_arms, loss_chunk, params, batch, row_keys, max_loss_positions)
         counts = counts_by_arm(batch.positions, batch.arm_ids, num_arms)
         return jnp.sum(by_arm.loss), by_arm._asdict() | counts._asdict()
 
     def tokens(batch):
         return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
 
-    drops = model.config.dropout > 0
-    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens, takes_row_keys=drops)
+    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens, takes_row_keys=model.drops)
 
 
 def arm_sums(  # noqa: PLR0917
@@ -119,22 +123,33 @@ def arm_sums(  # noqa: PLR0917
     params: Any,
     batch: Batch,
     row_keys: RowKeys | None = None,
+    max_loss_positions: int | None = None,
 ) -> ArmSums:
     """Return loss, correct greedy choices and target tokens of each arm.
 
-    Training gives the keys of dropout; validation, which measures the same, gives none.
+    Training gives the keys of dropout; validation, which measures the same, gives none. Where few positions
+    of a row can bear loss, they alone go through the head, and the sums are the same. A row with more of
+    them than `max_loss_positions` makes the loss NaN: no loss is left out unseen.
     """
-    hidden, _ = model.apply(
-        {"params": params},
-        batch.tokens,
-        batch_layout(batch),
-        row_keys=row_keys,
-        method=LanguageModel.hidden,
+    x, _ = model.apply(
+        {"params": params}, batch.tokens, batch_layout(batch), row_keys=row_keys, method="encode"
     )
-    table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
     targets, loss_mask = cast(TokenIds, batch.targets), cast(TokenMask, batch.loss_mask)
-    losses, correct = token_losses(hidden, table, targets, loss_mask, loss_chunk)
-    return sums_by_arm(losses, correct, loss_mask, cast(TokenIds, batch.arm_ids), num_arms)
+    arm_ids = cast(TokenIds, batch.arm_ids)
+    shape = gathered_shape(max_loss_positions, loss_mask.shape[1], loss_chunk)
+    overflow = None
+    if shape is not None:
+        loss_chunk = shape.chunk
+        positions = find_loss_positions(loss_mask, shape.capacity)
+        x, loss_mask, overflow = positions.of_activations(x), positions.given, positions.overflow
+        targets, arm_ids = positions.of_tokens(targets), positions.of_tokens(arm_ids)
+    hidden = cast(Array, model.apply({"params": params}, x, method="transform"))
+    table = cast(Array, model.apply({"params": params}, method="head_table"))
+    bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
+    losses, correct = token_losses(hidden, table, targets, loss_mask, loss_chunk, bias=bias)
+    if overflow is not None:
+        losses = jnp.where(overflow[:, None], jnp.nan, losses)
+    return sums_by_arm(losses, correct, loss_mask, arm_ids, num_arms)
 
 
 def sums_by_arm(

@@ -22,15 +22,15 @@ def render_text(text: str) -> Markup:
         return Markup('<span class="empty">empty</span>')
     head, rest = _split(text, VISIBLE)
     if not rest:
-        return _styled(head)
+        return mark_special_tokens(head)
     kept, cut = _split(rest, KEPT - len(head))
-    tail = _styled(kept)
+    tail = mark_special_tokens(kept)
     if cut:
         tail += Markup('<span class="cut"> … {:,} more characters are not on this page</span>').format(
             len(cut)
         )
     return Markup("{}<details><summary>{:,} more characters</summary>{}</details>").format(
-        _styled(head), len(kept), tail
+        mark_special_tokens(head), len(kept), tail
     )
 
 
@@ -47,7 +47,8 @@ def _split(text: str, length: int) -> tuple[str, str]:
     return text[:length], text[length:]
 
 
-def _styled(text: str) -> Markup:
+def mark_special_tokens(text: str) -> Markup:
+    """Return `text` for the page: escaped, special tokens in boxes."""
     parts: list[Markup] = []
     end = 0
     for match in _SPECIAL.finditer(text):

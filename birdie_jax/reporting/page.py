@@ -9,7 +9,7 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
-from birdie_jax.reporting.example_text import render_text
+from birdie_jax.reporting.example_text import mark_special_tokens, render_text
 from birdie_jax.reporting.headline import describe_run, run_completion, summary_figures
 from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
 from birdie_jax.reporting.run_record import RunRecord, read_run
@@ -64,6 +64,7 @@ def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
     environment.filters["words"] = lambda name: name.replace("_", " ")
     environment.filters["breaks"] = lambda name: Markup("_<wbr>").join(name.split("_"))
     environment.filters["text"] = render_text
+    environment.filters["marked"] = mark_special_tokens
     with default_style():
         sections = make_sections(run, kinds)
     figures = [figure for section in sections for figure in section.figures]

@@ -9,6 +9,7 @@ from birdie_jax.evaluation_record import EvaluationRecord
 from birdie_jax.reporting.arm_record import ArmRecord, read_arms
 from birdie_jax.reporting.evaluations import read_evaluations
 from birdie_jax.reporting.json_file import is_there, read_json_object
+from birdie_jax.reporting.masked_record import MaskedRecord, read_masked_samples
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.reporting.record_error import RecordError
 from birdie_jax.storage.typed import parse_typed
@@ -28,6 +29,8 @@ class RunRecord:
         metrics: the contents of metrics.jsonl.
         summary: the contents of summary.json; empty if the run has written none yet.
         evaluations: the newest evaluation of each name, by name.
+        masked: what the run filled in at its end in the places of hidden tokens; None for a run without
+            masked LM.
     """
 
     workdir: epath.Path
@@ -36,6 +39,7 @@ class RunRecord:
     metrics: MetricsTable
     summary: dict[str, Any]
     evaluations: tuple[EvaluationRecord, ...] = ()
+    masked: MaskedRecord | None = None
 
     @property
     def groups(self) -> dict[str, list[int]]:
@@ -94,4 +98,6 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
     config = read_json_object(files.config) if arms or is_there(files.config) else {}
     metrics = read_metrics(files, [arm.name for arm in arms])
     summary = read_json_object(files.summary) if is_there(files.summary) else {}
-    return RunRecord(files.root, config, arms, metrics, summary, read_evaluations(files))
+    return RunRecord(
+        files.root, config, arms, metrics, summary, read_evaluations(files), read_masked_samples(files)
+    )

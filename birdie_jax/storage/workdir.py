@@ -86,6 +86,11 @@ class Workdir:
         return self.root / "arms.json"
 
     @property
+    def masked_samples(self) -> epath.Path:
+        """What a run with masked LM put in the places of hidden tokens at its end, JSON."""
+        return self.root / "masked_samples.json"
+
+    @property
     def metrics(self) -> epath.Path:
         """What was logged, one JSON object a line."""
         return self.root / "metrics.jsonl"
@@ -171,7 +176,7 @@ class Workdir:
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
             for file in (
                 *(self.config, self.tokenizer, self.text, self.arms),
-                *(self.metrics, self.summary, self.report, self.lease),
+                *(self.masked_samples, self.metrics, self.summary, self.report, self.lease),
             ):
                 # A pipe would keep its reader waiting.
                 if os.path.lexists(file) and not os.path.isfile(file):

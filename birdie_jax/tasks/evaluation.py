@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord
+from birdie_jax.generation import choose_arm
+from birdie_jax.objectives import Arm
 from birdie_jax.storage import shown
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import task_of_flag, task_of_section
@@ -83,6 +85,31 @@ def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
     return [
         NamedTask(name, task_of_section(sections[name], f"{where}.{name}")) for name in sorted(sections)
     ]
+
+
+def arm_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTask]) -> Arm:
+    """Return the arm in whose format tasks ask a model.
+
+    Args:
+        arms: the arms that the model was trained on; none where they are not known.
+        name: the name of an objective or of an arm; None = as `choose_arm` has it.
+        tasks: the tasks.
+
+    Raises:
+        ConfigError: a task hides tokens in place, which the model has not learned.
+        PromptError: a task asks prompts, and no arm has the format of one; see `choose_arm`.
+    """
+    in_place = [arm for arm in arms if arm.objective.in_place]
+    for named in tasks:
+        if named.task.in_place and arms and not in_place:
+            raise ConfigError(
+                f"task {named.task.name}: the model was trained on "
+                f"{', '.join(dict.fromkeys(arm.objective.name for arm in arms))}; allowed: one that has "
+                "learned to name hidden tokens, by masked_lm"
+            )
+    if in_place and tasks and all(named.task.in_place for named in tasks):
+        return in_place[0]
+    return choose_arm(arms, name)
 
 
 def evaluate(

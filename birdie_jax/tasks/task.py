@@ -27,10 +27,13 @@ class Task(abc.ABC):
     Attributes:
         name: the name under which configurations and `--task` find it.
         main_metric: the metric that stands for the task where there is room for one.
+        in_place: whether the task hides tokens in place, as the objectives of encoders do; it asks no
+            prompts then.
     """
 
     name: ClassVar[str]
     main_metric: ClassVar[str]
+    in_place: ClassVar[bool] = False
 
     @abc.abstractmethod
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:

@@ -14,10 +14,9 @@ from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.generation import choose_arm
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm
-from birdie_jax.tasks.evaluation import NamedTask
+from birdie_jax.tasks.evaluation import NamedTask, arm_of_tasks
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
 from birdie_jax.text import Tokenizer
@@ -53,7 +52,7 @@ class TaskEvaluation:
         """
         self._config, self._tasks, self._tokenizer = parts.config, tasks, tokenizer
         self._mesh = parts.mesh
-        self._arm = choose_arm(tuple(arms), None)
+        self._arm = arm_of_tasks(arms, None, tasks)
         self._share = Share(processes.index, processes.count, processes.gather)
         self._model: TaskModel | None = None
 

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int32
 
+from birdie_jax.batch import Batch
+from birdie_jax.batching import pack_rows, packed_length
 from birdie_jax.config import Config
 from birdie_jax.generation import (
     GREEDY,
@@ -19,10 +22,12 @@ from birdie_jax.generation import (
     cache_grows,
 )
 from birdie_jax.generation.likelihood import Likelihood, Scorer
-from birdie_jax.generation.prompt import bucket_length
+from birdie_jax.generation.prompt import bucket_length, power_of_two
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
-from birdie_jax.objectives import Arm
+from birdie_jax.models.masked_predictions import predict_masked
+from birdie_jax.models.registry import architecture_of
+from birdie_jax.objectives import Arm, Example
 from birdie_jax.tasks.question import LENGTH_GROUP, Question
 from birdie_jax.tasks.question_prompt import prompt_of
 from birdie_jax.text import Tokenizer
@@ -52,8 +57,21 @@ def no_progress(done: int, of_all: int) -> None:
 
 
 def max_length_of(model: LanguageModel, config: Config) -> int | None:
-    """Return the limit of a row's tokens: attention has no positions beyond training's rows."""
-    return config.row_length if cache_grows(model) else None
+    """Return the limit of a row's tokens: attention and encoders know no positions but training's."""
+    learned = cache_grows(model) or architecture_of(model.config).encoder
+    return config.row_length if learned else None
+
+
+class FoundTokens(NamedTuple):
+    """What the model found in the hidden places of a text, from left to right.
+
+    Attributes:
+        tokens: int32 [places], the most probable token.
+        losses: float32 [places], nats of the right token.
+    """
+
+    tokens: Int32[np.ndarray, " places"]
+    losses: Float32[np.ndarray, " places"]
 
 
 class TaskModel:
@@ -233,6 +251,39 @@ class TaskModel:
 
         found = self._in_batches([max(len(tokens), 1) for tokens in texts], losses, progress)
         return [np.array(of_text, np.float32) for of_text in found]
+
+    def fill_in(self, examples: Sequence[Example], progress: Progress = no_progress) -> list[FoundTokens]:
+        """Return what the model finds in the places of each example that have labels.
+
+        Args:
+            examples: examples with labels in place; each is read alone.
+            progress: called with the number of examples read and of all.
+        """
+        generator = self._generator
+
+        def fill(batch: Sequence[int]) -> list[Any]:
+            own = [examples[number] for number in batch]
+            empty: list[Example] = []
+            rows = [[one] for one in own] + [empty] * (power_of_two(len(own)) - len(own))
+            longest = bucket_length(max(map(packed_length, own)))
+            packed = pack_rows(rows, min(longest, self.max_length or longest), 0)
+            counts = packed.loss_mask.sum(axis=1).tolist()
+            # A power of two, so that few sizes are compiled.
+            places = min(power_of_two(max(counts)), packed.loss_mask.shape[1])
+            given = Batch(*map(generator.programs.put_rows, packed))
+            function = partial(predict_masked, generator.model, places)
+            predict = generator.programs.compile("fill in", places, function, given)
+            found = jax.device_get(predict(generator.params, given))
+            return [
+                (found.tokens[row, : counts[row]].tolist(), found.losses[row, : counts[row]].tolist())
+                for row in range(len(own))
+            ]
+
+        results = self._in_batches([packed_length(example) for example in examples], fill, progress)
+        return [
+            FoundTokens(np.array(tokens, np.int32), np.array(losses, np.float32))
+            for tokens, losses in results
+        ]
 
     def _in_batches(
         self, lengths: Sequence[int], ask: Callable[[Sequence[int]], list[Any]], progress: Progress

@@ -34,6 +34,7 @@ class TokenShards:
         not_mirrored: why the shards of a bucket are not copied to this machine; empty where they are.
         split: `train` or `validation`.
         manifest: what the folder holds.
+        num_pieces: the pieces of the tokenizer that made the shards.
         vocab_size: the padded vocabulary of the tokenizer that made the shards.
         num_tokens: the number of tokens of the split.
         num_documents: the number of documents of the split.
@@ -86,6 +87,7 @@ class TokenShards:
         self.not_mirrored = ""
         if self.is_remote:
             self.not_mirrored = check_readable(self.directory, self.manifest, mirror_gib)
+        self.num_pieces = self.manifest.tokenizer.num_pieces
         self.vocab_size = self.manifest.tokenizer.vocab_size
         self.num_tokens = self.manifest.tokens(split)
         self.num_documents = self.manifest.documents(split)

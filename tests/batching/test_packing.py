@@ -75,6 +75,49 @@ def test_two_samples_in_a_row_of_twelve():
         np.testing.assert_array_equal(getattr(batch, field)[0], values, err_msg=field)
 
 
+def in_place(context, labels, arm=0):
+    return Example(
+        np.array(context, np.int32), np.empty(0, np.int32), arm, labels=np.array(labels, np.int32)
+    )
+
+
+def test_labels_in_place_need_no_start_token():
+    """Beside a sample with a target, in one row."""
+    masked = in_place([31, 3, 601, 700, 11], [0, 600, 0, 602, 0], arm=1)
+    assert packed_length(masked) == 5
+    batch = pack_rows([[masked, example([4], [8, 9], arm=2)]], 10, spacing=1)
+    expected = {
+        "tokens": [31, 3, 601, 700, 11, 0, 4, 1, 8, 0],
+        "targets": [0, 600, 0, 602, 0, 0, 0, 8, 9, 0],
+        "loss_mask": [0, 1, 0, 1, 0, 0, 0, 1, 1, 0],
+        "segment_ids": [1, 1, 1, 1, 1, 0, 2, 2, 2, 0],
+        "positions": [0, 1, 2, 3, 4, 0, 0, 1, 2, 0],
+        "bidirectional": [1, 1, 1, 1, 1, 0, 1, 0, 0, 0],
+        "arm_ids": [1, 1, 1, 1, 1, -1, 2, 2, 2, -1],
+    }
+    for field, values in expected.items():
+        np.testing.assert_array_equal(getattr(batch, field)[0], values, err_msg=field)
+    layout = packed_layout(jnp.asarray(batch.segment_ids), jnp.asarray(batch.bidirectional))
+    np.testing.assert_array_equal(layout.reverse_reset[0], [0, 0, 0, 0, 1, 1, 0, 1, 1, 1])
+    np.testing.assert_array_equal(layout.forward_reset[0], [1, 0, 0, 0, 0, 1, 1, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (in_place([4, 5], [0, 0]), "no token of the context has a label; it needs one"),
+        (in_place([], []), "no token of the context has a label; it needs one"),
+        (
+            Example(np.array([4], np.int32), np.array([5, 6], np.int32), labels=np.array([7], np.int32)),
+            "found labels in place and a target of 2 tokens; allowed: one of the two",
+        ),
+    ],
+)
+def test_labels_that_cannot_be_laid_out(wrong, message):
+    with pytest.raises(ValueError, match=f"^{re.escape('row 0, example 1: ' + message)}$"):
+        pack_rows([[wrong]], 8, spacing=0)
+
+
 def test_fields_have_the_types_of_a_batch():
     batch = pack_rows([[example([4], [5])]], 4, spacing=0)
     boolean = {"loss_mask", "bidirectional"}

@@ -224,3 +224,43 @@ def test_rows_too_short_for_an_arm_are_told_from_text_too_short(long_text):
 def test_a_stream_without_a_mixture_draws_nothing(long_text):
     with pytest.raises(ValueError, match="no mixture is in force yet"):
         RowStream(long_text, _TINY.arms, _SMALL, 0).next_row()
+
+
+def _masked(examples):
+    return [
+        (one.arm, one.context.tolist(), None if one.labels is None else one.labels.tolist())
+        for one in examples
+    ]
+
+
+def test_masked_lm_comes_from_the_rows_own_stream(long_text):
+    """Beside another arm; a stream that is restored goes on with the same masks."""
+    mixture = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}})
+    stream = _stream(long_text, mixture, _SMALL)
+    for _ in range(5):
+        stream.next_row()
+    state = stream.state()
+    expected = [_masked(stream.next_row()) for _ in range(20)]
+    restored = _stream(long_text, mixture, _SMALL, state=state)
+    assert [_masked(restored.next_row()) for _ in range(20)] == expected
+    arms = {arm: labels for row in expected for arm, _, labels in row}
+    assert arms[0] is not None
+    assert arms[1] is None
+    # Random tokens are those of the tokenizer, not of the text at hand.
+    assert stream._objectives[0].num_pieces == long_text.num_pieces
+
+
+def test_every_epoch_hides_other_tokens(long_text):
+    text = TokenShards(long_text.directory, "validation")
+    mixture = make_mixture("masked_lm", 256)
+    stream = _stream(text, mixture, _SMALL._replace(rows=1, lookahead=0))
+    hidden: dict[tuple, set[tuple]] = {}
+    for _ in range(3 * text.num_tokens // 250):
+        for example in stream.next_row():
+            whole = np.where(example.labels == 0, example.context, example.labels)
+            hidden.setdefault(tuple(whole.tolist()), set()).add(
+                tuple(np.flatnonzero(example.labels).tolist())
+            )
+    again = [len(places) for places in hidden.values() if len(places) > 1]
+    assert len(again) > 10
+    assert max(again) <= 3

@@ -12,7 +12,7 @@ from birdie_jax.config import Config, parse_config
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.finetuning.stages import read_stages, stage_config
-from birdie_jax.models import model_names
+from birdie_jax.models import encoder_names, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.registry import mixer_config
@@ -24,7 +24,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIZES = ("1_4b", "400m", "110m", "tiny")
 PRESETS = {"birdie_1_4b": 1.4e9, "birdie_400m": 400e6, "birdie_110m": 110e6}
 VARIANTS = {
-    **{name: model_names() for name in ("tiny", *PRESETS)},
+    **{name: language_model_names() for name in ("tiny", *PRESETS)},
+    "bigs_tiny": encoder_names() + language_model_names(),
     **{
         f"ablation_{name}": SIZES for name in ("birdie", "birdie_causal", "causal_lm", "fixed_ratio", "ul2")
     },
@@ -84,7 +85,7 @@ def test_an_unknown_variant_is_refused(name):
         load(name, "llama")
 
 
-@pytest.mark.parametrize("model", model_names())
+@pytest.mark.parametrize("model", language_model_names())
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_the_parameters_that_they_are_named_for(name, model):
     config = load(name, model)
@@ -94,7 +95,7 @@ def test_presets_have_the_parameters_that_they_are_named_for(name, model):
     )
 
 
-@pytest.mark.parametrize("model", model_names())
+@pytest.mark.parametrize("model", language_model_names())
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_widths_that_tile(name, model):
     settings = load(name, model).model
@@ -108,7 +109,7 @@ def test_presets_have_widths_that_tile(name, model):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("model", model_names())
+@pytest.mark.parametrize("model", language_model_names())
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_runs_unchanged_on_every_machine(name, model, machine):
     config, devices = load(name, model), devices_of(machine)
@@ -144,7 +145,7 @@ def test_smaller_presets_decide_as_often_for_their_tokens(name):
     assert small.bandit.every_steps == large.bandit.every_steps / 2
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "tiny"])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if not name.endswith("tiny")])
 def test_the_papers_batch_is_a_variant_of_every_variant(name):
     for variant in VARIANTS[name]:
         if variant != "tiny":

@@ -18,11 +18,12 @@ from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.recurrence import ScanSettings, make_recurrence
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, sharded_recurrence
-from birdie_jax.objectives import Example
+from birdie_jax.objectives import Example, make_objective
 from birdie_jax.pretraining.language_model_step import arm_sums
 from tests.quick_jit import quick_jit
 
 VOCAB, ROWS, LENGTH = 384, 8, 64
+MASKED = make_objective("masked_lm", num_pieces=128)
 AXES = ("data", "fsdp", "tensor", "sequence")
 BOTH, CAUSAL = True, False
 # (data, fsdp, tensor, sequence), the models that are tried there.
@@ -38,6 +39,8 @@ TABLE = {
 }
 
 
+# Where the positions that bear loss are gathered: from the parts of a row, and beside a divided vocabulary.
+MASKED_MESHES = ((1, 2, 2, 2),)
 RECURRENCE_MESHES = ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1))
 
 
@@ -58,8 +61,15 @@ def packed_batch():
     return pack_rows(rows, LENGTH, spacing=3)
 
 
-def loss_of(model, params, batch):
-    sums = arm_sums(model, 2, 4, params, batch)
+def masked_batch():
+    random = np.random.default_rng(0)
+    counts = [(30, 20) if row % 2 else (58,) for row in range(ROWS)]
+    rows = [[MASKED.build(random.integers(256, VOCAB, count), random) for count in row] for row in counts]
+    return pack_rows(rows, LENGTH, spacing=3)
+
+
+def loss_of(model, params, batch, max_loss_positions=None):
+    sums = arm_sums(model, 2, 4, params, batch, None, max_loss_positions)
     return jnp.sum(sums.loss) / jnp.sum(batch.loss_mask), sums
 
 
@@ -96,44 +106,70 @@ def recurrences():
             print("recurrence", sizes, bidirectional)
 
 
+def config_of(name, sizes, bidirectional=BOTH):
+    return Config(
+        batching=BatchingConfig(rows=ROWS, length=LENGTH),
+        train=TrainConfig(loss_chunk=4),
+        mesh=MeshConfig(*sizes),
+        model=ModelConfig(
+            name=name,
+            bidirectional=bidirectional,
+            layers=2,
+            features=16,
+            state=32,
+            mlp_features=16,
+            sections=(HawkConfig(heads=8), AttentionConfig(heads=8, kv_heads=4)),
+            dtype="float32",
+            remat="full",
+        ),
+    )
+
+
+def divided(config, model, step, params, batch):
+    """Return what `step` gives on the mesh of `config`."""
+    mesh = make_mesh(config, VOCAB)
+    state = TrainState(0, params, None, {})
+    shardings = state_sharding(mesh, state, parameter_policies(model)).params
+    with jax.set_mesh(mesh):
+        spread = jax.device_put(batch, batch_sharding(mesh))
+        placed = jax.device_put(params, shardings)
+        program = quick_jit(
+            step, in_shardings=(shardings, batch_sharding(mesh)), out_shardings=(None, shardings)
+        )
+        return jax.device_get(program(placed, spread))
+
+
+def masked():
+    """The gathered loss on a mesh is the whole one on one device."""
+    batch = masked_batch()
+    model = build_model(config_of("gated_ssm_plus", MASKED_MESHES[0]).model, VOCAB)
+    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+    whole = jax.value_and_grad(partial(loss_of, model), has_aux=True)
+    expected = jax.device_get(quick_jit(whole)(params, batch))
+    most = MASKED.max_loss_positions(LENGTH, 3)
+    gathered = jax.value_and_grad(partial(loss_of, model, max_loss_positions=most), has_aux=True)
+    for sizes in MASKED_MESHES:
+        result = divided(config_of("gated_ssm_plus", sizes), model, gathered, params, batch)
+        compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+        jax.tree.map(compare, result, expected)
+        print("masked", sizes, flush=True)
+
+
 def main():
     recurrences()
+    masked()
     batch = packed_batch()
     kinds = {}
     for sizes, models in TABLE.items():
         for name, bidirectional in models:
-            config = Config(
-                batching=BatchingConfig(rows=ROWS, length=LENGTH),
-                train=TrainConfig(loss_chunk=4),
-                mesh=MeshConfig(*sizes),
-                model=ModelConfig(
-                    name=name,
-                    bidirectional=bidirectional,
-                    layers=2,
-                    features=16,
-                    state=32,
-                    mlp_features=16,
-                    sections=(HawkConfig(heads=8), AttentionConfig(heads=8, kv_heads=4)),
-                    dtype="float32",
-                    remat="full",
-                ),
-            )
+            config = config_of(name, sizes, bidirectional)
             model = build_model(config.model, VOCAB)
             step = jax.value_and_grad(partial(loss_of, model), has_aux=True)
             if (name, bidirectional) not in kinds:
                 params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
                 kinds[name, bidirectional] = params, jax.device_get(quick_jit(step)(params, batch))
             params, expected = kinds[name, bidirectional]
-            mesh = make_mesh(config, VOCAB)
-            state = TrainState(0, params, None, {})
-            shardings = state_sharding(mesh, state, parameter_policies(model)).params
-            with jax.set_mesh(mesh):
-                spread = jax.device_put(batch, batch_sharding(mesh))
-                divided = jax.device_put(params, shardings)
-                program = quick_jit(
-                    step, in_shardings=(shardings, batch_sharding(mesh)), out_shardings=(None, shardings)
-                )
-                result = jax.device_get(program(divided, spread))
+            result = divided(config, model, step, params, batch)
             compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
             jax.tree.map(compare, result, expected)
             print(name, sizes, bidirectional, flush=True)

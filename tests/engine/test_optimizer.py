@@ -39,6 +39,27 @@ def test_learning_rate(warmup, num_steps, step, expected):
     assert learning_rate_schedule(config, num_steps)(step) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("warmup", "num_steps", "step", "expected"),
+    [
+        (9, 100, 0, PEAK / 10),
+        (9, 100, 3, PEAK / 10 + (PEAK - PEAK / 10) * 3 / 9),
+        (9, 100, 9, PEAK),
+        (10, 110, 35, PEAK + (FINAL - PEAK) / 4),
+        (9, 100, 100, FINAL),
+        (9, 100, 500, FINAL),
+        (0, 100, 0, PEAK),
+        (0, 1, 0, PEAK),
+        (640, 10, 0, PEAK / 10),
+        (640, 10, 9, PEAK),
+    ],
+)
+def test_linear_learning_rate(warmup, num_steps, step, expected):
+    rates = {"learning_rate": PEAK, "final_learning_rate": FINAL, "warmup_steps": warmup}
+    schedule = learning_rate_schedule(OptimizerConfig(schedule="linear", **rates), num_steps)
+    assert schedule(step) == pytest.approx(expected, rel=1e-5)
+
+
 def test_learning_rate_rises_and_then_falls():
     config = OptimizerConfig(learning_rate=PEAK, final_learning_rate=FINAL, warmup_steps=20)
     rates = learning_rate_schedule(config, 100)(jnp.arange(100))
@@ -47,8 +68,12 @@ def test_learning_rate_rises_and_then_falls():
     assert FINAL < rates[-1] < 1.2 * FINAL
 
 
-def test_steps_follow_the_equations_of_adamw():
-    config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.01, warmup_steps=2, clip_norm=1.0)
+# Masked LM's published betas and epsilon go with no clipping.
+@pytest.mark.parametrize(
+    "fields", [{"clip_norm": 1.0}, {"clip_norm": 0.0, "beta2": 0.98, "epsilon": 1e-6, "schedule": "linear"}]
+)
+def test_steps_follow_the_equations_of_adamw(fields):
+    config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.01, warmup_steps=2, **fields)
     num_steps = 6
     random = np.random.default_rng(0)
     params = {"kernel": random.normal(size=(3, 2)), "scale": random.normal(size=3)}
@@ -73,7 +98,7 @@ def test_steps_follow_the_equations_of_adamw():
     for step, gradient in enumerate(gradients):
         norm = np.sqrt(sum(np.sum(value**2) for value in gradient.values()))
         for name, value in gradient.items():
-            g = value * min(1, config.clip_norm / norm)
+            g = value * min(1, config.clip_norm / norm) if config.clip_norm else value
             first[name] = config.beta1 * first[name] + (1 - config.beta1) * g
             second[name] = config.beta2 * second[name] + (1 - config.beta2) * g**2
             mean = first[name] / (1 - config.beta1 ** (step + 1))
@@ -83,6 +108,17 @@ def test_steps_follow_the_equations_of_adamw():
             params[name] = params[name] - rate * (mean / (np.sqrt(square) + config.epsilon) + decay)
     for name, value in params.items():
         np.testing.assert_allclose(result[name], value, rtol=1e-4, err_msg=name)
+
+
+def test_the_state_is_the_same_with_clipping_and_without():
+    """So that its checkpoints are."""
+    params = {"kernel": jnp.ones((2, 3)), "scale": jnp.ones(3)}
+    policies = {"kernel": DECAYED, "scale": KEPT}
+    states = [
+        make_optimizer(OptimizerConfig(clip_norm=norm, schedule=schedule), 10, policies).init(params)
+        for norm, schedule in ((1.0, "cosine"), (0.0, "linear"))
+    ]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
 
 
 def changes(config, policies, gradient):
@@ -101,6 +137,22 @@ def test_an_rg_lru_has_no_weight_decay():
     moved = changes(config, policies, gradient=0.0)["blocks"]["mixer"]
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(moved["rg_lru"]))
     assert (moved["input"]["kernel"] < 0).all()
+
+
+def test_state_spaces_learn_slowly_and_do_not_decay():
+    """A, dt and D of BiGS, whose published code declares it and does not do it."""
+    model = ModelConfig(name="bigs", layers=2, features=16, mlp_features=16)
+    policies = parameter_policies(build_model(model, 384))
+    config = OptimizerConfig(learning_rate=0.1, final_learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
+    for gradient, expected in ((0.0, {"slow": 0.0, "D": 0.0}), (1.0, {"slow": -0.01, "D": -0.1})):
+        moved = jax.tree_util.tree_leaves_with_path(changes(config, policies, gradient))
+        found = {path[-1].key for path, _ in moved}
+        assert {"A_re", "A_im", "log_step", "D"} <= found
+        for path, leaf in moved:
+            name = path[-1].key
+            if name in ("A_re", "A_im", "log_step", "D"):
+                size = expected.get(name, expected["slow"])
+                np.testing.assert_allclose(leaf, size, rtol=1e-5, err_msg=str(path))
 
 
 def test_weight_decay_shrinks_matrices_and_leaves_vectors():

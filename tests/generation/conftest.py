@@ -9,7 +9,7 @@ import pytest
 from birdie_jax.batch import Batch
 from birdie_jax.config import ModelConfig
 from birdie_jax.generation import Prompt
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 from tests.quick_jit import quick_jit
@@ -17,7 +17,7 @@ from tests.quick_jit import quick_jit
 VOCAB = 384
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in model_names()
+    for name in language_model_names()
     for bidirectional in (True, False)
 ]
 

@@ -8,7 +8,7 @@ from birdie_jax.batch import Batch
 from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, cache_bytes, generate
 from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.generation.prompt import bucket_length, pad_prompts
-from birdie_jax.models import model_names
+from birdie_jax.models import language_model_names
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 from tests.generation.conftest import VOCAB, small_model, some_prompts
 from tests.quick_jit import quick_jit
@@ -192,7 +192,7 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
     )
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", language_model_names())
 def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     model, params = small_model(name, dtype="bfloat16")
     converted = cast_kernels(params, "bfloat16")

@@ -31,7 +31,11 @@ def ask(name, text, tokenizer, **parameters):
     return make_prompt(text, make_objective(name, **parameters), tokenizer)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+# A prompt has no form where the answer is not written.
+WRITTEN = [name for name, objective in OBJECTIVES.items() if not objective.in_place]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_every_objective_can_be_asked(name, tokenizer):
     prompt = ask(name, FORMED.get(name, "the river of seven"), tokenizer)
     objective = make_objective(name)
@@ -201,7 +205,7 @@ def test_a_model_without_known_arms_takes_the_name_of_an_objective():
             choose_arm((), name)
         assert str(error.value) == (
             f"objective: found {name!r}, and what this model was trained on is not known; allowed: one of "
-            f"{', '.join(OBJECTIVES)}"
+            f"{', '.join(WRITTEN)}"
         )
 
 
@@ -224,9 +228,16 @@ def test_the_arm_is_that_of_the_run():
     [
         (
             "pt5",
-            "masked_lm",
-            "objective 'masked_lm' is unknown; allowed: those that this model was trained on: causal_lm, "
+            "masked",
+            "objective 'masked' is unknown; allowed: those that this model was trained on: causal_lm, "
             "prefix_lm, span_corruption, deshuffling, copying",
+        ),
+        (
+            "masked_lm",
+            None,
+            "the model was trained as an encoder, on masked_lm alone: it names hidden tokens of a text, "
+            "and has not learned to write an answer; allowed: a model trained on one of "
+            f"{', '.join(WRITTEN)}",
         ),
         (
             "causal_lm",
@@ -246,3 +257,11 @@ def test_objectives_that_cannot_be_asked(mixture, name, message):
     with pytest.raises(PromptError) as error:
         choose_arm(arms_of(mixture), name)
     assert str(error.value) == message
+
+
+def test_a_model_that_has_learned_to_write_besides_is_asked_in_that_form():
+    arms = mixture_from_arms({"hide": {"objective": "masked_lm"}, "copy": {"objective": "copying"}}).arms
+    assert choose_arm(arms, "copy") == choose_arm(arms, None) == arms[1]
+    with pytest.raises(PromptError) as error:
+        choose_arm(arms, "masked_lm")
+    assert str(error.value) == "objective 'masked_lm': a prompt cannot take its form; allowed: copying"

@@ -11,8 +11,9 @@ import pytest
 from birdie_jax.batch import Batch
 from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import build_model, model_names
+from birdie_jax.models import Encoder, build_model, encoder_names, language_model_names
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
@@ -22,17 +23,19 @@ LENGTH = 24
 # Context and target of the samples in a row; the second has no context. One spacing is the least allowed.
 SAMPLES = ((5, 3), (0, 4), (2, 2))
 SPACING = 3
-SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2))
+ENCODER = EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=8)
+SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2), ENCODER)
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in model_names()
+    for name in language_model_names()
     for bidirectional in (True, False)
 ]
+ENCODER_KINDS = [pytest.param((name, True), id=name) for name in encoder_names()]
 
 
 @pytest.fixture(params=KINDS)
 def kind(request):
-    """Model name and direction: the table that every property holds for."""
+    """Name and direction of a language model: the table that every property holds for."""
     return request.param
 
 
@@ -44,10 +47,15 @@ def make():
     def variables_of(model):
         variables = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))
         # At their small initial size the tables would hide differences below rounding.
-        params = {
-            key: x * 30 if key in ("embedding", "head") else x for key, x in variables["params"].items()
-        }
-        return {"params": params}
+        encodes = isinstance(model, Encoder)
+
+        def enlarged(path, x):
+            if path[0].key in ("embedding", "head"):
+                return x * 30
+            # The weights of encoders start at 0.02 whatever their inputs are.
+            return x * 50 * x.shape[-2] ** -0.5 if encodes and path[-1].key == "kernel" else x
+
+        return {"params": jax.tree_util.tree_map_with_path(enlarged, variables["params"])}
 
     def build(**fields):
         sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}

@@ -9,6 +9,7 @@ from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
@@ -39,7 +40,11 @@ def main():
                 features=16,
                 state=16,
                 mlp_features=16,
-                sections=(HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2)),
+                sections=(
+                    HawkConfig(heads=4),
+                    AttentionConfig(heads=4, kv_heads=2),
+                    EncoderConfig(ssm_state=4),
+                ),
                 dtype="float32",
                 remat="none",
             ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import LanguageModel, model_names
+from birdie_jax.models import LanguageModel, language_model_names
 from birdie_jax.models.layout import causal_layout, continued_layout, packed_layout
 from birdie_jax.models.registry import architecture_of
 from tests.models.conftest import VOCAB
@@ -14,7 +14,9 @@ from tests.quick_jit import quick_jit
 
 ROWS, LENGTH, CUT = 2, 11, 6
 # One model of each mixer: what else is in a block has no cache.
-BY_MIXER = {architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(model_names())}
+BY_MIXER = {
+    architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
+}
 KINDS = [(name, bidirectional) for name in BY_MIXER.values() for bidirectional in (True, False)]
 
 

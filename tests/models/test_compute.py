@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import model_names
+from birdie_jax.models import language_model_names
 from birdie_jax.models.attention import Attention
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.registry import architecture_of
 from pallas_kernels.linear_scan.xla import UNROLLED
 from tests.quick_jit import quick_jit
 
-ALL_MODELS = pytest.mark.parametrize("name", model_names())
+ALL_MODELS = pytest.mark.parametrize("name", language_model_names())
 
 
 def loss_of(model, batch):

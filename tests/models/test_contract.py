@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.models import model_names
+from birdie_jax.models import encoder_names, language_model_names, model_names
 from tests.quick_jit import quick_jit
 
 
@@ -18,12 +18,17 @@ def test_every_mixer_has_registered_its_models():
         "hawk",
         "hawk_mlp",
         "transformer",
+        "bigs",
+        "gated_attention",
+        "stack_attention",
+        "stack_ssm",
     )
+    assert model_names() == language_model_names() + encoder_names()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", language_model_names())
 def test_gradients_are_finite_where_gates_are_saturated(name, dtype, sign, make, packed):
     """A gate at 0 or 1, a decay of exactly 1, a softmax on one token."""
     model, variables = make(name=name, dtype=dtype)

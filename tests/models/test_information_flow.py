@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.conftest import ENCODER_KINDS, KINDS
 from tests.quick_jit import quick_jit
+
+# By attention the context does not read the start token.
+ATTENTION = ("transformer", "stack_attention", "gated_attention")
+
+
+@pytest.fixture(params=KINDS + ENCODER_KINDS)
+def kind(request):
+    """Model name and direction, of encoders too."""
+    return request.param
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, pack
     segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
     positions = range(len(segments))
     name, bidirectional = kind
-    flows = partial(allowed, segments, in_context, bidirectional=bidirectional, start=name != "transformer")
+    flows = partial(allowed, segments, in_context, bidirectional=bidirectional, start=name not in ATTENTION)
     expected = np.array([[flows(i, j) for j in positions] for i in positions])
     np.testing.assert_array_equal(dependence != 0, expected)
     assert dependence[expected].min() > 1e-6

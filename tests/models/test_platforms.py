@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.config import Config, ConfigError, default_config, parse_config
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
-from birdie_jax.models import attention, model_names
+from birdie_jax.models import attention, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.platforms import check_platform, for_platform
 from pallas_kernels import linear_scan
@@ -28,7 +28,7 @@ def config_with(name: str, implementation: str) -> Config:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", language_model_names())
 def test_every_implementation_is_refused_where_it_cannot_run(name, platform, monkeypatch):
     """As on a machine with such devices: those are attached."""
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
@@ -111,7 +111,7 @@ def test_cudnn_needs_types_and_widths_that_it_has(fields, message):
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", language_model_names())
 def test_a_trained_model_is_used_with_what_the_platform_has(name, platform):
     known = attention.IMPLEMENTATIONS if name == "transformer" else ("", *linear_scan.IMPLEMENTATIONS)
     for implementation in known:

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary as v
-from birdie_jax.objectives import OBJECTIVES, UnsuitableText, make_objective
+from birdie_jax.objectives import NO_LABEL, OBJECTIVES, UnsuitableText, make_objective
 
 VARIANTS = [
     make_objective(name, **parameters)
@@ -32,6 +32,8 @@ VARIANTS = [
         ("selective_copying", {"spans": 2, "span_length": [1, 3], "marker": None}),
         ("fill_in_the_middle", {}),
         ("fill_in_the_middle", {"suffix_first_rate": 0}),
+        ("masked_lm", {}),
+        ("masked_lm", {"rate": 1.0, "num_pieces": 9, "min_length": 1, "marker": None}),
     )
 ]
 
@@ -71,12 +73,21 @@ def segments(tokens):
     return parts
 
 
-def recovered(objective, context, target, ends_document, text):
+def recovered(objective, made, ends_document, text):
     """Undo the format, given only the tokens; assert that specials stand where the format has them."""
-    name = objective.name
+    name, context, target = objective.name, made.context, made.target
     marker = [] if objective.marker is None else [objective.marker]
     end = [v.END] if ends_document else []
     context_specials, target_specials = specials(context), specials(target)
+    assert (made.labels is not None) == (name == "masked_lm")
+    if made.labels is not None:
+        assert not target_specials
+        assert context_specials == [
+            *marker,
+            *[v.MASK] * (len(context_specials) - len(marker) - 1),
+            v.SEPARATOR,
+        ]
+        return texts(np.where(made.labels == NO_LABEL, context, made.labels))
     if marker:
         assert context[0] == marker[0]
     if name in ("causal_lm", "prefix_lm"):
@@ -147,18 +158,19 @@ def test_example_follows_its_format_and_fits(objective, document, seed, length, 
     assert possible
     np.testing.assert_array_equal(document, before)
     assert made.context.dtype == made.target.dtype == np.int32
-    assert len(made.target) > 0
+    assert len(made.target) > 0 or (made.labels != NO_LABEL).any()
     assert length is None or len(made.context) + len(made.target) <= length
 
     again = objective(document, np.random.default_rng(seed), ends_document, length)
     np.testing.assert_array_equal(made.context, again.context)
     np.testing.assert_array_equal(made.target, again.target)
+    np.testing.assert_array_equal(made.labels, again.labels)
 
     count = objective.draw_length(len(document), np.random.default_rng(seed), length)
     assert objective.minimum_tokens <= count <= min(len(document), limit, objective.max_length or limit)
     text = document[:count].tolist()
     ended = ends_document and count == len(document)
-    assert recovered(objective, made.context, made.target, ended, text) == text
+    assert recovered(objective, made, ended, text) == text
 
 
 @pytest.mark.parametrize("objective", VARIANTS, ids=repr)

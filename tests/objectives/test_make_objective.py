@@ -9,7 +9,7 @@ from birdie_jax.objectives import OBJECTIVES, make_objective
 
 NAMES = (
     "causal_lm, copying, deshuffling, fill_in_the_middle, full_span_corruption, "
-    "full_span_corruption_deshuffling, prefix_lm, selective_copying, span_corruption"
+    "full_span_corruption_deshuffling, masked_lm, prefix_lm, selective_copying, span_corruption"
 )
 PAIR = "a pair (low, high) of integers with 1 <= low <= high"
 

@@ -47,7 +47,14 @@ def test_every_arm_fits_its_row(name, length):
 
 @pytest.mark.parametrize(
     ("name", "groups", "arms"),
-    [("causal_lm", 1, 1), ("ul2", 3, 7), ("bfr", 8, 104), ("pt5", 5, 34), ("tiny", 8, 8)],
+    [
+        ("causal_lm", 1, 1),
+        ("masked_lm", 1, 1),
+        ("ul2", 3, 7),
+        ("bfr", 8, 104),
+        ("pt5", 5, 34),
+        ("tiny", 8, 8),
+    ],
 )
 def test_sizes_of_the_other_mixtures(name, groups, arms):
     mixture = make_mixture(name, 2048)
@@ -98,7 +105,7 @@ def test_own_arms():
 COPYING = {"objective": "copying"}
 OBJECTIVE_NAMES = (
     "causal_lm, copying, deshuffling, fill_in_the_middle, full_span_corruption, "
-    "full_span_corruption_deshuffling, prefix_lm, selective_copying, span_corruption"
+    "full_span_corruption_deshuffling, masked_lm, prefix_lm, selective_copying, span_corruption"
 )
 
 
@@ -154,7 +161,7 @@ def test_errors_of_mixtures():
     ):
         Mixture((arm, arm))
     with pytest.raises(
-        ValueError, match=r"^mixture 'bird' is unknown; allowed: causal_lm, ul2, bfr, pt5, "
+        ValueError, match=r"^mixture 'bird' is unknown; allowed: causal_lm, masked_lm, ul2, bfr, pt5, "
     ):
         make_mixture("bird", 2048)
     message = r"^mixture 'ul2': length: found 3; allowed: a length that at least one of its arms fits$"

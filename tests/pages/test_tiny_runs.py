@@ -34,8 +34,8 @@ def shown(verb: str, *, in_bucket: bool = False) -> list[list[str]]:
     return [list(options) for options in dict.fromkeys(found)]
 
 
-def of_micro_size() -> list[str]:
-    """Return overrides that make configs/tiny.py the run of seconds of tests/micro_config.py."""
+def of_micro_size(config: str = "tiny") -> list[str]:
+    """Return overrides that make a file of configs/ the run of seconds of tests/micro_config.py."""
 
     def flat(config: ml_collections.ConfigDict, prefix: str) -> dict[str, object]:
         return {
@@ -48,8 +48,10 @@ def of_micro_size() -> list[str]:
 
     tiny, micro = (
         flat(runpy.run_path(str(path))["get_config"](), "--config")
-        for path in (REPOSITORY / "configs/tiny.py", CONFIG)
+        for path in (REPOSITORY / f"configs/{config}.py", CONFIG)
     )
+    # What the run is about stays.
+    micro["--config.objectives.mixture"] = tiny["--config.objectives.mixture"]
     changed = {name: value for name, value in micro.items() if value != tiny[name]}
     return [f"{name}={value}" for name, value in changed.items()] + [
         "--config.train.num_steps=4",
@@ -143,6 +145,26 @@ def test_commands_of_the_page_on_evaluation(sandbox, monkeypatch, capsys):
     assert tried == 3
     assert (sandbox / "runs/tiny/evaluations/00000004/phonebook.json").is_file()
     assert json.loads((sandbox / "scores.json").read_text())["evaluations"]
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
+    """Each of them, in the order of the page."""
+    monkeypatch.chdir(sandbox)
+    corpus, tried = sandbox / "corpus.jsonl", []
+    for command in COMMANDS:
+        if command.page == "docs/masked_lm.md":
+            verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
+            if verb == "train":
+                text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={sandbox / 'prepared'}"]
+                train(sandbox, *options, *text, *of_micro_size("bigs_tiny"))
+            else:
+                with parsed(verb, options, whole=True) as module:
+                    module.main([verb])
+                assert capsys.readouterr().out
+            tried.append(verb)
+    assert tried == ["train", "report", "evaluate"]
+    assert "Masked tokens" in (sandbox / "runs/bigs_tiny/report.html").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,13 @@ def test_a_table_that_is_only_looked_up_does_not_count():
     assert model_flops_per_token(config(name="gated_ssm", tie_embeddings=False), 384, 128) == tied
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_counts_for_the_tokens_that_bear_loss(tied):
+    model = config(name="gated_ssm", tie_embeddings=tied)
+    whole = model_flops_per_token(model, 384, 128)
+    assert whole - model_flops_per_token(model, 384, 128, 32) == 6 * 384 * 32 * 0.75
+
+
 def test_attention_grows_with_the_row_and_recurrences_do_not():
     short, long = (model_flops_per_token(config(name="transformer"), 384, length) for length in (128, 256))
     assert long - short == 12 * 2 * 128 * 32

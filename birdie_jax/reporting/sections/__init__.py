@@ -8,6 +8,7 @@ from birdie_jax.reporting.sections.bandit_decisions import BANDIT
 from birdie_jax.reporting.sections.classes import CLASSES
 from birdie_jax.reporting.sections.configuration import CONFIGURATION
 from birdie_jax.reporting.sections.machine import MACHINE
+from birdie_jax.reporting.sections.masked_samples import MASKED_SAMPLES
 from birdie_jax.reporting.sections.other_scalars import OTHER_SCALARS
 from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
@@ -21,6 +22,7 @@ SECTIONS: tuple[SectionKind, ...] = (
     ARMS_OVER_STEPS,
     BANDIT,
     TASKS,
+    MASKED_SAMPLES,
     MACHINE,
     OTHER_SCALARS,
     ARM_TABLE,

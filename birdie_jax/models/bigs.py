@@ -1,0 +1,35 @@
+"""BiGS, the cell GATED/SSM of "Pretraining Without Attention": a bidirectional gated state-space layer."""
+
+import flax.linen as nn
+
+from birdie_jax.array_types import Activations
+from birdie_jax.models.bidirectional_s4d import BidirectionalS4D
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.encoder_layers import dense, gelu, output_dense
+from birdie_jax.models.encoder_mixer import EncoderMixer
+from birdie_jax.models.layout import Layout
+from birdie_jax.models.registry import register_model
+
+
+class BiGS(EncoderMixer):
+    """The layer of BiGS (section 3.2 of the paper), x the normalised input:
+
+        V = gelu(W_v x)
+        U = gelu(W_u (U_1 * U_2))        U_1, U_2: `BidirectionalS4D`
+        y = W_o (U * V)
+
+    U and V have `mlp_features` channels, 3 D in the paper: 13 D^2 weights, and no separate MLP.
+    """  # noqa: D400, D415
+
+    @nn.compact
+    def mix(self, x: Activations, layout: Layout) -> Activations:
+        """Return what the block adds to the residual stream."""
+        config = self.config
+        combination = config.section(EncoderConfig).combination or "product"
+        routed = BidirectionalS4D(config, combination, name="routing")(x, layout)
+        v = gelu(config, dense(config.mlp_features, "gate", config)(x))
+        u = gelu(config, dense(config.mlp_features, "up", config)(routed))
+        return output_dense("out", config)(u * v)
+
+
+register_model("bigs", mixer=BiGS, config=EncoderConfig, encoder=True)

@@ -1,0 +1,145 @@
+"""The bidirectional encoder: BERT's embeddings, scanned blocks, and a head that fills in masked tokens."""
+
+from typing import NoReturn
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from birdie_jax.array_types import Activations, TokenIds
+from birdie_jax.models.axes import constrained
+from birdie_jax.models.dropout import RowKeys, dropout, keys_of_layers
+from birdie_jax.models.encoder_block import EncoderBlock
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.encoder_layers import SMALL, Dense, LayerNorm
+from birdie_jax.models.encoder_mixer import refuse_cache
+from birdie_jax.models.language_model import LanguageModel, scanned
+from birdie_jax.models.layout import Layout
+from birdie_jax.models.parameters import ParameterPolicy, parameter
+from birdie_jax.models.registry import architecture_of
+
+
+class Encoder(LanguageModel):
+    """A masked language model whose blocks read in both directions (Devlin et al. 2018; Wang et al. 2022).
+
+    The embedding of a token is the sum of its word's, its position's within the sample and its type's,
+    normalised. The models with a separate MLP end with a norm; the gated ones have none after the last
+    block, and their head reads the residual stream itself. Scores are table . transform(x) + bias.
+    """
+
+    def setup(self) -> None:
+        """Create the tables, the scanned blocks, the final norm if there is one, and the head."""
+        config, section = self.config, self.config.section(EncoderConfig)
+        # Looked up in float32; `token_scores` multiplies in the type of what it is given.
+        words = ParameterPolicy(("vocab", "features"), weight_decay=True)
+        self.embedding = parameter(self, "embedding", SMALL, (self.vocab_size, config.features), words)
+        if not config.tie_embeddings:
+            self.head = parameter(self, "head", SMALL, (self.vocab_size, config.features), words)
+        few = ParameterPolicy((None, "features"), weight_decay=True)
+        shape = (section.positions, config.features)
+        self.position_embedding = parameter(self, "position_embedding", SMALL, shape, few)
+        shape = (section.token_types, config.features)
+        self.token_type_embedding = parameter(self, "token_type_embedding", SMALL, shape, few)
+        self.embedding_norm = LayerNorm(config.norm_epsilon)
+        self.blocks = scanned(EncoderBlock, config)
+        if architecture_of(config).has_mlp:
+            self.final_norm = LayerNorm(config.norm_epsilon)
+        self.head_transform = Dense(
+            config.features,
+            ("features", None),
+            jnp.dtype(config.dtype),
+            # That of the published code, which leaves the head at its library's default.
+            init=nn.initializers.lecun_normal(),
+        )
+        self.head_norm = LayerNorm(config.norm_epsilon)
+        bias = ParameterPolicy(("vocab",), weight_decay=False)
+        self.scores_bias = parameter(
+            self, "scores_bias", nn.initializers.zeros_init(), (self.vocab_size,), bias
+        )
+
+    @property
+    def drops(self) -> bool:
+        """Whether training needs the keys of rows, for dropout."""
+        return max(self.config.dropout, self.config.section(EncoderConfig).embedding_dropout) > 0
+
+    def embed(
+        self,
+        tokens: TokenIds,
+        layout: Layout,
+        row_keys: RowKeys | None = None,
+        token_types: TokenIds | None = None,
+    ) -> Activations:
+        """Return what the first block reads.
+
+        Args:
+            tokens: the inputs.
+            layout: the bounds of the samples, in which positions are counted.
+            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+            token_types: the type of each token; None: 0.
+
+        Raises:
+            ValueError: rows are longer than there are positions.
+        """
+        config, section = self.config, self.config.section(EncoderConfig)
+        if tokens.shape[1] > section.positions:
+            raise ValueError(
+                f"model {config.name!r}: found rows of {tokens.shape[1]} tokens; allowed: at most "
+                f"config.model.encoder.positions = {section.positions}"
+            )
+        if token_types is None:
+            token_types = jnp.zeros_like(tokens)
+        x = (
+            self._look_up(self.embedding, tokens)
+            + self._look_up(self.position_embedding, layout.positions())
+            + self._look_up(self.token_type_embedding, token_types)
+        )
+        x = self.embedding_norm(constrained(x, "rows", "length", None)).astype(jnp.dtype(config.dtype))
+        if row_keys is not None and section.embedding_dropout > 0:
+            # The keys after those of the blocks.
+            row_keys = keys_of_layers(row_keys, config.layers + 1)[-1]
+        return dropout(x, section.embedding_dropout, row_keys, 0)
+
+    def normalise(self, x: Activations) -> Activations:
+        """Return the output of the last block, normalised where the model does so."""
+        return self.final_norm(x) if architecture_of(self.config).has_mlp else x
+
+    def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
+        """Return what the head's table is multiplied with: norm(GELU(W x + b)), with the exact GELU.
+
+        It treats every position by itself: so a loss may choose its positions first.
+        """
+        return self.head_norm(jax.nn.gelu(self.head_transform(x), approximate=False))
+
+    def head_bias(self) -> Float[Array, " vocab"]:
+        """Return what is added to the score of each token."""
+        return self.scores_bias
+
+    def empty_cache(self, rows: int, length: int | None = None) -> NoReturn:
+        """Refuse to decode.
+
+        Raises:
+            ConfigError: always.
+        """
+        refuse_cache(self.config)
+
+
+def tiled_positions(
+    table: Float[Array, "positions features"], positions: int
+) -> Float[Array, "longer features"]:
+    """Return a table of more positions that repeats a shorter one (Beltagy et al. 2020, section 5).
+
+    Within the first `len(table)` tokens of a sample it is the same model.
+
+    Args:
+        table: the learned positions.
+        positions: the rows of the longer table.
+
+    Raises:
+        ValueError: it would have fewer rows.
+    """
+    if positions < len(table):
+        raise ValueError(
+            f"positions: found {positions} for a table of {len(table)} rows; allowed: at least as many"
+        )
+    return jnp.tile(table, (-(-positions // len(table)), 1))[:positions]

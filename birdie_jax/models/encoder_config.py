@@ -1,0 +1,114 @@
+"""The section of `config.model` that the four encoders of "Pretraining Without Attention" share."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
+from birdie_jax.config_types import DropoutRate, Heads, Name, RowLength, StepSize, TokenTypes, Width
+from birdie_jax.models.axes import must_divide
+
+ACTIVATIONS = ("tanh", "exact")
+"""The forms of GELU: by Hendrycks and Gimpel's tanh, and by the error function."""
+
+INITIALISATIONS = ("legs", "lin", "inv")
+"""The eigenvalues that a state-space layer starts with: S4D-LegS, S4D-Lin and S4D-Inv (Gu et al. 2022)."""
+
+FORMS = ("toeplitz", "chunked")
+"""The ways to compute a state-space layer that obey a layout's resets."""
+
+COMBINATIONS = ("product", "sum", "serial")
+"""The ways to join the forward and the backward state-space layer."""
+
+
+@dataclass(frozen=True)
+class EncoderConfig(MixerConfig):
+    """`config.model.encoder`.
+
+    Attributes:
+        positions: the rows of the table of learned positions; a row of a batch may not be longer.
+        token_types: the rows of the table of token types, by which the two texts of a pair differ.
+        embedding_dropout: the share of the embeddings that training sets to zero.
+        activation: the form of GELU in the blocks, tanh or exact; the head's is exact.
+        attention_heads: the heads of the models with attention.
+        ssm_state: the modes N of a state-space layer.
+        ssm_heads: the groups of channels that have a kernel each; 1 = all channels share one.
+        ssm_initialisation: legs, lin or inv: S4D-LegS, S4D-Lin and S4D-Inv.
+        ssm_min_step: the smallest step dt at the start.
+        ssm_max_step: the largest step dt at the start.
+        ssm_form: toeplitz or chunked; empty = the one with fewer FLOPs for the length of a row.
+        ssm_chunk: the tokens of a chunk of the form chunked.
+        combination: product, sum or serial: how the two directions are joined; empty = product in bigs, sum
+            in stack_ssm.
+    """
+
+    section: ClassVar[str] = "encoder"
+
+    positions: RowLength = 512
+    token_types: TokenTypes = 2
+    embedding_dropout: DropoutRate = 0.1
+    activation: Name = "tanh"
+    attention_heads: Heads = 16
+    ssm_state: Width = 64
+    ssm_heads: Heads = 1
+    ssm_initialisation: Name = "legs"
+    ssm_min_step: StepSize = 0.01
+    ssm_max_step: StepSize = 1.0
+    ssm_form: Name = ""
+    ssm_chunk: RowLength = 128
+    combination: Name = ""
+
+    def check_fields(self, require: Require) -> None:
+        """Check each field by itself."""
+
+        def one_of(name: str, *allowed: str) -> None:
+            require(
+                getattr(self, name) in allowed, f"model.encoder.{name}", ", ".join(filter(None, allowed))
+            )
+
+        one_of("activation", *ACTIVATIONS)
+        one_of("ssm_initialisation", *INITIALISATIONS)
+        one_of("ssm_form", "", *FORMS)
+        one_of("combination", "", *COMBINATIONS)
+        allowed = f"at least model.encoder.ssm_min_step = {self.ssm_min_step}"
+        require(self.ssm_max_step >= self.ssm_min_step, "model.encoder.ssm_max_step", allowed)
+
+    def check_model(self, config: Config, require: Require) -> None:
+        """Check that rows have positions, that features divide into heads, and the mesh."""
+        model = config.model
+        require(model.bidirectional, "model.bidirectional", f"True: {model.name} is an encoder")
+        allowed = f"at least the longest rows, of {config.row_length} tokens"
+        require(self.positions >= config.row_length, "model.encoder.positions", allowed)
+        allowed = f"a divisor of model.features = {model.features}"
+        for name in ("attention_heads",) if self.attends(model) else ("ssm_heads",):
+            require(model.features % getattr(self, name) == 0, f"model.encoder.{name}", allowed)
+        require(config.mesh.sequence == 1, "mesh.sequence", f"1: {model.name} reads whole rows")
+
+    def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
+        """Return why the model cannot be divided: `tensor` divides channels, and nothing divides a row."""
+        if axis == "tensor":
+            extents = {"model.features": model.features, "model.mlp_features": model.mlp_features}
+            if self.attends(model):
+                extents["model.encoder.attention_heads"] = self.attention_heads
+            elif self.ssm_heads > 1:
+                extents["model.encoder.ssm_heads"] = self.ssm_heads
+            return must_divide(size, extents)
+        if axis == "sequence" and size > 1:
+            return f"{model.name} reads whole rows"
+        return None
+
+    def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
+        """Return the FLOPs of the mixing along the sequence, less those of tables that are looked up.
+
+        Of attention all pairs of tokens as in PaLM; of a state-space layer those of its cheaper exact form,
+        both directions: 2 L for each channel as a product with a matrix, 8 N as a recurrence.
+        """
+        tables = 6.0 * (self.positions + self.token_types) * model.features
+        if self.attends(model):
+            return 12.0 * model.layers * length * model.features - tables
+        each_channel = min(2 * length, 8 * self.ssm_state)
+        return 3.0 * model.layers * 2 * each_channel * model.features - tables
+
+    @staticmethod
+    def attends(model: ModelConfig) -> bool:
+        """Tell whether a model of this section mixes by attention."""
+        return model.name.endswith("attention")

@@ -1,0 +1,96 @@
+"""The small layers of encoders as BERT has them: with biases, and small normal weights."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from birdie_jax.array_types import Activations
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models import matmul
+from birdie_jax.models.axes import constrained, gathered
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.parameters import ParameterPolicy, parameter
+
+SMALL = nn.initializers.normal(0.02)
+"""The initial weights of all but the head's transform (Devlin et al. 2018)."""
+
+
+class LayerNorm(nn.Module):
+    """(x - mean(x)) / sqrt(variance(x) + epsilon) * scale + bias, in float32 (Ba et al. 2016).
+
+    Attributes:
+        epsilon: the number added to the variance.
+    """
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
+        """Return the normalised `x` in its own type."""
+        policy, shape = ParameterPolicy((None,), weight_decay=False), (x.shape[-1],)
+        scale = parameter(self, "scale", nn.initializers.ones_init(), shape, policy)
+        bias = parameter(self, "bias", nn.initializers.zeros_init(), shape, policy)
+        x32 = x.astype(jnp.float32)
+        centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + self.epsilon)
+        return (centred * inverse * scale + bias).astype(x.dtype)
+
+
+class Dense(nn.Module):
+    """y = W x + b.
+
+    Attributes:
+        features: the width of y.
+        axes: the logical axes of the weights, inputs first.
+        dtype: the type of the matrix product.
+        init: the initial weights; biases start at 0.
+    """
+
+    features: int
+    axes: tuple[str | None, str | None]
+    dtype: jnp.dtype
+    init: nn.initializers.Initializer = SMALL
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
+        """Map each token independently."""
+        policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
+        kernel = parameter(self, "kernel", self.init, (x.shape[-1], self.features), policy)
+        # The residual stream is whole on every device, and so is what is added to it.
+        channels = "inner" if self.axes[1] == "inner" else None
+        policy = ParameterPolicy((channels,), weight_decay=False, compute_dtype=self.dtype)
+        bias = parameter(self, "bias", nn.initializers.zeros_init(), (self.features,), policy)
+        y = matmul.matmul(x.astype(self.dtype), gathered(kernel, self.axes)) + bias
+        return constrained(y, "rows", "length", channels) if y.ndim == 3 else y
+
+
+def dense(features: int, name: str, config: ModelConfig) -> Dense:
+    """Return the map `name` of the residual stream into channels that `tensor` divides."""
+    return Dense(features, ("features", "inner"), jnp.dtype(config.dtype), name=name)
+
+
+def output_dense(name: str, config: ModelConfig) -> Dense:
+    """Return the map `name` of such channels back to the width of the residual stream."""
+    return Dense(config.features, ("inner", "features"), jnp.dtype(config.dtype), name=name)
+
+
+def gelu(config: ModelConfig, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
+    """Return GELU(x) in the form of the blocks."""
+    return jax.nn.gelu(x, approximate=config.section(EncoderConfig).activation == "tanh")
+
+
+class FeedForward(nn.Module):
+    """y = W_out GELU(W_in x + b_in) + b_out.
+
+    Attributes:
+        config: the architecture; `mlp_features` is the inner width.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Activations) -> Activations:
+        """Map each token independently."""
+        hidden = gelu(self.config, dense(self.config.mlp_features, "in", self.config)(x))
+        return output_dense("out", self.config)(hidden)

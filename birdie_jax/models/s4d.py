@@ -1,0 +1,151 @@
+"""S4D: a diagonal state-space layer (Gu et al. 2022), as "Pretraining Without Attention" has it."""
+
+from functools import partial
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Complex, Float
+
+from birdie_jax.array_types import Activations, Key
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.layout import Layout
+from birdie_jax.models.parameters import ParameterPolicy, parameter
+from birdie_jax.models.s4d_chunked import chunked_product
+from birdie_jax.models.s4d_toeplitz import toeplitz_product
+from birdie_jax.models.state_space import StateSpace, discretise
+
+_SLOW = 0.1
+"""The factor of the learning rate of A and dt."""
+
+
+class Form(NamedTuple):
+    """The way a state-space layer is computed.
+
+    Attributes:
+        name: toeplitz or chunked.
+        reason: the rule that chose it, with its figures.
+    """
+
+    name: str
+    reason: str
+
+
+def choose_form(config: EncoderConfig, length: int) -> Form:
+    """Return the form for rows of `length` tokens: the one that is asked for, or that takes fewer FLOPs.
+
+    For each token and channel the product with a Toeplitz matrix takes 2 L FLOPs, and the chunked form 2 c
+    within chunks of c and 8 N for N modes between them: so the first is cheaper up to L = c + 4 N.
+    """
+    if config.ssm_form:
+        return Form(config.ssm_form, f"model.encoder.ssm_form = {config.ssm_form!r} asks for it")
+    limit = config.ssm_chunk + 4 * config.ssm_state
+    costs = (
+        f"rows of {length} tokens take {2 * length} FLOPs for each token and channel as a product with a "
+        f"Toeplitz matrix, and {2 * config.ssm_chunk} + {8 * config.ssm_state} in chunks of "
+        f"{config.ssm_chunk} tokens with {config.ssm_state} modes carried between them"
+    )
+    return Form("toeplitz" if length <= limit else "chunked", costs)
+
+
+def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"]:
+    """Return A at the start, every real part -1/2.
+
+    Args:
+        initialisation: "legs": the eigenvalues of the normal part of HiPPO-LegS, A + P P^T with
+            P_n = sqrt(n + 1/2) (Gu et al. 2022, section 3.1), half of them the conjugates of the others;
+            "lin": the imaginary parts pi n; "inv": N / pi (N / (2 n + 1) - 1).
+        modes: the number N of eigenvalues.
+    """
+    n = np.arange(modes)
+    if initialisation == "legs":
+        root = np.sqrt(2 * n + 1)
+        # The normal part is -1/2 I plus a skew-symmetric matrix.
+        skew = np.triu(0.5 * root[:, None] * root[None, :], 1)
+        imaginary = np.linalg.eigvalsh(-1j * (skew - skew.T))
+    elif initialisation == "lin":
+        imaginary = np.pi * n
+    else:
+        imaginary = modes / np.pi * (modes / (2 * n + 1) - 1)
+    return -0.5 + 1j * imaginary
+
+
+def _log_uniform(low: float, high: float, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    return jax.random.uniform(key, shape, dtype, np.log(low), np.log(high))
+
+
+class S4D(nn.Module):
+    """A diagonal state-space layer that mixes along the sequence, the same in every channel of a head:
+
+        h_t = A' h_{t-1} + B' u_t        y_t = Re(C h_t) + D u_t
+        A' = exp(dt A)                   B' = (A' - 1) / A
+
+    for N complex modes: the zero-order hold of h' = A h + u. `reverse` reads from the end of the sample:
+    h_t = A' h_{t+1} + B' u_t. The real part of A is min(A_re, -1e-4). By the paper all N modes are kept,
+    without the factor 2 for conjugates, and A, C, D and dt are those of all channels (`heads` = 1).
+
+    State and kernel are float32. A and dt learn at a tenth of the learning rate, and neither they nor D
+    decay: decay would pull dt to 1 and the real part of A to 0 (the published code means the same, and
+    does not do it).
+
+    Attributes:
+        section: the initialisation, the modes, the heads and the form.
+        reverse: whether the sequence is read from its end.
+        dtype: the type of the products along the sequence.
+    """  # noqa: D400, D415
+
+    section: EncoderConfig
+    reverse: bool
+    dtype: jnp.dtype
+
+    @classmethod
+    def from_config(cls, config: ModelConfig, *, reverse: bool, name: str) -> "S4D":
+        """Return the layer of `config` that reads in one direction."""
+        return cls(config.section(EncoderConfig), reverse, jnp.dtype(config.dtype), name=name)
+
+    @nn.compact
+    def __call__(self, u: Activations, layout: Layout) -> Activations:
+        """Mix along the sequence, within the bounds of `layout`."""
+        rows, length, features = u.shape
+        heads = self.section.ssm_heads
+        space = self._state_space()
+        reset = layout.reverse_reset if self.reverse else layout.forward_reset
+        by_head = u.astype(self.dtype).reshape(rows, length, heads, features // heads)
+        product = toeplitz_product
+        if choose_form(self.section, length).name == "chunked":
+            product = partial(chunked_product, chunk=self.section.ssm_chunk)
+        return product(space, by_head, reset, reverse=self.reverse).reshape(u.shape)
+
+    def _state_space(self) -> StateSpace:
+        """Create the parameters; return the discrete system."""
+        section = self.section
+        heads, modes = section.ssm_heads, section.ssm_state
+        slow = ParameterPolicy((None, None), weight_decay=False, learning_rate_factor=_SLOW)
+        start = eigenvalues(section.ssm_initialisation, modes)
+        a_re = parameter(self, "A_re", _each_head(start.real), (heads, modes), slow)
+        a_im = parameter(self, "A_im", _each_head(start.imag), (heads, modes), slow)
+        # A complex normal number of variance 1.
+        normal = nn.initializers.normal(0.5**0.5)
+        c_policy = ParameterPolicy((None, None, None), weight_decay=True)
+        c = parameter(self, "C", normal, (heads, modes, 2), c_policy)
+        d_policy = ParameterPolicy((None,), weight_decay=False)
+        d = parameter(self, "D", nn.initializers.ones_init(), (heads,), d_policy)
+        log_uniform = partial(_log_uniform, section.ssm_min_step, section.ssm_max_step)
+        step_policy = ParameterPolicy((None,), weight_decay=False, learning_rate_factor=_SLOW)
+        log_step = parameter(self, "log_step", log_uniform, (heads,), step_policy)
+        a = jax.lax.complex(jnp.minimum(a_re, -1e-4), a_im)
+        return discretise(a, jax.lax.complex(c[..., 0], c[..., 1]), d, jnp.exp(log_step))
+
+
+def _each_head(values: Float[np.ndarray, " modes"]) -> nn.initializers.Initializer:
+    """Return an initialiser that gives every head the same values."""
+
+    def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        del key
+        return jnp.broadcast_to(jnp.asarray(values, dtype), shape)
+
+    return init

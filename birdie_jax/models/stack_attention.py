@@ -1,0 +1,22 @@
+"""The cell STACK/attention of "Pretraining Without Attention": BERT with its norms before the layers."""
+
+import flax.linen as nn
+
+from birdie_jax.array_types import Activations
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.encoder_mixer import EncoderMixer
+from birdie_jax.models.layout import Layout
+from birdie_jax.models.registry import register_model
+from birdie_jax.models.self_attention import SelfAttention
+
+
+class StackAttention(EncoderMixer):
+    """`SelfAttention`; an MLP follows. It is the BERT of Izsak et al. 2021, the paper's comparison."""
+
+    @nn.compact
+    def mix(self, x: Activations, layout: Layout) -> Activations:
+        """Return what the block adds to the residual stream."""
+        return SelfAttention(self.config, name="attention")(x, layout)
+
+
+register_model("stack_attention", mixer=StackAttention, config=EncoderConfig, has_mlp=True, encoder=True)

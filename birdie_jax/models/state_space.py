@@ -1,0 +1,50 @@
+"""A diagonal state-space system in discrete time, and its kernel."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float
+
+
+class StateSpace(NamedTuple):
+    """h_t = A' h_{t-1} + u_t, y_t = Re(C' h_t) + D u_t, with a system for each head.
+
+    Attributes:
+        log_a: dt A, of which A' is the exponential: so A'^l is exp(l dt A), and no product of rounded ones.
+        c: C' = C B', what the modes count in the output.
+        d: D, the factor of the input.
+    """
+
+    log_a: Complex[Array, "heads modes"]
+    c: Complex[Array, "heads modes"]
+    d: Float[Array, " heads"]
+
+    def powers(self, exponents: Float[Array, " exponents"]) -> Complex[Array, "heads modes exponents"]:
+        """Return A'^l for each exponent l."""
+        return jnp.exp(self.log_a[..., None] * exponents)
+
+    def kernel(self, length: int) -> Float[Array, "heads length"]:
+        """Return K_l = Re sum_n C'_n A'_n^l for l < length, without D.
+
+        It depends on the length by how far it goes alone: the kernel of 4,096 begins with that of 128.
+        """
+        powers = self.powers(jnp.arange(length, dtype=self.d.dtype))
+        return jnp.sum((self.c[..., None] * powers).real, axis=1)
+
+    def kernel_with_input(self, length: int) -> Float[Array, "heads length"]:
+        """Return the kernel with D added to K_0, so that one product gives y."""
+        return self.kernel(length).at[:, 0].add(self.d)
+
+
+def discretise(
+    a: Complex[Array, "heads modes"],
+    c: Complex[Array, "heads modes"],
+    d: Float[Array, " heads"],
+    step: Float[Array, " heads"],
+) -> StateSpace:
+    """Return the system h' = A h + u, y = Re(C h) + D u with its input held over steps of dt.
+
+    A' = exp(dt A), B' = (A' - 1) / A.
+    """
+    log_a = step[:, None] * a
+    return StateSpace(log_a, c * jnp.expm1(log_a) / a, d)

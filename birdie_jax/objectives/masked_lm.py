@@ -1,0 +1,115 @@
+"""Masked language modelling (Devlin et al. 2019, section 3.1): name the hidden tokens of a text."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from birdie_jax import vocabulary
+from birdie_jax.objectives.checks import check_integer, check_number, refusal
+from birdie_jax.objectives.example import NO_LABEL, Example
+from birdie_jax.objectives.objective import Objective, UnsuitableText, surround
+from birdie_jax.objectives.registry import register_objective
+
+
+@register_objective
+@dataclass(frozen=True, kw_only=True)
+class MaskedLM(Objective):
+    """Context: marker, the text with some tokens replaced, [SEP]; labels: the original tokens, in place.
+
+    A share `rate` of the text's tokens is chosen without replacement, at least one. Each of them becomes
+    [MASK] with the probability `mask_share`, a random token with the probability `random_share`, and else
+    stays; all of them are to be named. There is no target: everything is read in both directions.
+
+    Marker and [SEP] stand where Devlin et al. have [CLS] and [SEP]. Neither is chosen, and no special token
+    is drawn: published code for this objective draws from the whole vocabulary.
+
+    Attributes:
+        rate: the share of the text's tokens that is to be named.
+        mask_share: the share of these that becomes [MASK].
+        random_share: the share of these that becomes a random token.
+        num_pieces: the number of pieces of the tokenizer, among which random tokens are drawn uniformly; a
+            row stream puts in that of its text. None: they are drawn among the tokens of the text itself.
+    """
+
+    name: ClassVar[str] = "masked_lm"
+    in_place: ClassVar[bool] = True
+
+    marker: int | None = vocabulary.MASKED_LM
+    # A text of a few tokens has little to predict a token from; and as one of them is always chosen, the
+    # share of a row that bears loss would be far above `rate`.
+    min_length: int = 8
+    rate: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    num_pieces: int | None = None
+
+    def __post_init__(self):
+        allowed = "a number above 0 and at most 1"
+        check_number(self.name, "rate", self.rate, allowed, lambda rate: 0 < rate <= 1)
+        for field in ("mask_share", "random_share"):
+            allowed = "a number from 0 to 1"
+            check_number(self.name, field, getattr(self, field), allowed, lambda share: 0 <= share <= 1)
+        # As numbers in binary 0.7 + 0.3 is more than 1 by rounding, or less.
+        if self.mask_share + self.random_share > 1 + 1e-9:
+            allowed = f"at most 1 - mask_share = {1 - self.mask_share:g}"
+            raise refusal(self.name, "random_share", self.random_share, allowed)
+        if self.num_pieces is not None:
+            check_integer(self.name, "num_pieces", self.num_pieces, 1)
+        super().__post_init__()
+
+    def with_vocabulary(self, num_pieces: int) -> "MaskedLM":
+        """Return the objective that draws random tokens among so many pieces, unless it has a number."""
+        return self if self.num_pieces is not None else replace(self, num_pieces=num_pieces)
+
+    def example_length(self, count: int) -> int:
+        """Return the length that every example of `count` tokens has: the text, the marker and [SEP]."""
+        return self.marker_length + count + 1
+
+    def max_loss_positions(self, length: int, spacing: int) -> int:
+        """Return the most positions of a packed row that can bear loss.
+
+        The examples of a row, each with the spacing after it, take at most `length + spacing` positions. So
+        the bound is that many times the largest share of labels that an example of any length has.
+        """
+        limit = self.text_limit(length)
+        if self.max_length is not None:
+            limit = min(limit, self.max_length)
+        if limit < self.minimum_tokens:
+            return 0
+        counts = np.arange(self.minimum_tokens, limit + 1)
+        labels = _labels_of(counts, self.rate)
+        taken = counts + (self.example_length(0) + spacing)
+        # As whole numbers: a bound must not be too small by rounding.
+        return min(int((labels * (length + spacing) // taken).max()), length)
+
+    def assemble(
+        self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
+    ) -> Example:
+        """Make the example; which tokens are chosen, and what stands for them, is random."""
+        del ends_document
+        (ordinary,) = np.nonzero(tokens >= vocabulary.NUM_SPECIAL_TOKENS)
+        if not len(ordinary):
+            raise UnsuitableText(f"{self.name}: the text has no ordinary token; it needs at least 1")
+        count = int(_labels_of(np.array([len(ordinary)]), self.rate)[0])
+        chosen = rng.choice(ordinary, count, replace=False, shuffle=False)
+        draw = rng.random(count)
+        if self.num_pieces is None:
+            random_tokens = tokens[rng.choice(ordinary, count)]
+        else:
+            random_tokens = rng.integers(self.num_pieces, size=count) + vocabulary.NUM_SPECIAL_TOKENS
+        is_mask = draw < self.mask_share
+        is_random = ~is_mask & (draw < self.mask_share + self.random_share)
+        shown = tokens.copy()
+        shown[chosen[is_mask]] = vocabulary.MASK
+        shown[chosen[is_random]] = random_tokens[is_random]
+        labels = np.full(self.example_length(len(tokens)), NO_LABEL, np.int32)
+        labels[self.marker_length + chosen] = tokens[chosen]
+        context = surround(self.marker, shown, vocabulary.SEPARATOR)
+        return Example(context, np.empty(0, np.int32), labels=labels)
+
+
+def _labels_of(counts: Int64[np.ndarray, " lengths"], rate: float) -> Int64[np.ndarray, " lengths"]:
+    """Return how many of so many tokens are chosen: the share `rate`, rounded, and at least one."""
+    return np.maximum(np.rint(counts * rate).astype(np.int64), 1)

@@ -1,0 +1,132 @@
+"""How well an encoder names hidden tokens of a text that it has not seen: masked LM's accuracy and loss.
+
+    python -m birdie_jax.evaluate --workdir=runs/bigs_tiny --task=masked_text:path=held-out.txt
+
+A text is cut into windows of a fixed number of tokens, in each of which masked LM hides a share that the
+seed draws. The loss is not that of the whole text: no model of hidden tokens gives a text a probability.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_types import RequiredName, RowLength, Seed, Share, ShareOfBoth, Text
+from birdie_jax.objectives import NO_LABEL, Example, Objective, UnsuitableText, make_objective
+from birdie_jax.tasks.perplexity import DocumentLimit, Perplexity, windows_of
+from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.task import Task
+from birdie_jax.tasks.task_model import FoundTokens, Progress, TaskModel, no_progress
+from birdie_jax.text import DataError
+
+# Beyond what a float holds, as of a model whose losses have grown without bounds.
+_MAX_EXPONENT = 700
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class MaskedText(Task):
+    """Accuracy and loss (nats) on hidden tokens of held-out text, and the exponential of the loss.
+
+    An answer is scored for each window; it counts as many tokens as are hidden in it. The text is given as
+    to the task perplexity.
+
+    Attributes:
+        path: documents: a file, a folder, a glob, `stdlib`, or any of these by URL, as for `prepare_data`.
+        prepared: a folder that `prepare_data` wrote with the model's tokenizer, in place of `path`.
+        split: the split of the prepared folder.
+        text_field: the field of JSON lines and Parquet that holds the text.
+        window: the largest number of tokens of text that are read at once.
+        max_documents: the number of documents that are read, the first ones; None = all.
+        rate: the share of the tokens that is hidden.
+        mask_share: the share of these in whose place stands [MASK].
+        random_share: the share of these in whose place stands a random token; the others stand as they are.
+        seed: the seed of what is hidden.
+    """
+
+    name: ClassVar[str] = "masked_text"
+    main_metric: ClassVar[str] = "accuracy"
+    in_place: ClassVar[bool] = True
+
+    path: Text = ""
+    prepared: Text = ""
+    split: Literal["train", "validation"] = "validation"
+    text_field: RequiredName = "text"
+    window: RowLength = 126
+    max_documents: DocumentLimit | None = None
+    rate: ShareOfBoth = 0.15
+    mask_share: Share = 0.8
+    random_share: Share = 0.1
+    seed: Seed = 0
+
+    def __post_init__(self):
+        # What they check: that there is one source, and that the shares can be.
+        self._reader()
+        self._objective(1)
+
+    def _reader(self) -> Perplexity:
+        return Perplexity(
+            path=self.path,
+            prepared=self.prepared,
+            split=self.split,
+            text_field=self.text_field,
+            max_documents=self.max_documents,
+        )
+
+    def _objective(self, num_pieces: int) -> Objective:
+        shares = {"rate": self.rate, "mask_share": self.mask_share, "random_share": self.random_share}
+        return make_objective("masked_lm", num_pieces=num_pieces, **shares)
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the model name the hidden tokens of every window.
+
+        Raises:
+            ConfigError: a window is longer than what the model has learned.
+            DataError: a document cannot be read, or none has a window that is long enough.
+        """
+        objective = self._objective(model.tokenizer.num_pieces)
+        longest = objective.example_length(self.window)
+        if model.max_length is not None and longest > model.max_length:
+            raise ConfigError(
+                f"task {self.name}: window: found {self.window:,}; allowed: at most "
+                f"{objective.text_limit(model.max_length):,}: the longest rows that the model has learned "
+                f"have {model.max_length:,} positions"
+            )
+        names, examples = [], []
+        for number, document in enumerate(self._reader().documents(model.tokenizer)):
+            for part in windows_of(len(document.tokens), self.window):
+                rng = np.random.default_rng((self.seed, number, part.start))
+                try:
+                    example = objective.build(document.tokens[part.start : part.end], rng)
+                except UnsuitableText:
+                    # The last window of a document has too few tokens to hide one.
+                    continue
+                names.append(f"{document.name} from {part.start}")
+                examples.append(example)
+        if not examples:
+            raise DataError(
+                f"{self.path or self.prepared}: holds no text of {objective.minimum_tokens} tokens; "
+                "allowed: at least one"
+            )
+        found = model.fill_in(examples, progress)
+        return TaskResult(tuple(map(_score, names, examples, found)))
+
+    def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the exponential of the loss."""
+        loss = means["loss"]
+        return {"perplexity": math.exp(loss) if loss < _MAX_EXPONENT else math.inf}
+
+
+def _score(name: str, example: Example, found: FoundTokens) -> ScoredAnswer:
+    assert example.labels is not None  # masked_lm makes no others
+    labels = example.labels[example.labels != NO_LABEL]
+    metrics = {
+        "accuracy": float((found.tokens == labels).mean()),
+        "loss": float(found.losses.astype(np.float64).mean()),
+    }
+    details = {"hidden": labels.tolist(), "found": found.tokens.tolist()}
+    return ScoredAnswer(Question(name, "", ("",)), "", metrics, weight=float(len(labels)), details=details)

@@ -1,0 +1,65 @@
+"""A first encoder: it learns in minutes to name hidden tokens of the Python standard library.
+
+    python -m birdie_jax.train --config=configs/bigs_tiny.py --workdir=runs/bigs_tiny
+
+Masked language modelling as BERT and "Pretraining Without Attention" have it: 15 % of the tokens are to be
+named, from what stands on both sides. The report shows what was hidden, and what the model put there.
+Variants: the paper's four cells, bigs (if none is named), gated_attention, stack_attention, stack_ssm; and
+every other model's name, as in `--config=configs/bigs_tiny.py:hawk`, which learns the same. AdamW's betas
+and epsilon, no clipping, the share of the warm-up and the cosine down to a tenth are those of the paper's
+published command; rate, batch and sizes are for minutes on two CPU cores.
+"""
+
+import ml_collections
+
+from birdie_jax.config import default_config
+from birdie_jax.models.registry import encoder_names, language_model_names
+from birdie_jax.presets import choose_variant
+
+# Three and four times the width, as in the paper.
+_INNER_WIDTHS = {"bigs": 384, "gated_attention": 384, "stack_attention": 512, "stack_ssm": 512}
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a model name, or empty for bigs."""
+    config = default_config()
+    name = choose_variant(variant, encoder_names() + language_model_names())
+    config.data.vocab_size = 2048
+    config.data.record_tokens = 4096
+    config.data.validation_fraction = 0.03
+
+    config.objectives.mixture = "masked_lm"
+    config.batching.rows = 16
+    config.batching.length = 128
+
+    config.model.name = name
+    config.model.layers = 4
+    config.model.features = 128
+    config.model.state = 256
+    config.model.mlp_features = _INNER_WIDTHS.get(name, 256)
+    if name in encoder_names():
+        config.model.norm_epsilon = 1e-12
+    config.model.encoder.positions = 128
+    config.model.encoder.attention_heads = 4
+    config.model.hawk.heads = 4
+    config.model.attention.heads = 4
+    config.model.dtype = "float32"
+    config.model.remat = "none"
+
+    # There is one arm, and nothing to decide: it is measured every so many steps.
+    config.bandit.policy = "fixed"
+    config.bandit.every_steps = 200
+
+    config.optimizer.learning_rate = 4e-3
+    config.optimizer.final_learning_rate = 4e-4
+    config.optimizer.warmup_steps = 24
+    config.optimizer.beta2 = 0.98
+    config.optimizer.epsilon = 1e-6
+    config.optimizer.weight_decay = 0.05
+    config.optimizer.clip_norm = 0.0
+    config.train.num_steps = 1200
+    config.train.loss_chunk = 128
+    config.checkpoint.every_steps = 200
+    config.eval.batches_per_arm = 4
+    config.eval.rows = 16
+    return config

@@ -1,0 +1,198 @@
+"""S4D against scipy and a float64 recurrence: kernels, and every form with its gradients, under resets."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.s4d import S4D, choose_form, eigenvalues
+from birdie_jax.models.s4d_chunked import chunked_product
+from birdie_jax.models.s4d_reference import fourier_product, recurrent_product
+from birdie_jax.models.s4d_toeplitz import toeplitz_product
+from birdie_jax.models.state_space import discretise
+from tests.quick_jit import quick_jit
+
+ROWS, LENGTH, WIDTH, MODES = 2, 20, 3, 6
+EXACT = {
+    "recurrent": recurrent_product,
+    "toeplitz": toeplitz_product,
+    "chunked": partial(chunked_product, chunk=7),
+    "chunks of a divisor": partial(chunked_product, chunk=5),
+}
+
+
+def random_system(heads, seed=0, dtype=np.float64):
+    """Return continuous A, C, D and the step, of every head."""
+    random = np.random.default_rng(seed)
+    a = -random.uniform(0.1, 1, (heads, MODES)) + 1j * random.normal(0, 3, (heads, MODES))
+    c = random.normal(size=(heads, MODES)) + 1j * random.normal(size=(heads, MODES))
+    complex_dtype = np.result_type(dtype, np.complex64)
+    d, step = random.normal(size=heads), random.uniform(0.05, 0.5, heads)
+    return a.astype(complex_dtype), c.astype(complex_dtype), d.astype(dtype), step.astype(dtype)
+
+
+def scipy_output(system, head, u):
+    """Return y of one head for a sequence of one channel, by scipy's own discretisation and simulation."""
+    a, c, d, step = (np.asarray(part[head]) for part in system)
+    matrices = np.diag(a), np.ones((MODES, 1)), c[None], np.array([[d]])
+    discrete = scipy.signal.cont2discrete(matrices, step, method="zoh")
+    # Scipy's output sees the state before its input: ours after it.
+    h, y = np.zeros(MODES, complex), []
+    for value in u:
+        h = discrete[0] @ h + discrete[1][:, 0] * value
+        y.append((discrete[2] @ h).real[0] + d * value)
+    return np.array(y)
+
+
+DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+# Direction and heads are independent: each of both once is enough.
+CASES = pytest.mark.parametrize(
+    ("heads", "reverse"), [(1, True), (2, False)], ids=["one head in reverse", "heads forward"]
+)
+
+
+def random_inputs(heads):
+    """Return a system, inputs and a cotangent in float64."""
+    u, cotangent = np.random.default_rng(heads).normal(size=(2, ROWS, LENGTH, heads, WIDTH))
+    return random_system(heads), u, cotangent
+
+
+@cache
+def results_of_exact_forms(heads, reverse):
+    """Return a function from resets to what every exact form gives, and its gradients."""
+
+    def results(form, system, u, reset, cotangent):
+        y, pull = jax.vjp(lambda system, u: form(discretise(*system), u, reset, reverse=reverse), system, u)
+        return y, pull(cotangent)
+
+    @quick_jit
+    def all_results(system, u, reset, cotangent):
+        return {name: results(form, system, u, reset, cotangent) for name, form in EXACT.items()}
+
+    system, u, cotangent = random_inputs(heads)
+    return lambda reset: all_results(system, u, reset, cotangent)
+
+
+@CASES
+@settings(max_examples=20, deadline=None)
+@given(reset=arrays(bool, (ROWS, LENGTH), elements=st.booleans(), fill=st.just(False)))
+def test_exact_forms_are_the_recurrence_in_values_and_gradients(heads, reverse, reset):
+    with jax.enable_x64(True):
+        found = results_of_exact_forms(heads, reverse)(jnp.asarray(reset))
+        expected = found.pop("recurrent")
+        for result in found.values():
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), result, expected)
+
+
+@CASES
+def test_all_forms_are_scipy_s_zero_order_hold(heads, reverse):
+    system, u, _ = random_inputs(heads)
+    turned = u[:, ::-1] if reverse else u
+    expected = np.stack(
+        [
+            np.apply_along_axis(partial(scipy_output, system, head), 1, turned[:, :, head])
+            for head in range(heads)
+        ],
+        axis=2,
+    )
+    expected = expected[:, ::-1] if reverse else expected
+    with jax.enable_x64(True):
+
+        def outputs(system, u):
+            space, no_reset = discretise(*system), jnp.zeros((ROWS, LENGTH), bool)
+            exact = [form(space, u, no_reset, reverse=reverse) for form in EXACT.values()]
+            return [*exact, fourier_product(space, u, reverse=reverse)]
+
+        for y in quick_jit(outputs)(system, u):
+            np.testing.assert_allclose(y, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_fourier_form_does_not_know_the_border_of_a_packed_row():
+    """Why no model has it: beside the recurrence with resets it is wrong by as much as the values are."""
+    system, u, _ = random_inputs(1)
+    with jax.enable_x64(True):
+        space = discretise(*map(jnp.asarray, system))
+        border = jnp.broadcast_to(jnp.arange(LENGTH) == 8, (ROWS, LENGTH))
+        exact = recurrent_product(space, jnp.asarray(u), border, reverse=False)
+        found = fourier_product(space, jnp.asarray(u), reverse=False)
+    np.testing.assert_allclose(found[:, :8], exact[:, :8], rtol=1e-9, atol=1e-9)
+    assert np.abs(found[:, 8:] - exact[:, 8:]).max() > 0.1 * np.abs(exact).max()
+
+
+def test_float32_kernels_are_exact_enough_and_begin_alike():
+    """At the paper's initialisation, with its smallest and its largest step, to 4,096 tokens."""
+    a = np.stack([eigenvalues("legs", 64)] * 2)
+    c = np.random.default_rng(0).normal(size=(2, 64, 2)) @ np.array([1, 1j])
+    system = a, c, np.ones(2), np.array([0.01, 1.0])
+    with jax.enable_x64(True):
+        exact = discretise(*map(jnp.asarray, system)).kernel(4096)
+    types = jnp.complex64, jnp.complex64, jnp.float32, jnp.float32
+    rounded = discretise(*map(jnp.asarray, system, types))
+    kernel = rounded.kernel(4096)
+    np.testing.assert_allclose(kernel, exact, atol=2e-5 * np.abs(exact).max(), rtol=0)
+    np.testing.assert_allclose(rounded.kernel(128), kernel[:, :128], rtol=1e-6, atol=1e-7)
+
+
+def test_initial_eigenvalues_are_those_of_hippo():
+    legs = eigenvalues("legs", 64)
+    n = np.arange(64)
+    root = np.sqrt(2 * n + 1)
+    hippo = -np.tril(np.outer(root, root), -1) - np.diag(n + 1)
+    normal = hippo + np.outer(root, root) / 2
+    np.testing.assert_allclose(normal @ normal.T, normal.T @ normal, atol=1e-8)
+    expected = np.linalg.eigvals(normal)
+    np.testing.assert_allclose(expected.real, -0.5, atol=1e-8)
+    np.testing.assert_allclose(np.sort(legs.imag), np.sort(expected.imag), atol=1e-8)
+    assert (legs.real == -0.5).all()
+    np.testing.assert_allclose([np.abs(legs.imag).min(), legs.imag.max()], [0.264, 1303], rtol=1e-3)
+    np.testing.assert_allclose(eigenvalues("lin", 4).imag, [0, np.pi, 2 * np.pi, 3 * np.pi])
+    np.testing.assert_allclose(eigenvalues("inv", 2).imag, [2 / np.pi, 2 / np.pi * (2 / 3 - 1)])
+
+
+@pytest.mark.parametrize("length", [64, 384, 385, 4096])
+def test_the_form_is_chosen_by_the_length_of_rows(length):
+    form = choose_form(EncoderConfig(), length)
+    assert form.name == ("toeplitz" if length <= 384 else "chunked")
+    assert form.reason == (
+        f"rows of {length} tokens take {2 * length} FLOPs for each token and channel as a product with a "
+        "Toeplitz matrix, and 256 + 512 in chunks of 128 tokens with 64 modes carried between them"
+    )
+    asked = choose_form(EncoderConfig(ssm_form="chunked"), length)
+    assert asked == ("chunked", "model.encoder.ssm_form = 'chunked' asks for it")
+
+
+SEGMENTS = jnp.array([[1] * 7 + [2] * 1 + [3] * 9 + [0] * 3, [1] * 11 + [2] * 9], jnp.int32)
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("context", ["all", "some"])
+def test_the_layer_reads_what_the_layout_allows(reverse, context):
+    """Also in rows that are causal after a context, where nothing comes from the right (E.1)."""
+    index = jnp.arange(LENGTH)[None]
+    marked = (SEGMENTS > 0) & (True if context == "all" else (index % 9 < 5))
+    layout = packed_layout(SEGMENTS, marked)
+    u = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 4))
+    layer = S4D(EncoderConfig(ssm_heads=2, ssm_state=4), reverse, jnp.dtype("float32"))
+    params = quick_jit(layer.init)(jax.random.key(1), u, layout)
+
+    def output(u):
+        return layer.apply(params, u, layout).sum(-1)
+
+    reads = np.abs(quick_jit(jax.jacrev(output))(u)).sum(-1)
+    reads = np.stack([reads[row, :, row] for row in range(ROWS)]) > 0
+    reset = np.asarray(layout.reverse_reset if reverse else layout.forward_reset)
+    t, s = np.arange(LENGTH)[:, None], np.arange(LENGTH)[None]
+    for row in range(ROWS):
+        # Resets in [t, s) in reverse, and in (s, t] forward.
+        count = np.concatenate([[0], np.cumsum(reset[row])])
+        between = count[s] - count[t] if reverse else count[t + 1] - count[s + 1]
+        expected = (between == 0) & ((s >= t) if reverse else (s <= t))
+        np.testing.assert_array_equal(reads[row], expected)

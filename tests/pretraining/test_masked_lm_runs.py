@@ -1,0 +1,161 @@
+"""An encoder from its run to its report: resume, processes, what it is asked and what it refuses."""
+
+import json
+import shutil
+import socket
+import subprocess
+
+import numpy as np
+import pytest
+
+from tests.forked_verbs import run_commands
+from tests.whole_runs import (
+    REPOSITORY,
+    checkpoint_arrays,
+    metrics,
+    run_environment,
+    train_command,
+    write_corpus,
+)
+
+pytestmark = pytest.mark.slow
+
+STEPS, HALF = 8, 4
+OPTIONS = (
+    "--config.objectives.mixture=masked_lm",
+    "--config.bandit.policy=fixed",
+    "--config.bandit.every_steps=4",
+    "--config.batching.rows=4",
+    "--config.model.dropout=0.2",
+    "--config.optimizer.schedule=linear",
+    "--config.optimizer.clip_norm=0.0",
+    f"--config.train.num_steps={STEPS}",
+    f"--config.checkpoint.every_steps={HALF}",
+    "--config.mesh.data=2",
+)
+
+
+def train(commands, devices):
+    """Run the processes of a run to their ends."""
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=run_environment(devices),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
+    said = [process.communicate(timeout=400)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return said
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The workdir of one process with two devices, and its text."""
+    folder = tmp_path_factory.mktemp("masked")
+    corpus = write_corpus(folder)
+    train([train_command(folder / "run", corpus, *OPTIONS)], devices=2)
+    return folder / "run", corpus
+
+
+def from_the_middle(workdir, folder):
+    """Return a copy of a run as it would be, had it been killed after its first checkpoint."""
+    shutil.copytree(workdir, folder)
+    shutil.rmtree(folder / "checkpoints" / f"{STEPS:08d}")
+    (folder / "masked_samples.json").unlink()
+    return folder
+
+
+def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(trained, tmp_path):
+    workdir, corpus = trained
+    again = from_the_middle(workdir, tmp_path / "run")
+    (said,) = train([train_command(again, corpus, *OPTIONS)], devices=2)
+    assert f"goes on from step {HALF}" in said
+    found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(workdir, STEPS)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert metrics(again) == metrics(workdir)
+    assert samples_of(again) == samples_of(workdir)
+
+
+def test_two_processes_train_on_the_same_batches(trained, tmp_path):
+    """With the same masks of tokens and of dropout: the losses are the same but for rounding."""
+    workdir, corpus = trained
+    again = from_the_middle(workdir, tmp_path / "run")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = train_command(again, corpus, *OPTIONS)
+    meeting = [f"--coordinator_address=127.0.0.1:{port}", "--num_processes=2"]
+    train([[*command, *meeting, f"--process_id={number}"] for number in (0, 1)], devices=1)
+    found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(workdir, STEPS)
+    for name, value in expected.items():
+        if name.startswith("batches/"):
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        else:
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    for line, other in zip(metrics(again), metrics(workdir), strict=True):
+        assert line == pytest.approx(other, rel=1e-4, abs=1e-6)
+    texts = [[sample["texts"] for sample in samples_of(one)["samples"]] for one in (again, workdir)]
+    assert texts[0] == texts[1]
+
+
+def samples_of(workdir):
+    return json.loads((workdir / "masked_samples.json").read_text())
+
+
+def test_the_arms_validation_is_logged(trained):
+    logged = metrics(trained[0])
+    measured = [line for line in logged if "arm/masked_lm/validation_loss" in line]
+    assert [line["step"] for line in measured] == [0, 4, 8]
+    assert all(0 <= line["arm/masked_lm/validation_accuracy"] <= 1 for line in measured)
+
+
+def test_what_was_hidden_and_what_was_found_is_in_the_report(trained):
+    workdir, corpus = trained
+    record = samples_of(workdir)
+    assert record["step"] == STEPS
+    assert len(record["samples"]) == 4
+    texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
+    for sample in record["samples"]:
+        tokens = [hidden["token"] for hidden in sample["hidden"]]
+        whole = "".join(text + token for text, token in zip(sample["texts"], [*tokens, ""], strict=True))
+        # A token by itself loses the space that it may begin with.
+        bare = whole.removeprefix("[MASKED_LM]").removesuffix("[SEP]").replace(" ", "")
+        assert any(bare in text.replace(" ", "") for text in texts)
+        for hidden in sample["hidden"]:
+            assert 0 < hidden["probability"] <= 1
+            assert hidden["is_right"] == (hidden["token"] == hidden["found"]) or hidden["token"] == ""
+            if hidden["is_right"]:
+                assert hidden["loss"] == pytest.approx(-np.log(hidden["probability"]), abs=1e-4)
+    page = (workdir / "report.html").read_text()
+    count = sum(len(sample["hidden"]) for sample in record["samples"])
+    assert '<section id="masked">' in page
+    assert f"of {count} tokens were found" in page
+    # The examples of the arm show the labels in the place of a target.
+    assert " · " in json.loads((workdir / "arms.json").read_text())[0]["examples"][0]["target"]
+
+
+def test_an_encoder_is_measured_in_place_and_writes_nothing(trained, tmp_path):
+    workdir, _ = trained
+    (tmp_path / "text.txt").write_text("abc de fghij " * 40)
+    text = f"path={tmp_path}/text.txt"
+    found = run_commands(
+        [
+            ("evaluate", f"--workdir={workdir}", f"--task=masked_text:{text}", f"--json={tmp_path}/a.json"),
+            ("generate", f"--workdir={workdir}", "--prompt=abc"),
+            ("evaluate", f"--workdir={workdir}", f"--task=perplexity:{text}"),
+        ]
+    )
+    assert found[0][0] == 0, found[0]
+    (scores,) = json.loads((tmp_path / "a.json").read_text())["evaluations"]
+    assert set(scores["metrics"]) == {"accuracy", "loss", "perplexity"}
+    assert 0 < scores["metrics"]["loss"]["mean"] < 10
+    for verb, (status, _, errors) in zip(("generate", "evaluate"), found[1:], strict=True):
+        assert status != 0
+        assert f"{verb}: the model was trained as an encoder, on masked_lm alone: it names hidden" in errors

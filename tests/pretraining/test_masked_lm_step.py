@@ -1,0 +1,197 @@
+"""Masked LM in the train step: gathered loss is the loss, the head is a quarter, gradients go both ways."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from birdie_jax.batching.packing import empty_rows, pack_rows, packed_length
+from birdie_jax.config import ModelConfig
+from birdie_jax.engine import TrainState
+from birdie_jax.engine.sharded_step import take_step
+from birdie_jax.models import build_model
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.layout import batch_layout
+from birdie_jax.objectives import NO_LABEL, Example, make_objective
+from birdie_jax.pretraining.language_model_step import arm_sums, language_model_loss
+from tests.quick_jit import quick_jit
+
+LENGTH, VOCAB, ARMS, SPACING = 48, 384, 3, 3
+# The text tokens of each sample; the arms take turns.
+ROWS = ((43,), (8, 30), (10, 9, 9), (20,))
+OBJECTIVE = make_objective("masked_lm", num_pieces=VOCAB - 256)
+MOST = OBJECTIVE.max_loss_positions(LENGTH, SPACING)
+DESCENT = optax.sgd(1.0)
+
+
+def make_model(name="gated_ssm", vocab=VOCAB, **fields):
+    sizes = {"layers": 1, "features": 16, "state": 16, "mlp_features": 16, "dtype": "float32"}
+    sections = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2))
+    return build_model(ModelConfig(name=name, remat="none", sections=sections, **sizes | fields), vocab)
+
+
+def masked_rows(rows=ROWS):
+    random = np.random.default_rng(0)
+    examples, arm = [], 0
+    for row in rows:
+        examples.append([])
+        for count in row:
+            made = OBJECTIVE.build(random.integers(256, VOCAB, count), random)
+            examples[-1].append(Example(made.context, made.target, arm % 2, made.labels))
+            arm += 1
+    return examples
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return jax.tree.map(jnp.asarray, pack_rows(masked_rows(), LENGTH, SPACING))
+
+
+@pytest.fixture(scope="module")
+def params(batch):
+    return quick_jit(make_model().init)(jax.random.key(0), batch)["params"]
+
+
+def stepped(params, batch, *, parts=1, most=MOST, chunk=8, rate=0.0, step=0):
+    loss = language_model_loss(make_model(dropout=rate), ARMS, chunk, most)
+    compiled = quick_jit(partial(take_step, loss, DESCENT, parts))
+    return compiled(TrainState(jnp.int32(step), params, DESCENT.init(params), {}), batch)
+
+
+@pytest.fixture(scope="module")
+def whole(params, batch):
+    """The step whose head is computed on every position."""
+    return stepped(params, batch, most=None)
+
+
+# Room for 7 positions in one chunk, or for 9 in chunks of 3.
+@pytest.mark.parametrize(("parts", "chunk"), [(1, 8), (2, 3)])
+def test_the_gathered_loss_and_its_gradient_are_the_whole_ones(params, batch, whole, parts, chunk):
+    assert MOST == 7 < LENGTH / 4
+    state, metrics = stepped(params, batch, parts=parts, chunk=chunk)
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, metrics, whole[1])
+    jax.tree.map(close, state.params, whole[0].params)
+    assert metrics.sums["tokens"].tolist() == [6 + 4 + 1 + 3, 1 + 2 + 1, 0]
+
+
+def test_the_loss_is_the_mean_over_the_chosen_positions_of_the_whole_batch(params, batch, whole):
+    scores = jax.nn.log_softmax(quick_jit(make_model().apply)({"params": params}, batch))
+    losses = [
+        -float(scores[row, place, batch.targets[row, place]])
+        for row, place in zip(*np.nonzero(batch.loss_mask), strict=True)
+    ]
+    assert whole[1].loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert whole[1].weight == len(losses) == 18
+
+
+def test_what_is_off_the_mask_is_never_read(params, batch):
+    other = batch._replace(targets=jnp.where(batch.loss_mask, batch.targets, 300))
+    sums = quick_jit(partial(arm_sums, make_model(), ARMS, 8, max_loss_positions=MOST))
+    jax.tree.map(np.testing.assert_array_equal, sums(params, other), sums(params, batch))
+
+
+def test_more_loss_than_there_is_room_for_is_never_left_out_unseen(params, batch):
+    sums = quick_jit(partial(arm_sums, make_model(), ARMS, 8, max_loss_positions=4))(params, batch)
+    # Rows 0 and 1 have more than 4 chosen positions; both arms are in them.
+    assert np.isnan(sums.loss[:2]).all()
+    assert sums.loss[2] == 0
+
+
+def test_padding_alone_harms_nothing(params):
+    padding = jax.tree.map(jnp.asarray, empty_rows(4, LENGTH))
+    state, metrics = stepped(params, padding)
+    assert (metrics.loss, metrics.grad_norm) == (0, 0)
+    jax.tree.map(np.testing.assert_array_equal, state.params, params)
+
+
+def test_masked_lm_beside_prefix_lm_in_one_row(params):
+    """As in a mixture of both; the loss is then on as many positions as there are."""
+    (masked,) = masked_rows(((20,),))[0]
+    tokens = np.arange(260, 280, dtype=np.int32)
+    both = [masked, Example(tokens[:8], tokens[8:], 2)]
+    batch = jax.tree.map(jnp.asarray, pack_rows([both], LENGTH, SPACING))
+    sums = quick_jit(partial(arm_sums, make_model(), ARMS, 8))
+    together = sums(params, batch)
+    for example in both:
+        row = jax.tree.map(jnp.asarray, pack_rows([[example]], LENGTH, SPACING))
+        alone = sums(params, row)
+        np.testing.assert_allclose(together.loss[example.arm], alone.loss[example.arm], rtol=1e-5)
+        assert together.tokens[example.arm] == alone.tokens[example.arm] > 0
+
+
+def test_the_head_is_a_quarter_of_the_work_at_most():
+    """By the FLOPs of the compiled gradient: what grows with the vocabulary is the head."""
+    length, most = 128, OBJECTIVE.max_loss_positions(128, SPACING)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((4, length), x.dtype), empty_rows(1, length))
+
+    def flops(vocab, most):
+        model = make_model(vocab=vocab)
+        params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+        # One chunk: XLA counts the body of a loop once.
+        loss = language_model_loss(model, 1, length, most).sums
+        gradient = quick_jit(jax.grad(loss, has_aux=True))
+        return gradient.lower(params, batch).compile().cost_analysis()["flops"]
+
+    def head(most):
+        return flops(2048, most) - flops(1024, most)
+
+    assert head(None) > 2 * 3 * 4 * length * 16 * 1024 * 0.9
+    assert head(most) < head(None) / 4
+
+
+def test_dropout_differs_between_samples_steps_and_rows(params):
+    """Rows of one and the same example: what is drawn for them is all that tells them apart."""
+    example = masked_rows(((18,),))[0][0]
+    rows = pack_rows([[example, example]] * 2, LENGTH, SPACING)
+    assert packed_length(example) * 2 + SPACING <= LENGTH
+    batch = jax.tree.map(jnp.asarray, rows)
+    model = make_model(dropout=0.3)
+
+    def losses(step):
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(step), jnp.arange(2))
+        x = model.apply(
+            {"params": params}, batch.tokens, batch_layout(batch), row_keys=keys, method="encode"
+        )[0]
+        place = int(np.flatnonzero(example.labels != NO_LABEL)[0])
+        second = packed_length(example) + SPACING + place
+        return np.asarray(x[:, [place, second]]).reshape(4, -1)
+
+    found = np.concatenate([losses(0), losses(1)])
+    difference = np.abs(found[:, None] - found[None]).max(axis=-1)
+    np.fill_diagonal(difference, 1)
+    assert difference.min() > 1e-3
+    assert float(stepped(params, batch, rate=0.3)[1].loss) == float(
+        stepped(params, batch, rate=0.3)[1].loss
+    )
+    assert float(stepped(params, batch, rate=0.3, step=1)[1].loss) != float(
+        stepped(params, batch, rate=0.3)[1].loss
+    )
+
+
+@pytest.mark.parametrize("name", ["gated_ssm", "hawk", "transformer"])
+def test_a_masked_tokens_loss_reaches_its_sample_in_both_directions_and_nothing_else(name):
+    """By the gradient in the embedding of each position, every one of which has a token of its own."""
+    examples = masked_rows(((9, 9),))
+    rows = pack_rows(examples, 32, SPACING)
+    rows = rows._replace(tokens=300 + np.arange(32, dtype=np.int32)[None])
+    batch = jax.tree.map(jnp.asarray, rows)
+    model = make_model(name, layers=2, tie_embeddings=False)
+    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+    # At its small initial size the table would hide differences below rounding.
+    params = params | {"embedding": params["embedding"] * 30, "head": params["head"] * 30}
+    (place,) = np.flatnonzero(rows.loss_mask[0] & (rows.segment_ids[0] == 1))
+    one = batch._replace(loss_mask=batch.loss_mask.at[:].set(False).at[0, place].set(True))
+
+    def loss(embeddings):
+        table = params["embedding"].at[batch.tokens[0]].set(embeddings)
+        return jnp.sum(arm_sums(model, 1, 8, {**params, "embedding": table}, one, None, 8).loss)
+
+    gradient = quick_jit(jax.grad(loss))(params["embedding"][batch.tokens[0]])
+    size = np.asarray(jnp.linalg.norm(gradient, axis=-1))
+    np.testing.assert_array_equal(size > 0, rows.segment_ids[0] == 1)
+    assert 0 < place < 10
