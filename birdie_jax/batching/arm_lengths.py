@@ -7,7 +7,7 @@ from jaxtyping import Float64, Int64
 
 from birdie_jax.batching.packing import packed_length
 from birdie_jax.batching.row_stream import RowSettings, RowStream
-from birdie_jax.objectives import Arm
+from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.text import TokenShards
 
 # The share of the examples that is drawn from all arms evenly, so that rare arms are counted too.
@@ -21,7 +21,7 @@ class ArmLengths(NamedTuple):
     Attributes:
         examples: the number of examples.
         positions: the positions that they cover, context and target.
-        target_tokens: the tokens of their targets, which bear the loss.
+        target_tokens: the tokens of their targets, or their labels in place, which bear the loss.
     """
 
     examples: Int64[np.ndarray, " arms"]
@@ -69,5 +69,12 @@ def count_lengths(
     stream.set_mixture((1 - _EVEN_SHARE) * probabilities / probabilities.sum() + _EVEN_SHARE * even)
     while counts[:, 0].sum() < num_examples or counts[:, 0].min() < _MIN_EXAMPLES_OF_ARM:
         for example in stream.next_row():
-            counts[example.arm] += 1, packed_length(example), len(example.target)
+            counts[example.arm] += 1, packed_length(example), _loss_tokens(example)
     return ArmLengths(*counts.T)
+
+
+def _loss_tokens(example: Example) -> int:
+    """Return the number of tokens that bear loss: the target's, or the labels in place."""
+    if example.labels is None:
+        return len(example.target)
+    return int((example.labels != NO_LABEL).sum())

@@ -74,7 +74,7 @@ def make_language_model_step(
     model = build_model(config.model, vocab_size)
     num_arms, loss_chunk = len(mixture.arms), config.train.loss_chunk
     policies = parameter_policies(model)
-    most = mixture.max_loss_positions(config.batching.length, config.batching.spacing)
+    max_loss_positions = mixture.max_loss_positions(config.batching.length, config.batching.spacing)
 
     def init_params(key: Key) -> Any:
         one = jnp.zeros((1, config.batching.length), jnp.int32)
@@ -82,7 +82,7 @@ def make_language_model_step(
 
     return make_step(
         init_params,
-        language_model_loss(model, num_arms, loss_chunk, most),
+        language_model_loss(model, num_arms, loss_chunk, max_loss_positions),
         make_optimizer(config.optimizer, config.train.num_steps, policies),
         mesh,
         seed=config.seed,
