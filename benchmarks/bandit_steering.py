@@ -5,8 +5,8 @@
 A Gated SSM+ of 2 layers and 64 features is pre-trained for 400 steps of 4 rows of 256 tokens on the eight
 arms of the mixture `tiny`, with a decision every 20 steps. Contenders differ in `config.bandit` alone, and
 runs of one seed in nothing else. What counts is the validation loss of every arm at the end, and their mean
-over arms, each arm alike; runs of a seed are compared with `fixed`. Also shown: how even the mixture was
-(its entropy, as a share of that of eight equal arms), and how large the rewards were, by quarter of the run.
+over arms, each arm alike; runs of a seed are compared with `fixed`. Also shown by quarter of the run: how
+even the mixture was (its entropy, as a share of that of eight equal arms), and how large rewards were.
 
 A run that was stopped goes on when the command is started again; a finished one is one JSON file in
 --results and is not run again. --smoke takes 4 decisions of 5 steps. The table and steering.png, beside the
@@ -155,7 +155,9 @@ def show(found: dict[str, dict[int, dict]]) -> None:
     print("|---" * 7 + "|")
     for name, runs in found.items():
         losses = [final(one).mean() for one in runs.values()]
-        paired = [final(one).mean() - final(base[seed]).mean() for seed, one in runs.items() if seed in base]
+        paired = [
+            final(one).mean() - final(base[seed]).mean() for seed, one in runs.items() if seed in base
+        ]
         against = f"{np.mean(paired):+.3f} ({min(paired):+.3f} to {max(paired):+.3f})" if paired else ""
         even = np.mean([by_quarter(entropy(one)) for one in runs.values()], axis=0)
         sizes = [by_quarter(np.abs(one["reward"]).mean(axis=1)) for one in runs.values()]

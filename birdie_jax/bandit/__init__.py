@@ -4,8 +4,8 @@
     state = propose(observe(state, validation_losses))      # at every decision; state.mixture is in force
 
 `rewards/` has one file for each way to say what an action earned (`reward.py` is the published formula),
-`policies/` one for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py` has
-the three functions above. Policy birdie's parts are
+`policies/` one for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py`
+has the three functions above. Policy birdie's parts are
 `critic.py` and `transformer_critic.py`, which predict rewards, `learning.py`, which trains them, and
 `proposals.py`, which finds the action that they predict most of.
 """

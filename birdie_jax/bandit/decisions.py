@@ -20,6 +20,7 @@ def init_bandit(
     groups: ArrayLike | Sequence[Any],
     num_decisions: int,
     key: ArrayLike,
+    *,
     class_names: Sequence[str] | None = None,
 ) -> BanditState:
     """Return the state of a run before its first observation.
@@ -49,7 +50,8 @@ def init_bandit(
     names = tuple(str(number) for number in numbers) if class_names is None else tuple(class_names)
     if len(names) != len(numbers):
         raise ValueError(
-            f"init_bandit: class_names must be one for each of the {len(numbers)} classes; found {len(names)}"
+            f"init_bandit: class_names must be one for each of the {len(numbers)} classes; "
+            f"found {len(names)}"
         )
     policy.check_classes(config, names)
 

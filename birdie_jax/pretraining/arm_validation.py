@@ -120,7 +120,9 @@ def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
     classes = class_names(mixture)
     groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
     schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
-    return init_bandit(config.bandit, mixture.weights, groups, schedule.num_decisions, key, classes)
+    return init_bandit(
+        config.bandit, mixture.weights, groups, schedule.num_decisions, key, class_names=classes
+    )
 
 
 def _scalars(

@@ -29,9 +29,7 @@ def gain_posterior(state: BanditState) -> tuple[ArmVector, Float[Array, "arms ar
     """Return the mean of w, and the lower Cholesky factor of the inverse of its covariance."""
     settings, row = state.config.thompson, current_row(state)
     number = jnp.arange(state.actions.shape[0])
-    counts = jnp.where(
-        number < row, (1.0 - 1.0 / settings.memory) ** jnp.maximum(row - 1 - number, 0), 0.0
-    )
+    counts = jnp.where(number < row, (1.0 - 1.0 / settings.memory) ** jnp.maximum(row - 1 - number, 0), 0.0)
     actions = jnp.where((number < row)[:, None], state.actions, 0.0)
     earned = jnp.where(number < row, state.rewards @ state.class_scale / state.classes, 0.0)
     total = counts.sum()

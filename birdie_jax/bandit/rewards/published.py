@@ -12,9 +12,7 @@ from birdie_jax.bandit.rewards.registry import register_reward
 from birdie_jax.config_sections import BanditConfig
 
 
-def published(
-    config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
-) -> ArmVector:
+def published(config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]) -> ArmVector:
     """Return `reward` of the last two losses."""
     del config
     return reward(losses[jnp.maximum(row - 1, 0)], losses[row])

@@ -42,9 +42,7 @@ def find_reward(name: str) -> Reward:
     return REWARDS[name]
 
 
-def loss_falls(
-    losses: Float[Array, "history arms"], row: Int[Array, ""]
-) -> Float[Array, "history arms"]:
+def loss_falls(losses: Float[Array, "history arms"], row: Int[Array, ""]) -> Float[Array, "history arms"]:
     """Return by how much each loss fell from the observation before to each row, in nats.
 
     NaN in row 0, which has none before it, after `row`, and where one of the two losses is not finite.
