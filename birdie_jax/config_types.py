@@ -79,8 +79,8 @@ Epsilon = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1
 # AdamW moves each weight by about the learning rate in a step, and weights are of size 1 or less.
 PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=100)]
 LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
-# Of rewards, which are within 1; their squares are divided by one another.
-Deviation = Annotated[float, Bounds(more_than=0, at_least=1e-4, at_most=1e4)]
+# Of rewards, which are within 1.
+Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
 # It is multiplied by the learning rate: beyond the inverse of that, weights would change their sign.
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
 # Clipping is switched off by a large norm, which float32 has to hold.

@@ -100,6 +100,15 @@ def test_votes_are_the_probabilities_of_being_the_best():
     np.testing.assert_allclose(vote_of(state), expected, atol=0.015)
 
 
+@pytest.mark.parametrize(("prior", "noise"), [(100.0, 0.01), (0.01, 100.0)])
+def test_the_ends_of_its_settings_serve(prior, noise):
+    ends = dataclasses.replace(SETTINGS, prior_deviation=prior, noise_deviation=noise)
+    state = with_history(2, DECISIONS, dataclasses.replace(CONFIG, thompson=ends))
+    mean, factor = gain_posterior(state)
+    assert np.isfinite(mean).all() and np.isfinite(factor).all()
+    np.testing.assert_allclose(np.asarray(vote(state)).sum(), 1, rtol=1e-5)
+
+
 def test_an_arm_without_weight_gets_no_vote():
     mixture = np.asarray(vote_of(with_history(0, 4, weights=(0, 1, 1, 1, 1))))
     assert mixture[0] == 0 and mixture.sum() == pytest.approx(1)
