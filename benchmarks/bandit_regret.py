@@ -20,7 +20,7 @@ above those of the best schedule, both without noise: nats, mean over arms. The 
 - noise: as transfer, with a noise of 0.05 nats instead of 0.01.
 
 Finished cells are kept in --output, one JSON file each, and are not run again. --contenders runs some of
-them; the table and the picture show all whose problems are all there. The mixture that `fixed` holds has 0.3 on one arm.
+them; the table and the picture show all whose problems are all there. `fixed` holds 0.3 of one arm.
 """
 
 import argparse

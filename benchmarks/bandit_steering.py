@@ -14,6 +14,7 @@ files, show all that are there; --show does nothing else.
 """
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -22,8 +23,13 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+
+from birdie_jax.bandit import REWARDS
+from birdie_jax.config import BanditConfig
 
 SETTINGS = {
     "data.vocab_size": 512,
@@ -174,6 +180,27 @@ def show(found: dict[str, dict[int, dict]]) -> None:
         print(f"| {name} | {' | '.join(f'{loss:.3f}' for loss in losses)} |")
 
 
+def show_rewards(found: dict[str, dict[int, dict]]) -> None:
+    """Print what each reward makes of the losses of runs that nothing steered."""
+    print("\n| run | reward | mean size by quarter | standard deviation over arms by quarter |")
+    print("|---" * 4 + "|")
+    for contender in ("fixed", "uniform"):
+        for seed, result in found.get(contender, {}).items():
+            losses = jnp.asarray(result["validation_loss"], jnp.float32)
+            for name, reward in REWARDS.items():
+                earned = jax.lax.map(
+                    functools.partial(reward, BanditConfig(), losses), jnp.arange(1, len(losses))
+                )
+                sizes, spread = (
+                    by_quarter(np.asarray(part))
+                    for part in (jnp.abs(earned).mean(axis=1), earned.std(axis=1))
+                )
+                print(
+                    f"| {contender}, seed {seed} | {name} | {' '.join(f'{value:.2g}' for value in sizes)} "
+                    f"| {' '.join(f'{value:.2g}' for value in spread)} |"
+                )
+
+
 def draw(found: dict[str, dict[int, dict]], path: Path) -> None:
     figure = Figure(figsize=(15, 4.5), layout="constrained")
     axes = figure.subplots(1, 3)
@@ -212,6 +239,7 @@ def main() -> None:
     found = load(results)
     if found:
         show(found)
+        show_rewards(found)
         draw(found, results / "steering.png")
 
 
