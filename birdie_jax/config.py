@@ -13,7 +13,7 @@ from typing import Any
 
 import ml_collections
 
-from birdie_jax.bandit import CANDIDATE_PRIORS, CRITICS, POLICIES, SELECTIONS
+from birdie_jax.bandit import CANDIDATE_PRIORS, CRITICS, POLICIES, REWARDS, SELECTIONS
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import (
     BanditConfig,
@@ -206,6 +206,7 @@ def check_config(config: Config) -> None:
     )
     one_of("objectives.shares_of", *UNITS)
     one_of("bandit.policy", *POLICIES)
+    one_of("bandit.reward", *REWARDS)
     one_of("bandit.critic", *CRITICS)
     one_of("bandit.selection", *SELECTIONS)
     one_of("bandit.candidate_prior", *CANDIDATE_PRIORS)

@@ -49,6 +49,10 @@ CriticUpdates = Annotated[int, Bounds(at_least=0, at_most=10**6)]
 Candidates = Annotated[int, Bounds(at_least=1, at_most=2**20)]
 SelectedCandidates = Annotated[int, Bounds(at_least=1, at_most=2**21)]
 
+# Observations that a reward or a policy looks back on, and draws of its model at a decision.
+Decisions = Annotated[int, Bounds(at_least=1, at_most=2**20)]
+PosteriorSamples = Annotated[int, Bounds(at_least=1, at_most=2**16)]
+
 # NumPy and JAX take a seed as an int64.
 Seed = Annotated[int, Bounds(at_least=0, at_most=2**63 - 1)]
 
@@ -69,6 +73,8 @@ TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]
+# What is divided by it stays within float32.
+PositiveShare = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1)]
 Decay = Annotated[float, Bounds(at_least=0, less_than=1)]
 
 # What is added to keep a division from one by zero: float32 tells 1e-30 from zero, also after a few
@@ -78,6 +84,8 @@ Epsilon = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1
 # AdamW moves each weight by about the learning rate in a step, and weights are of size 1 or less.
 PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=100)]
 LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
+# Of rewards, which are within 1.
+Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
 # It is multiplied by the learning rate: beyond the inverse of that, weights would change their sign.
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
 # Clipping is switched off by a large norm, which float32 has to hold.

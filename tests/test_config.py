@@ -125,7 +125,8 @@ def test_default_is_usable_and_round_trips():
         (
             "bandit.policy",
             "greedy",
-            "config.bandit.policy: found 'greedy'; allowed: birdie, fixed, uniform",
+            "config.bandit.policy: found 'greedy'; allowed: birdie, exp3s, fixed, staged, thompson, "
+            "uniform",
         ),
         ("bandit.explore_from", 1.5, "config.bandit.explore_from: found 1.5; allowed: between 0 and 1"),
         ("checkpoint.keep", 1, "config.checkpoint.keep: found 1; allowed: at least 2"),

@@ -3,8 +3,9 @@
     state = init_bandit(config, weights, groups, num_decisions, key)
     state = propose(observe(state, validation_losses))      # at every decision; state.mixture is in force
 
-`reward.py` says what an action earned, `state.py` holds what is saved in a checkpoint, and `decisions.py`
-has the three functions above. `policies/` has one file for each way to choose. Policy birdie's parts are
+`rewards/` has one file for each way to say what an action earned (`reward.py` is the published formula),
+`policies/` one for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py`
+has the three functions above. Policy birdie's parts are
 `critic.py` and `transformer_critic.py`, which predict rewards, `learning.py`, which trains them, and
 `proposals.py`, which finds the action that they predict most of.
 """
@@ -14,20 +15,25 @@ from birdie_jax.bandit.decisions import init_bandit, observe, propose
 from birdie_jax.bandit.policies import POLICIES, Policy, find_policy, register_policy
 from birdie_jax.bandit.proposals import CANDIDATE_PRIORS, SELECTIONS, candidate_scores
 from birdie_jax.bandit.reward import reward
+from birdie_jax.bandit.rewards import REWARDS, Reward, find_reward, register_reward
 from birdie_jax.bandit.state import BanditState
 
 __all__ = [
     "CANDIDATE_PRIORS",
     "CRITICS",
     "POLICIES",
+    "REWARDS",
     "SELECTIONS",
     "BanditState",
     "Policy",
+    "Reward",
     "candidate_scores",
     "find_policy",
+    "find_reward",
     "init_bandit",
     "observe",
     "propose",
     "register_policy",
+    "register_reward",
     "reward",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from birdie_jax.bandit.policies import find_policy
-from birdie_jax.bandit.reward import reward
+from birdie_jax.bandit.rewards import find_reward
 from birdie_jax.bandit.state import BanditState, current_row
 from birdie_jax.config_sections import BanditConfig
 
@@ -20,15 +20,19 @@ def init_bandit(
     groups: ArrayLike | Sequence[Any],
     num_decisions: int,
     key: ArrayLike,
+    *,
+    class_names: Sequence[str] | None = None,
 ) -> BanditState:
     """Return the state of a run before its first observation.
 
     Args:
-        config: the policy and its settings.
+        config: the reward, the policy and their settings.
         weights: [arms], the mixture's own weights, at least 0; they need not sum to 1. Concrete.
         groups: [arms], integers that name each arm's class. Concrete.
         num_decisions: decisions of the whole run; the history's size and the exploration schedule.
         key: a JAX random key, typed or raw; may be traced.
+        class_names: the names of the classes, in the order of their integers, for a policy whose settings
+            name them; the integers themselves unless given.
 
     Returns:
         A state whose mixture is what the policy makes of the normalised `weights`.
@@ -36,12 +40,20 @@ def init_bandit(
     Raises:
         ValueError: an argument has a wrong shape or value; the message names it.
     """
-    weights, groups, classes = _check_arms(weights, groups)
+    weights, groups, numbers = _check_arms(weights, groups)
     arms = weights.size
     if num_decisions < 1:
         raise ValueError(f"init_bandit: num_decisions must be at least 1; found {num_decisions}")
     policy = find_policy(config.policy)
     policy.check(config, arms)
+    find_reward(config.reward)
+    names = tuple(str(number) for number in numbers) if class_names is None else tuple(class_names)
+    if len(names) != len(numbers):
+        raise ValueError(
+            f"init_bandit: class_names must be one for each of the {len(numbers)} classes; "
+            f"found {len(names)}"
+        )
+    policy.check_classes(config, names)
 
     initial = jnp.asarray(weights / weights.sum(), jnp.float32)
     # The same generator whatever the caller's key or the platform's default.
@@ -60,7 +72,8 @@ def init_bandit(
         class_scale=jnp.asarray(1.0 / np.bincount(groups)[groups], jnp.float32),
         config=config,
         decisions=num_decisions,
-        classes=classes,
+        classes=len(numbers),
+        class_names=names,
     )
 
 
@@ -92,13 +105,13 @@ def observe(state: BanditState, losses: ArrayLike) -> BanditState:
     )
     row = jnp.minimum(state.count, last)
     before = jnp.maximum(row - 1, 0)
-    earned = jnp.where(
-        jnp.isfinite(all_losses[before]) & jnp.isfinite(losses), reward(all_losses[before], losses), 0.0
-    )
+    is_finite = jnp.isfinite(all_losses[before]) & jnp.isfinite(losses)
+    all_losses = all_losses.at[row].set(losses)
+    earned = jnp.where(is_finite, find_reward(state.config.reward)(state.config, all_losses, row), 0.0)
     # The first observation has no action before it: row 0 is cleared here and filled by the second.
     rewards = rewards.at[before].set(jnp.where(row > 0, earned, 0.0)).at[row].set(0.0)
     state = state.replace(
-        losses=all_losses.at[row].set(losses),
+        losses=all_losses,
         actions=actions.at[row].set(state.mixture),
         rewards=rewards,
         count=state.count + 1,
@@ -121,7 +134,7 @@ def propose(state: BanditState) -> BanditState:
 
 def _check_arms(
     weights: ArrayLike | Sequence[Any], groups: ArrayLike | Sequence[Any]
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     weights = np.asarray(weights, np.float64)
     groups = np.asarray(groups)
     if weights.ndim != 1 or weights.size == 0:
@@ -136,5 +149,5 @@ def _check_arms(
         )
     if not np.issubdtype(groups.dtype, np.integer):
         raise ValueError(f"init_bandit: groups must be integers; found {groups.dtype}")
-    names, groups = np.unique(groups, return_inverse=True)
-    return weights, groups.astype(np.int32), names.size
+    numbers, groups = np.unique(groups, return_inverse=True)
+    return weights, groups.astype(np.int32), numbers

@@ -38,6 +38,7 @@ class BanditState(flax.struct.PyTreeNode):
         config: the bandit's configuration; static.
         decisions: the number of decisions of the whole run; static.
         classes: the number of classes; static.
+        class_names: the name of each class, in the order of `groups`; static.
     """
 
     mixture: ArmVector
@@ -53,6 +54,7 @@ class BanditState(flax.struct.PyTreeNode):
     config: BanditConfig = flax.struct.field(pytree_node=False)
     decisions: int = flax.struct.field(pytree_node=False)
     classes: int = flax.struct.field(pytree_node=False)
+    class_names: tuple[str, ...] = flax.struct.field(pytree_node=False)
 
     @property
     def arms(self) -> int:

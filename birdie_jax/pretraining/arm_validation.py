@@ -18,6 +18,7 @@ from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
+from birdie_jax.pretraining.mixture import class_names
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.text import TokenShards
@@ -118,10 +119,12 @@ class ArmValidation:
 
 def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
     """Return the bandit of a run before its first observation."""
-    classes = sorted(set(mixture.groups))
+    classes = class_names(mixture)
     groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
     schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
-    return init_bandit(config.bandit, mixture.weights, groups, schedule.num_decisions, key)
+    return init_bandit(
+        config.bandit, mixture.weights, groups, schedule.num_decisions, key, class_names=classes
+    )
 
 
 def _scalars(

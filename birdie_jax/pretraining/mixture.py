@@ -1,5 +1,6 @@
 """The mixture that a configuration asks for, checked against its rows."""
 
+from birdie_jax.bandit import find_policy
 from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
@@ -32,4 +33,13 @@ def configured_mixture(config: Config) -> Mixture:
             f"config.bandit.top_arms: found {config.bandit.top_arms}; "
             f"allowed: at most the {len(mixture.arms)} arms of the mixture"
         )
+    try:
+        find_policy(config.bandit.policy).check_classes(config.bandit, class_names(mixture))
+    except ValueError as error:
+        raise ConfigError(f"config.{error}") from error
     return mixture
+
+
+def class_names(mixture: Mixture) -> tuple[str, ...]:
+    """Return the names of the classes of a mixture, in the order of their integers in the bandit."""
+    return tuple(sorted(set(mixture.groups)))

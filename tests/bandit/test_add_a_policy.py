@@ -74,7 +74,7 @@ def test_a_config_may_name_it_while_it_is_registered(policy):
 
 def test_only_a_policy_that_proposes_changes_the_mixture(policy):
     changing = {name for name, known in POLICIES.items() if known.changes_mixture}
-    assert changing == {"birdie", policy}
+    assert changing == {"birdie", "exp3s", "staged", "thompson", policy}
 
 
 def test_a_second_policy_of_a_name_is_refused(policy):

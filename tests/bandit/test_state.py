@@ -98,8 +98,17 @@ def test_two_runs_agree_bit_for_bit(small, critic):
     assert np.abs(np.asarray(other.mixture) - np.asarray(first.mixture)).max() > 1e-3
 
 
-def test_state_survives_being_saved_as_plain_arrays(small):
-    state = run(small(), decisions=2)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"policy": "exp3s", "reward": "learning_progress"},
+        {"policy": "thompson", "reward": "running_scale"},
+        {"policy": "staged", "stages": "0: 5=1; 0.5: 7=1, 9=1"},
+    ],
+)
+def test_state_survives_being_saved_as_plain_arrays(small, fields):
+    state = run(small(**fields), decisions=4)
     leaves, structure = jax.tree.flatten(state)
     restored = jax.tree.unflatten(structure, [jnp.asarray(np.array(leaf)) for leaf in leaves])
     losses = losses_from(3, 2, 1.5, 0.9)
@@ -108,8 +117,9 @@ def test_state_survives_being_saved_as_plain_arrays(small):
     )
 
 
-def test_abstract_state_is_that_of_every_decision(small):
-    config = small()
+@pytest.mark.parametrize("policy", ["birdie", "exp3s", "thompson"])
+def test_abstract_state_is_that_of_every_decision(small, policy):
+    config = small(policy=policy)
     abstract = jax.eval_shape(lambda key: start(config, key=key), jax.random.key(0))
     step = jax.eval_shape(lambda s: propose(observe(s, jnp.ones(6))), abstract)
     signature = [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(abstract)]
@@ -147,7 +157,7 @@ def test_unusable_arguments_are_refused_by_name(small, arguments, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"policy": "greedy"}, "bandit.policy: found 'greedy'; allowed: birdie, fixed, uniform"),
+        ({"policy": "greedy"}, "bandit.policy: found 'greedy'; allowed: birdie, exp3s, fixed, staged, "),
         ({"candidate_prior": "arm"}, "bandit.candidate_prior: found 'arm'; allowed: classes, arms"),
         ({"selection": "best"}, "bandit.selection: found 'best'; allowed: candidates, top_arms"),
         ({"selection": "top_arms", "top_arms": 7}, "bandit.top_arms: found 7; allowed: at most the 6 arms"),

@@ -47,6 +47,7 @@ def test_every_page_is_here():
     assert [page.stem for page in PAGES] == [
         "add_a_mixer",
         "add_a_policy",
+        "add_a_reward",
         "add_a_task",
         "add_an_objective",
     ]

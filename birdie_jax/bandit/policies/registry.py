@@ -14,6 +14,10 @@ def _accept_settings(config: BanditConfig, num_arms: int) -> None:
     del config, num_arms
 
 
+def _accept_classes(config: BanditConfig, class_names: tuple[str, ...]) -> None:
+    del config, class_names
+
+
 def _keep_weights(weights: ArmVector) -> ArmVector:
     return weights
 
@@ -39,6 +43,8 @@ class Policy:
 
     Attributes:
         check: (config, number of arms) -> None; raises ValueError for settings that it cannot work with.
+        check_classes: (config, names of the classes) -> None; raises ValueError for settings that name
+            another class.
         initial_mixture: the mixture's own normalised weights -> the mixture before the first decision.
         init_state: (config, number of arms, key data) -> the policy's own arrays, any pytree.
         update: the state with a new row in its history -> the policy's own arrays after it.
@@ -47,6 +53,7 @@ class Policy:
     """
 
     check: Callable[[BanditConfig, int], None] = _accept_settings
+    check_classes: Callable[[BanditConfig, tuple[str, ...]], None] = _accept_classes
     initial_mixture: Callable[[ArmVector], ArmVector] = _keep_weights
     init_state: Callable[[BanditConfig, int, KeyData], PyTree] = _no_arrays
     update: Callable[[BanditState], PyTree] = _keep_policy_state

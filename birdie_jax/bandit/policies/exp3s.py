@@ -1,0 +1,58 @@
+"""Policy exp3s: Exp3.S of Auer et al. 2002 ("The nonstochastic multiarmed bandit problem", section 8).
+
+Its weights follow the arms' rewards, and share a little of themselves at every decision, so that an arm
+that was long of no use can come back. With q the mixture's own weights (1 / K in the paper):
+
+    p_i = (1 - gamma) w_i / sum_j w_j + gamma q_i
+    w_i <- w_i exp(eta q_i r_i / p_i) + e alpha q_i sum_j w_j
+
+There, one arm is drawn from p and only its reward is known, so that r_i / p_i is right on average. Here
+every example of every batch is such a draw: all arms are played, arm i in proportion to p_i, and r_i / p_i
+is what arm i's own loss gained for each part of the data that it was given. What an arm does for the losses
+of others is not credited to it. The paper's eta is gamma; it is a setting of its own here, for a run has
+some dozens of decisions.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from birdie_jax.array_types import ArmVector, KeyData
+from birdie_jax.bandit.policies.registry import Policy, register_policy
+from birdie_jax.bandit.state import BanditState, current_row
+from birdie_jax.config_sections import BanditConfig
+
+
+def even_log_weights(config: BanditConfig, num_arms: int, key: KeyData) -> ArmVector:
+    """Return log(w / q) of each arm before the first reward: 0."""
+    del config, key
+    return jnp.zeros(num_arms)
+
+
+def update_log_weights(state: BanditState) -> ArmVector:
+    """Return log(w / q) after the rewards of the last action, normalised so that w sums to 1."""
+    row, settings = current_row(state), state.config.exp3s
+    before = jnp.maximum(row - 1, 0)
+    # The probabilities of an arm without weight are 0 / 0, and do not matter.
+    share = jnp.where(state.initial > 0, state.initial / jnp.maximum(state.actions[before], 1e-30), 0.0)
+    gain = jnp.where(row > 0, settings.learning_rate * share * state.rewards[before], 0.0)
+    grown = _normalise(state.policy_state, state.initial)
+    shared = jnp.where(row > 0, jnp.log(jnp.maximum(math.e * settings.sharing, 1e-30)), -jnp.inf)
+    return _normalise(jnp.logaddexp(grown + gain, shared), state.initial)
+
+
+def exp3s_mixture(state: BanditState) -> ArmVector:
+    """Return p."""
+    exploration = state.config.exp3s.exploration
+    weights = state.initial * jnp.exp(_normalise(state.policy_state, state.initial))
+    return (1.0 - exploration) * weights / weights.sum() + exploration * state.initial
+
+
+def _normalise(log_weights: ArmVector, initial: ArmVector) -> ArmVector:
+    return log_weights - jax.nn.logsumexp(log_weights, b=initial)
+
+
+register_policy(
+    "exp3s", Policy(init_state=even_log_weights, update=update_log_weights, propose=exp3s_mixture)
+)

@@ -1,0 +1,97 @@
+"""Policy staged: a schedule of mixtures, each from a share of the run on.
+
+    config.bandit.policy = "staged"
+    config.bandit.stages = "0: causal_lm=1; 0.25: causal_lm=1, copying=3, prefix_lm=1"
+
+A stage has a start, from 0 to below 1, and weights of classes; a class that it does not name has none. A
+class shares its weight among its arms as the mixture's own weights do. It reads no reward.
+"""
+
+import math
+import re
+
+import jax.numpy as jnp
+import numpy as np
+
+from birdie_jax.array_types import ArmVector
+from birdie_jax.bandit.policies.registry import Policy, register_policy
+from birdie_jax.bandit.state import BanditState
+from birdie_jax.config_sections import BanditConfig
+from birdie_jax.storage import shown
+
+_ALLOWED = "stages such as '0: causal_lm=1; 0.5: causal_lm=1, copying=2'"
+
+
+def parse_stages(text: str) -> list[tuple[float, dict[str, float]]]:
+    """Return the start and the weights of classes of every stage.
+
+    Raises:
+        ValueError: it is not written like this, or has an impossible start or weight.
+    """
+    stages = []
+    for number, stage in enumerate(part.strip() for part in text.split(";")):
+        start, colon, listed = stage.partition(":")
+        if not colon:
+            raise ValueError(f"bandit.stages: found {shown(stage)}; allowed: {_ALLOWED}")
+        share = _number(start, "the start of a stage")
+        previous = stages[-1][0] if stages else None
+        if share >= 1 or (share != 0 if previous is None else share <= previous):
+            raise ValueError(
+                f"bandit.stages: found the start {shown(start.strip())} of stage {number + 1}; "
+                "allowed: 0 for the first, then growing shares of the run, below 1"
+            )
+        weights = {}
+        for entry in listed.split(","):
+            named = re.fullmatch(r"\s*([^\s=]+)\s*=\s*(\S+)\s*", entry)
+            if not named or named[1] in weights:
+                raise ValueError(
+                    f"bandit.stages: found {shown(entry.strip())}; "
+                    "allowed: each class once, with its weight: copying=2"
+                )
+            weights[named[1]] = _number(named[2], "a weight")
+        if not any(weights.values()):
+            raise ValueError(f"bandit.stages: found {shown(stage)}; allowed: a weight above 0")
+        stages.append((share, weights))
+    return stages
+
+
+def check_stages(config: BanditConfig, class_names: tuple[str, ...]) -> None:
+    """Check that the stages are of these classes.
+
+    Raises:
+        ValueError: there are no stages, or they cannot be read, or name a class that is not there.
+    """
+    for _, weights in parse_stages(config.stages):
+        for name in weights:
+            if name not in class_names:
+                raise ValueError(
+                    f"bandit.stages: found the class {shown(name)}; allowed: {', '.join(class_names)}"
+                )
+
+
+def stage_mixture(state: BanditState) -> ArmVector:
+    """Return the mixture of the stage in which the present decision is."""
+    stages = parse_stages(state.config.stages)
+    by_class = np.array([[weights.get(name, 0.0) for name in state.class_names] for _, weights in stages])
+    by_class = jnp.asarray(by_class / by_class.sum(axis=1, keepdims=True), jnp.float32)
+    # The first decision of a stage is the first one that is not before its start.
+    first = jnp.asarray([math.ceil(start * state.decisions - 1e-9) for start, _ in stages], jnp.int32)
+    decision = jnp.maximum(state.count - 1, 0)
+    mass = by_class[jnp.sum(first <= decision) - 1][state.groups]
+    is_member = state.groups[:, None] == state.groups
+    total = jnp.sum(jnp.where(is_member, state.initial, 0.0), axis=1)
+    within = jnp.where(total > 0, state.initial / jnp.where(total > 0, total, 1.0), state.class_scale)
+    return mass * within
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1e9:
+        raise ValueError(f"bandit.stages: found {shown(text.strip())} as {what}; allowed: 0 to 1e9")
+    return number
+
+
+register_policy("staged", Policy(check_classes=check_stages, propose=stage_mixture))

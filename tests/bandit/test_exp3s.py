@@ -1,0 +1,85 @@
+"""Policy exp3s against Exp3.S as Auer et al. write it, in float64."""
+
+import jax
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax.bandit import init_bandit
+from birdie_jax.bandit.policies.exp3s import exp3s_mixture, update_log_weights
+from birdie_jax.config import BanditConfig
+from birdie_jax.config_sections import Exp3SConfig
+
+ARMS, DECISIONS = 4, 12
+ETA, GAMMA, ALPHA = 0.7, 0.15, 0.03
+CONFIG = BanditConfig(
+    policy="exp3s", exp3s=Exp3SConfig(learning_rate=ETA, exploration=GAMMA, sharing=ALPHA)
+)
+
+
+@jax.jit
+def decide(state, rewards):
+    """Give the action in force its rewards, whatever the losses were, and choose the next one."""
+    row = state.count - 1
+    state = state.replace(
+        actions=state.actions.at[row].set(state.mixture), rewards=state.rewards.at[row].set(rewards)
+    )
+    state = state.replace(count=state.count + 1)
+    state = state.replace(policy_state=update_log_weights(state))
+    return state.replace(mixture=exp3s_mixture(state))
+
+
+def mixtures_of(weights, rewards):
+    state = init_bandit(CONFIG, weights, np.arange(ARMS), DECISIONS, jax.random.key(0))
+    state = state.replace(count=state.count + 1)
+    found = [np.asarray(state.mixture)]
+    for earned in rewards:
+        state = decide(state, np.asarray(earned, np.float32))
+        found.append(np.asarray(state.mixture))
+    return np.array(found)
+
+
+def exp3s_oracle(q, rewards):
+    weights, mixtures = q.copy(), [q]
+    for earned in rewards:
+        estimate = np.array(earned) / mixtures[-1]
+        weights = weights * np.exp(ETA * q * estimate) + np.e * ALPHA * q * weights.sum()
+        mixtures.append((1 - GAMMA) * weights / weights.sum() + GAMMA * q)
+    return np.array(mixtures)
+
+
+weights_of_arms = st.lists(st.floats(0.05, 1), min_size=ARMS, max_size=ARMS)
+some_rewards = st.lists(
+    st.lists(st.floats(-1, 1), min_size=ARMS, max_size=ARMS), min_size=1, max_size=DECISIONS
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(weights=weights_of_arms, rewards=some_rewards)
+def test_is_exp3s(weights, rewards):
+    q = np.array(weights) / np.sum(weights)
+    found = mixtures_of(weights, rewards)
+    np.testing.assert_allclose(found, exp3s_oracle(q, rewards), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+    assert np.all(found >= GAMMA * q * (1 - 1e-5))
+
+
+@settings(max_examples=20, deadline=None)
+@given(rewards=some_rewards, order=st.permutations(range(ARMS)))
+def test_does_not_depend_on_the_order_of_arms(rewards, order):
+    weights, order = np.array([0.1, 0.2, 0.3, 0.4]), list(order)
+    found = mixtures_of(weights, rewards)
+    permuted = mixtures_of(weights[order], np.array(rewards)[:, order])
+    np.testing.assert_allclose(permuted, found[:, order], rtol=1e-4, atol=1e-6)
+
+
+def test_an_arm_that_was_of_no_use_comes_back():
+    rewards = [[1, 0, 0, 0]] * 6 + [[-1, 0, 0, 1]] * 6
+    found = mixtures_of(np.ones(ARMS), rewards)
+    assert np.argmax(found[6]) == 0 and np.argmax(found[-1]) == 3
+
+
+def test_an_arm_without_weight_gets_none():
+    found = mixtures_of([0, 1, 1, 1], [[1, 0.5, 0, -1]] * 4)
+    np.testing.assert_array_equal(found[:, 0], 0)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
