@@ -84,7 +84,8 @@ def measured(workdir: Path, step: int, names: Sequence[str]) -> dict[str, Any] |
 def _measured_task(folder: Path, name: str) -> dict[str, Any]:
     record = json.loads((folder / f"{name}.json").read_text())
     lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    asked = [[line["name"], line["prompt"], line["references"]] for line in lines]
+    # Names hold the paths of files, which are other ones on another machine.
+    asked = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
     if record["task"] == "phonebook":
         for line in lines:
             copied = copy_any_entry(line["prompt"], line["references"][0])
@@ -106,5 +107,6 @@ def _measured_task(folder: Path, name: str) -> dict[str, Any]:
         "examples": [
             {"prompt": line["prompt"], "answer": line["answer"], "references": line["references"]}
             for line in lines[:_SHOWN_ANSWERS]
+            if line["prompt"]
         ],
     }

@@ -27,7 +27,7 @@ from benchmarks.retrieval_study.matrix import ExtractionPlan, Scale
 from benchmarks.retrieval_study.verbs import Command, RunVerb, StudyError
 from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.infilling import Infilling
-from birdie_jax.text import Tokenizer, load_tokenizer, open_source
+from birdie_jax.text import Tokenizer, load_manifest, load_tokenizer, open_source
 from birdie_jax.text.tokenization import split_of
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+")
@@ -136,7 +136,9 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
         "text": text,
         "documents": {"train": len(train), "held_out": len(held_out)},
         "tokenizer_sha256": tokenizer.sha256,
-        "manifest": json.loads((corpus.prepared / "manifest.json").read_text()).get("splits"),
+        "tokens": {
+            split: load_manifest(corpus.prepared).tokens(split) for split in ("train", "validation")
+        },
     }
     write_json(corpus.record, record)
     return record
