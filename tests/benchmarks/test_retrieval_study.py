@@ -2,6 +2,7 @@
 
 import json
 import random
+import string
 from pathlib import Path
 
 import pytest
@@ -16,20 +17,17 @@ from benchmarks.retrieval_study.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.whole_runs import run_environment
 
-NAMES = ("Ada", "Boris", "Clara", "Dmitri", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas")
-WORDS = ("river", "garden", "window", "letter", "mountain", "kitchen", "market", "winter", "song", "door")
-
 
 def write_text(folder: Path) -> Path:
     """Write documents of short sentences with names, of which questions and stories can be made."""
     draw = random.Random(0)
+    words = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 6))) for _ in range(300)]
     path = folder / "corpus.jsonl"
     with path.open("w") as file:
         for _ in range(40):
             sentences = [
-                f"The {draw.choice(WORDS)} of {draw.choice(NAMES)}{number} was near the {draw.choice(WORDS)}, "
-                f"by the {draw.choice(WORDS)}."
-                for number in range(30)
+                f"The {first} of {name.capitalize()} was near the {second}, by the {third}."
+                for first, name, second, third in (draw.sample(words, 4) for _ in range(30))
             ]
             file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
     return path
