@@ -1,7 +1,7 @@
 """What the study runs: procedures x models x seeds, at scales from a smoke run to the paper's sizes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -182,7 +182,7 @@ class Scale:
     seeds: tuple[int, ...] = (0, 1, 2)
     text: str = "stdlib"
     validation_fraction: float = 0.02
-    sample_bytes: int = field(default=4 << 20)
+    sample_bytes: int = 4 << 20
 
 
 class Run(NamedTuple):
@@ -282,10 +282,6 @@ _SMALL = Scale(
 )
 
 
-def _scaled_down(name: str, **changes: Any) -> Scale:
-    return Scale(**{**_SMALL.__dict__, "name": name, **changes})
-
-
 def _paper_scale(name: str, preset: str, text: str) -> Scale:
     """Return a scale of the paper's sizes and budgets, on its corpus."""
     return Scale(
@@ -298,9 +294,9 @@ def _paper_scale(name: str, preset: str, text: str) -> Scale:
         decisions=0,
         phonebook=PhonebookPlan(
             books={},
-            entries=(8, 32, 128, 512, 800),
+            entries=(8, 32, 128, 512),
             numbers=(2, 4, 8, 16, 32),
-            entries_of_numbers=800,
+            entries_of_numbers=512,
             validation_questions=64,
             test_questions=512,
         ),
@@ -333,8 +329,9 @@ def _paper_scale(name: str, preset: str, text: str) -> Scale:
     )
 
 
-_SMOKE = _scaled_down(
-    "smoke",
+_SMOKE = replace(
+    _SMALL,
+    name="smoke",
     changes={
         "model": {"layers": 1, "features": 32, "state": 32, "mlp_features": 32},
         "batching": {"rows": 2, "length": 128, "prefetch": 2},
@@ -393,7 +390,9 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
         scale.name: scale
         for scale in (
             _SMOKE,
-            _scaled_down("pilot", pretraining_tokens=3_072_000, seeds=(0,), models=(DEFAULT_MODEL,)),
+            replace(
+                _SMALL, name="pilot", pretraining_tokens=3_072_000, seeds=(0,), models=(DEFAULT_MODEL,)
+            ),
             _SMALL,
             _paper_scale("110m", "birdie_110m.py", "pile/**/*.jsonl.zst"),
             _paper_scale("1_4b", "birdie_1_4b.py", "pile/**/*.jsonl.zst"),

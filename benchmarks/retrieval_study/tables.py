@@ -1,5 +1,6 @@
 """Tables of whatever results are there, as the generated part of a page in Markdown."""
 
+import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from benchmarks.retrieval_study.arms import (
 )
 from benchmarks.retrieval_study.comparison import mean_with_interval, paired_difference
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
-from benchmarks.retrieval_study.matrix import DEFAULT_MODEL, PROCEDURES, Run
+from benchmarks.retrieval_study.matrix import PROCEDURES, Run
 from benchmarks.retrieval_study.measuring import LANGUAGE
 from benchmarks.retrieval_study.verbs import StudyError
 from birdie_jax.evaluation_record import Interval
@@ -27,6 +28,7 @@ COMPARISONS = (
     ("causal_lm", "mixture"),
     ("causal_lm_causal", "causal_lm"),
     ("mixture_causal", "mixture"),
+    ("causal_lm_causal", "birdie"),
     ("mixture", "birdie"),
     ("fixed_ratio", "birdie"),
     ("ul2", "birdie"),
@@ -162,8 +164,9 @@ def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
 def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
     arms = arms_of(results)
     pairs = []
-    for first, second in COMPARISONS:
-        one, other = Arm(DEFAULT_MODEL, first), Arm(DEFAULT_MODEL, second)
+    models = dict.fromkeys(arm.model for arm in arms)
+    for model, (first, second) in itertools.product(models, COMPARISONS):
+        one, other = Arm(model, first), Arm(model, second)
         common = sorted(set(arms.get(one, [])) & set(arms.get(other, [])))
         if common:
             pairs.append((one, other, common))
@@ -179,7 +182,7 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
             cells.append(_writer(measure)(difference))
         rows.append([measure.title, *cells])
     head = [
-        f"{PROCEDURES[other.procedure].title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
+        f"{other.title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
         for one, other, common in pairs
     ]
     return _rows(["in points; 95 % over seeds and questions", *head], rows)
