@@ -65,7 +65,7 @@ def finished(tmp_path_factory):
             with pytest.raises(StudyError, match="stopped"):
                 run_to_its_result(study, run)
         left = commands_left(study, run)
-        assert left == planned[3:], "the plan is not what is left"
+        assert left == planned[4:], "the plan is not what is left"
         run_to_its_result(study, run)
         yield study, run, planned, run_verb.commands
 
