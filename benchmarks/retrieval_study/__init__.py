@@ -1,0 +1,1 @@
+"""The study that asks whether Birdie's pre-training teaches retrieval."""

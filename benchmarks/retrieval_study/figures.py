@@ -1,0 +1,157 @@
+"""Figures of whatever results are there: the Birdie paper's Figures 1, 2 and 3 in the study's numbers."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.retrieval_study.arms import (
+    Arm,
+    Measure,
+    Results,
+    arms_of,
+    grouped_scores,
+    scores_of,
+    tasks_at,
+)
+from benchmarks.retrieval_study.comparison import Scored, mean_with_interval
+from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
+from benchmarks.retrieval_study.matrix import PROCEDURES
+
+_SIZE = (10.0, 4.2)
+_DPI = 90
+
+
+def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
+    """Draw the figures of a scale; return those that there was something for.
+
+    Args:
+        results: the results.
+        folder: the folder of the pictures.
+        prefix: the beginning of their names.
+    """
+    if not results:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, draw in (
+        ("phonebook", _phonebook),
+        ("learning_curves", _learning_curves),
+        ("passages", _passages),
+        ("mixture", _mixture),
+    ):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        if draw(results, figure):
+            path = folder / f"{prefix}_{name}.png"
+            figure.savefig(path, dpi=_DPI)
+            drawn.append(path)
+    return drawn
+
+
+def _colours(results: Results) -> dict[Arm, str]:
+    return {arm: f"C{number}" for number, arm in enumerate(arms_of(results))}
+
+
+def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, colour: str) -> None:
+    """Draw means with their intervals by a number."""
+    found = {value: mean_with_interval(scored) for value, scored in scores.items()}
+    means = [one.mean for one in found.values()]
+    axes.plot(list(found), means, marker="o", color=colour, label=arm.title)
+    low, high = [one.low for one in found.values()], [one.high for one in found.values()]
+    axes.fill_between(list(found), low, high, color=colour, alpha=0.15)
+
+
+def _phonebook(results: Results, figure: Figure) -> bool:
+    """Figure 1: accuracy by the numbers asked for; here by the entries of the book too."""
+    first = tasks_at(next(iter(results.values())), PHONEBOOK)
+    left, right = figure.subplots(1, 2, sharey=True)
+    entries = {name: int(name.removeprefix("entries_")) for name in first if name.startswith("entries_")}
+    numbers = {name: int(name.removeprefix("numbers_")) for name in first if name.startswith("numbers_")}
+    for arm, colour in _colours(results).items():
+        seeds = arms_of(results)[arm]
+        for axes, cells in ((left, entries), (right, numbers)):
+            scores = {
+                count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "digit_accuracy"))
+                for name, count in cells.items()
+            }
+            _line(axes, scores, arm, colour)
+    arm, seeds = next(iter(arms_of(results).items()))
+    for axes, cells in ((left, entries), (right, numbers)):
+        copied = [
+            mean_with_interval(
+                scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "copy_any_digit_accuracy"))
+            ).mean
+            for name in cells
+        ]
+        axes.plot(list(cells.values()), copied, color="black", linestyle=":", label="copying any entry")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(cells.values()), [str(count) for count in cells.values()])
+        axes.set_ylim(0, 1)
+    left.set_xlabel("entries of the book, one number asked for")
+    right.set_xlabel("numbers asked for")
+    left.set_ylabel("share of digits right")
+    left.legend(fontsize="x-small")
+    return True
+
+
+def _learning_curves(results: Results, figure: Figure) -> bool:
+    """Digits right on validation questions while a model is fine-tuned, at the rate that was chosen."""
+    first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]
+    cells = [name for name in first["copying_any_entry"] if name.startswith("entries_")]
+    panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
+    for axes, cell in zip(panels, cells, strict=True):
+        for arm, colour in _colours(results).items():
+            for run, result in results.items():
+                if (run.model, run.procedure) != arm:
+                    continue
+                found = result["fine_tuned"][PHONEBOOK]
+                rate = found["chosen"]["learning_rate"]
+                curve = next(one["curve"] for one in found["grid"] if one["learning_rate"] == rate)
+                steps = [point["step"] for point in curve]
+                axes.plot(steps, [point[f"{cell}/digit_accuracy"] for point in curve], color=colour)
+        axes.axhline(first["copying_any_entry"][cell], color="black", linestyle=":")
+        axes.set_title(cell.replace("_", " "))
+        axes.set_xlabel("steps")
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("share of digits right")
+    for arm, colour in _colours(results).items():
+        panels[-1].plot([], [], color=colour, label=arm.title)
+    panels[-1].legend(fontsize="x-small")
+    return True
+
+
+def _passages(results: Results, figure: Figure) -> bool:
+    """Figure 2: questions on passages by their length."""
+    axes = figure.subplots()
+    measure = Measure("", EXTRACTION, (EXTRACTION,), "f1")
+    for arm, colour in _colours(results).items():
+        _line(axes, grouped_scores(results, arm, measure, "passage_tokens"), arm, colour)
+    axes.set_xlabel("largest number of tokens of the passage")
+    axes.set_ylabel("F1")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize="x-small")
+    return True
+
+
+def _mixture(results: Results, figure: Figure) -> bool:
+    """Figure 3: the probability of each class of arms over the steps of a bandit's run."""
+    chosen = [
+        (run, result) for run, result in results.items() if PROCEDURES[run.procedure].policy == "birdie"
+    ]
+    if not chosen:
+        return False
+    panels = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    for axes, (run, result) in zip(panels, chosen, strict=True):
+        decisions = result["pretraining"]["mixture"]
+        shares: dict[str, list[float]] = defaultdict(list)
+        for decision in decisions:
+            for group, probability in decision["probabilities"].items():
+                shares[group].append(probability)
+        axes.stackplot([one["step"] for one in decisions], list(shares.values()), labels=list(shares))
+        axes.set_title(f"{run.model}, seed {run.seed}")
+        axes.set_xlabel("steps")
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("probability")
+    panels[-1].legend(fontsize="x-small")
+    return True

@@ -1,0 +1,218 @@
+"""A run from its text to its result; started again, it goes on where it was."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.retrieval_study import fine_tuning, measuring
+from benchmarks.retrieval_study.copying_baseline import mean_copy_any_entry
+from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK, TEST, TUNINGS, VALIDATION
+from benchmarks.retrieval_study.matrix import Run, Scale
+from benchmarks.retrieval_study.pretraining import pretraining_command, pretraining_record
+from benchmarks.retrieval_study.result import result_file, write_result
+from benchmarks.retrieval_study.text import Corpus, corpus_command, prepare_corpus
+from benchmarks.retrieval_study.verbs import Clock, Command, RunVerb, run_verb
+from birdie_jax.storage import write_json
+from birdie_jax.tasks import make_task
+from birdie_jax.text import load_tokenizer
+
+_SQUAD = "squad"
+# Of the digits, on the mean of the cells with one number asked for.
+_MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
+
+
+class Study(NamedTuple):
+    """A scale of the study, and its folders.
+
+    Attributes:
+        scale: the scale.
+        results: the folder of the results.
+        workdirs: the folder of prepared text and of the runs' workdirs.
+        text: the documents of the corpus, as prepare_data takes them.
+        run_verb: runs a verb of the program.
+    """
+
+    scale: Scale
+    results: Path
+    workdirs: Path
+    text: str
+    run_verb: RunVerb = run_verb
+
+    @property
+    def corpus(self) -> Corpus:
+        """The files of the corpus."""
+        return Corpus(
+            self.workdirs / f"text_{self.scale.pieces}", self.workdirs / self.scale.name / "questions"
+        )
+
+    def folder(self, run: Run) -> Path:
+        """Return the folder of a run's workdirs."""
+        return self.workdirs / self.scale.name / run.name
+
+    def pretrained(self, run: Run) -> Path:
+        """Return the workdir of a run's pre-training."""
+        return self.folder(run) / "pretraining"
+
+    def tuned(self, run: Run, tuning: str, learning_rate: float) -> Path:
+        """Return the workdir of a fine-tuning of a run."""
+        return self.folder(run) / f"{tuning}_{learning_rate:g}"
+
+
+def is_trained(workdir: Path) -> bool:
+    """Tell whether a workdir's training has ended."""
+    summary = workdir / "summary.json"
+    return summary.exists() and json.loads(summary.read_text())["completed"]
+
+
+def commands_left(study: Study, run: Run) -> list[Command]:
+    """Return the commands that a run still needs, as far as they are known.
+
+    The test waits for what the validation chooses: its step and rate are named when that is done.
+    """
+    if result_file(study.results, run).exists():
+        return []
+    corpus, left = study.corpus, []
+    if not corpus.record.exists():
+        left.append(corpus_command(study.scale, study.text, corpus))
+    pretrained = study.pretrained(run)
+    if not is_trained(pretrained):
+        left.append(pretraining_command(run, corpus.prepared, pretrained))
+    tasks = measuring.pretrained_tasks(study.scale, corpus)
+    if not is_trained(pretrained) or measuring.measured(pretrained, _last_step(pretrained), tasks) is None:
+        left.append(measuring.evaluate_command(tasks, pretrained))
+    for tuning in TUNINGS:
+        for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
+            if not is_trained(study.tuned(run, tuning, rate)):
+                left.append(_tuning_command(study, run, tuning, rate))
+    return left
+
+
+def run_to_its_result(study: Study, run: Run) -> Path:
+    """Do what is left of a run, and write its result; return the file.
+
+    Raises:
+        StudyError: a command failed, or the text cannot be used.
+    """
+    file = result_file(study.results, run)
+    if file.exists():
+        return file
+    folder = study.folder(run)
+    log, clock = folder / "log.txt", Clock(folder / "seconds.json")
+    corpus = study.corpus
+    text = prepare_corpus(study.scale, study.text, corpus, study.run_verb)
+    pretrained = study.pretrained(run)
+    if not is_trained(pretrained):
+        with clock.stage("pretraining"):
+            study.run_verb(pretraining_command(run, corpus.prepared, pretrained), log)
+    with clock.stage("measuring"):
+        tasks = measuring.pretrained_tasks(study.scale, corpus)
+        step = _last_step(pretrained)
+        as_it_is = _measure(study, tasks, pretrained, step, log)
+    tuned = {tuning: _tune(study, run, tuning, clock, log) for tuning in TUNINGS}
+    found = {
+        "text": text,
+        "pretraining": pretraining_record(pretrained),
+        "pretrained": as_it_is,
+        "fine_tuned": tuned,
+    }
+    write_result(study.results, run, found, clock.seconds)
+    for tuning in TUNINGS:
+        for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
+            if rate != tuned[tuning]["chosen"]["learning_rate"]:
+                shutil.rmtree(study.tuned(run, tuning, rate) / "checkpoints")
+    return file
+
+
+def ask_squad(study: Study, run: Run, questions: Path) -> Path:
+    """Ask a finished run, fine-tuned on passages, the questions of SQuAD; return the file of its scores.
+
+    It is asked once: where the file is there, it is left as it is.
+    """
+    file = study.results / "squad" / result_file(study.results, run).name
+    if file.exists():
+        return file
+    chosen = json.loads(result_file(study.results, run).read_text())["fine_tuned"][EXTRACTION]["chosen"]
+    workdir = study.tuned(run, EXTRACTION, chosen["learning_rate"])
+    tasks = {_SQUAD: {"task": _SQUAD, "path": str(questions.absolute())}}
+    found = _measure(study, tasks, workdir, chosen["step"], study.folder(run) / "log.txt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"run": run._asdict(), **found})
+    return file
+
+
+def _tune(study: Study, run: Run, tuning: str, clock: Clock, log: Path) -> dict[str, Any]:
+    """Fine-tune over the grid, choose by validation, and then look at the test."""
+    scale, rates = study.scale, fine_tuning.grid_of(study.scale, tuning).learning_rates
+    with clock.stage(f"{tuning}_tuning"):
+        for rate in rates:
+            if not is_trained(study.tuned(run, tuning, rate)):
+                study.run_verb(_tuning_command(study, run, tuning, rate), log)
+    copying = _copying(study, VALIDATION) if tuning == PHONEBOOK else {}
+    curves = {rate: fine_tuning.learning_curve(study.tuned(run, tuning, rate)) for rate in rates}
+    chosen = fine_tuning.choose(curves, tuning, copying)
+    workdir = study.tuned(run, tuning, chosen.learning_rate)
+    with clock.stage("measuring"):
+        tasks = fine_tuning.question_tasks(scale, tuning, TEST, study.corpus.extraction(TEST))
+        test = _measure(study, tasks, workdir, chosen.step, log)
+    curve = curves[chosen.learning_rate]
+    milestones = {}
+    if tuning == PHONEBOOK:
+        for cell, _, _ in fine_tuning.phonebook_cells(scale.phonebook):
+            metric = f"{cell}/digit_accuracy"
+            milestones[cell] = {
+                name: fine_tuning.steps_to(curve, metric, share) for name, share in _MILESTONES.items()
+            }
+    return {
+        "grid": [{"learning_rate": rate, "curve": curve} for rate, curve in curves.items()],
+        "copying_any_entry": copying,
+        "chosen": chosen._asdict(),
+        "steps_to_digit_accuracy": milestones,
+        "test": test,
+    }
+
+
+def _tuning_command(study: Study, run: Run, tuning: str, rate: float) -> Command:
+    return fine_tuning.fine_tuning_command(
+        run,
+        tuning,
+        rate,
+        pretrained=study.pretrained(run),
+        learned=study.corpus.extraction("train"),
+        validated=study.corpus.extraction(VALIDATION),
+        workdir=study.tuned(run, tuning, rate),
+    )
+
+
+def _measure(
+    study: Study, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
+) -> dict[str, Any]:
+    """Measure a checkpoint on tasks unless that is done; return what is kept of it."""
+    found = measuring.measured(workdir, step, list(tasks))
+    if found is None:
+        study.run_verb(measuring.evaluate_command(tasks, workdir, step), log)
+        found = measuring.measured(workdir, step, list(tasks))
+    assert found is not None
+    return found
+
+
+def _copying(study: Study, split: str) -> dict[str, float]:
+    """Return of each cell of phone books what copying any entry gives, computed once for a corpus."""
+    file = study.corpus.folder / f"copying_any_entry_{split}.json"
+    if not file.exists():
+        tokenizer = load_tokenizer(study.corpus.prepared)
+        cells = fine_tuning.question_tasks(study.scale, PHONEBOOK, split, "")
+        found = {}
+        for name, settings in cells.items():
+            given = {key: value for key, value in settings.items() if key != "task"}
+            questions, _ = make_task("phonebook", given, name).questions(tokenizer)
+            found[name] = mean_copy_any_entry(
+                (question.prompt, question.references[0]) for question in questions
+            )
+        write_json(file, found)
+    return json.loads(file.read_text())
+
+
+def _last_step(workdir: Path) -> int:
+    return json.loads((workdir / "config.json").read_text())["train"]["num_steps"]

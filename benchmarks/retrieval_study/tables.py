@@ -1,0 +1,254 @@
+"""Tables of whatever results are there, as the generated part of a page in Markdown."""
+
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.retrieval_study.arms import (
+    Arm,
+    Measure,
+    Results,
+    arms_of,
+    grouped_scores,
+    measures_of,
+    scores_of,
+)
+from benchmarks.retrieval_study.comparison import mean_with_interval, paired_difference
+from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
+from benchmarks.retrieval_study.matrix import PROCEDURES, Run
+from benchmarks.retrieval_study.measuring import LANGUAGE
+from benchmarks.retrieval_study.verbs import StudyError
+from birdie_jax.evaluation_record import Interval
+from birdie_jax.storage import write_whole
+
+# (the second minus the first)
+COMPARISONS = (
+    ("causal_lm_causal", "mixture_causal"),
+    ("causal_lm", "mixture"),
+    ("causal_lm_causal", "causal_lm"),
+    ("mixture_causal", "mixture"),
+    ("causal_lm_causal", "birdie"),
+    ("mixture", "birdie"),
+    ("fixed_ratio", "birdie"),
+    ("ul2", "birdie"),
+)
+_BITS = "bits_per_byte"
+_HOUR = 3600.0
+
+
+def write_tables(page: Path, scale: str, text: str) -> None:
+    """Put `text` between the marks of a scale in a page, which keeps the rest as it is.
+
+    Raises:
+        StudyError: the page is not there or lacks the marks.
+    """
+    begin, end = f"<!-- begin {scale} -->", f"<!-- end {scale} -->"
+    contents = page.read_text() if page.exists() else ""
+    before, found_begin, rest = contents.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise StudyError(f"{page}: lacks the lines {begin} and {end}; allowed: a page with both")
+    write_whole(page, f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}".encode())
+
+
+def all_tables(
+    results: Results, planned: Sequence[Run], command: Sequence[str], figures: Sequence[Path]
+) -> str:
+    """Return every table of a scale, its figures, and the commands of the runs that are missing.
+
+    Args:
+        results: the results that are there.
+        planned: the runs of the scale.
+        command: the command that runs the scale, to which --only is added.
+        figures: the figures, named relative to the page.
+    """
+    parts: list[str] = []
+    if results:
+        measures = measures_of(next(iter(results.values())))
+        parts = [
+            _section("Runs", _table_of_runs(results)),
+            _section("Means", _table_of_means(results, measures)),
+            _section("Paired differences", _table_of_differences(results, measures)),
+            _section("Phone book by entries and numbers", _table_of_cells(results)),
+            _section(
+                "Fine-tuning: what was chosen, and steps to half and nine tenths", _table_of_tuning(results)
+            ),
+            _section(
+                "Passages by length", _table_of_groups(results, _measure_of_extraction(), "passage_tokens")
+            ),
+            _section(
+                "Held-out text: bits a byte by position",
+                _table_of_groups(
+                    results, Measure("", "pretrained", (LANGUAGE,), _BITS), "position", share=False
+                ),
+            ),
+            *(f"![{path.stem.replace('_', ' ')}]({path})" for path in figures),
+        ]
+    missing = [run for run in planned if run not in results]
+    if missing:
+        lines = [shlex.join([*command, f"--only={run.name}"]) for run in missing]
+        parts.append(
+            _section(f"Not run: {len(missing)} of {len(planned)}", "```bash\n" + "\n".join(lines) + "\n```")
+        )
+    return "\n\n".join(parts)
+
+
+def _section(title: str, text: str) -> str:
+    return f"### {title}\n\n{text}"
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _percent(interval: Interval) -> str:
+    return f"{100 * interval.mean:.1f} ({100 * interval.low:.1f} .. {100 * interval.high:.1f})"
+
+
+def _bits(interval: Interval) -> str:
+    return f"{interval.mean:.3f} ({interval.low:.3f} .. {interval.high:.3f})"
+
+
+def _writer(measure: Measure) -> Callable[[Interval], str]:
+    return _bits if measure.metric == _BITS else _percent
+
+
+def _table_of_runs(results: Results) -> str:
+    rows = []
+    for run, result in results.items():
+        seconds, pretraining = result["circumstances"]["seconds"], result["pretraining"]
+        tuning = sum(value for name, value in seconds.items() if name.endswith("_tuning"))
+        rows.append(
+            [
+                Arm(run.model, run.procedure).title,
+                str(run.seed),
+                f"{pretraining['summary']['parameters']:,}",
+                f"{pretraining['positions'] / 1e6:.2f}M",
+                *(f"{part / _HOUR:.2f}" for part in (seconds["pretraining"], tuning, seconds["measuring"])),
+                str(result["circumstances"]["machine"]["cores_used"]),
+                (result["circumstances"]["commit"] or "")[:10],
+                result["circumstances"]["date"][:10],
+            ]
+        )
+    head = [
+        "arm",
+        "seed",
+        "parameters",
+        "tokens",
+        "hours: pre-training",
+        "fine-tuning",
+        "measuring",
+        "cores",
+    ]
+    return _rows([*head, "commit", "date"], rows)
+
+
+def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
+    arms = arms_of(results)
+    rows = []
+    for measure in measures:
+        cells = [
+            _writer(measure)(mean_with_interval(scores_of(results, arm, seeds, measure)))
+            for arm, seeds in arms.items()
+        ]
+        rows.append([measure.title, *cells])
+    head = [
+        "per cent unless said otherwise",
+        *(f"{arm.title} ({len(seeds)} seeds)" for arm, seeds in arms.items()),
+    ]
+    return _rows(head, rows)
+
+
+def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
+    arms = arms_of(results)
+    pairs = []
+    models = dict.fromkeys(arm.model for arm in arms)
+    for model, (first, second) in itertools.product(models, COMPARISONS):
+        one, other = Arm(model, first), Arm(model, second)
+        common = sorted(set(arms.get(one, [])) & set(arms.get(other, [])))
+        if common:
+            pairs.append((one, other, common))
+    if not pairs:
+        return "No two arms have a seed in common yet."
+    rows = []
+    for measure in measures:
+        cells = []
+        for one, other, common in pairs:
+            difference = paired_difference(
+                scores_of(results, one, common, measure), scores_of(results, other, common, measure)
+            )
+            cells.append(_writer(measure)(difference))
+        rows.append([measure.title, *cells])
+    head = [
+        f"{other.title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
+        for one, other, common in pairs
+    ]
+    return _rows(["in points; 95 % over seeds and questions", *head], rows)
+
+
+def _table_of_cells(results: Results) -> str:
+    first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
+    metrics = {
+        "copying any entry": "copy_any_digit_accuracy",
+        "digits": "digit_accuracy",
+        "exact": "exact_match",
+        "asked entry": "asked_entry",
+    }
+    rows = []
+    for arm, seeds in arms_of(results).items():
+        for title, metric in metrics.items():
+            cells = [
+                f"{100 * mean_with_interval(scores_of(results, arm, seeds, measure)).mean:.1f}"
+                for measure in (Measure("", PHONEBOOK, (name,), metric) for name in first)
+            ]
+            rows.append([arm.title, title, *cells])
+    return _rows(["arm", "per cent", *(name.replace("_", " ") for name in first)], rows)
+
+
+def _table_of_tuning(results: Results) -> str:
+    rows = []
+    for run, result in results.items():
+        for tuning in (PHONEBOOK, EXTRACTION):
+            found = result["fine_tuned"][tuning]
+            chosen = found["chosen"]
+            milestones = [
+                f"{cell.replace('_', ' ')}: {steps['half'] or '-'}, {steps['nine_tenths'] or '-'}"
+                for cell, steps in found["steps_to_digit_accuracy"].items()
+            ]
+            rows.append(
+                [
+                    Arm(run.model, run.procedure).title,
+                    str(run.seed),
+                    tuning,
+                    f"{chosen['learning_rate']:g}",
+                    str(chosen["step"]),
+                    f"{100 * chosen['score']:.1f}",
+                    "; ".join(milestones) or "-",
+                ]
+            )
+    head = [
+        "arm",
+        "seed",
+        "fine-tuned on",
+        "learning rate",
+        "steps",
+        "validation score",
+        "steps to 50, 90 %",
+    ]
+    return _rows(head, rows)
+
+
+def _measure_of_extraction() -> Measure:
+    return Measure("", EXTRACTION, (EXTRACTION,), "f1")
+
+
+def _table_of_groups(results: Results, measure: Measure, group: str, *, share: bool = True) -> str:
+    rows, head = [], []
+    for arm in arms_of(results):
+        scores = grouped_scores(results, arm, measure, group)
+        head = [f"{group.replace('_', ' ')} {value}" for value in scores]
+        write = _percent if share else _bits
+        rows.append([arm.title, *(write(mean_with_interval(scored)) for scored in scores.values())])
+    return _rows(["arm", *head], rows)

@@ -1,0 +1,126 @@
+"""The parts of the retrieval study that need no model: baseline, choice, comparison, plans."""
+
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.retrieval_study.comparison import Scored, gather, mean_with_interval, paired_difference
+from benchmarks.retrieval_study.config import get_config
+from benchmarks.retrieval_study.copying_baseline import copy_any_entry
+from benchmarks.retrieval_study.fine_tuning import TUNINGS, choose, steps_to
+from benchmarks.retrieval_study.matrix import PROCEDURES, SCALES, runs_of
+from benchmarks.retrieval_study.verbs import StudyError
+from birdie_jax.config import ConfigError, parse_config
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.tasks.phonebook import Phonebook
+from birdie_jax.tasks.phonebook_entries import Entry
+from birdie_jax.tasks.phonebook_text import Book
+from birdie_jax.tasks.question import Question
+
+
+def test_copying_baseline_is_the_mean_score_of_copied_answers():
+    numbers = ("123-4567", "125-9067", "823-4561", "999-0000", "120-4500")
+    entries = tuple(Entry(f"Name{index}", number) for index, number in enumerate(numbers))
+    book = Book(entries, (entries[2], entries[0], entries[4]))
+    prompt, answer = book.prompt("both"), book.answer()
+    question = Question("q", prompt, (answer,))
+    task = Phonebook(number_format="###-####")
+    draw = random.Random(0)
+    drawn = [
+        task.score(question, ", ".join(draw.choices(numbers, k=3)))["digit_accuracy"] for _ in range(8000)
+    ]
+    assert copy_any_entry(prompt, answer) == pytest.approx(np.mean(drawn), abs=0.01)
+
+
+def test_choice_is_the_best_validated_point_of_fewest_steps():
+    curves = {
+        1e-3: [{"step": 5, "a/digit_accuracy": 0.6}, {"step": 10, "a/digit_accuracy": 0.7}],
+        3e-3: [{"step": 5, "a/digit_accuracy": 0.7}, {"step": 10, "a/digit_accuracy": 0.65}],
+    }
+    chosen = choose(curves, "phonebook", {"a": 0.5})
+    assert (chosen.learning_rate, chosen.step) == (3e-3, 5)
+    assert chosen.score == pytest.approx(0.2)
+    assert steps_to(curves[1e-3], "a/digit_accuracy", 0.65) == 10
+    assert steps_to(curves[1e-3], "a/digit_accuracy", 0.9) is None
+
+
+def test_pairing_narrows_the_interval_to_what_differs():
+    rng = np.random.default_rng(0)
+    hardness = rng.normal(0, 1, (3, 400))
+    weights = np.ones(400)
+    first = Scored(hardness, weights)
+    second = Scored(hardness + 0.1 + rng.normal(0, 0.01, hardness.shape), weights)
+    difference = paired_difference(first, second)
+    assert difference.low < difference.mean < difference.high
+    assert difference.mean == pytest.approx(0.1, abs=0.005)
+    assert difference.high - difference.low < 0.02
+    alone = mean_with_interval(first)
+    assert alone.high - alone.low > 0.05
+
+
+def test_intervals_are_over_seeds_too():
+    offsets = np.array([[-0.3], [0.0], [0.3]])
+    scores = np.zeros((3, 200)) + offsets
+    interval = mean_with_interval(Scored(scores, np.ones(200)))
+    assert interval.mean == pytest.approx(0)
+    assert interval.low < -0.2
+    assert interval.high > 0.2
+
+
+def test_weights_count():
+    scored = Scored(np.array([[1.0, 0.0]]), np.array([3.0, 1.0]))
+    assert mean_with_interval(scored).mean == pytest.approx(0.75)
+
+
+def test_runs_that_were_asked_otherwise_are_not_compared():
+    one = {"task": "t", "questions_sha256": "a", "scores": {"m": [0.0]}, "weights": [1.0]}
+    with pytest.raises(StudyError, match="t: found 2 different sets of questions"):
+        gather([one, one | {"questions_sha256": "b"}], "m")
+
+
+def test_deciding_arms_come_first_with_every_seed():
+    runs = list(runs_of(SCALES["small"]))
+    assert len(runs) == len(set(runs)) == 3 * (len(PROCEDURES) + 2 * 2)
+    assert {run.procedure for run in runs[:12]} == {
+        *("causal_lm_causal", "causal_lm", "mixture_causal", "mixture"),
+    }
+    assert [run.seed for run in runs[:12]] == [0] * 4 + [1] * 4 + [2] * 4
+    assert {run.procedure for run in runs[12:15]} == {"birdie"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_configuration_is_allowed(scale):
+    """Procedure and direction vary as the procedure says, and nothing else does."""
+    plain = {}
+    for run in runs_of(SCALES[scale]):
+        if run.seed:
+            continue
+        variant = f"{scale},{run.model},{run.procedure},0"
+        config = get_config(variant)
+        parsed = parse_config(config)
+        assert configured_mixture(parsed).arms
+        assert parsed.model.bidirectional == PROCEDURES[run.procedure].bidirectional
+        config.model.bidirectional = True
+        config.bandit.update({"policy": "", "every_steps": 1})
+        config.objectives.mixture = ""
+        assert plain.setdefault(run.model, config.to_dict()) == config.to_dict()
+        for tuning in TUNINGS:
+            (stage,) = read_stages(parse_config(get_config(f"{variant},{tuning},0.001")))
+            assert stage.steps == max(getattr(SCALES[scale], f"{tuning}_tuning").measured_steps)
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("small", "found 1 parts; allowed: SCALE,MODEL,PROCEDURE,SEED"),
+        ("huge,hawk,birdie,0", "unknown scale; allowed: smoke, pilot"),
+        ("small,hawk,other,0", "procedure 'other' is unknown; allowed: causal_lm_causal"),
+        ("small,other,birdie,0", "model 'other' is unknown; allowed: "),
+        ("small,hawk,birdie,0,chess,0.1", "fine-tuning 'chess' is unknown; allowed: phonebook"),
+    ],
+)
+def test_unusable_variants_are_refused(variant, message):
+    with pytest.raises(ConfigError, match=message):
+        get_config(variant)
