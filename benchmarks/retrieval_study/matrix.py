@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
+
 # The mixture of models of a few million parameters and fewer; all scales of such models take it from here.
-SMALL_MIXTURE = "tiny"
+SMALL_MIXTURE = "small_models"
 # Stands for the mixture of the scale.
 _MIXTURE_OF_SCALE = ""
+# Stands for the policy of the scale: fixed shares, or a schedule of them.
+_POLICY_OF_SCALE = ""
 
 DEFAULT_MODEL = "gated_ssm_plus"
 
@@ -20,7 +24,7 @@ class Procedure:
     Attributes:
         title: what tables call it.
         mixture: the mixture of objectives; empty = that of the scale.
-        policy: the bandit's policy.
+        policy: the bandit's policy; empty = that of the scale.
         bidirectional: whether the context is read in both directions, then and in fine-tuning.
     """
 
@@ -35,8 +39,9 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
     {
         "causal_lm_causal": Procedure("causal LM, read causally", "causal_lm", bidirectional=False),
         "causal_lm": Procedure("causal LM, read both ways", "causal_lm"),
-        "mixture_causal": Procedure("mixture, read causally", bidirectional=False),
-        "mixture": Procedure("mixture, read both ways"),
+        "mixture_causal": Procedure("mixture, read causally", policy=_POLICY_OF_SCALE, bidirectional=False),
+        "mixture": Procedure("mixture, read both ways", policy=_POLICY_OF_SCALE),
+        "mixture_fixed": Procedure("mixture of fixed shares, read both ways"),
         "birdie": Procedure("Birdie (bandit), read both ways", policy="birdie"),
         "birdie_causal": Procedure("Birdie (bandit), read causally", policy="birdie", bidirectional=False),
         "ul2": Procedure("UL2, read both ways", "ul2"),
@@ -151,7 +156,8 @@ class Scale:
         preset: the file in configs/ that it starts from.
         changes: fields of that configuration that differ, by section.
         pretraining_tokens: the positions that a model is pre-trained on.
-        mixture: the mixture of Birdie and of the fixed mixture.
+        mixture: the mixture of Birdie and of the mixture without a bandit.
+        stages: the schedule of that mixture (`bandit.stages`); empty = its own shares throughout.
         decisions: the bandit's decisions of a run.
         phonebook: the phone books.
         extraction: the questions on passages.
@@ -171,6 +177,7 @@ class Scale:
     changes: Mapping[str, Any]
     pretraining_tokens: int
     mixture: str
+    stages: str
     decisions: int
     phonebook: PhonebookPlan
     extraction: ExtractionPlan
@@ -250,6 +257,7 @@ _SMALL = Scale(
     },
     pretraining_tokens=12_288_000,
     mixture=SMALL_MIXTURE,
+    stages=SMALL_MODEL_STAGES,
     decisions=40,
     phonebook=PhonebookPlan(
         books=_SMALL_BOOKS | {"min_entries": 2, "max_entries": 16, "max_numbers": 4},
@@ -291,6 +299,7 @@ def _paper_scale(name: str, preset: str, text: str) -> Scale:
         # The steps are the preset's.
         pretraining_tokens=0,
         mixture="birdie",
+        stages="",
         decisions=0,
         phonebook=PhonebookPlan(
             books={},
@@ -391,7 +400,13 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
         for scale in (
             _SMOKE,
             replace(
-                _SMALL, name="pilot", pretraining_tokens=3_072_000, seeds=(0,), models=(DEFAULT_MODEL,)
+                _SMALL,
+                name="pilot",
+                pretraining_tokens=4_096_000,
+                phonebook_tuning=replace(_SMALL.phonebook_tuning, learning_rates=(2e-3,)),
+                extraction_tuning=replace(_SMALL.extraction_tuning, learning_rates=(2e-3,)),
+                seeds=(0,),
+                models=(DEFAULT_MODEL,),
             ),
             _SMALL,
             _paper_scale("110m", "birdie_110m.py", "pile/**/*.jsonl.zst"),

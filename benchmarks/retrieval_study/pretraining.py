@@ -15,8 +15,9 @@ from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import model_names
 
 CONFIG_FILE = "benchmarks/retrieval_study/config.py"
-# Decisions of a fixed mixture change nothing: they are made for the validation losses alone.
-_VALIDATIONS_OF_FIXED_MIXTURES = 4
+# Decisions of a fixed mixture change nothing: they are made for the validation losses alone. A schedule can
+# change at a twentieth of the run.
+_DECISIONS_WITHOUT_A_BANDIT = {"fixed": 4, "staged": 20}
 _CURVE_POINTS = 100
 
 
@@ -39,11 +40,15 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
     config.data.validation_fraction = scale.validation_fraction
     config.objectives.mixture = procedure.mixture or scale.mixture
     config.model.bidirectional = procedure.bidirectional
-    config.bandit.policy = procedure.policy
+    policy = procedure.policy or ("staged" if scale.stages else "fixed")
+    config.bandit.policy = policy
+    if policy == "staged":
+        config.bandit.stages = scale.stages
     if scale.pretraining_tokens:
         config.train.num_steps = scale.pretraining_tokens // (config.batching.rows * config.batching.length)
-    if procedure.policy == "fixed":
-        config.bandit.every_steps = max(1, config.train.num_steps // _VALIDATIONS_OF_FIXED_MIXTURES)
+    if policy in _DECISIONS_WITHOUT_A_BANDIT:
+        decisions = _DECISIONS_WITHOUT_A_BANDIT[policy]
+        config.bandit.every_steps = max(1, config.train.num_steps // decisions)
     elif scale.decisions:
         config.bandit.every_steps = max(1, config.train.num_steps // scale.decisions)
     return config
