@@ -23,6 +23,7 @@ from birdie_jax.engine import CheckpointError, Outcome, Workdir
 from birdie_jax.engine.agreement import check_agreement, check_shared
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
+from birdie_jax.engine.host_memory import keep_freed_memory
 from birdie_jax.engine.lease import Lease, LeaseLost
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
@@ -302,6 +303,7 @@ def main(arguments: list[str]) -> None:
             os.environ,
             parsed.train.lost_seconds,
         )
+        keep_freed_memory()
         processes = Processes()
         limits = Limits(parsed.train.lost_seconds, parsed.train.hung_seconds)
         with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:

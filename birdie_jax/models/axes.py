@@ -73,6 +73,16 @@ def mesh_size(axis: str) -> int:
     return mesh.shape[axis] if axis in mesh.axis_names else 1
 
 
+def mesh_platform() -> str:
+    """Return the platform, such as "cpu", of the mesh in force; without one, of JAX's default devices.
+
+    It is known while a program is traced, and so may decide how many operations there are. What only
+    exchanges one operation for another is left to `jax.lax.platform_dependent`.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
 def dividing_axes(logical: str | None, extent: int) -> tuple[str, ...]:
     """Return the mesh axes that divide a logical axis of `extent`; none if they do not divide it evenly."""
     known = _MESH_AXES_OF.get(logical, ()) if logical else ()

@@ -11,7 +11,7 @@ from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models import matmul
-from birdie_jax.models.axes import constrained
+from birdie_jax.models.axes import constrained, mesh_platform
 from birdie_jax.models.block import Block, make_mixer
 from birdie_jax.models.dropout import RowKeys, keys_of_layers
 from birdie_jax.models.layers import RMSNorm
@@ -23,6 +23,9 @@ _REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+
+# Compiling takes about a second more for each layer that is unrolled.
+MAX_UNROLLED_LAYERS = 8
 
 
 class LanguageModel(nn.Module):
@@ -176,9 +179,22 @@ def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
         split_rngs={"params": True},
         in_axes=(0, nn.broadcast, 0),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
         length=config.layers,
+        unroll=layers_at_a_time(config),
         metadata_params={nn.PARTITION_NAME: "layers"},
     )
     return stack(config)
+
+
+def layers_at_a_time(config: ModelConfig) -> int:
+    """Return how many layers the body of the loop over layers has; parameters are stacked in any case.
+
+    On a CPU all of a shallow model: XLA's CPU compiler copies what a loop saves for the gradient into
+    stacks and out of them, and each layer's parameters and their gradients, which takes a fifth of a train
+    step. Rematerialised layers stay in the loop: outside of it XLA may merge the second computation with
+    the first, and hold what was to be computed again.
+    """
+    shallow = config.layers <= MAX_UNROLLED_LAYERS and config.remat == "none"
+    return config.layers if shallow and mesh_platform() == "cpu" else 1
 
 
 def token_scores(

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.models.token_losses import token_losses
+from birdie_jax.models import token_losses as module
+from birdie_jax.models.token_losses import HELD_LOGITS_BYTES, token_losses
 from tests.quick_jit import quick_jit
 
 ROWS, LENGTH, FEATURES, VOCAB = 2, 12, 8, 40
-CHUNKS = pytest.mark.parametrize("chunk", [1, 4, 12, 99])
+CHUNKS = pytest.mark.parametrize("chunk", [1, 4, 12, 99, "held"])
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,17 @@ def oracle(hidden, table, targets, mask):
     return loss, (logits.argmax(-1) == targets) & np.asarray(mask), probabilities
 
 
+@pytest.fixture
+def losses(chunk, monkeypatch):
+    """Return `token_losses` for a chunk; "held": without chunks, as a CPU does with few logits."""
+    monkeypatch.setattr(module, "HELD_LOGITS_BYTES", HELD_LOGITS_BYTES if chunk == "held" else 0)
+    # A function of its own, of which no program is kept.
+    return lambda *arrays: token_losses(*arrays, LENGTH if chunk == "held" else chunk)
+
+
 @CHUNKS
-def test_losses_and_greedy_choices(inputs, chunk):
-    loss, correct = quick_jit(token_losses, static_argnums=4)(*inputs, chunk)
+def test_losses_and_greedy_choices(inputs, losses):
+    loss, correct = quick_jit(losses)(*inputs)
     expected_loss, expected_correct, _ = oracle(*inputs)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(correct, expected_correct)
@@ -53,12 +62,12 @@ def test_losses_and_greedy_choices(inputs, chunk):
 
 
 @CHUNKS
-def test_gradients(inputs, chunk):
+def test_gradients(inputs, losses):
     hidden, table, targets, mask = inputs
     weights = np.random.default_rng(1).uniform(0.5, 2, (ROWS, LENGTH))
 
     def total(hidden, table):
-        return jnp.sum(weights * token_losses(hidden, table, targets, mask, chunk)[0])
+        return jnp.sum(weights * losses(hidden, table, targets, mask)[0])
 
     of_hidden, of_table = quick_jit(jax.grad(total, (0, 1)))(hidden, table)
     _, _, probabilities = oracle(*inputs)
@@ -69,6 +78,14 @@ def test_gradients(inputs, chunk):
         of_table, np.einsum("rtv,rtd->vd", of_logits, np.asarray(hidden)), rtol=1e-4, atol=1e-5
     )
     assert (of_hidden[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("chunk", [12, "held"])
+def test_of_equal_scores_the_first_is_the_greedy_choice(losses):
+    table = jnp.asarray([[0.0], [1.0], [1.0], [0.5]])
+    targets = jnp.asarray([[0, 1, 2, 3]])
+    _, correct = losses(jnp.ones((1, 4, 1)), table, targets, targets >= 0)
+    np.testing.assert_array_equal(correct, [[False, True, False, False]])
 
 
 def test_labels_off_the_mask_are_not_read(inputs):
@@ -90,12 +107,13 @@ def test_scores_of_bfloat16_activations_are_float32(inputs):
 
 
 def test_a_chunk_that_does_not_divide_the_length_is_refused(inputs):
+    # Also where it is not read, so that a configuration fails on every machine or on none.
     with pytest.raises(ValueError, match=f"^{re.escape('loss chunk 5 does not divide the length 12')}$"):
         token_losses(*inputs, 5)
 
 
 def test_memory_is_that_of_one_chunk():
-    rows, length, vocab, features = 2, 128, 4096, 8
+    rows, length, vocab, features = 2, 128, 1 << 17, 8
     all_logits = rows * length * vocab * 4
 
     def temporary_bytes(chunk):
@@ -111,5 +129,6 @@ def test_memory_is_that_of_one_chunk():
         program = quick_jit(jax.grad(total, (0, 1))).lower(*shapes).compile()
         return program.memory_analysis().temp_size_in_bytes
 
+    assert all_logits > HELD_LOGITS_BYTES
     assert temporary_bytes(8) < all_logits / 3
     assert temporary_bytes(length) >= all_logits, "the measure must see logits that are all held"

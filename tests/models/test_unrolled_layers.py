@@ -1,0 +1,61 @@
+"""Layers unrolled on a CPU: parameters, values and gradients of the loop; no unrolling elsewhere."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
+
+from birdie_jax.batch import Batch
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models import build_model, language_model
+from birdie_jax.models.language_model import MAX_UNROLLED_LAYERS, layers_at_a_time
+from tests.quick_jit import quick_jit
+
+CONFIG = ModelConfig(
+    layers=3, features=8, state=8, mlp_features=8, dtype="float32", remat="none", dropout=0.0
+)
+
+
+def test_a_shallow_model_is_unrolled_on_a_cpu_alone():
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",))):
+        assert layers_at_a_time(CONFIG) == CONFIG.layers
+    tpu = AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
+        assert layers_at_a_time(CONFIG) == 1
+    assert layers_at_a_time(replace(CONFIG, layers=MAX_UNROLLED_LAYERS + 1)) == 1
+    assert layers_at_a_time(replace(CONFIG, remat="full")) == 1
+
+
+@pytest.fixture(scope="module")
+def batch():
+    random = np.random.default_rng(0)
+    tokens = jnp.asarray(random.integers(0, 16, (2, 6)), jnp.int32)
+    segments = jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6], jnp.int32)
+    positions = jnp.asarray([[0, 1, 2, 0, 1, 0], list(range(6))], jnp.int32)
+    return Batch(tokens, tokens, segments > 0, segments, positions, positions < 2, segments - 1)
+
+
+def test_values_and_gradients_are_those_of_the_loop(batch, monkeypatch):
+    def results(max_unrolled):
+        monkeypatch.setattr(language_model, "MAX_UNROLLED_LAYERS", max_unrolled)
+        model = build_model(CONFIG, 16)
+        params = model.init(jax.random.key(0), batch)["params"]
+        weights = jnp.cos(jnp.arange(2.0 * 6 * 16)).reshape(2, 6, 16)
+
+        def total(params):
+            logits = model.apply({"params": params}, batch)
+            return jnp.sum(weights * logits), logits
+
+        program = quick_jit(jax.value_and_grad(total, has_aux=True)).lower(params)
+        (_, logits), gradient = program.compile()(params)
+        return program.as_text().count("stablehlo.while"), params, logits, gradient
+
+    loops, *looped = results(0)
+    unrolled_loops, *unrolled = results(MAX_UNROLLED_LAYERS)
+    assert unrolled_loops != loops, "the two programs must differ"
+    assert jax.tree.structure(looped) == jax.tree.structure(unrolled)
+    for expected, found in zip(jax.tree.leaves(looped), jax.tree.leaves(unrolled), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
