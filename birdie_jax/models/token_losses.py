@@ -42,7 +42,7 @@ def token_losses(
     if own_length % chunk:
         raise ValueError(f"loss chunk {chunk} does not divide the length {own_length}")
     if mesh_platform() == "cpu" and not shards and 4 * rows * length * table.shape[0] <= HELD_LOGITS_BYTES:
-        loss, correct = _held_losses(hidden, table, targets)
+        loss, correct = _held_losses(hidden, table, targets, bias)
         return jnp.where(loss_mask, loss, 0.0), correct & loss_mask
     in_front = 1 + len(shards)
 
@@ -71,13 +71,16 @@ def token_losses(
 
 
 def _held_losses(
-    hidden: Activations, table: Float[Array, "vocab features"], targets: TokenIds
+    hidden: Activations,
+    table: Float[Array, "vocab features"],
+    targets: TokenIds,
+    bias: Float[Array, " vocab"] | None,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
     """Return cross-entropy and whether the greedy choice is the label, as XLA's CPU compiler does well."""
     table = gathered(table.astype(hidden.dtype), ("vocab", "features"))
     labels = targets.reshape(-1, 1)
     # One axis of positions: of two, the table's gradient takes 1.6 times as long.
-    logits = token_scores(hidden.reshape(-1, hidden.shape[-1]), table)
+    logits = token_scores(hidden.reshape(-1, hidden.shape[-1]), table, bias)
     label_logits = jnp.take_along_axis(logits, labels, axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - label_logits[:, 0]
     # The label is the greedy choice where it is above every other score, or the first of equal ones. XLA

@@ -280,7 +280,7 @@ SMALL_MODEL_STAGES = (
     "0.65: short_copying=6, copying=6, short_selective_copying=16, selective_copying=30, causal_lm=13, "
     "prefix_lm=8, span_corruption=8, full_span_corruption=6, deshuffling=7"
 )
-"""A schedule of the classes of `small_models` for `bandit.policy = "staged"`: copying first, language last."""
+"""A schedule of the classes of `small_models` for `bandit.policy = "staged"`: copying before language."""
 
 
 MIXTURES: dict[str, Callable[[int], list[_Class]]] = {
