@@ -61,6 +61,6 @@ def refuse_cache(config: ModelConfig) -> NoReturn:
     """
     raise ConfigError(
         f"config.model.name: found {config.name!r}, a bidirectional encoder, which cannot generate: "
-        "each of its tokens reads those after it, so that no cache goes on from one token to the next; allowed: "
-        f"{', '.join(language_model_names())}"
+        "each of its tokens reads those after it, so that no cache goes on from one token to the next; "
+        f"allowed: {', '.join(language_model_names())}"
     )

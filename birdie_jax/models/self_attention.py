@@ -13,8 +13,8 @@ from birdie_jax.models.layout import Layout
 class SelfAttention(nn.Module):
     """y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s, with q, k, v = W_q x, W_k x, W_v x.
 
-    All four maps have a bias. The tokens s are those that `attention.packed_mask` lets t see: a whole sample where all of it is
-    context. Each head has w channels.
+    All four maps have a bias. The tokens s are those that `attention.packed_mask` lets t see: a whole
+    sample where all of it is context. Each head has w channels.
 
     Attributes:
         config: the architecture.
