@@ -196,11 +196,12 @@ class ModelConfig:
     Attributes:
         name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
             gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and short convolution), hawk, hawk_mlp
-            (separate MLP), birdie_ssm (the early draft's), transformer.
+            (separate MLP), birdie_ssm (the early draft's), transformer; and the bidirectional encoders, for
+            masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
         layers: the number of blocks.
         features: the width D of the residual stream.
         state: the recurrent channels N of a block; half of them run in reverse where `bidirectional`.
-        mlp_features: the inner width of the gated MLP.
+        mlp_features: the inner width of the MLP; in bigs and gated_attention of the gate, 3 D in the paper.
         bidirectional: whether the context is read in both directions.
         tie_embeddings: whether the output head is the embedding table.
         dtype: the type of activations and matrix products; parameters are always float32.

@@ -53,7 +53,7 @@ def choose_form(config: EncoderConfig, length: int) -> Form:
 
 
 def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"]:
-    """Return A at the start, every real part -1/2.
+    """Return A at the start; every real part is -1/2.
 
     Args:
         initialisation: "legs": the eigenvalues of the normal part of HiPPO-LegS, A + P P^T with
@@ -126,8 +126,8 @@ class S4D(nn.Module):
         heads, modes = section.ssm_heads, section.ssm_state
         slow = ParameterPolicy((None, None), weight_decay=False, learning_rate_factor=_SLOW)
         start = eigenvalues(section.ssm_initialisation, modes)
-        a_re = parameter(self, "A_re", _each_head(start.real), (heads, modes), slow)
-        a_im = parameter(self, "A_im", _each_head(start.imag), (heads, modes), slow)
+        a_re = parameter(self, "A_re", _each_head(np.real(start)), (heads, modes), slow)
+        a_im = parameter(self, "A_im", _each_head(np.imag(start)), (heads, modes), slow)
         # A complex normal number of variance 1.
         normal = nn.initializers.normal(0.5**0.5)
         c_policy = ParameterPolicy((None, None, None), weight_decay=True)

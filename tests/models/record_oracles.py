@@ -3,15 +3,21 @@
     pip install torch==2.13.0 transformers==5.23.0
     python -m tests.models.record_oracles
 
-The RG-LRU and a Llama layer of `transformers`, on small random weights: inputs, outputs, and the gradient
-of sum(output * cotangent) in the inputs and in every parameter. Each case is one file of arrays.
+The RG-LRU, a Llama layer and a whole BERT with its norms before the layers, of `transformers`, on small
+random weights: inputs, outputs, and the gradient of sum(output * cotangent) in the inputs and in every
+parameter. Each case is one file of arrays.
 """
 
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, RecurrentGemmaConfig
+from transformers import (
+    LlamaConfig,
+    RecurrentGemmaConfig,
+    RobertaPreLayerNormConfig,
+    RobertaPreLayerNormForMaskedLM,
+)
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
@@ -96,7 +102,55 @@ def record_llama_layer() -> None:
     record("llama_layer", layer, run, width=16)
 
 
+def record_pre_layer_norm_bert() -> None:
+    """Record the scores of a whole masked language model: BERT with its norms before the layers."""
+    unused = 15
+    config = RobertaPreLayerNormConfig(
+        vocab_size=24,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        # Its rows of the tables of tokens and positions would have no gradient.
+        pad_token_id=unused,
+        attn_implementation="eager",
+    )
+    model = RobertaPreLayerNormForMaskedLM(config)
+    rng = np.random.default_rng(0)
+    parameters = randomised(model, rng)
+    tokens = rng.integers(0, unused, SEGMENTS.shape)
+    types = (np.arange(LENGTH)[None] % 3 == 0) * np.ones_like(SEGMENTS)
+    # Padding is a single token, and a sample of its own to us.
+    together = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
+    mask = np.where(together, 0, np.finfo(np.float32).min).astype(np.float32)
+    scores = model(
+        input_ids=torch.tensor(tokens),
+        attention_mask=torch.tensor(mask)[:, None],
+        token_type_ids=torch.tensor(types),
+        position_ids=torch.tensor(positions()),
+    ).logits
+    cotangent = rng.normal(size=tuple(scores.shape)).astype(np.float32)
+    (scores * torch.tensor(cotangent)).sum().backward()
+    np.savez(
+        FOLDER / "pre_layer_norm_bert.npz",
+        segment_ids=SEGMENTS.astype(np.int32),
+        tokens=tokens.astype(np.int32),
+        token_types=types.astype(np.int32),
+        cotangent=cotangent,
+        scores=scores.detach().numpy(),
+        **{f"parameter/{key}": value for key, value in parameters.items()},
+        **{f"gradient/{key}": value.grad.numpy() for key, value in model.named_parameters()},
+    )
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     record_rg_lru()
     record_llama_layer()
+    record_pre_layer_norm_bert()

@@ -1,4 +1,4 @@
-"""RG-LRU, Hawk's block and the Transformer's against other implementations: values and gradients.
+"""RG-LRU, Hawk's block, the Transformer's and BERT against other implementations: values and gradients.
 
 RecurrentGemma's own layers run beside ours (tests/oracles.sh fetches them). What layers of `transformers`
 computed on the weights in tests/models/recorded is kept there; record_oracles.py wrote it.
@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
+from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.block import Block
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import Hawk
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.rg_lru import RGLRU
@@ -207,3 +209,81 @@ def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
     check_recorded(
         lambda params, x: Block(config).apply({"params": params}, x, None, layout)[0], rename, case
     )
+
+
+def test_stacked_attention_is_bert_with_its_norms_before_the_layers(recorded):
+    """A whole masked language model: embeddings, layers, the norm after them and the head."""
+    arrays, parameters, gradients = recorded("pre_layer_norm_bert")
+
+    def rename(theirs):
+        def layers(name):
+            prefix = "roberta_prelayernorm.encoder.layer"
+            return jnp.stack([theirs[f"{prefix}.{layer}.{name}"] for layer in range(2)])
+
+        def stacked_dense(name):
+            return {"kernel": layers(f"{name}.weight").swapaxes(1, 2), "bias": layers(f"{name}.bias")}
+
+        def stacked_norm(name):
+            return {"scale": layers(f"{name}.weight"), "bias": layers(f"{name}.bias")}
+
+        def norm(name):
+            return {"scale": theirs[f"{name}.weight"], "bias": theirs[f"{name}.bias"]}
+
+        def table(name):
+            return theirs[f"{embeddings}.{name}_embeddings.weight"]
+
+        embeddings = "roberta_prelayernorm.embeddings"
+        return {
+            "embedding": table("word"),
+            "position_embedding": table("position"),
+            "token_type_embedding": table("token_type"),
+            "embedding_norm": norm(f"{embeddings}.LayerNorm"),
+            "blocks": {
+                "mixer_norm": stacked_norm("attention.LayerNorm"),
+                "mixer": {
+                    "attention": {
+                        "query": stacked_dense("attention.self.query"),
+                        "key": stacked_dense("attention.self.key"),
+                        "value": stacked_dense("attention.self.value"),
+                        "out": stacked_dense("attention.output.dense"),
+                    }
+                },
+                "mlp_norm": stacked_norm("intermediate.LayerNorm"),
+                "mlp": {"in": stacked_dense("intermediate.dense"), "out": stacked_dense("output.dense")},
+            },
+            "final_norm": norm("roberta_prelayernorm.LayerNorm"),
+            "head_transform": {
+                "kernel": theirs["lm_head.dense.weight"].T,
+                "bias": theirs["lm_head.dense.bias"],
+            },
+            "head_norm": norm("lm_head.layer_norm"),
+            "scores_bias": theirs["lm_head.bias"],
+        }
+
+    config = ModelConfig(
+        name="stack_attention",
+        layers=2,
+        features=8,
+        mlp_features=16,
+        norm_epsilon=1e-12,
+        dtype="float32",
+        sections=(EncoderConfig(positions=16, attention_heads=2, activation="exact"),),
+    )
+    model = build_model(config, vocab_size=24)
+    segments = jnp.asarray(arrays["segment_ids"])
+    layout = packed_layout(segments, segments > 0)
+
+    @quick_jit
+    def results(params):
+        def scores(params):
+            def head(self, tokens, types):
+                x, _ = self.encode(tokens, layout, token_types=types)
+                return self.logits(self.transform(x))
+
+            tokens, types = jnp.asarray(arrays["tokens"]), jnp.asarray(arrays["token_types"])
+            return model.apply({"params": params}, tokens, types, method=head)
+
+        y, pull = jax.vjp(scores, params)
+        return y, *pull(arrays["cotangent"])
+
+    jax.tree.map(close, results(rename(parameters)), (arrays["scores"], rename(gradients)))

@@ -1,0 +1,194 @@
+"""The forms of S4D beside attention: what they add to a step, and their cost by length.
+
+    python -m benchmarks.s4d_forms
+    python -m benchmarks.s4d_forms --lengths 512 4096 --features 64 --repeats 5
+
+Two tables, of this machine's CPU in float32:
+
+1. Rows of 128 tokens: a forward and backward pass of BiGS's blocks with the masked Toeplitz form, and of
+   the same blocks with the layer left out (y = u), by compiled FLOPs and by time. --layers, --width.
+2. One bidirectional layer forward and backward at several lengths, the tokens of a batch the same: the
+   masked Toeplitz form and chunks with a carried state, both with resets; the published form by FFT, which
+   has none; attention within samples. Microseconds and compiled FLOPs for each token.
+
+All run in turns in one process. Times are seconds of the processor that this process used, on all cores
+together, so that other work on the machine does not count as long; the least of the repeats is taken. XLA
+does not count the FLOPs of an FFT: 5 n log2 n of each complex transform of n numbers are added, half of
+them for a real one.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import log2
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import s4d
+from birdie_jax.models.attention import packed_attention
+from birdie_jax.models.bigs import BiGS
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.layout import Layout, packed_layout
+from birdie_jax.models.s4d import eigenvalues
+from birdie_jax.models.s4d_chunked import chunked_product
+from birdie_jax.models.s4d_reference import fourier_product
+from birdie_jax.models.s4d_toeplitz import toeplitz_product
+from birdie_jax.models.state_space import StateSpace, discretise
+
+MODES, CHUNK = 64, 128
+HEAD_WIDTH = 64
+
+
+def least_seconds(
+    programs: Mapping[str, Callable], arguments: Mapping[str, tuple], repeats: int
+) -> dict[str, float]:
+    """Return the least processor seconds of each compiled program, all run in turns."""
+    seconds = {name: float("inf") for name in programs}
+    for repeat in range(repeats + 1):
+        for name, program in programs.items():
+            begin = time.process_time()
+            jax.block_until_ready(program(*arguments[name]))
+            if repeat:
+                seconds[name] = min(seconds[name], time.process_time() - begin)
+    return seconds
+
+
+def flops(program: jax.stages.Compiled) -> float:
+    """Return the FLOPs that XLA counts."""
+    return program.cost_analysis()["flops"]
+
+
+def samples(rows: int, length: int, sample: int) -> Layout:
+    """Return rows of samples of one length, all of them context."""
+    segments = jnp.broadcast_to(1 + jnp.arange(length, dtype=jnp.int32) // sample, (rows, length))
+    return packed_layout(segments, segments > 0)
+
+
+def block_costs(layers: int, width: int, rows: int, repeats: int) -> None:
+    """Print what the masked Toeplitz form adds to blocks of 128 tokens."""
+    length = 128
+    config = ModelConfig(
+        name="bigs",
+        features=width,
+        mlp_features=3 * width,
+        dtype="float32",
+        sections=(EncoderConfig(positions=length, ssm_form="toeplitz"),),
+    )
+    layout = samples(rows, length, 64)
+    x = jax.random.normal(jax.random.key(0), (rows, length, width))
+    mixer = BiGS(config)
+    params = [jax.jit(mixer.init)(jax.random.key(layer), x, layout)["params"] for layer in range(layers)]
+
+    def loss(params, x, layout):
+        for layer in params:
+            x = x + mixer.apply({"params": layer}, x, layout)[0]
+        return jnp.mean(jnp.square(x))
+
+    def compiled():
+        return jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x, layout).compile()
+
+    programs = {"with": compiled()}
+    with mock.patch.object(s4d, "toeplitz_product", lambda space, u, reset, *, reverse: u):
+        jax.clear_caches()
+        programs["without"] = compiled()
+    seconds = least_seconds(programs, dict.fromkeys(programs, (params, x, layout)), repeats)
+    print(f"\n{layers} blocks of BiGS, width {width}, {rows} rows of {length} tokens, forward and backward")
+    print("\n| masked Toeplitz | GFLOPs | ms |\n|---|---|---|")
+    for name, program in programs.items():
+        print(f"| {name} | {flops(program) / 1e9:.2f} | {1e3 * seconds[name]:.1f} |")
+    added = flops(programs["with"]) / flops(programs["without"]) - 1
+    print(f"| added | {added:.1%} | {seconds['with'] / seconds['without'] - 1:.1%} |")
+
+
+def random_space(seed: int) -> StateSpace:
+    """Return a layer as it starts."""
+    random = np.random.default_rng(seed)
+    c = jnp.asarray(random.normal(size=(1, MODES)) + 1j * random.normal(size=(1, MODES)), jnp.complex64)
+    a = jnp.asarray(eigenvalues("legs", MODES)[None], jnp.complex64)
+    return discretise(a, c, jnp.ones(1), jnp.full(1, 0.05))
+
+
+def both_directions(form: Callable, space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
+    """Return a scalar of the layer in both directions."""
+    resets = zip((False, True), (layout.forward_reset, layout.reverse_reset), strict=True)
+    outputs = [form(space, u[:, :, None], reset, reverse=reverse) for reverse, reset in resets]
+    return jnp.mean(jnp.square(outputs[0] + outputs[1]))
+
+
+def without_resets(space: StateSpace, u: jax.Array, reset: jax.Array, *, reverse: bool) -> jax.Array:
+    """Return the convolution of whole rows."""
+    del reset
+    return fourier_product(space, u, reverse=reverse)
+
+
+def attention(space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
+    """Return a scalar of attention within samples, heads of 64 channels."""
+    del space
+    heads = u.reshape(*u.shape[:2], -1, HEAD_WIDTH)
+    mixed = packed_attention(heads, heads, heads, layout, bidirectional=True, implementation="xla")
+    return jnp.mean(jnp.square(mixed))
+
+
+def length_costs(lengths: list[int], features: int, tokens: int, repeats: int) -> None:
+    """Print microseconds and FLOPs for each token of a layer at several lengths."""
+    print(
+        f"\none layer in both directions, width {features}, {tokens} tokens a batch, forward and backward"
+    )
+    names = ("toeplitz", "chunked", "fourier", "attention")
+    print(f"\n| length | {' | '.join(f'{name} us | KFLOPs' for name in names)} |")
+    print(f"|{'---|' * (2 * len(names) + 1)}")
+    space = random_space(0)
+    for length in lengths:
+        rows = max(tokens // length, 1)
+        layout = samples(rows, length, length)
+        u = jax.random.normal(jax.random.key(1), (rows, length, features))
+        losses = {
+            "chunked": partial(both_directions, partial(chunked_product, chunk=CHUNK)),
+            "fourier": partial(both_directions, without_resets),
+        }
+        # Their matrices of a row have length^2 numbers.
+        if length <= 4096:
+            losses["toeplitz"] = partial(both_directions, toeplitz_product)
+            losses["attention"] = attention
+        programs = {
+            name: jax.jit(jax.grad(loss, argnums=(0, 1))).lower(space, u, layout).compile()
+            for name, loss in losses.items()
+        }
+        seconds = least_seconds(programs, dict.fromkeys(programs, (space, u, layout)), repeats)
+        counted = {name: flops(program) for name, program in programs.items()}
+        # Each direction transforms input and output, and so does its derivative.
+        counted["fourier"] += rows * features * 8 * 2.5 * 2 * length * log2(2 * length)
+        cells = [
+            f"{1e6 * seconds[name] / (rows * length):.2f} | {counted[name] / (rows * length) / 1e3:.1f}"
+            if name in programs
+            else " | "
+            for name in names
+        ]
+        print(f"| {length} | {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument(
+        "--lengths", type=int, nargs="*", default=[128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+    )
+    parser.add_argument("--features", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    print(f"{jax.default_backend()}: {jax.devices()[0].device_kind}, JAX {jax.__version__}")
+    block_costs(arguments.layers, arguments.width, arguments.rows, arguments.repeats)
+    length_costs(arguments.lengths, arguments.features, arguments.tokens, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()
