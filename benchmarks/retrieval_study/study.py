@@ -120,8 +120,9 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     write_result(study.results, run, found, clock.seconds)
     for tuning in TUNINGS:
         for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
-            if rate != tuned[tuning]["chosen"]["learning_rate"]:
-                shutil.rmtree(study.tuned(run, tuning, rate) / "checkpoints")
+            checkpoints = study.tuned(run, tuning, rate) / "checkpoints"
+            if rate != tuned[tuning]["chosen"]["learning_rate"] and checkpoints.exists():
+                shutil.rmtree(checkpoints)
     return file
 
 
