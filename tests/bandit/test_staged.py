@@ -15,7 +15,7 @@ CLASSES = ("a", "b", "c")
 
 def mixtures(stages, weights, decisions=8, observations=8):
     config = BanditConfig(policy="staged", stages=stages)
-    state = init_bandit(config, weights, [0, 0, 1, 2], decisions, jax.random.key(0), CLASSES)
+    state = init_bandit(config, weights, [0, 0, 1, 2], decisions, jax.random.key(0), class_names=CLASSES)
     found = []
     for _ in range(observations):
         state = propose(observe(state, np.full(4, 2.0)))
@@ -76,4 +76,4 @@ def test_names_of_classes_are_as_many_as_classes():
     config = BanditConfig(policy="fixed")
     message = "init_bandit: class_names must be one for each of the 2 classes; found 3"
     with pytest.raises(ValueError, match=message):
-        init_bandit(config, [1, 1], [0, 1], 3, jax.random.key(0), CLASSES)
+        init_bandit(config, [1, 1], [0, 1], 3, jax.random.key(0), class_names=CLASSES)
