@@ -5,6 +5,12 @@ Started again with the same workdir, a run goes on from its newest checkpoint. O
 process is started with the same command; birdie_jax/engine/processes.py tells how they find each other.
 """
 
+# Before what is imported below starts threads.
+from birdie_jax.host_memory import keep_freed_memory
+
+keep_freed_memory()
+
+# isort: split
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +29,6 @@ from birdie_jax.engine import CheckpointError, Outcome, Workdir
 from birdie_jax.engine.agreement import check_agreement, check_shared
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
-from birdie_jax.engine.host_memory import keep_freed_memory
 from birdie_jax.engine.lease import Lease, LeaseLost
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
@@ -303,7 +308,6 @@ def main(arguments: list[str]) -> None:
             os.environ,
             parsed.train.lost_seconds,
         )
-        keep_freed_memory()
         processes = Processes()
         limits = Limits(parsed.train.lost_seconds, parsed.train.hung_seconds)
         with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:

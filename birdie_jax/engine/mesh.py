@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config, MeshConfig
 from birdie_jax.engine.automatic_sizes import choose_accumulation_steps, choose_fsdp, describe_machine
-from birdie_jax.engine.host_memory import keep_freed_memory
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_spec
 from birdie_jax.models.parameters import ParameterPolicy
@@ -53,8 +52,6 @@ def mesh_of(config: MeshConfig | None = None) -> Mesh:
 
 def _arrange(sizes: dict[str, int], devices: Sequence[Any]) -> Mesh:
     """Return the mesh of these sizes, laid out as the devices' network is."""
-    # Whoever trains makes a mesh first; the command `train` has called this before it compiles a plan.
-    keep_freed_memory(devices[0].platform)
     slices = _count_slices(devices)
     shape = tuple(sizes.values())
     # A mesh whose axes are no products of the torus' own is still better than none.
