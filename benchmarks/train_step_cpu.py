@@ -1,0 +1,162 @@
+"""Times a train step on CPUs, as it is and without what makes it fast there, in turns.
+
+    python -m benchmarks.train_step_cpu
+    taskset -c 0 python -m benchmarks.train_step_cpu --models study --rounds 5
+
+Each form of each model is compiled in a process of its own, since memory is settled when a process starts;
+the processes then take steps in turns, on the cores that this command has. Printed are, for each form, the
+medians over the rounds of the wall time and of the processor time of a step, the pages that the system had
+to clear in it, the time of tracing and compiling, and how many times as fast it is as the form `before`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+# Without the first three: as before they were made.
+FORMS = {
+    "now": (),
+    "memory given back": ("memory",),
+    "layers in a loop": ("layers",),
+    "logits in chunks": ("logits",),
+    "before": ("memory", "layers", "logits"),
+}
+# Layers, features, state, inner width, rows of 256 tokens, pieces.
+MODELS = {
+    "study": (4, 128, 256, 128, 4, 512),
+    "tiny": (3, 128, 256, 256, 8, 2048),
+    "5M": (6, 192, 384, 384, 8, 4096),
+}
+LENGTH = 256
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--rounds", type=int, default=7, help="Turns of every form.")
+    parser.add_argument("--steps", type=int, default=8, help="Steps of a turn.")
+    parser.add_argument("--worker", nargs=2, metavar=("MODEL", "FORM"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(*options.worker, options.steps)
+        return
+    print(f"{len(os.sched_getaffinity(0))} cores")
+    print("| model | form | ms | processor ms | pages a step | compiling, s | times as fast |")
+    print("|---|---|---|---|---|---|---|")
+    for model in options.models:
+        for line in measure(model, options):
+            print(line, flush=True)
+
+
+def measure(model, options):
+    """Return the lines of a model's table."""
+    workers = {form: start(model, form, options.steps) for form in options.forms}
+    compiling = {form: json.loads(worker.stdout.readline()) for form, worker in workers.items()}
+    turns = {form: [] for form in workers}
+    for _ in range(options.rounds):
+        for form, worker in workers.items():
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+            turns[form].append(json.loads(worker.stdout.readline()))
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    medians = {form: [statistics.median(part) for part in zip(*turns[form], strict=True)] for form in turns}
+    slowest = medians.get("before", [float("nan")])[0]
+    return [
+        f"| {model} | {form} | {wall:.0f} | {processor:.0f} | {pages:,.0f} | {compiling[form]:.1f} | "
+        f"{slowest / wall:.2f} |"
+        for form, (wall, processor, pages) in medians.items()
+    ]
+
+
+def start(model, form, steps):
+    command = [sys.executable, "-m", "benchmarks.train_step_cpu", "--steps", str(steps)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        [*command, "--worker", model, form],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def work(model, form, steps):
+    """Compile a step, then take `steps` of them for every line of standard input."""
+    from birdie_jax.host_memory import keep_freed_memory
+
+    without = FORMS[form]
+    if "memory" not in without and not keep_freed_memory():
+        raise SystemExit("train_step_cpu: freed memory cannot be kept: see birdie_jax/host_memory.py")
+    import resource
+    import time
+
+    import jax
+
+    from birdie_jax.models import language_model, token_losses
+
+    if "layers" in without:
+        language_model.MAX_UNROLLED_LAYERS = 0
+    if "logits" in without:
+        token_losses.HELD_LOGITS_BYTES = 0
+    began = time.perf_counter()
+    step, state, batch = make(model)
+    state, metrics = step(state, batch)
+    jax.block_until_ready((state, metrics))
+    print(json.dumps(time.perf_counter() - began), flush=True)
+    for _ in sys.stdin:
+        usage, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        for _ in range(steps):
+            state, metrics = step(state, batch)
+            jax.block_until_ready((state, metrics))
+        wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+        processor = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
+        pages = after.ru_minflt - usage.ru_minflt
+        print(json.dumps([1e3 * wall / steps, 1e3 * processor / steps, pages / steps]), flush=True)
+
+
+def make(model):
+    """Return a compiled train step, its first state, and a batch of two samples a row."""
+    import jax
+    import numpy as np
+
+    from birdie_jax.batch import Batch
+    from birdie_jax.config import default_config, parse_config
+    from birdie_jax.engine.mesh import make_mesh
+    from birdie_jax.pretraining.language_model_step import make_language_model_step
+    from birdie_jax.pretraining.mixture import configured_mixture
+    from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size
+
+    layers, features, state, mlp_features, rows, pieces = MODELS[model]
+    given = default_config()
+    given.objectives.mixture = "tiny"
+    given.data.vocab_size = pieces
+    given.batching.update({"length": LENGTH, "rows": rows})
+    given.model.update(
+        {"layers": layers, "features": features, "state": state, "mlp_features": mlp_features}
+    )
+    given.model.update({"dtype": "float32", "remat": "none"})
+    given.train.loss_chunk = 64
+    config = parse_config(given)
+    vocab_size = padded_vocab_size(pieces)
+    mesh = make_mesh(config, vocab_size)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(NUM_SPECIAL_TOKENS, vocab_size, (rows, LENGTH)).astype(np.int32)
+    positions = np.tile(np.arange(LENGTH // 2, dtype=np.int32), (rows, 2))
+    samples = np.repeat(np.array([[1, 2]], np.int32), LENGTH // 2, axis=1).repeat(rows, axis=0)
+    is_context = positions < LENGTH // 8
+    batch = Batch(tokens, np.roll(tokens, -1, 1), ~is_context, samples, positions, is_context, samples)
+    with jax.set_mesh(mesh):
+        step = make_language_model_step(config, vocab_size, configured_mixture(config), mesh, {})
+        return step, step.create_state(), jax.device_put(batch)
+
+
+if __name__ == "__main__":
+    main()

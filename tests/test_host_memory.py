@@ -1,0 +1,87 @@
+"""Freed memory is kept where programs run on CPUs, and nowhere else."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from birdie_jax import host_memory
+from birdie_jax.host_memory import keep_freed_memory
+
+# A thread asks for 64 MB and frees them, ten times; printed are the pages that the last nine times touched.
+_PROGRAM = """
+import resource, sys, threading
+if sys.argv[1] == "keep":
+    from birdie_jax.host_memory import keep_freed_memory
+    assert keep_freed_memory({}, __import__("pathlib").Path("/nowhere"))
+def ask(times):
+    for _ in range(times):
+        bytearray(64 << 20)
+def touched(times):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread = threading.Thread(target=ask, args=(times,))
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+touched(1)
+print(touched(9))
+"""
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is asked of glibc."""
+    made = []
+
+    class Library:
+        def mallopt(self, name, value):
+            made.append((name, value))
+            return 1
+
+    monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda name: Library())
+    return made
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_pages_are_touched_once_where_memory_is_kept():
+    def touched(form):
+        command = [sys.executable, "-c", _PROGRAM, form]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    # bytearray's memory is zeroed by the C library: kept memory is written again, and not cleared anew.
+    assert touched("keep") < 100 < touched("leave")
+
+
+@pytest.mark.parametrize("environment", [{}, {"JAX_PLATFORMS": "cpu"}])
+def test_memory_is_kept_on_a_machine_of_cpus(environment, tmp_path, calls):
+    assert keep_freed_memory(environment, tmp_path)
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("device", ["nvidia0", "kfd", "accel0", "vfio/7"])
+def test_a_machine_with_accelerators_keeps_memory_for_cpus_alone(device, tmp_path, calls):
+    (tmp_path / device).parent.mkdir(exist_ok=True)
+    (tmp_path / device).touch()
+    assert not keep_freed_memory({}, tmp_path)
+    assert not calls
+    assert keep_freed_memory({"JAX_PLATFORMS": "cpu"}, tmp_path)
+
+
+@pytest.mark.parametrize("platforms", ["tpu", "cuda", "cuda,cpu"])
+def test_other_platforms_that_are_asked_for_keep_none(platforms, tmp_path, calls):
+    assert not keep_freed_memory({"JAX_PLATFORMS": platforms}, tmp_path)
+    assert not calls
+
+
+@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_a_user_has_set_stays(name, tmp_path, calls):
+    assert not keep_freed_memory({name: "1"}, tmp_path)
+    assert not calls
+
+
+def test_another_c_library_is_left_alone(tmp_path, calls, monkeypatch):
+    monkeypatch.setattr(host_memory.os, "confstr_names", {})
+    assert not keep_freed_memory({}, tmp_path)
+    assert not calls
