@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_collections
+import numpy as np
 
 from benchmarks.retrieval_study.matrix import SCALES, FineTuningPlan, PhonebookPlan, Run, Scale
 from benchmarks.retrieval_study.pretraining import CONFIG_FILE, pretraining_config, read_metric_lines
@@ -90,13 +91,12 @@ def fine_tuning_config(run: Run, tuning: str, learning_rate: float) -> ml_collec
     scale = SCALES[run.scale]
     plan = grid_of(scale, tuning)
     config = pretraining_config(run)
-    stage: dict[str, Any] = {"length": plan.length, "rows": plan.rows, "steps": plan.steps}
+    batch = {"length": plan.length, "rows": plan.rows}
     if tuning == PHONEBOOK:
-        stage |= {"task": "phonebook", **scale.phonebook.books, "max_positions": plan.length}
+        config.finetune.stages = _phonebook_stages(scale.phonebook, plan, batch)
     else:
-        stage |= {"task": "jsonl", "path": "questions.jsonl", "metrics": _EXTRACTION_METRICS}
-        stage |= {"skip_long": True}
-    config.finetune.stages = {tuning: stage}
+        questions = {"task": "jsonl", "path": "questions.jsonl", "metrics": _EXTRACTION_METRICS}
+        config.finetune.stages = {tuning: {**questions, **batch, "steps": plan.steps, "skip_long": True}}
     config.batching.update({"rows": plan.rows, "length": plan.length})
     config.data.record_tokens = max(config.data.record_tokens, plan.length)
     config.train.num_steps = 0
@@ -113,6 +113,23 @@ def fine_tuning_config(run: Run, tuning: str, learning_rate: float) -> ml_collec
     # Any of them may be the one that is chosen.
     config.checkpoint.keep = max(2, len(plan.measured_steps) + 1)
     return config
+
+
+def _phonebook_stages(
+    plan: PhonebookPlan, grid: FineTuningPlan, batch: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Return the stages of fine-tuning on phone books, whose names sort in their order."""
+    books = {"task": "phonebook", **plan.books, **batch, "max_positions": grid.length}
+    if not plan.stages:
+        return {PHONEBOOK: {**books, "steps": grid.steps}}
+    shares = np.cumsum([stage.share for stage in plan.stages])
+    ends = np.rint(grid.steps * shares / shares[-1]).astype(int)
+    steps = np.diff(ends, prepend=0)
+    return {
+        f"{PHONEBOOK}_{number}": {**books, **stage.books, "steps": int(count)}
+        for number, (stage, count) in enumerate(zip(plan.stages, steps, strict=True), 1)
+        if count
+    }
 
 
 def fine_tuning_command(

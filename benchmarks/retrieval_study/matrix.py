@@ -53,6 +53,18 @@ _DECIDING = ("causal_lm_causal", "causal_lm", "mixture_causal", "mixture")
 _PROCEDURES_OF_OTHER_MODELS = ("causal_lm_causal", "birdie")
 
 
+class BookStage(NamedTuple):
+    """A part of learning to answer phone books.
+
+    Attributes:
+        books: settings of the task that differ in it.
+        share: its share of the train steps, before shares are normalised.
+    """
+
+    books: Mapping[str, Any]
+    share: float
+
+
 @dataclass(frozen=True)
 class PhonebookPlan:
     """The phone books of a scale, and how models learn to answer them.
@@ -66,6 +78,7 @@ class PhonebookPlan:
         validation_questions: the questions of each of those cells by which learning rate and steps are
             chosen.
         test_questions: the questions of each cell that are asked once, of what was chosen.
+        stages: the parts of fine-tuning, from few entries to many; empty = all sizes from the first step.
     """
 
     books: Mapping[str, Any]
@@ -74,6 +87,7 @@ class PhonebookPlan:
     entries_of_numbers: int
     validation_questions: int
     test_questions: int
+    stages: tuple[BookStage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,6 +280,13 @@ _SMALL = Scale(
         entries_of_numbers=8,
         validation_questions=48,
         test_questions=192,
+        # On books of all sizes at once, nothing but the form of an answer was learned in 900 steps.
+        stages=(
+            BookStage({"max_entries": 3, "max_numbers": 1}, 0.4),
+            BookStage({"max_entries": 4, "max_numbers": 1}, 0.3),
+            BookStage({"max_entries": 8, "max_numbers": 2}, 0.2),
+            BookStage({}, 0.1),
+        ),
     ),
     extraction=ExtractionPlan(
         passage_tokens=(64, 128, 192),
@@ -273,8 +294,8 @@ _SMALL = Scale(
         validation_questions=96,
         test_questions=384,
     ),
-    phonebook_tuning=FineTuningPlan((1e-3, 3e-3), steps=900, measured_every=150, rows=4, length=320),
-    extraction_tuning=FineTuningPlan((1e-3, 3e-3), steps=300, measured_every=100, rows=4, length=288),
+    phonebook_tuning=FineTuningPlan((5e-4, 1e-3), steps=1800, measured_every=300, rows=4, length=320),
+    extraction_tuning=FineTuningPlan((5e-4, 1e-3), steps=600, measured_every=200, rows=4, length=288),
     measuring=MeasuringPlan(
         lengths=(32, 64, 128),
         questions_per_length=64,
@@ -403,8 +424,8 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 _SMALL,
                 name="pilot",
                 pretraining_tokens=4_096_000,
-                phonebook_tuning=replace(_SMALL.phonebook_tuning, learning_rates=(2e-3,)),
-                extraction_tuning=replace(_SMALL.extraction_tuning, learning_rates=(2e-3,)),
+                phonebook_tuning=replace(_SMALL.phonebook_tuning, learning_rates=(1e-3,)),
+                extraction_tuning=replace(_SMALL.extraction_tuning, learning_rates=(1e-3,)),
                 seeds=(0,),
                 models=(DEFAULT_MODEL,),
             ),
