@@ -1,23 +1,20 @@
 """Every field of a configuration, with its meaning, its type and its default.
 
-The fields that one mixer alone reads are in the mixer's own file, as a `MixerConfig`.
+The fields that one mixer alone reads are in the mixer's own file, as a `MixerConfig`; those of the bandit in
+bandit_config.py.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from birdie_jax.bandit_config import BanditConfig
 from birdie_jax.config_types import (
     BatchesOfArm,
-    Candidates,
     CheckpointsKept,
-    ClipNorm,
     ClipNormOrNone,
-    CriticUpdates,
     Decay,
-    Decisions,
     Depth,
-    Deviation,
     DropoutRate,
     Epsilon,
     Gibibytes,
@@ -28,16 +25,12 @@ from birdie_jax.config_types import (
     Name,
     Parts,
     PeakLearningRate,
-    PositiveShare,
-    PosteriorSamples,
     Prefetch,
     RequiredName,
     RowLength,
     Rows,
     Seconds,
     Seed,
-    SelectedCandidates,
-    Share,
     ShareOfBoth,
     Spacing,
     Steps,
@@ -236,103 +229,6 @@ class ModelConfig:
             if type(found) is kind:
                 return found
         return kind()
-
-
-@dataclass(frozen=True)
-class Exp3SConfig:
-    """The settings of policy exp3s (`bandit/policies/exp3s.py`).
-
-    Attributes:
-        learning_rate: eta; by how much a reward moves the logarithm of a weight.
-        exploration: gamma; the share of the mixture that the mixture's own weights always have.
-        sharing: alpha; the share of all weight that returns to the mixture's own weights at a decision.
-    """
-
-    learning_rate: LearningRate = 0.5
-    exploration: PositiveShare = 0.2
-    sharing: Share = 0.02
-
-
-@dataclass(frozen=True)
-class ThompsonConfig:
-    """The settings of policy thompson (`bandit/policies/thompson.py`).
-
-    Attributes:
-        samples: draws of the model at a decision, each of which votes for an arm.
-        exploration: the share of the mixture that the mixture's own weights always have.
-        memory: decisions after which a reward counts for about a third.
-        prior_deviation: how far what two arms earn is apart, before anything is known.
-        noise_deviation: how far rewards scatter under one mixture.
-    """
-
-    samples: PosteriorSamples = 16
-    exploration: Share = 0.2
-    memory: Decisions = 16
-    prior_deviation: Deviation = 1.0
-    noise_deviation: Deviation = 0.1
-
-
-@dataclass(frozen=True)
-class BanditConfig:
-    """How the mixture is chosen while training runs.
-
-    Attributes:
-        policy: birdie (critic over random candidates), exp3s, thompson, staged (see `stages`), fixed (the
-            mixture's own weights) or uniform.
-        reward: what an action has earned: published, running_scale (in units of what an arm's loss still
-            moves), learning_progress (on the scale of all arms' recent progress), or absolute_progress.
-        reward_memory: observations on whose scale a reward is measured; the published one has no scale.
-        every_steps: train steps between two decisions; each measures every arm's validation loss.
-        critic: gated_ssm (Birdie) or transformer (the early draft's RL-MoD).
-        critic_layers: depth of the critic.
-        critic_features: width of the critic.
-        critic_state: recurrent channels of a Gated SSM critic.
-        critic_updates: optimizer steps a decision, each on the whole history.
-        critic_learning_rate: AdamW's.
-        critic_weight_decay: AdamW's.
-        critic_clip: largest global gradient norm.
-        critic_noise: relative uniform noise on the critic's inputs while it learns.
-        selection: candidates (mean of the best random mixtures) or top_arms (RL-MoD: the M best arms).
-        candidates: uniform random mixtures; as many again are sharpened by the fourth power.
-        candidate_prior: classes (random masses of classes, each split at random within its class) or arms
-            (random over all arms, as published: the mass of a class stays near its share of the arms).
-        average_best: the proposal is the mean of this many best candidates (1 = the best one).
-        top_arms: M of `selection` top_arms.
-        explore_first: share of all decisions that always explore.
-        explore_decay: share over which the probability of exploring then falls along a cosine.
-        explore_from: that probability where the fall begins.
-        explore_to: that probability where the fall ends, and from then on.
-        stages: the schedule of policy staged, by shares of the run, with weights of classes:
-            "0: causal_lm=1; 0.5: causal_lm=1, copying=2".
-        exp3s: the settings of policy exp3s.
-        thompson: the settings of policy thompson.
-    """
-
-    policy: Name = "birdie"
-    reward: Name = "published"
-    reward_memory: Decisions = 8
-    every_steps: Steps = 512
-    critic: Name = "gated_ssm"
-    critic_layers: Depth = 4
-    critic_features: Width = 256
-    critic_state: Width = 512
-    critic_updates: CriticUpdates = 200
-    critic_learning_rate: LearningRate = 5e-4
-    critic_weight_decay: WeightDecay = 0.1
-    critic_clip: ClipNorm = 1.0
-    critic_noise: Share = 0.02
-    selection: Name = "candidates"
-    candidates: Candidates = 4096
-    candidate_prior: Name = "classes"
-    average_best: SelectedCandidates = 8
-    top_arms: SelectedCandidates = 4
-    explore_first: Share = 0.05
-    explore_decay: Share = 0.45
-    explore_from: Share = 0.5
-    explore_to: Share = 0.25
-    stages: Text = ""
-    exp3s: Exp3SConfig = field(default_factory=Exp3SConfig)
-    thompson: ThompsonConfig = field(default_factory=ThompsonConfig)
 
 
 @dataclass(frozen=True)

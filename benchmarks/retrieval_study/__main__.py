@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.retrieval_study.figures import draw_figures
-from benchmarks.retrieval_study.matrix import PROCEDURES, SCALES, Run, runs_of
+from benchmarks.retrieval_study.matrix import PROCEDURES, Run, runs_of
 from benchmarks.retrieval_study.result import read_results, result_file
+from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.study import Study, ask_squad, commands_left, run_to_its_result
 from benchmarks.retrieval_study.tables import all_tables, write_tables
 from benchmarks.retrieval_study.verbs import REPOSITORY, StudyError

@@ -10,8 +10,9 @@ extraction) and a learning rate, as in `small,gated_ssm_plus,mixture,0,phonebook
 import ml_collections
 
 from benchmarks.retrieval_study.fine_tuning import fine_tuning_config
-from benchmarks.retrieval_study.matrix import SCALES, Run
+from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.pretraining import pretraining_config
+from benchmarks.retrieval_study.scales import SCALES
 from birdie_jax.config import ConfigError
 
 

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
-from benchmarks.retrieval_study.matrix import SCALES, FineTuningPlan, PhonebookPlan, Run, Scale
+from benchmarks.retrieval_study.matrix import Run
+from benchmarks.retrieval_study.plans import FineTuningPlan, PhonebookPlan, Scale
 from benchmarks.retrieval_study.pretraining import CONFIG_FILE, pretraining_config, read_metric_lines
+from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.verbs import Command
 from birdie_jax.config import ConfigError
 

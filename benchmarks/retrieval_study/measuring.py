@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.retrieval_study.copying_baseline import copy_any_entry
-from benchmarks.retrieval_study.matrix import Scale
+from benchmarks.retrieval_study.plans import Scale
 from benchmarks.retrieval_study.text import Corpus
 from benchmarks.retrieval_study.verbs import Command
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import ml_collections
 
-from benchmarks.retrieval_study.matrix import PROCEDURES, SCALES, Run
+from benchmarks.retrieval_study.matrix import PROCEDURES, Run
+from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.verbs import REPOSITORY, Command
 from birdie_jax.config import ConfigError
 from birdie_jax.metric_names import arm_metric

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from benchmarks.retrieval_study import fine_tuning, measuring
 from benchmarks.retrieval_study.copying_baseline import mean_copy_any_entry
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK, TEST, TUNINGS, VALIDATION
-from benchmarks.retrieval_study.matrix import Run, Scale
+from benchmarks.retrieval_study.matrix import Run
+from benchmarks.retrieval_study.plans import Scale
 from benchmarks.retrieval_study.pretraining import pretraining_command, pretraining_record
 from benchmarks.retrieval_study.result import result_file, write_result
 from benchmarks.retrieval_study.text import Corpus, corpus_command, prepare_corpus

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from birdie_jax.bandit.policies import find_policy
 from birdie_jax.bandit.rewards import find_reward
 from birdie_jax.bandit.state import BanditState, current_row
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 
 def init_bandit(

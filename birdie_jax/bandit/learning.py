@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from birdie_jax.array_types import Key
 from birdie_jax.bandit.critic import Critic, decayed_parameters
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 
 def critic_optimizer(config: BanditConfig, critic: Critic) -> optax.GradientTransformation:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from birdie_jax.array_types import ArmVector, Key, Scalar
 from birdie_jax.bandit.critic import CriticState, critic_inputs, make_critic
 from birdie_jax.bandit.state import BanditState, current_row, history_steps
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 # Candidates that are scored at once: bounds memory to a few tens of megabytes at the paper's size.
 CHUNK = 1024

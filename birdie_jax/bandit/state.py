@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from birdie_jax.array_types import ArmVector, Key, KeyData
 from birdie_jax.bandit.critic import critic_inputs
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 # What a decision's key is folded with, so that no two uses share random numbers.
 LEARNING, PROPOSING = 0, 1

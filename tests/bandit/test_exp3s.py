@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from birdie_jax.bandit import init_bandit
 from birdie_jax.bandit.policies.exp3s import exp3s_mixture, update_log_weights
+from birdie_jax.bandit_config import Exp3SConfig
 from birdie_jax.config import BanditConfig
-from birdie_jax.config_sections import Exp3SConfig
 
 ARMS, DECISIONS = 4, 12
 ETA, GAMMA, ALPHA = 0.7, 0.15, 0.03

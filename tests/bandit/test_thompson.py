@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from birdie_jax.bandit import init_bandit, observe, propose
 from birdie_jax.bandit.policies.thompson import gain_posterior, vote
+from birdie_jax.bandit_config import ThompsonConfig
 from birdie_jax.config import BanditConfig
-from birdie_jax.config_sections import ThompsonConfig
 
 GROUPS = np.array([0, 0, 1, 2, 2])
 ARMS, DECISIONS = GROUPS.size, 10

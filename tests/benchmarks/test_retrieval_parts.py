@@ -9,7 +9,8 @@ from benchmarks.retrieval_study.comparison import Scored, gather, mean_with_inte
 from benchmarks.retrieval_study.config import get_config
 from benchmarks.retrieval_study.copying_baseline import copy_any_entry
 from benchmarks.retrieval_study.fine_tuning import TUNINGS, choose, steps_to
-from benchmarks.retrieval_study.matrix import PROCEDURES, SCALES, runs_of
+from benchmarks.retrieval_study.matrix import PROCEDURES, runs_of
+from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.verbs import StudyError
 from birdie_jax.config import ConfigError, parse_config
 from birdie_jax.finetuning.stages import read_stages

@@ -23,7 +23,7 @@ from birdie_jax.bandit.state import (
     decision_key,
     history_steps,
 )
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from birdie_jax.array_types import ArmVector, KeyData
 from birdie_jax.bandit.policies.registry import Policy, register_policy
 from birdie_jax.bandit.state import BanditState, current_row
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 
 def even_log_weights(config: BanditConfig, num_arms: int, key: KeyData) -> ArmVector:

@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.array_types import ArmVector, KeyData
 from birdie_jax.bandit.state import BanditState
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 
 def _accept_settings(config: BanditConfig, num_arms: int) -> None:

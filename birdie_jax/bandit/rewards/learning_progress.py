@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.rewards.registry import loss_falls, register_reward
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 _LOW, _HIGH = 0.2, 0.8
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.reward import reward
 from birdie_jax.bandit.rewards.registry import register_reward
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 
 def published(config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]) -> ArmVector:

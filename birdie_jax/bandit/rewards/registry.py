@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import ArmVector
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 Reward = Callable[[BanditConfig, Float[Array, "history arms"], Int[Array, ""]], ArmVector]
 """(config, losses of every observation, row of the newest) -> what the action before that row earned.

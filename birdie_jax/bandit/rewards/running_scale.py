@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.rewards.registry import loss_falls, register_reward
-from birdie_jax.config_sections import BanditConfig
+from birdie_jax.bandit_config import BanditConfig
 
 # The multiple of an arm's usual change that earns 1.
 _FULL_REWARD = 2.0

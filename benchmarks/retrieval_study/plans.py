@@ -1,0 +1,160 @@
+"""What a scale of the study consists of: its model and text, how it is fine-tuned, what is measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+DEFAULT_MODEL = "gated_ssm_plus"
+
+
+class BookStage(NamedTuple):
+    """A part of learning to answer phone books.
+
+    Attributes:
+        books: settings of the task that differ in it.
+        share: its share of the train steps, before shares are normalised.
+    """
+
+    books: Mapping[str, Any]
+    share: float
+
+
+@dataclass(frozen=True)
+class PhonebookPlan:
+    """The phone books of a scale, and how models learn to answer them.
+
+    Attributes:
+        books: the settings of the task from which fine-tuning draws.
+        entries: the sizes of the books that are asked about, one number each.
+        numbers: the counts of numbers that are asked for, of a book of `entries_of_numbers` entries; one
+            number is among the sizes.
+        entries_of_numbers: the entries of those books.
+        validation_questions: the questions of each of those cells by which learning rate and steps are
+            chosen.
+        test_questions: the questions of each cell that are asked once, of what was chosen.
+        stages: the parts of fine-tuning, from few entries to many; empty = all sizes from the first step.
+    """
+
+    books: Mapping[str, Any]
+    entries: tuple[int, ...]
+    numbers: tuple[int, ...]
+    entries_of_numbers: int
+    validation_questions: int
+    test_questions: int
+    stages: tuple[BookStage, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExtractionPlan:
+    """The questions on passages of the corpus, of which the answers are spans.
+
+    Attributes:
+        passage_tokens: the largest numbers of tokens of the passages; half as many are the least.
+        training_questions: the number of questions that are learned.
+        validation_questions: the number of questions by which learning rate and steps are chosen.
+        test_questions: the number of questions that are asked once.
+        max_tokens: the largest number of tokens of an answer.
+    """
+
+    passage_tokens: tuple[int, ...]
+    training_questions: int
+    validation_questions: int
+    test_questions: int
+    max_tokens: int = 24
+
+
+@dataclass(frozen=True)
+class FineTuningPlan:
+    """The grid of fine-tuning, the same for all runs of a scale.
+
+    Attributes:
+        learning_rates: the learning rates, each constant and without warm-up.
+        steps: the train steps of each.
+        measured_every: the train steps between two measurements; each is a choice of the grid, as the rate
+            is constant.
+        rows: the rows of a batch.
+        length: the positions of a row.
+    """
+
+    learning_rates: tuple[float, ...]
+    steps: int
+    measured_every: int
+    rows: int
+    length: int
+
+    @property
+    def measured_steps(self) -> tuple[int, ...]:
+        """The steps that are measured."""
+        return tuple(range(self.measured_every, self.steps + 1, self.measured_every))
+
+
+@dataclass(frozen=True)
+class MeasuringPlan:
+    """What is asked of the pre-trained model as it is.
+
+    Attributes:
+        lengths: the tokens of the passages of copying and selective copying.
+        questions_per_length: the questions of each length.
+        pairs: the key-value pairs of the sequences of associative recall; they are 8 times as long.
+        recall_vocabulary: the different tokens of those sequences.
+        recall_sequences: the number of sequences of each count of pairs.
+        stories: the number of stories with a missing entry.
+        story_tokens: the largest number of tokens of such a story with its question.
+        window: the positions of a window of held-out text.
+        documents: the number of held-out documents of which the loss is measured.
+    """
+
+    lengths: tuple[int, ...]
+    questions_per_length: int
+    pairs: tuple[int, ...]
+    recall_vocabulary: int
+    recall_sequences: int
+    stories: int
+    story_tokens: int
+    window: int
+    documents: int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size of the study.
+
+    Attributes:
+        name: the name of the scale.
+        preset: the file in configs/ that it starts from.
+        changes: fields of that configuration that differ, by section.
+        pretraining_tokens: the positions that a model is pre-trained on.
+        mixture: the mixture of Birdie and of the mixture without a bandit.
+        stages: the schedule of that mixture (`bandit.stages`); empty = its own shares throughout.
+        decisions: the bandit's decisions of a run.
+        phonebook: the phone books.
+        extraction: the questions on passages.
+        phonebook_tuning: the grid of fine-tuning on phone books.
+        extraction_tuning: the grid of fine-tuning on questions on passages.
+        measuring: what is asked without fine-tuning.
+        pieces: the pieces of the tokenizer.
+        models: the models.
+        seeds: the seeds.
+        text: the corpus unless --text names one.
+        validation_fraction: the share of documents that is held out.
+        sample_bytes: the bytes of text on which the tokenizer is trained.
+    """
+
+    name: str
+    preset: str
+    changes: Mapping[str, Any]
+    pretraining_tokens: int
+    mixture: str
+    stages: str
+    decisions: int
+    phonebook: PhonebookPlan
+    extraction: ExtractionPlan
+    phonebook_tuning: FineTuningPlan
+    extraction_tuning: FineTuningPlan
+    measuring: MeasuringPlan
+    pieces: int
+    models: tuple[str, ...] = (DEFAULT_MODEL, "hawk", "transformer")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    text: str = "stdlib"
+    validation_fraction: float = 0.02
+    sample_bytes: int = 4 << 20
