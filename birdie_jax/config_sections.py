@@ -1,7 +1,7 @@
 """Every field of a configuration, with its meaning, its type and its default.
 
-The fields that one mixer alone reads are in the mixer's own file, as a `MixerConfig`; those of the bandit in
-bandit_config.py.
+The fields that one mixer alone reads are in the mixer's own file, as a `MixerConfig`; those of the bandit
+are in bandit_config.py.
 """
 
 from collections.abc import Callable

@@ -5,10 +5,11 @@ Started again with the same workdir, a run goes on from its newest checkpoint. O
 process is started with the same command; birdie_jax/engine/processes.py tells how they find each other.
 """
 
-# Before what is imported below starts threads.
 from birdie_jax.host_memory import keep_freed_memory
 
-keep_freed_memory()
+if __name__ == "__main__":
+    # Before what is imported below starts threads.
+    keep_freed_memory()
 
 # isort: split
 import os

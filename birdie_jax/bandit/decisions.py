@@ -53,7 +53,7 @@ def init_bandit(
             f"init_bandit: class_names must be one for each of the {len(numbers)} classes; "
             f"found {len(names)}"
         )
-    policy.check_classes(config, names)
+    policy.check_classes(config, names, num_decisions)
 
     initial = jnp.asarray(weights / weights.sum(), jnp.float32)
     # The same generator whatever the caller's key or the platform's default.

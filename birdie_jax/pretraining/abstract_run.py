@@ -6,7 +6,8 @@ from jax.sharding import Mesh
 
 from birdie_jax.config import Config
 from birdie_jax.engine import ShardedStep
-from birdie_jax.pretraining.arm_validation import SECTION, create_bandit
+from birdie_jax.pretraining.arm_validation import SECTION
+from birdie_jax.pretraining.configured_bandit import create_bandit
 from birdie_jax.pretraining.language_model_step import make_language_model_step
 from birdie_jax.pretraining.mixture import configured_mixture
 

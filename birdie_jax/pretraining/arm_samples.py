@@ -27,7 +27,7 @@ def describe_arms(
     That is its name, group, objective, parameters, weight, the shares that it is expected to have when the
     run begins, and one example as text.
     """
-    expected, described = shares.expected(mixture.weights), []
+    expected, described = shares.expected(), []
     for number, arm in enumerate(mixture.arms):
         stream = RowStream(text, mixture.arms, settings, row=number % settings.rows)
         stream.set_mixture(np.eye(len(mixture.arms))[number])

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from birdie_jax.array_types import ArmVector, Key
-from birdie_jax.bandit import BanditState, find_policy, init_bandit, observe, propose
-from birdie_jax.batching import DecisionSchedule, split_into_chunks, validation_batches
+from birdie_jax.bandit import BanditState, find_policy, observe, propose
+from birdie_jax.batching import split_into_chunks, validation_batches
 from birdie_jax.config import Config
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
@@ -17,8 +17,8 @@ from birdie_jax.engine.state import TrainState
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.configured_bandit import create_bandit
 from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
-from birdie_jax.pretraining.mixture import class_names
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.text import TokenShards
@@ -115,16 +115,6 @@ class ArmValidation:
     def _steers(self) -> bool:
         """Whether the mixture changes while the run goes on."""
         return find_policy(self._config.bandit.policy).changes_mixture
-
-
-def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
-    """Return the bandit of a run before its first observation."""
-    classes = class_names(mixture)
-    groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
-    schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
-    return init_bandit(
-        config.bandit, mixture.weights, groups, schedule.num_decisions, key, class_names=classes
-    )
 
 
 def _scalars(

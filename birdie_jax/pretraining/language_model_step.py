@@ -198,9 +198,9 @@ def _summarise(config: Config, names: Sequence[str], totals: StepTotals) -> dict
     }
     for number, name in enumerate(names):
         scalars[arm_metric(name, "tokens")] = tokens[number]
+        scalars[arm_metric(name, "examples")] = examples[number]
+        scalars[arm_metric(name, "positions")] = covered[number]
         if tokens[number]:
-            scalars[arm_metric(name, "examples")] = examples[number]
-            scalars[arm_metric(name, "positions")] = covered[number]
             scalars[arm_metric(name, "loss")] = loss[number] / tokens[number]
             scalars[arm_metric(name, "accuracy")] = correct[number] / tokens[number]
     return {name: float(value) for name, value in scalars.items()}

@@ -1,6 +1,7 @@
 """The mixture that a configuration asks for, checked against its rows."""
 
 from birdie_jax.bandit import find_policy
+from birdie_jax.batching import DecisionSchedule
 from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
@@ -34,7 +35,9 @@ def configured_mixture(config: Config) -> Mixture:
             f"allowed: at most the {len(mixture.arms)} arms of the mixture"
         )
     try:
-        find_policy(config.bandit.policy).check_classes(config.bandit, class_names(mixture))
+        schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
+        policy = find_policy(config.bandit.policy)
+        policy.check_classes(config.bandit, class_names(mixture), schedule.num_decisions)
     except ValueError as error:
         raise ConfigError(f"config.{error}") from error
     return mixture

@@ -19,6 +19,7 @@ from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.local_rows import LocalRows
 from birdie_jax.engine.state import TrainState
+from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.pretraining.rows import row_settings
@@ -68,7 +69,13 @@ class MixtureBatches:
 
     def publish(self, mixture: Float[np.ndarray, " arms"]) -> None:
         """Make the batches of the next decision under `mixture`, whatever it has shares of."""
-        self.history.publish(self._shares.sampling(mixture))
+        probabilities = self._shares.sampling(mixture)
+        if not (np.isfinite(probabilities).all() and probabilities.sum() > 0):
+            policy = self._config.bandit.policy
+            raise TrainingDiverged(
+                f"config.bandit.policy: {policy!r} made a mixture that is none: {mixture}"
+            )
+        self.history.publish(probabilities)
 
     def first_position(self) -> PyTree[np.ndarray]:
         """Return the position from which nothing was drawn."""

@@ -10,6 +10,7 @@ from birdie_jax.batching.arm_lengths import ArmLengths, count_lengths
 from birdie_jax.config import Config
 from birdie_jax.objectives import Mixture
 from birdie_jax.objectives.shares import EXAMPLES, sampling_probabilities, shares_of_tokens
+from birdie_jax.pretraining.configured_bandit import first_mixture
 from birdie_jax.pretraining.rows import row_settings
 from birdie_jax.text import TokenShards
 
@@ -43,10 +44,12 @@ class MixtureShares:
 
     Attributes:
         shares_of: "examples" or "target_tokens" (`config.objectives.shares_of`).
+        first: the mixture of the run's first steps, as far as it is known before the run.
         lengths: the lengths of the arms' examples, counted on the text of the run.
     """
 
     shares_of: str
+    first: Float[np.ndarray, " arms"]
     lengths: ArmLengths
 
     def sampling(self, mixture: Float[np.ndarray, " arms"]) -> Float[np.ndarray, " arms"]:
@@ -55,9 +58,9 @@ class MixtureShares:
             return mixture
         return sampling_probabilities(mixture, self.lengths.mean_target_tokens)
 
-    def expected(self, mixture: Float[np.ndarray, " arms"]) -> ExpectedShares:
-        """Return the shares that the arms are expected to have under a mixture."""
-        probabilities = self.sampling(mixture)
+    def expected(self) -> ExpectedShares:
+        """Return the shares that the arms are expected to have in the run's first steps."""
+        probabilities = self.sampling(self.first)
         return ExpectedShares(
             probabilities / probabilities.sum(dtype=np.float64),
             shares_of_tokens(probabilities, self.lengths.mean_positions),
@@ -66,13 +69,15 @@ class MixtureShares:
 
     def to_json(self) -> str:
         """Return all of it as JSON, for the other processes of a run."""
-        return json.dumps([self.shares_of, *(counts.tolist() for counts in self.lengths)])
+        counts = [each.tolist() for each in self.lengths]
+        return json.dumps([self.shares_of, self.first.tolist(), *counts])
 
     @classmethod
     def from_json(cls, text: str) -> "MixtureShares":
         """Return what `to_json` described."""
-        shares_of, *counts = json.loads(text)
-        return cls(shares_of, ArmLengths(*(np.array(each, np.int64) for each in counts)))
+        shares_of, first, *counts = json.loads(text)
+        lengths = ArmLengths(*(np.array(each, np.int64) for each in counts))
+        return cls(shares_of, np.array(first, np.float64), lengths)
 
 
 def measure_shares(config: Config, mixture: Mixture, text: TokenShards) -> MixtureShares:
@@ -93,12 +98,13 @@ def measure_shares(config: Config, mixture: Mixture, text: TokenShards) -> Mixtu
     """
     arms, settings, unit = mixture.arms, row_settings(config), config.objectives.shares_of
     count = max(_EXAMPLES, _EXAMPLES_OF_ARM * len(arms))
-    shares = MixtureShares(unit, count_lengths(text, arms, settings, mixture.weights, count))
+    first = first_mixture(config, mixture)
+    shares = MixtureShares(unit, first, count_lengths(text, arms, settings, first, count))
     if unit == EXAMPLES:
         return shares
     count = max(_EXACT_EXAMPLES, _EXACT_EXAMPLES_OF_ARM * len(arms))
-    probabilities = shares.sampling(mixture.weights)
-    return MixtureShares(unit, count_lengths(text, arms, settings, probabilities, count))
+    probabilities = shares.sampling(first)
+    return MixtureShares(unit, first, count_lengths(text, arms, settings, probabilities, count))
 
 
 def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
@@ -110,7 +116,7 @@ def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:
     """
     if shares.shares_of != EXAMPLES:
         return ""
-    expected = shares.expected(mixture.weights)
+    expected = shares.expected()
     groups = np.array(mixture.groups)
     named: list[tuple[str, float, float]] = []
     for group in dict.fromkeys(mixture.groups):

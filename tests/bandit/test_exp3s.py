@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from birdie_jax.bandit import init_bandit
+from birdie_jax.bandit import init_bandit, observe, propose
 from birdie_jax.bandit.policies.exp3s import exp3s_mixture, update_log_weights
 from birdie_jax.bandit_config import Exp3SConfig
 from birdie_jax.config import BanditConfig
@@ -83,3 +83,13 @@ def test_an_arm_without_weight_gets_none():
     found = mixtures_of([0, 1, 1, 1], [[1, 0.5, 0, -1]] * 4)
     np.testing.assert_array_equal(found[:, 0], 0)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_an_arm_without_weight_does_not_outgrow_the_others():
+    """Without sharing, every loss of the others would raise the log of its weight."""
+    config = BanditConfig(policy="exp3s", exp3s=Exp3SConfig(learning_rate=100.0, sharing=0.0))
+    state = init_bandit(config, [1, 1, 0], [0, 1, 2], 8, jax.random.key(0))
+    for growth in range(8):
+        state = propose(observe(state, np.full(3, 2.0**growth)))
+        assert np.isfinite(state.mixture).all()
+        assert state.mixture[2] == 0

@@ -10,6 +10,10 @@ from birdie_jax.pretraining.mixture import configured_mixture
 
 STAGES = "0: b=1; 0.25: a=1, b=3 ;0.5:c=2,b=2"
 GROWING = "allowed: 0 for the first, then growing shares of the run, below 1"
+TOO_FEW = (
+    "to the next that holds none of the run's 8 decisions; allowed: stages in which a decision is taken, "
+    "or a smaller bandit.every_steps"
+)
 CLASSES = ("a", "b", "c")
 
 
@@ -30,8 +34,8 @@ def test_a_stage_begins_with_the_first_decision_that_is_not_before_it():
 
 
 def test_a_share_between_two_decisions_begins_with_the_later_one():
-    found = mixtures("0: a=1; 0.3: b=1; 0.999: c=1", [0, 0, 1, 1], decisions=10, observations=11)
-    assert np.argmax(found, axis=1).tolist() == [0] * 3 + [2] * 7 + [3]
+    found = mixtures("0: a=1; 0.31: b=1; 0.9: c=1", [0, 0, 1, 1], decisions=10, observations=10)
+    assert np.argmax(found, axis=1).tolist() == [0] * 4 + [2] * 5 + [3]
     # Arms without a weight of their own share their class evenly.
     np.testing.assert_allclose(found[0], [0.5, 0.5, 0, 0])
 
@@ -51,6 +55,8 @@ def test_a_share_between_two_decisions_begins_with_the_later_one():
         ("0: a", "found 'a'; allowed: each class once, with its weight: copying=2"),
         ("0: a=0", "found '0: a=0'; allowed: a weight above 0"),
         ("0: d=1", "found the class 'd'; allowed: a, b, c"),
+        ("0: a=1; 0.9: b=1", f"found a stage from 0.9 {TOO_FEW}"),
+        ("0: a=1; 0.3: b=1; 0.35: c=1", f"found a stage from 0.3 {TOO_FEW}"),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused(stages, message):
@@ -63,6 +69,7 @@ def test_a_configuration_is_refused_before_anything_runs():
     config = default_config()
     config.objectives.mixture, config.bandit.policy = "tiny", "staged"
     config.bandit.stages = "0: copying=1; 0.5: causal_lm=1"
+    config.train.num_steps, config.bandit.every_steps = 100, 40
     configured_mixture(parse_config(config))
     config.bandit.stages = "0: coping=1"
     with pytest.raises(ConfigError) as error:

@@ -104,12 +104,14 @@ def test_every_configuration_is_allowed(scale):
         assert configured_mixture(parsed).arms
         assert parsed.model.bidirectional == PROCEDURES[run.procedure].bidirectional
         config.model.bidirectional = True
-        config.bandit.update({"policy": "", "every_steps": 1})
+        config.bandit.update({"policy": "", "every_steps": 1, "stages": ""})
         config.objectives.mixture = ""
         assert plain.setdefault(run.model, config.to_dict()) == config.to_dict()
         for tuning in TUNINGS:
-            (stage,) = read_stages(parse_config(get_config(f"{variant},{tuning},0.001")))
-            assert stage.steps == max(getattr(SCALES[scale], f"{tuning}_tuning").measured_steps)
+            stages = read_stages(parse_config(get_config(f"{variant},{tuning},0.001")))
+            assert sum(stage.steps for stage in stages) == max(
+                getattr(SCALES[scale], f"{tuning}_tuning").measured_steps
+            )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import language_model_names
+from birdie_jax.models import language_model, language_model_names
 from birdie_jax.models.attention import Attention
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.registry import architecture_of
@@ -17,6 +17,12 @@ from pallas_kernels.linear_scan.xla import UNROLLED
 from tests.quick_jit import quick_jit
 
 ALL_MODELS = pytest.mark.parametrize("name", language_model_names())
+
+
+@pytest.fixture(autouse=True)
+def layers_in_a_loop(monkeypatch):
+    """XLA counts the operations of a loop's body once, and those of unrolled layers each."""
+    monkeypatch.setattr(language_model, "MAX_UNROLLED_LAYERS", 0)
 
 
 def loss_of(model, batch):

@@ -10,6 +10,7 @@ from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.engine.state import TrainState
 from birdie_jax.objectives import mixture_from_arms
 from birdie_jax.pretraining import mixture_shares
+from birdie_jax.pretraining.configured_bandit import first_mixture
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import MixtureShares, measure_shares, small_loss_shares
@@ -28,23 +29,24 @@ TWO = lengths((10, 1000, 1000), (10, 3000, 100))
 
 def test_shares_under_either_unit():
     mixture = np.array([0.5, 0.5], np.float32)
-    by_examples = MixtureShares("examples", TWO)
+    by_examples = MixtureShares("examples", mixture, TWO)
     assert by_examples.sampling(mixture) is mixture
-    expected = by_examples.expected(mixture)
+    expected = by_examples.expected()
     assert expected.examples.tolist() == [0.5, 0.5]
     assert expected.positions.tolist() == [0.25, 0.75]
     np.testing.assert_allclose(expected.target_tokens, [10 / 11, 1 / 11], rtol=1e-12)
-    by_tokens = MixtureShares("target_tokens", TWO)
+    by_tokens = MixtureShares("target_tokens", mixture, TWO)
     np.testing.assert_allclose(by_tokens.sampling(mixture), [1 / 11, 10 / 11], rtol=1e-12)
-    expected = by_tokens.expected(mixture)
+    expected = by_tokens.expected()
     np.testing.assert_allclose(expected.target_tokens, [0.5, 0.5], rtol=1e-12)
     np.testing.assert_allclose(expected.positions, [1 / 31, 30 / 31], rtol=1e-12)
 
 
 def test_other_processes_get_the_same():
-    shares = MixtureShares("target_tokens", TWO)
+    shares = MixtureShares("target_tokens", np.array([0.1, 0.9]), TWO)
     again = MixtureShares.from_json(shares.to_json())
     assert again.shares_of == "target_tokens"
+    assert again.first.tolist() == [0.1, 0.9]
     for one, other in zip(again.lengths, TWO, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
@@ -61,21 +63,21 @@ def mixture_of(**weights):
 
 def test_arms_with_little_of_the_loss_are_named():
     mixture = mixture_of(text=0.5, find=0.5)
-    assert small_loss_shares(mixture, MixtureShares("examples", TWO)) == (
+    assert small_loss_shares(mixture, MixtureShares("examples", mixture.weights, TWO)) == (
         "arms with little of the loss: find: 50.0% of the examples, 9.1% of the loss; the mixture has "
         "shares of examples, and config.objectives.shares_of = 'target_tokens' makes them shares of the "
         "loss"
     )
-    assert small_loss_shares(mixture, MixtureShares("target_tokens", TWO)) == ""
+    assert small_loss_shares(mixture, MixtureShares("target_tokens", mixture.weights, TWO)) == ""
     # A third of it or more is nothing to speak of.
     half = lengths((10, 1000, 1000), (10, 1000, 500))
-    assert small_loss_shares(mixture, MixtureShares("examples", half)) == ""
+    assert small_loss_shares(mixture, MixtureShares("examples", mixture.weights, half)) == ""
 
 
 def test_a_class_is_named_in_the_place_of_its_arms():
     mixture = mixture_of(text=4, find_a=1, find_b=1, mixed_a=1, mixed_b=1)
     counts = lengths((1, 900, 900), (1, 900, 9), (1, 900, 18), (1, 900, 900), (1, 900, 9))
-    line = small_loss_shares(mixture, MixtureShares("examples", counts))
+    line = small_loss_shares(mixture, MixtureShares("examples", mixture.weights, counts))
     assert line.startswith(
         "arms with little of the loss: the 2 arms of find: 25.0% of the examples, 0.6% of the loss; "
         "mixed_b: 12.5% of the examples, 0.2% of the loss; the mixture"
@@ -86,8 +88,25 @@ def test_further_arms_are_counted():
     names = {f"arm{number}": 1.0 for number in range(7)}
     mixture = mixture_of(text=1.0, **names)
     counts = lengths((1, 900, 900), *[(1, 900, 9)] * 7)
-    line = small_loss_shares(mixture, MixtureShares("examples", counts))
+    line = small_loss_shares(mixture, MixtureShares("examples", mixture.weights, counts))
     assert "arm3: 12.5% of the examples, 0.9% of the loss; and 3 more, see the report; the mixture" in line
+
+
+def test_the_mixture_that_a_run_begins_with():
+    config = get_config()
+    config.objectives.arms = {
+        "a": {"objective": "copying", "weight": 3.0},
+        "b": {"objective": "causal_lm", "weight": 1.0},
+    }
+
+    def first(**bandit):
+        config.bandit.update(bandit)
+        parsed = parse_config(config)
+        return first_mixture(parsed, configured_mixture(parsed)).tolist()
+
+    assert first(policy="fixed") == first(policy="birdie") == [0.75, 0.25]
+    assert first(policy="uniform") == [0.5, 0.5]
+    assert first(policy="staged", stages="0: causal_lm=1; 0.5: copying=1") == [0.0, 1.0]
 
 
 def test_an_unknown_unit_is_refused():

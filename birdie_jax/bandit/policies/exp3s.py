@@ -39,7 +39,9 @@ def update_log_weights(state: BanditState) -> ArmVector:
     gain = jnp.where(row > 0, settings.learning_rate * share * state.rewards[before], 0.0)
     grown = _normalise(state.policy_state, state.initial)
     shared = jnp.where(row > 0, jnp.log(jnp.maximum(math.e * settings.sharing, 1e-30)), -jnp.inf)
-    return _normalise(jnp.logaddexp(grown + gain, shared), state.initial)
+    updated = _normalise(jnp.logaddexp(grown + gain, shared), state.initial)
+    # An arm without weight has no part in the sum, and would grow out of float32 beside it.
+    return jnp.where(state.initial > 0, updated, 0.0)
 
 
 def exp3s_mixture(state: BanditState) -> ArmVector:

@@ -14,8 +14,8 @@ def _accept_settings(config: BanditConfig, num_arms: int) -> None:
     del config, num_arms
 
 
-def _accept_classes(config: BanditConfig, class_names: tuple[str, ...]) -> None:
-    del config, class_names
+def _accept_classes(config: BanditConfig, class_names: tuple[str, ...], num_decisions: int) -> None:
+    del config, class_names, num_decisions
 
 
 def _keep_weights(weights: ArmVector) -> ArmVector:
@@ -43,21 +43,25 @@ class Policy:
 
     Attributes:
         check: (config, number of arms) -> None; raises ValueError for settings that it cannot work with.
-        check_classes: (config, names of the classes) -> None; raises ValueError for settings that name
-            another class.
+        check_classes: (config, names of the classes, number of decisions) -> None; raises ValueError for
+            settings that name another class, or that so many decisions cannot follow.
         initial_mixture: the mixture's own normalised weights -> the mixture before the first decision.
         init_state: (config, number of arms, key data) -> the policy's own arrays, any pytree.
         update: the state with a new row in its history -> the policy's own arrays after it.
         propose: the state after `update` -> the next mixture. Random numbers come from
             `decision_key(state, PROPOSING)`, so that a decision can be repeated.
+        reads_losses: whether `propose` reads what was measured; else its first mixture is known before the
+            run.
     """
 
     check: Callable[[BanditConfig, int], None] = _accept_settings
-    check_classes: Callable[[BanditConfig, tuple[str, ...]], None] = _accept_classes
+    check_classes: Callable[[BanditConfig, tuple[str, ...], int], None] = _accept_classes
     initial_mixture: Callable[[ArmVector], ArmVector] = _keep_weights
     init_state: Callable[[BanditConfig, int, KeyData], PyTree] = _no_arrays
     update: Callable[[BanditState], PyTree] = _keep_policy_state
     propose: Callable[[BanditState], ArmVector] = _keep_mixture
+
+    reads_losses: bool = True
 
     @property
     def changes_mixture(self) -> bool:

@@ -1,4 +1,4 @@
-"""Policy staged: a schedule of mixtures, each from a share of the run on.
+"""Policy staged: a schedule of mixtures, each from a share of the run's decisions on.
 
     config.bandit.policy = "staged"
     config.bandit.stages = "0: causal_lm=1; 0.25: causal_lm=1, copying=3, prefix_lm=1"
@@ -55,13 +55,23 @@ def parse_stages(text: str) -> list[tuple[float, dict[str, float]]]:
     return stages
 
 
-def check_stages(config: BanditConfig, class_names: tuple[str, ...]) -> None:
-    """Check that the stages are of these classes.
+def check_stages(config: BanditConfig, class_names: tuple[str, ...], num_decisions: int) -> None:
+    """Check that the stages are of these classes, and that each of them governs a decision.
 
     Raises:
-        ValueError: there are no stages, or they cannot be read, or name a class that is not there.
+        ValueError: there are no stages, or they cannot be read, name a class that is not there, or begin
+            where no decision is left to them.
     """
-    for _, weights in parse_stages(config.stages):
+    stages = parse_stages(config.stages)
+    ends = [*first_decisions(stages, num_decisions)[1:], num_decisions]
+    for (start, _), first, end in zip(stages, first_decisions(stages, num_decisions), ends, strict=True):
+        if first >= end:
+            raise ValueError(
+                f"bandit.stages: found a stage from {start:g} to the next that holds none of the run's "
+                f"{num_decisions} decisions; allowed: stages in which a decision is taken, or a smaller "
+                "bandit.every_steps"
+            )
+    for _, weights in stages:
         for name in weights:
             if name not in class_names:
                 raise ValueError(
@@ -69,13 +79,17 @@ def check_stages(config: BanditConfig, class_names: tuple[str, ...]) -> None:
                 )
 
 
+def first_decisions(stages: list[tuple[float, dict[str, float]]], num_decisions: int) -> list[int]:
+    """Return the number of each stage's first decision: the first one that is not before its start."""
+    return [math.ceil(start * num_decisions - 1e-9) for start, _ in stages]
+
+
 def stage_mixture(state: BanditState) -> ArmVector:
     """Return the mixture of the stage in which the present decision is."""
     stages = parse_stages(state.config.stages)
     by_class = np.array([[weights.get(name, 0.0) for name in state.class_names] for _, weights in stages])
     by_class = jnp.asarray(by_class / by_class.sum(axis=1, keepdims=True), jnp.float32)
-    # The first decision of a stage is the first one that is not before its start.
-    first = jnp.asarray([math.ceil(start * state.decisions - 1e-9) for start, _ in stages], jnp.int32)
+    first = jnp.asarray(first_decisions(stages, state.decisions), jnp.int32)
     decision = jnp.maximum(state.count - 1, 0)
     mass = by_class[jnp.sum(first <= decision) - 1][state.groups]
     is_member = state.groups[:, None] == state.groups
@@ -94,4 +108,4 @@ def _number(text: str, what: str) -> float:
     return number
 
 
-register_policy("staged", Policy(check_classes=check_stages, propose=stage_mixture))
+register_policy("staged", Policy(check_classes=check_stages, propose=stage_mixture, reads_losses=False))

@@ -16,6 +16,8 @@ Each of `samples` draws of w votes for its best arm. The mixture is the shares o
 (probability matching), with one the paper's rule. It has no arrays of its own: the history is all it needs.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -33,19 +35,20 @@ def gain_posterior(state: BanditState) -> tuple[ArmVector, Float[Array, "arms ar
     number = jnp.arange(state.actions.shape[0])
     counts = jnp.where(number < row, (1.0 - 1.0 / settings.memory) ** jnp.maximum(row - 1 - number, 0), 0.0)
     actions = jnp.where((number < row)[:, None], state.actions, 0.0)
-    earned = jnp.where(number < row, state.rewards @ state.class_scale / state.classes, 0.0)
+    # Accelerators round the factors of a product by default.
+    product = partial(jnp.matmul, precision="highest")
+    earned = jnp.where(number < row, product(state.rewards, state.class_scale) / state.classes, 0.0)
     total = counts.sum()
     earned = earned - jnp.sum(counts * earned) / jnp.where(total > 0, total, 1.0)
     alike = (state.groups[:, None] == state.groups).astype(jnp.float32)
     prior = settings.prior_deviation**2 * (alike + jnp.eye(state.arms)) / 2.0
     weighted = counts[:, None] * actions / settings.noise_deviation**2
-    # Accelerators round the factors of a product by default.
-    precision = jnp.linalg.inv(prior) + jnp.matmul(weighted.T, actions, precision="highest")
+    precision = jnp.linalg.inv(prior) + product(weighted.T, actions)
     # What float32 cannot tell from a singular matrix has no Cholesky factor. At usual settings this is a
     # thousandth of what the prior adds.
     precision = precision + _MIN_RELATIVE_PRECISION * jnp.trace(precision) * jnp.eye(state.arms)
     factor = jnp.linalg.cholesky((precision + precision.T) / 2.0)
-    return jax.scipy.linalg.cho_solve((factor, True), weighted.T @ earned), factor
+    return jax.scipy.linalg.cho_solve((factor, True), product(weighted.T, earned)), factor
 
 
 def vote(state: BanditState) -> ArmVector:
