@@ -203,7 +203,8 @@ class ModelConfig:
         scan_implementation: the implementation of `pallas_kernels.gated_scan`; empty = the best one for the
             platform.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
-        norm_epsilon: the number added to the mean square in RMSNorm.
+        norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
+            of encoders.
         dropout: the share of the outputs of each mixer and MLP that training sets to zero.
         sections: the mixers' sections that differ from their defaults; see `section`.
     """

@@ -6,6 +6,7 @@ written to `evaluations/` in the workdir, where the report finds them, and to --
 several hosts, every process is started with the same command, as for training.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -32,7 +33,8 @@ from birdie_jax.tasks.evaluation import (
     Evaluation,
     NamedTask,
     answers_to_jsonl,
-    arm_of_tasks,
+    arms_of_tasks,
+    check_tasks,
     evaluate,
     tasks_of_flags,
 )
@@ -70,7 +72,7 @@ _OBJECTIVE = flags.DEFINE_string(
     "objective",
     None,
     "Ask in the form of this objective, or arm, of the run's mixture. Default: prefix_lm, or else "
-    "causal_lm.",
+    "causal_lm; for tasks that hide tokens in place, the first arm of masked_lm.",
 )
 _ROWS = flags.DEFINE_integer(
     "rows", 32, "Largest number of questions answered at a time.", lower_bound=1, upper_bound=1 << 16
@@ -143,14 +145,18 @@ def _load_any(folder: str) -> TrainedModel:
 
 
 def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> list[Evaluation]:
-    arm = arm_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
-    print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
+    arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
+    max_length = max_length_of(trained.model, trained.config)
+    check_tasks(tasks, arms, trained.model.config, max_length)
+    names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
+    print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
     model = TaskModel(
         trained.model,
         trained.params,
         trained.tokenizer,
-        arm,
-        max_length=max_length_of(trained.model, trained.config),
+        arms.prompts,
+        arm_in_place=arms.in_place,
+        max_length=max_length,
         rows=_ROWS.value,
         batch_tokens=_BATCH_TOKENS.value,
         share=Share(processes.index, processes.count, processes.gather),
@@ -161,12 +167,13 @@ def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes
         step=trained.step,
         config_sha256=hashlib.sha256(config).hexdigest(),
         parameters_sha256=trained.identify().parameters_sha256,
-        prompt_format=arm.name,
+        prompt_format=arms.prompts.name,
     )
     evaluations = []
     for named in tasks:
         shown = _Progress(named.name)
-        evaluations.append(evaluate(named, model, identity, shown, _SEED.value))
+        asked = dataclasses.replace(identity, prompt_format=arms.of(named.task).name)
+        evaluations.append(evaluate(named, model, asked, shown, _SEED.value))
         shown.end(evaluations[-1].record)
     return evaluations
 

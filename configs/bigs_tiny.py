@@ -7,7 +7,7 @@ named, from what stands on both sides. The report shows what was hidden, and wha
 Variants: the paper's four cells, bigs (if none is named), gated_attention, stack_attention, stack_ssm; and
 every other model's name, as in `--config=configs/bigs_tiny.py:hawk`, which learns the same. AdamW's betas
 and epsilon, no clipping, the share of the warm-up and the cosine down to a tenth are those of the paper's
-published command; rate, batch and sizes are for minutes on two CPU cores.
+published command; rate, batch and sizes are for minutes on two CPU cores. No variant has dropout.
 """
 
 import ml_collections
@@ -41,6 +41,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.model.norm_epsilon = 1e-12
     config.model.encoder.positions = 128
     config.model.encoder.attention_heads = 4
+    # As in the models that have none, so that all variants are trained alike.
+    config.model.encoder.embedding_dropout = 0.0
     config.model.hawk.heads = 4
     config.model.attention.heads = 4
     config.model.dtype = "float32"

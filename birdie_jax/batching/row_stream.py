@@ -9,6 +9,7 @@ from grain.experimental import index_shuffle
 from jaxtyping import Float64, Int64
 
 from birdie_jax.batching.packing import packed_length
+from birdie_jax.config_errors import ConfigError
 from birdie_jax.objectives import Arm, Example, Objective, UnsuitableText
 from birdie_jax.text import DataError, TokenRecord, TokenShards
 
@@ -105,9 +106,13 @@ class RowStream:
         row: int,
         state: Int64[np.ndarray, " state"] | None = None,
     ):
-        """Start row `row` at its beginning, or from a saved `state`."""
+        """Start row `row` at its beginning, or from a saved `state`.
+
+        Raises:
+            ConfigError: an arm does not fit the tokenizer of the text.
+        """
         self._text = text
-        self._objectives = [arm.objective.with_vocabulary(text.num_pieces) for arm in arms]
+        self._objectives = [_objective_for(arm, text.num_pieces) for arm in arms]
         self._arms = arms
         self._settings = settings
         self._row = row
@@ -269,6 +274,14 @@ class RowStream:
     def _request(self, number: int) -> None:
         if number not in self._requests and (request := self._text.request(self._place(number))):
             self._requests[number] = request
+
+
+def _objective_for(arm: Arm, num_pieces: int) -> Objective:
+    """Return an arm's objective for the tokenizer of the text."""
+    try:
+        return arm.objective.with_vocabulary(num_pieces)
+    except ValueError as error:
+        raise ConfigError(f"config.objectives: arm {arm.name!r}: {error}") from error
 
 
 def _cut_to_room(objective: Objective, count: int, room: int) -> int:

@@ -67,8 +67,12 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
     """Return what one device of a mesh needs at the least."""
     model, batching, bandit = config.model, config.batching, config.bandit
     parameters = count_parameters(model, _min_vocab_size(config)) / (mesh["fsdp"] * mesh["tensor"])
-    sizes = ("model.layers", "model.features", "model.state")
-    sizes += ("model.mlp_features",) if architecture_of(model).has_mlp else ()
+    sizes = ("model.layers", "model.features")
+    # Encoders have no state of that width, and those without a separate MLP gate at its inner width.
+    sizes += () if architecture_of(model).encoder else ("model.state",)
+    sizes += (
+        ("model.mlp_features",) if architecture_of(model).has_mlp or architecture_of(model).encoder else ()
+    )
     sizes += ("data.vocab_size",) if _trains_tokenizer(config) else ()
 
     # A part of a batch has at least one row where the parts are left to the program.

@@ -12,7 +12,7 @@ from birdie_jax.models.registry import register_model
 
 
 class BiGS(EncoderMixer):
-    """The layer of BiGS (section 3.2 of the paper), x the normalised input:
+    """The layer of BiGS (section 4 of the paper), x the normalised input:
 
         V = gelu(W_v x)
         U = gelu(W_u (U_1 * U_2))        U_1, U_2: `BidirectionalS4D`

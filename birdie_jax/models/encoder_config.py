@@ -6,6 +6,8 @@ from typing import ClassVar
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import DropoutRate, Heads, Name, RowLength, StepSize, TokenTypes, Width
 from birdie_jax.models.axes import must_divide
+from birdie_jax.models.encoder_mixer import EncoderMixer
+from birdie_jax.models.registry import architecture_of
 
 ACTIVATIONS = ("tanh", "exact")
 """The forms of GELU: by Hendrycks and Gimpel's tanh, and by the error function."""
@@ -111,4 +113,4 @@ class EncoderConfig(MixerConfig):
     @staticmethod
     def attends(model: ModelConfig) -> bool:
         """Tell whether a model of this section mixes by attention."""
-        return model.name.endswith("attention")
+        return issubclass(mixer := architecture_of(model).mixer, EncoderMixer) and mixer.attends

@@ -1,6 +1,6 @@
 """What the mixers of encoders share: a whole architecture to read, and no cache."""
 
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import flax.linen as nn
 
@@ -15,8 +15,11 @@ class EncoderMixer(nn.Module):
     """A `registry.Mixer` of an encoder; subclasses define `mix`.
 
     Attributes:
+        attends: whether it mixes by attention, over all pairs of tokens.
         config: the architecture.
     """
+
+    attends: ClassVar[bool] = False
 
     config: ModelConfig
 

@@ -1,5 +1,7 @@
 """The cell GATED/attention of "Pretraining Without Attention": BiGS with attention as its routing."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 
 from birdie_jax.array_types import Activations
@@ -18,6 +20,8 @@ class GatedAttention(EncoderMixer):
 
     It has the 13 D^2 weights of BiGS. The paper names the cell and gives no equations of it.
     """  # noqa: D400, D415
+
+    attends: ClassVar[bool] = True
 
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:

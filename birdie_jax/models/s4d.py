@@ -1,7 +1,6 @@
 """S4D: a diagonal state-space layer (Gu et al. 2022), as "Pretraining Without Attention" has it."""
 
 from functools import partial
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,33 +22,15 @@ _SLOW = 0.1
 """The factor of the learning rate of A and dt."""
 
 
-class Form(NamedTuple):
-    """The way a state-space layer is computed.
+def choose_form(config: EncoderConfig, length: int) -> str:
+    """Return the form for rows of `length` tokens, toeplitz or chunked.
 
-    Attributes:
-        name: toeplitz or chunked.
-        reason: the rule that chose it, with its figures.
+    It is the one that is asked for, or else that takes fewer FLOPs: for each token and channel the product
+    with a Toeplitz matrix takes 2 L FLOPs, and the chunked form 2 c within chunks of c and 8 N for N modes
+    between them. So the first is cheaper up to L = c + 4 N.
     """
-
-    name: str
-    reason: str
-
-
-def choose_form(config: EncoderConfig, length: int) -> Form:
-    """Return the form for rows of `length` tokens: the one that is asked for, or that takes fewer FLOPs.
-
-    For each token and channel the product with a Toeplitz matrix takes 2 L FLOPs, and the chunked form 2 c
-    within chunks of c and 8 N for N modes between them: so the first is cheaper up to L = c + 4 N.
-    """
-    if config.ssm_form:
-        return Form(config.ssm_form, f"model.encoder.ssm_form = {config.ssm_form!r} asks for it")
     limit = config.ssm_chunk + 4 * config.ssm_state
-    costs = (
-        f"rows of {length} tokens take {2 * length} FLOPs for each token and channel as a product with a "
-        f"Toeplitz matrix, and {2 * config.ssm_chunk} + {8 * config.ssm_state} in chunks of "
-        f"{config.ssm_chunk} tokens with {config.ssm_state} modes carried between them"
-    )
-    return Form("toeplitz" if length <= limit else "chunked", costs)
+    return config.ssm_form or ("toeplitz" if length <= limit else "chunked")
 
 
 def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"]:
@@ -66,12 +47,22 @@ def eigenvalues(initialisation: str, modes: int) -> Complex[np.ndarray, " modes"
         root = np.sqrt(2 * n + 1)
         # The normal part is -1/2 I plus a skew-symmetric matrix.
         skew = np.triu(0.5 * root[:, None] * root[None, :], 1)
-        imaginary = np.linalg.eigvalsh(-1j * (skew - skew.T))
+        imaginary = _without_last_bits(np.linalg.eigvalsh(-1j * (skew - skew.T)))
     elif initialisation == "lin":
         imaginary = np.pi * n
     else:
         imaginary = modes / np.pi * (modes / (2 * n + 1) - 1)
     return -0.5 + 1j * imaginary
+
+
+def _without_last_bits(values: Float[np.ndarray, " modes"]) -> Float[np.ndarray, " modes"]:
+    """Return values without what the LAPACK of a host makes of them: all hosts start with the same ones.
+
+    What goes is below 2^-40 of the largest, a thousand times the rounding of float64 and far below that of
+    float32, in which they are kept.
+    """
+    unit = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 40)
+    return np.round(values / unit) * unit
 
 
 def _log_uniform(low: float, high: float, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -116,7 +107,7 @@ class S4D(nn.Module):
         reset = layout.reverse_reset if self.reverse else layout.forward_reset
         by_head = u.astype(self.dtype).reshape(rows, length, heads, features // heads)
         product = toeplitz_product
-        if choose_form(self.section, length).name == "chunked":
+        if choose_form(self.section, length) == "chunked":
             product = partial(chunked_product, chunk=self.section.ssm_chunk)
         return product(space, by_head, reset, reverse=self.reverse).reshape(u.shape)
 

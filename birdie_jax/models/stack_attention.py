@@ -1,5 +1,7 @@
 """The cell STACK/attention of "Pretraining Without Attention": BERT with its norms before the layers."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 
 from birdie_jax.array_types import Activations
@@ -12,6 +14,8 @@ from birdie_jax.models.self_attention import SelfAttention
 
 class StackAttention(EncoderMixer):
     """`SelfAttention`; an MLP follows. It is the BERT of Izsak et al. 2021, the paper's comparison."""
+
+    attends: ClassVar[bool] = True
 
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:

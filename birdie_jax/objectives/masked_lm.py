@@ -60,8 +60,17 @@ class MaskedLM(Objective):
         super().__post_init__()
 
     def with_vocabulary(self, num_pieces: int) -> "MaskedLM":
-        """Return the objective that draws random tokens among so many pieces, unless it has a number."""
-        return self if self.num_pieces is not None else replace(self, num_pieces=num_pieces)
+        """Return the objective that draws random tokens among so many pieces, unless it has a number.
+
+        Raises:
+            ValueError: its own number is larger, so that tokens would be drawn that the model has not.
+        """
+        if self.num_pieces is None:
+            return replace(self, num_pieces=num_pieces)
+        if self.num_pieces > num_pieces:
+            allowed = f"None or at most {num_pieces}, the pieces of the text's tokenizer"
+            raise refusal(self.name, "num_pieces", self.num_pieces, allowed)
+        return self
 
     def example_length(self, count: int) -> int:
         """Return the length that every example of `count` tokens has: the text, the marker and [SEP]."""

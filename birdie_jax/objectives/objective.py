@@ -92,7 +92,11 @@ class Objective(abc.ABC):
         return length
 
     def with_vocabulary(self, num_pieces: int) -> "Objective":
-        """Return the objective for text of a tokenizer of `num_pieces` pieces; few need to know."""
+        """Return the objective for text of a tokenizer of `num_pieces` pieces; few need to know.
+
+        Raises:
+            ValueError: it asks for more pieces.
+        """
         del num_pieces
         return self
 

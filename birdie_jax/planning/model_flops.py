@@ -1,7 +1,8 @@
 """FLOPs that a model asks for, however it is computed: what MFU counts (Chowdhery et al. 2022, appendix B).
 
 A train step takes 6 FLOPs for each parameter and token: 2 forward, 4 backward. The embedding table counts
-where it is the head too, in masked LM for the tokens that bear loss, and not where it is only looked up.
+where it is the head too, and not where it is only looked up. In masked LM the head, with the transform
+that encoders have in front of it, counts for the tokens that bear loss.
 What else counts of a mixer, it says itself (`MixerConfig.extra_flops_per_token`): attention does. The
 recurrences themselves, a few FLOPs for each channel and token, and all that is computed twice to save
 memory do not count.
@@ -15,6 +16,9 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.registry import mixer_config
+
+# What an encoder's head has beside its table.
+_HEAD = ("head_transform", "head_norm", "scores_bias")
 
 
 def model_flops_per_token(
@@ -34,5 +38,7 @@ def model_flops_per_token(
     if not config.tie_embeddings:
         parameters -= prod(shapes["embedding"].shape)
     if loss_positions is not None:
-        parameters -= vocab_size * config.features * (1 - loss_positions / length)
+        head = vocab_size * config.features
+        head += sum(prod(leaf.shape) for leaf in jax.tree.leaves([shapes.get(name) for name in _HEAD]))
+        parameters -= head * (1 - loss_positions / length)
     return 6.0 * parameters + mixer_config(config).extra_flops_per_token(config, length)

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord
-from birdie_jax.generation import choose_arm
+from birdie_jax.generation import PromptError, choose_arm
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import shown
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
-from birdie_jax.tasks.registry import task_of_flag, task_of_section
+from birdie_jax.tasks.registry import TASKS, task_of_flag, task_of_section
 from birdie_jax.tasks.summary import summarise
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
@@ -32,6 +34,23 @@ class NamedTask(NamedTuple):
 
     name: str
     task: Task
+
+
+class AskedArms(NamedTuple):
+    """The arms in whose forms a model is asked.
+
+    Attributes:
+        prompts: the arm whose format prompts take; where no task asks one, that of `in_place`.
+        in_place: the arm by which tokens are hidden; None where no task hides any, or where it is not known
+            what the model was trained on.
+    """
+
+    prompts: Arm
+    in_place: Arm | None
+
+    def of(self, task: Task) -> Arm:
+        """Return the arm in whose form a task asks."""
+        return self.in_place if task.in_place and self.in_place else self.prompts
 
 
 class Evaluation(NamedTuple):
@@ -87,29 +106,71 @@ def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
     ]
 
 
-def arm_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTask]) -> Arm:
-    """Return the arm in whose format tasks ask a model.
+def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTask]) -> AskedArms:
+    """Return the arms in whose forms tasks ask a model.
 
     Args:
         arms: the arms that the model was trained on; none where they are not known.
-        name: the name of an objective or of an arm; None = as `choose_arm` has it.
+        name: the name of an objective or of an arm, that of prompts if a task asks any; None = as
+            `choose_arm` has it, and of the arms that hide tokens the first.
         tasks: the tasks.
 
     Raises:
         ConfigError: a task hides tokens in place, which the model has not learned.
-        PromptError: a task asks prompts, and no arm has the format of one; see `choose_arm`.
+        PromptError: a task asks prompts, and no arm has the format of one, see `choose_arm`; or none does,
+            and the name is not that of an arm that hides tokens.
     """
+    hides = [named.task.name for named in tasks if named.task.in_place]
+    if not hides or not arms:
+        return AskedArms(choose_arm(arms, name), None)
     in_place = [arm for arm in arms if arm.objective.in_place]
-    for named in tasks:
-        if named.task.in_place and arms and not in_place:
+    if not in_place:
+        raise ConfigError(
+            f"task {hides[0]}: the model was trained on "
+            f"{', '.join(dict.fromkeys(arm.objective.name for arm in arms))}; allowed: one that has "
+            "learned to name hidden tokens, by masked_lm"
+        )
+    if len(hides) < len(tasks):
+        return AskedArms(choose_arm(arms, name), in_place[0])
+    arm = in_place[0] if name is None else _arm_in_place(in_place, name)
+    return AskedArms(arm, arm)
+
+
+def _arm_in_place(arms: Sequence[Arm], name: str) -> Arm:
+    """Return the arm of those that hide tokens that has the name, or the objective of that name."""
+    found = [arm for arm in arms if arm.name == name] or [arm for arm in arms if arm.objective.name == name]
+    if not found or len({arm.objective.marker for arm in found}) > 1:
+        why = "its arms have different markers" if found else "tasks in place cannot take its form"
+        raise PromptError(
+            f"objective {shown(name)}: {why}; allowed: the name of an arm that hides tokens: "
+            f"{', '.join(arm.name for arm in arms)}"
+        )
+    return found[0]
+
+
+def check_tasks(
+    tasks: Sequence[NamedTask], arms: AskedArms, model: ModelConfig, max_length: int | None
+) -> None:
+    """Check, before anything is read or compiled, that a model can be asked tasks.
+
+    Args:
+        tasks: the tasks.
+        arms: the arms in whose forms they ask.
+        model: the architecture of the model.
+        max_length: the largest number of tokens that the model has learned; None = no limit.
+
+    Raises:
+        ConfigError: a task asks an encoder to write, or reads more tokens than the model has learned.
+    """
+    for name, task in tasks:
+        if architecture_of(model).encoder and not task.in_place:
+            allowed = ", ".join(known for known, kind in TASKS.items() if kind.in_place)
             raise ConfigError(
-                f"task {named.task.name}: the model was trained on "
-                f"{', '.join(dict.fromkeys(arm.objective.name for arm in arms))}; allowed: one that has "
-                "learned to name hidden tokens, by masked_lm"
+                f"task {name}: found {task.name}, which asks a model to go on with a text, and "
+                f"config.model.name = {model.name!r}, a bidirectional encoder, which cannot; allowed for "
+                f"it: {allowed}"
             )
-    if in_place and tasks and all(named.task.in_place for named in tasks):
-        return in_place[0]
-    return choose_arm(arms, name)
+        task.check_length(arms.in_place, max_length)
 
 
 def evaluate(

@@ -8,14 +8,15 @@ seed draws. The loss is not that of the whole text: no model of hidden tokens gi
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RequiredName, RowLength, Seed, Share, ShareOfBoth, Text
-from birdie_jax.objectives import NO_LABEL, Example, Objective, UnsuitableText, make_objective
+from birdie_jax.objectives import NO_LABEL, Arm, Example, UnsuitableText
+from birdie_jax.objectives.masked_lm import MaskedLM
 from birdie_jax.tasks.perplexity import DocumentLimit, Perplexity, windows_of
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
@@ -32,8 +33,9 @@ _MAX_EXPONENT = 700
 class MaskedText(Task):
     """Accuracy and loss (nats) on hidden tokens of held-out text, and the exponential of the loss.
 
-    An answer is scored for each window; it counts as many tokens as are hidden in it. The text is given as
-    to the task perplexity.
+    Texts have the form of the arm that the model has learned, with the shares of the task in the place of
+    the arm's. An answer is scored for each window; it counts as many tokens as are hidden in it. The text
+    is given as to the task perplexity.
 
     Attributes:
         path: documents: a file, a folder, a glob, `stdlib`, or any of these by URL, as for `prepare_data`.
@@ -66,7 +68,7 @@ class MaskedText(Task):
     def __post_init__(self):
         # What they check: that there is one source, and that the shares can be.
         self._reader()
-        self._objective(1)
+        self._objective(None)
 
     def _reader(self) -> Perplexity:
         return Perplexity(
@@ -77,9 +79,26 @@ class MaskedText(Task):
             max_documents=self.max_documents,
         )
 
-    def _objective(self, num_pieces: int) -> Objective:
-        shares = {"rate": self.rate, "mask_share": self.mask_share, "random_share": self.random_share}
-        return make_objective("masked_lm", num_pieces=num_pieces, **shares)
+    def _objective(self, arm: Arm | None) -> MaskedLM:
+        """Return the objective that a model has learned, its marker above all, with the task's shares."""
+        # The default one where it is not known what the model was trained on.
+        learned = MaskedLM() if arm is None else arm.objective
+        if not isinstance(learned, MaskedLM):
+            raise ConfigError(
+                f"task {self.name}: found the objective {learned.name}; allowed: {MaskedLM.name}"
+            )
+        return replace(learned, rate=self.rate, mask_share=self.mask_share, random_share=self.random_share)
+
+    def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
+        """Check that a window is no longer than what the model has learned."""
+        objective = self._objective(arm_in_place)
+        longest = objective.example_length(self.window)
+        if max_length is not None and longest > max_length:
+            raise ConfigError(
+                f"task {self.name}: window: found {self.window:,}; allowed: at most "
+                f"{objective.text_limit(max_length):,}: the longest rows that the model has learned "
+                f"have {max_length:,} positions"
+            )
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the model name the hidden tokens of every window.
@@ -88,14 +107,8 @@ class MaskedText(Task):
             ConfigError: a window is longer than what the model has learned.
             DataError: a document cannot be read, or none has a window that is long enough.
         """
-        objective = self._objective(model.tokenizer.num_pieces)
-        longest = objective.example_length(self.window)
-        if model.max_length is not None and longest > model.max_length:
-            raise ConfigError(
-                f"task {self.name}: window: found {self.window:,}; allowed: at most "
-                f"{objective.text_limit(model.max_length):,}: the longest rows that the model has learned "
-                f"have {model.max_length:,} positions"
-            )
+        self.check_length(model.arm_in_place, model.max_length)
+        objective = self._objective(model.arm_in_place).with_vocabulary(model.tokenizer.num_pieces)
         names, examples = [], []
         for number, document in enumerate(self._reader().documents(model.tokenizer)):
             for part in windows_of(len(document.tokens), self.window):

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.generation.text_generation import TextAnswer
+from birdie_jax.objectives import Arm
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
@@ -46,6 +47,20 @@ class Task(abc.ABC):
         Raises:
             DataError: the task's data cannot be read; names file and record.
         """
+
+    def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
+        """Check that what the task reads at once is no longer than what a model has learned.
+
+        Tasks that ask prompts leave out the questions that are too long, and need no check.
+
+        Args:
+            arm_in_place: the arm by which tokens are hidden in place, if one is known.
+            max_length: the largest number of tokens that the model has learned; None = no limit.
+
+        Raises:
+            ConfigError: it is longer; the message names the setting.
+        """
+        del arm_in_place, max_length
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return further metrics, which follow from means and are no means themselves, such as perplexity.

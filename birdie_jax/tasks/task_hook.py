@@ -9,14 +9,16 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import Key
+from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
+from birdie_jax.generation import PromptError
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm
-from birdie_jax.tasks.evaluation import NamedTask, arm_of_tasks
+from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
 from birdie_jax.text import Tokenizer
@@ -49,10 +51,19 @@ class TaskEvaluation:
             tokenizer: the tokenizer of the run.
             arms: the arms of the run, in the format of one of which prompts are asked.
             processes: the processes of the run, which share the questions.
+
+        Raises:
+            ConfigError: the model of the run cannot be asked one of the tasks.
         """
         self._config, self._tasks, self._tokenizer = parts.config, tasks, tokenizer
         self._mesh = parts.mesh
-        self._arm = arm_of_tasks(arms, None, tasks)
+        model = build_model(parts.config.model, tokenizer.vocab_size)
+        self._max_length = max_length_of(model, parts.config)
+        try:
+            self._arms = arms_of_tasks(arms, None, tasks)
+            check_tasks(tasks, self._arms, parts.config.model, self._max_length)
+        except (ConfigError, PromptError) as error:
+            raise ConfigError(f"config.eval.tasks: {error}") from error
         self._share = Share(processes.index, processes.count, processes.gather)
         self._model: TaskModel | None = None
 
@@ -97,8 +108,9 @@ class TaskEvaluation:
                 model,
                 here,
                 self._tokenizer,
-                self._arm,
-                max_length=max_length_of(model, config),
+                self._arms.prompts,
+                arm_in_place=self._arms.in_place,
+                max_length=self._max_length,
                 rows=config.eval.task_rows,
                 share=self._share,
             )

@@ -80,6 +80,8 @@ class TaskModel:
     Attributes:
         tokenizer: the tokenizer of the model.
         arm: the objective arm whose format prompts take.
+        arm_in_place: the arm by which tokens are hidden in place; None = what the model has learned of that
+            is not known.
         max_length: the largest number of tokens of prompt and answer; None = no limit.
     """
 
@@ -90,6 +92,7 @@ class TaskModel:
         tokenizer: Tokenizer,
         arm: Arm,
         *,
+        arm_in_place: Arm | None = None,
         max_length: int | None = None,
         rows: int = 32,
         batch_tokens: int = 65_536,
@@ -102,12 +105,14 @@ class TaskModel:
             params: the model's parameters, on the host or on a device of this process.
             tokenizer: the tokenizer of the model.
             arm: the objective arm whose format prompts take.
+            arm_in_place: the arm by which tokens are hidden in place, if one is known.
             max_length: the largest number of tokens of prompt and answer; None = no limit.
             rows: the largest number of questions that are answered at a time.
             batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
             share: the part of the questions that this process answers; None = all.
         """
         self.tokenizer, self.arm, self.max_length = tokenizer, arm, max_length
+        self.arm_in_place = arm_in_place
         self._rows, self._batch_tokens, self._share = rows, batch_tokens, share or Share()
         self._generators: dict[Sampling, Generator] = {}
         self._generator = self._sampled_by(GREEDY, model, params)

@@ -7,6 +7,7 @@ import pytest
 
 from birdie_jax.batching import RowSettings, RowStream, packed_length
 from birdie_jax.batching.row_stream import BufferedExample
+from birdie_jax.config_errors import ConfigError
 from birdie_jax.objectives import Arm, Mixture, UnsuitableText, make_mixture, mixture_from_arms
 from birdie_jax.objectives.prefix_lm import PrefixLM
 from birdie_jax.text import DataError, TokenShards
@@ -224,6 +225,17 @@ def test_rows_too_short_for_an_arm_are_told_from_text_too_short(long_text):
 def test_a_stream_without_a_mixture_draws_nothing(long_text):
     with pytest.raises(ValueError, match="no mixture is in force yet"):
         RowStream(long_text, _TINY.arms, _SMALL, 0).next_row()
+
+
+def test_an_arm_that_draws_pieces_which_the_tokenizer_has_not_is_refused(long_text):
+    pieces = long_text.num_pieces
+    arms = {"hide": {"objective": "masked_lm", "num_pieces": pieces + 1}}
+    with pytest.raises(ConfigError) as error:
+        RowStream(long_text, mixture_from_arms(arms).arms, _SMALL, 0)
+    assert str(error.value) == (
+        f"config.objectives: arm 'hide': masked_lm: num_pieces: found {pieces + 1}; allowed: None or at "
+        f"most {pieces}, the pieces of the text's tokenizer"
+    )
 
 
 def _masked(examples):

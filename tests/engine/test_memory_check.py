@@ -90,6 +90,27 @@ def test_parameters_are_counted_with_gradients_and_moments_and_divided_by_the_me
     assert device_needs(SMALL, 8, ONE | {"fsdp": 4, "tensor": 2})[0].bytes == 2 * parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("gated_ssm", ["state"]),
+        ("gated_ssm_plus", ["state", "mlp_features"]),
+        ("bigs", ["mlp_features"]),
+        ("stack_attention", ["mlp_features"]),
+    ],
+)
+def test_the_fields_that_are_named_are_those_that_parameters_grow_with(name, widths):
+    config = replace(SMALL, model=replace(SMALL.model, name=name))
+    fields = ("layers", "features", *widths)
+    named = (*(f"model.{field}" for field in fields), "data.vocab_size")
+    parameters = device_needs(config, 8, ONE)[0]
+    assert parameters.fields == named
+    for field in ("layers", "features", "state", "mlp_features"):
+        double = 2 * getattr(config.model, field)
+        larger = replace(config, model=replace(config.model, **{field: double}))
+        assert (device_needs(larger, 8, ONE)[0].bytes > parameters.bytes) == (field in fields)
+
+
 @pytest.mark.parametrize("field", ["data.prepared", "data.tokenizer"])
 def test_a_vocabulary_that_is_not_read_yet_is_not_counted(field):
     (known, *_), (unknown, *_) = (

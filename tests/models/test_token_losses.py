@@ -33,9 +33,15 @@ def inputs():
     )
 
 
-def oracle(hidden, table, targets, mask):
+@pytest.fixture(scope="module")
+def bias():
+    """Return what a head adds to each score, large enough to change greedy choices."""
+    return jnp.asarray(np.random.default_rng(2).normal(size=VOCAB) * 3, jnp.float32)
+
+
+def oracle(hidden, table, targets, mask, bias=0.0):
     """Return (loss, correct, probabilities) by the definition, in float64."""
-    logits = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T
+    logits = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T + np.asarray(bias, np.float64)
     probabilities = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
     label = np.take_along_axis(probabilities, np.asarray(targets)[..., None], -1)[..., 0]
@@ -48,7 +54,7 @@ def losses(chunk, monkeypatch):
     """Return `token_losses` for a chunk; "held": without chunks, as a CPU does with few logits."""
     monkeypatch.setattr(module, "HELD_LOGITS_BYTES", HELD_LOGITS_BYTES if chunk == "held" else 0)
     # A function of its own, of which no program is kept.
-    return lambda *arrays: token_losses(*arrays, LENGTH if chunk == "held" else chunk)
+    return lambda *arrays, **bias: token_losses(*arrays, LENGTH if chunk == "held" else chunk, **bias)
 
 
 @CHUNKS
@@ -78,6 +84,29 @@ def test_gradients(inputs, losses):
         of_table, np.einsum("rtv,rtd->vd", of_logits, np.asarray(hidden)), rtol=1e-4, atol=1e-5
     )
     assert (of_hidden[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("chunk", [4, "held"])
+def test_a_bias_is_added_to_every_score(inputs, bias, losses):
+    """In loss, greedy choice and gradients; that of the bias is the sum of those of the logits."""
+    hidden, table, targets, mask = inputs
+    weights = np.random.default_rng(1).uniform(0.5, 2, (ROWS, LENGTH))
+
+    def total(hidden, table, bias):
+        loss, correct = losses(hidden, table, targets, mask, bias=bias)
+        return jnp.sum(weights * loss), (loss, correct)
+
+    gradients, (loss, correct) = quick_jit(jax.grad(total, (0, 1, 2), has_aux=True))(hidden, table, bias)
+    expected_loss, expected_correct, probabilities = oracle(*inputs, bias)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(correct, expected_correct)
+    assert (expected_correct != oracle(*inputs)[1]).any()
+    of_logits = probabilities - np.eye(VOCAB)[np.asarray(targets)]
+    of_logits *= np.where(mask, weights, 0)[..., None]
+    of_table = np.einsum("rtv,rtd->vd", of_logits, np.asarray(hidden))
+    expected = (of_logits @ np.asarray(table), of_table, of_logits.sum((0, 1)))
+    for found, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [12, "held"])

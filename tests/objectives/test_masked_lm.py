@@ -84,7 +84,12 @@ def test_without_a_tokenizer_random_tokens_are_those_of_the_text():
 def test_the_vocabulary_is_that_of_the_text_unless_it_was_given():
     plain, given_one = make_objective("masked_lm"), make_objective("masked_lm", num_pieces=7)
     assert plain.with_vocabulary(300) == make_objective("masked_lm", num_pieces=300)
-    assert given_one.with_vocabulary(300) is given_one
+    assert given_one.with_vocabulary(300) is given_one.with_vocabulary(7) is given_one
+    message = (
+        "masked_lm: num_pieces: found 7; allowed: None or at most 6, the pieces of the text's tokenizer"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        given_one.with_vocabulary(6)
     copying = make_objective("copying")
     assert copying.with_vocabulary(300) is copying
 

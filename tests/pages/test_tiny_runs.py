@@ -51,7 +51,9 @@ def of_micro_size(config: str = "tiny") -> list[str]:
         for path in (REPOSITORY / f"configs/{config}.py", CONFIG)
     )
     # What the run is about stays.
-    micro["--config.objectives.mixture"] = tiny["--config.objectives.mixture"]
+    for name in ("--config.objectives.mixture", "--config.model.name"):
+        micro[name] = tiny[name]
+    micro["--config.model.encoder.attention_heads"] = micro["--config.model.encoder.ssm_state"] = 4
     changed = {name: value for name, value in micro.items() if value != tiny[name]}
     return [f"{name}={value}" for name, value in changed.items()] + [
         "--config.train.num_steps=4",

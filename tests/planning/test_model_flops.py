@@ -32,6 +32,14 @@ def test_the_head_counts_for_the_tokens_that_bear_loss(tied):
     assert whole - model_flops_per_token(model, 384, 128, 32) == 6 * 384 * 32 * 0.75
 
 
+def test_of_an_encoders_head_its_transform_counts_for_the_tokens_that_bear_loss_too():
+    model = config(name="bigs")
+    whole = model_flops_per_token(model, 384, 128)
+    # The table and its bias; a square map with its bias; scale and shift of a norm.
+    head = (384 * 32 + 384) + (32 * 32 + 32) + 2 * 32
+    assert whole - model_flops_per_token(model, 384, 128, 32) == 6 * head * 0.75
+
+
 def test_attention_grows_with_the_row_and_recurrences_do_not():
     short, long = (model_flops_per_token(config(name="transformer"), 384, length) for length in (128, 256))
     assert long - short == 12 * 2 * 128 * 32

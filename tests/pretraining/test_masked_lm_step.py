@@ -14,8 +14,10 @@ from birdie_jax.engine import TrainState
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.masked_predictions import predict_masked
 from birdie_jax.objectives import NO_LABEL, Example, make_objective
 from birdie_jax.pretraining.language_model_step import arm_sums, language_model_loss
 from tests.quick_jit import quick_jit
@@ -30,7 +32,8 @@ DESCENT = optax.sgd(1.0)
 
 def make_model(name="gated_ssm", vocab=VOCAB, **fields):
     sizes = {"layers": 1, "features": 16, "state": 16, "mlp_features": 16, "dtype": "float32"}
-    sections = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2))
+    encoder = EncoderConfig(positions=128, ssm_state=4)
+    sections = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2), encoder)
     return build_model(ModelConfig(name=name, remat="none", sections=sections, **sizes | fields), vocab)
 
 
@@ -77,6 +80,46 @@ def test_the_gathered_loss_and_its_gradient_are_the_whole_ones(params, batch, wh
     jax.tree.map(close, metrics, whole[1])
     jax.tree.map(close, state.params, whole[0].params)
     assert metrics.sums["tokens"].tolist() == [6 + 4 + 1 + 3, 1 + 2 + 1, 0]
+
+
+@pytest.fixture(scope="module")
+def encoder(batch):
+    """BiGS, and parameters of it with a bias of every score that is not zero."""
+    model = make_model("bigs")
+    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+    bias = jax.random.normal(jax.random.key(1), params["scores_bias"].shape)
+    return model, {**params, "scores_bias": bias}
+
+
+def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(encoder, batch):
+    """With its head's transform and bias, each on the chosen positions alone."""
+    model, params = encoder
+
+    def found(most):
+        loss = language_model_loss(model, ARMS, 8, most).sums
+        return quick_jit(jax.grad(lambda params: loss(params, batch), has_aux=True))(params)
+
+    gradient, sums = found(MOST)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(close, (gradient, sums), found(None))
+    for name in ("scores_bias", "head_transform", "head_norm"):
+        assert all(np.abs(leaf).max() > 1e-2 for leaf in jax.tree.leaves(gradient[name]))
+
+
+def test_what_an_encoder_finds_is_of_all_its_scores(encoder, batch):
+    model, params = encoder
+    found = quick_jit(partial(predict_masked, model, MOST))(params, batch)
+    scores = np.asarray(quick_jit(model.apply)({"params": params}, batch), np.float64)
+    probabilities = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    for row, mask in enumerate(np.asarray(batch.loss_mask)):
+        (places,) = np.nonzero(mask)
+        own, labels = probabilities[row, places], np.asarray(batch.targets)[row, places]
+        count = len(places)
+        np.testing.assert_array_equal(found.index[row, :count], places)
+        np.testing.assert_array_equal(found.tokens[row, :count], own.argmax(-1))
+        np.testing.assert_allclose(found.probabilities[row, :count], own.max(-1), rtol=1e-5)
+        losses = -np.log(own[np.arange(count), labels])
+        np.testing.assert_allclose(found.losses[row, :count], losses, rtol=1e-5)
 
 
 def test_the_loss_is_the_mean_over_the_chosen_positions_of_the_whole_batch(params, batch, whole):

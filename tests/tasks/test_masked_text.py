@@ -6,13 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax import vocabulary
 from birdie_jax.batching import layout_example
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.generation import PromptError
 from birdie_jax.objectives import NO_LABEL, make_mixture, make_objective, mixture_from_arms
 from birdie_jax.tasks import task_of_flag
-from birdie_jax.tasks.evaluation import NamedTask, arm_of_tasks
+from birdie_jax.tasks.evaluation import AskedArms, NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.masked_text import MaskedText
+from birdie_jax.tasks.task_model import FoundTokens, TaskModel
 from birdie_jax.text import DataError
 from tests.quick_jit import quick_jit
 from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
@@ -81,14 +84,82 @@ def test_which_arm_tasks_ask_in():
     asking = NamedTask("b", task_of_flag("perplexity:path=x"))
     encoder = make_mixture("masked_lm", 128).arms
     both = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}}).arms
-    assert arm_of_tasks(encoder, None, [masked]) is encoder[0]
-    assert arm_of_tasks(both, None, [masked]).name == "hide"
-    assert arm_of_tasks(both, None, [masked, asking]).name == "go_on"
+    hide, go_on = both
+    assert arms_of_tasks(encoder, None, [masked]) == AskedArms(encoder[0], encoder[0])
+    assert arms_of_tasks(both, None, [masked]) == AskedArms(hide, hide)
+    assert arms_of_tasks(both, None, [asking]) == AskedArms(go_on, None)
+    asked = arms_of_tasks(both, None, [masked, asking])
+    assert asked == AskedArms(go_on, hide)
+    assert (asked.of(masked.task), asked.of(asking.task)) == (hide, go_on)
     with pytest.raises(PromptError, match=r"^the model was trained as an encoder, on masked_lm alone: "):
-        arm_of_tasks(encoder, None, [masked, asking])
+        arms_of_tasks(encoder, None, [masked, asking])
     message = (
         "task masked_text: the model was trained on prefix_lm; allowed: one that has learned to name "
         "hidden tokens, by masked_lm"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        arm_of_tasks(both[1:], None, [masked])
+        arms_of_tasks(both[1:], None, [masked])
+
+
+def test_the_arm_that_is_named_is_asked(path, monkeypatch):
+    """By its marker, with the shares of the task."""
+    markers = {"first": vocabulary.MASKED_LM, "second": vocabulary.COPYING, "third": None}
+    arms = mixture_from_arms(
+        {
+            name: {"objective": "masked_lm", "marker": marker, "rate": 0.5}
+            for name, marker in markers.items()
+        }
+    ).arms
+    task = MaskedText(path=str(path), window=30)
+    given = []
+
+    def keep(model, examples, progress):
+        del model, progress
+        given.append([example.context.tolist() for example in examples])
+        counts = [int((example.labels != NO_LABEL).sum()) for example in examples]
+        return [FoundTokens(np.full(count, 256, np.int32), np.ones(count, np.float32)) for count in counts]
+
+    monkeypatch.setattr(TaskModel, "fill_in", keep)
+    for arm in arms:
+        asked = arms_of_tasks(arms, arm.name, [NamedTask("a", task)])
+        assert asked == AskedArms(arm, arm)
+        task.measure(tiny_task_model(arm_in_place=asked.in_place))
+    first, second, bare = given
+    assert [text[1:] for text in first] == [text[1:] for text in second] == bare
+    assert {text[0] for text in first} == {vocabulary.MASKED_LM}
+    assert {text[0] for text in second} == {vocabulary.COPYING}
+    task.measure(tiny_task_model())
+    assert given[-1] == first
+    for name, why in (
+        ("masked_lm", "its arms have different markers"),
+        ("copying", "tasks in place cannot take its form"),
+    ):
+        with pytest.raises(PromptError) as error:
+            arms_of_tasks(arms, name, [NamedTask("a", task)])
+        assert str(error.value) == (
+            f"objective {name!r}: {why}; allowed: the name of an arm that hides tokens: "
+            "first, second, third"
+        )
+
+
+def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
+    both = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}}).arms
+    asking = [NamedTask("text", task_of_flag("perplexity:path=x"))]
+    long = [NamedTask("long", MaskedText(path="x", window=63))]
+    encoder = ModelConfig(name="bigs")
+    check_tasks(asking, arms_of_tasks(both, None, asking), ModelConfig(), None)
+    check_tasks(long, arms_of_tasks(both, None, long), encoder, 65)
+    for tasks, message in (
+        (
+            asking,
+            "task text: found perplexity, which asks a model to go on with a text, and config.model.name = "
+            "'bigs', a bidirectional encoder, which cannot; allowed for it: masked_text",
+        ),
+        (
+            long,
+            "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model has "
+            "learned have 64 positions",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+            check_tasks(tasks, arms_of_tasks(both, None, tasks), encoder, 64)

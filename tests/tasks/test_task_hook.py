@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import HookCall, TrainState, mesh_of
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
@@ -27,6 +28,27 @@ def make_hook(folder, every=0):
     config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, tasks_every_steps=every))
     parts = HookParts(config, Workdir(folder), mesh_of(), small_tokenizer().vocab_size)
     return TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), [ARM], Processes())
+
+
+@pytest.mark.parametrize(
+    ("model", "objectives", "message"),
+    [
+        ("bigs", ["masked_lm"], "the model was trained as an encoder, on masked_lm alone: it"),
+        ("bigs", ["masked_lm", "prefix_lm"], "task size: found lengths, which asks a model to go on with"),
+        (
+            "gated_ssm_plus",
+            ["masked_lm"],
+            "the model was trained as an encoder, on masked_lm alone: it",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, model, objectives, message):
+    config = micro_config()
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
+    parts = HookParts(config, Workdir(tmp_path), mesh_of(), small_tokenizer().vocab_size)
+    arms = [Arm(name, make_objective(name), name) for name in objectives]
+    with pytest.raises(ConfigError, match=f"^config.eval.tasks: {message}"):
+        TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), arms, Processes())
 
 
 def state_of(seed):
