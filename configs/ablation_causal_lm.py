@@ -5,8 +5,9 @@
 Variants: a size, 1_4b (the default), 400m, 110m or tiny; with `,paper` (not tiny) the paper's batch of 520
 rows for 20 GPUs, as in `1_4b,paper`. Everything else is as in the configuration of that size, whose
 docstring tells the data that it needs, the devices that it runs on and the planned time.
-Causal LM has no context: with model.bidirectional the reversed half of the recurrent channels carries nothing
-from token to token until the model is fine-tuned; with --config.model.bidirectional=False all run forward.
+Causal LM has no context: with model.bidirectional the reversed half of the recurrent channels carries
+nothing from token to token until the model is fine-tuned; with --config.model.bidirectional=False all run
+forward.
 """
 
 import ml_collections

@@ -180,8 +180,12 @@ def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
         resumed.close()
     # Copying's examples are short, so that they are most of those drawn, whatever the mixture.
     tokens = measure_shares(config, mixture, text).lengths.mean_target_tokens
-    assert tokens[0] > 5 * tokens[1]
+    written, copied = mixture.names.index("text"), mixture.names.index("copy")
+    assert tokens[written] > 5 * tokens[copied]
     for asked, sampling in zip(mixtures, drawn_under, strict=True):
         products = sampling * tokens
         np.testing.assert_allclose(products / products.sum(), asked, rtol=1e-6)
-        assert sampling[1] > asked[1]
+        assert sampling[copied] > asked[copied]
+    # What the batches hold: by examples, copying would have a sixth of the target tokens or less.
+    loss_arms = np.concatenate([np.asarray(batch.arm_ids)[batch.loss_mask] for batch, _ in made[:5]])
+    assert 0.25 < np.mean(loss_arms == copied) < 0.75
