@@ -119,6 +119,9 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
     assert json.loads((sandbox / "runs/tiny/config.json").read_text())["train"]["num_steps"] == 4
     for verb, more in (("report", []), ("generate", ["--max_tokens=4"]), ("export", [])):
         for options in shown(verb) or [["--workdir=runs/tiny"]]:
+            if "--workdir=runs/bigs_tiny" in options:
+                # The page on masked LM has its own run, below.
+                continue
             with parsed(verb, [*options, *more], whole=True) as module:
                 module.main([verb])
             assert capsys.readouterr().out
