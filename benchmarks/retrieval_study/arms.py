@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.retrieval_study.comparison import Scored, gather
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run
-from benchmarks.retrieval_study.measuring import ABOVE_COPYING, INFILLING, LANGUAGE
+from benchmarks.retrieval_study.measuring import ABOVE_COMMONEST, INFILLING, LANGUAGE
 
 Results = Mapping[Run, Mapping[str, Any]]
 
@@ -72,13 +72,17 @@ def measures_of(result: Mapping[str, Any]) -> list[Measure]:
     several = tuple(name for name in books if name.startswith("numbers_"))
     recall = tuple(name for name in pretrained if name.startswith("associative_recall"))
     return [
-        Measure("phone book: digits right above copying any entry", PHONEBOOK, cells, ABOVE_COPYING),
-        Measure("phone book: digits right", PHONEBOOK, cells, "digit_accuracy"),
         Measure("phone book: numbers exact", PHONEBOOK, cells, "exact_match"),
+        Measure("phone book: digits right above the commonest", PHONEBOOK, cells, ABOVE_COMMONEST),
+        Measure("phone book: digits right", PHONEBOOK, cells, "digit_accuracy"),
         Measure("phone book: answers that copy any entry", PHONEBOOK, cells, "copied_entry"),
         Measure("phone book: answers that are the asked entry", PHONEBOOK, cells, "asked_entry"),
+        Measure("phone book, several numbers: all exact", PHONEBOOK, several, "exact_match"),
         Measure(
-            "phone book, several numbers: digits right above copying", PHONEBOOK, several, ABOVE_COPYING
+            "phone book, several numbers: digits right above the commonest",
+            PHONEBOOK,
+            several,
+            ABOVE_COMMONEST,
         ),
         Measure("questions on passages: F1", EXTRACTION, (EXTRACTION,), "f1"),
         Measure("questions on passages: contains the answer", EXTRACTION, (EXTRACTION,), "contains"),

@@ -72,33 +72,27 @@ def _phonebook(results: Results, figure: Figure) -> bool:
         seeds = arms_of(results)[arm]
         for axes, cells in ((left, entries), (right, numbers)):
             scores = {
-                count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "digit_accuracy"))
+                count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "number_accuracy"))
                 for name, count in cells.items()
             }
             _line(axes, scores, arm, colour)
-    arm, seeds = next(iter(arms_of(results).items()))
+    guessed = [1 / count for count in entries.values()]
+    left.plot(list(entries.values()), guessed, color="black", linestyle=":", label="copying any entry")
     for axes, cells in ((left, entries), (right, numbers)):
-        copied = [
-            mean_with_interval(
-                scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "copy_any_digit_accuracy"))
-            ).mean
-            for name in cells
-        ]
-        axes.plot(list(cells.values()), copied, color="black", linestyle=":", label="copying any entry")
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(cells.values()), [str(count) for count in cells.values()])
         axes.set_ylim(0, 1)
     left.set_xlabel("entries of the book, one number asked for")
     right.set_xlabel("numbers asked for")
-    left.set_ylabel("share of digits right")
+    left.set_ylabel("share of numbers right")
     left.legend(fontsize="x-small")
     return True
 
 
 def _learning_curves(results: Results, figure: Figure) -> bool:
-    """Digits right on validation questions while a model is fine-tuned, at the rate that was chosen."""
+    """Exact answers to validation questions while a model is fine-tuned, at the rate that was chosen."""
     first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]
-    cells = [name for name in first["copying_any_entry"] if name.startswith("entries_")]
+    cells = [name for name in first["commonest_digits"] if name.startswith("entries_")]
     panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
     for axes, cell in zip(panels, cells, strict=True):
         for arm, colour in _colours(results).items():
@@ -109,12 +103,12 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
                 rate = found["chosen"]["learning_rate"]
                 curve = next(one["curve"] for one in found["grid"] if one["learning_rate"] == rate)
                 steps = [point["step"] for point in curve]
-                axes.plot(steps, [point[f"{cell}/digit_accuracy"] for point in curve], color=colour)
-        axes.axhline(first["copying_any_entry"][cell], color="black", linestyle=":")
+                axes.plot(steps, [point[f"{cell}/exact_match"] for point in curve], color=colour)
+        axes.axhline(1 / int(cell.removeprefix("entries_")), color="black", linestyle=":")
         axes.set_title(cell.replace("_", " "))
         axes.set_xlabel("steps")
         axes.set_ylim(0, 1)
-    panels[0].set_ylabel("share of digits right")
+    panels[0].set_ylabel("share of answers exactly right")
     for arm, colour in _colours(results).items():
         panels[-1].plot([], [], color=colour, label=arm.title)
     panels[-1].legend(fontsize="x-small")

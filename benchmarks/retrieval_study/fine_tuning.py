@@ -2,7 +2,7 @@
 
 A learning rate is constant and without warm-up, so that the checkpoint at step s of a run is the run of s
 steps: the grid of rates and steps costs one run a rate. What is chosen has the best mean validation score
-over the cells: digits right beyond what copying any entry gives, or the answers' F1.
+over the cells: digits right beyond what the commonest digits give, or the answers' F1.
 """
 
 import math
@@ -24,7 +24,7 @@ PHONEBOOK, EXTRACTION = "phonebook", "extraction"
 TUNINGS = (PHONEBOOK, EXTRACTION)
 VALIDATION, TEST = "validation", "test"
 # Questions of the test are never those of the validation, whatever the seed of the run.
-_QUESTION_SEEDS = {VALIDATION: 1001, TEST: 2002}
+_QUESTION_SEEDS = {VALIDATION: 1001, TEST: 3003}
 _EXTRACTION_METRICS = ("f1", "exact_match", "contains")
 
 
@@ -66,7 +66,9 @@ def question_tasks(scale: Scale, tuning: str, split: str, questions: Path | str)
     plan = scale.phonebook
     count = plan.validation_questions if split == VALIDATION else plan.test_questions
     form = {
-        key: plan.books[key] for key in ("number_format", "name_words", "question") if key in plan.books
+        key: plan.books[key]
+        for key in ("number_format", "name_words", "question", "question_form")
+        if key in plan.books
     }
     return {
         name: {
@@ -199,31 +201,31 @@ def learning_curve(workdir: Path) -> list[dict[str, Any]]:
     return curve
 
 
-def score_of(measured: Mapping[str, Any], tuning: str, copying: Mapping[str, float]) -> float:
+def score_of(measured: Mapping[str, Any], tuning: str, baseline: Mapping[str, float]) -> float:
     """Return the mean score over the cells of a measured step.
 
     Args:
         measured: a point of `learning_curve`.
         tuning: "phonebook" or "extraction".
-        copying: of each cell of phone books the digit accuracy of copying any entry.
+        baseline: of each cell of phone books the digit accuracy of giving the commonest digits.
     """
     if tuning == EXTRACTION:
         return measured[f"{EXTRACTION}/f1"]
-    return sum(measured[f"{cell}/digit_accuracy"] - base for cell, base in copying.items()) / len(copying)
+    return sum(measured[f"{cell}/digit_accuracy"] - base for cell, base in baseline.items()) / len(baseline)
 
 
 def choose(
-    curves: Mapping[float, Sequence[Mapping[str, Any]]], tuning: str, copying: Mapping[str, float]
+    curves: Mapping[float, Sequence[Mapping[str, Any]]], tuning: str, baseline: Mapping[str, float]
 ) -> Chosen:
     """Return the best point of the grid by its validation score; of equals that of the fewest steps.
 
     Args:
         curves: the learning curve of each learning rate.
         tuning: "phonebook" or "extraction".
-        copying: see `score_of`.
+        baseline: see `score_of`.
     """
     points = [
-        Chosen(rate, measured["step"], score_of(measured, tuning, copying))
+        Chosen(rate, measured["step"], score_of(measured, tuning, baseline))
         for rate, curve in curves.items()
         for measured in curve
     ]

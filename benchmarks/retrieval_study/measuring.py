@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.retrieval_study.copying_baseline import copy_any_entry
+from benchmarks.retrieval_study.baselines import commonest_digits, copy_any_entry
 from benchmarks.retrieval_study.plans import Scale
 from benchmarks.retrieval_study.text import Corpus
 from benchmarks.retrieval_study.verbs import Command
 
-COPIED_DIGITS, ABOVE_COPYING = "copy_any_digit_accuracy", "digit_accuracy_above_copying"
+COPIED_DIGITS, COMMONEST_DIGITS = "copy_any_digit_accuracy", "commonest_digit_accuracy"
+ABOVE_COMMONEST = "digit_accuracy_above_commonest"
 LANGUAGE, INFILLING = "held_out_text", "infilling"
 # All documents of a file that holds nothing else.
 _ALL = 1 - 2**-30
@@ -72,8 +73,8 @@ def measured(workdir: Path, step: int, names: Sequence[str]) -> dict[str, Any] |
     """Return what `evaluate` found of a checkpoint on tasks, as plain JSON; None where one is missing.
 
     Of every answer its scores, weight and groups are kept, and of the questions a hash, by which two runs
-    know that they were asked the same. Phone books have two metrics more: what copying any entry is
-    expected to give, and what the answer has beyond that.
+    know that they were asked the same. Phone books have three metrics more: what copying any entry and
+    giving the commonest digits are expected to give, and what the answer has beyond the latter.
     """
     folder = workdir / "evaluations" / f"{step:08d}"
     if not all((folder / f"{name}.json").exists() for name in names):
@@ -88,9 +89,13 @@ def _measured_task(folder: Path, name: str) -> dict[str, Any]:
     asked = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
     if record["task"] == "phonebook":
         for line in lines:
-            copied = copy_any_entry(line["prompt"], line["references"][0])
-            digits = line["metrics"]["digit_accuracy"]
-            line["metrics"] |= {COPIED_DIGITS: copied, ABOVE_COPYING: digits - copied}
+            asked_of = line["prompt"], line["references"][0]
+            commonest = commonest_digits(*asked_of)
+            line["metrics"] |= {
+                COPIED_DIGITS: copy_any_entry(*asked_of),
+                COMMONEST_DIGITS: commonest,
+                ABOVE_COMMONEST: line["metrics"]["digit_accuracy"] - commonest,
+            }
     metrics = list(lines[0]["metrics"]) if lines else []
     groups = sorted({group for line in lines for group in line["groups"]})
     return {

@@ -14,7 +14,7 @@ from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.verbs import REPOSITORY, StudyError, cores
 from birdie_jax.storage import write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sentencepiece", "grain", "orbax-checkpoint")
 
 

@@ -18,7 +18,8 @@ from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
 # The mixture of models of a few million parameters and fewer; all scales of such models take it from here.
 SMALL_MIXTURE = "small_models"
 
-_SMALL_BOOKS = {"number_format": "####", "name_words": 1}
+# Sentences would be two thirds of a short book where letters are tokens.
+_SMALL_BOOKS = {"number_format": "####", "name_words": 1, "question_form": "names"}
 _SMALL_MODEL = {
     "layers": 4,
     "features": 128,
@@ -38,7 +39,7 @@ _SMALL = Scale(
         "train": {"log_every_steps": 50},
         "eval": {"rows": 4, "batches_per_arm": 1},
     },
-    pretraining_tokens=12_288_000,
+    pretraining_tokens=6_144_000,
     mixture=SMALL_MIXTURE,
     stages=SMALL_MODEL_STAGES,
     decisions=40,
@@ -51,10 +52,10 @@ _SMALL = Scale(
         test_questions=192,
         # On books of all sizes at once, nothing but the form of an answer was learned in 900 steps.
         stages=(
-            BookStage({"max_entries": 3, "max_numbers": 1}, 0.4),
-            BookStage({"max_entries": 4, "max_numbers": 1}, 0.3),
-            BookStage({"max_entries": 8, "max_numbers": 2}, 0.2),
-            BookStage({}, 0.1),
+            BookStage({"max_entries": 3, "max_numbers": 1}, 0.35),
+            BookStage({"max_entries": 4, "max_numbers": 1}, 0.2),
+            BookStage({"max_entries": 8, "max_numbers": 2}, 0.25),
+            BookStage({}, 0.2),
         ),
     ),
     extraction=ExtractionPlan(
@@ -63,8 +64,8 @@ _SMALL = Scale(
         validation_questions=96,
         test_questions=384,
     ),
-    phonebook_tuning=FineTuningPlan((5e-4, 1e-3), steps=1800, measured_every=300, rows=4, length=320),
-    extraction_tuning=FineTuningPlan((5e-4, 1e-3), steps=600, measured_every=200, rows=4, length=288),
+    phonebook_tuning=FineTuningPlan((2e-3,), steps=2000, measured_every=100, rows=4, length=256),
+    extraction_tuning=FineTuningPlan((1e-3, 2e-3), steps=600, measured_every=200, rows=4, length=288),
     measuring=MeasuringPlan(
         lengths=(32, 64, 128),
         questions_per_length=64,
@@ -192,9 +193,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             replace(
                 _SMALL,
                 name="pilot",
-                pretraining_tokens=4_096_000,
-                phonebook_tuning=replace(_SMALL.phonebook_tuning, learning_rates=(1e-3,)),
-                extraction_tuning=replace(_SMALL.extraction_tuning, learning_rates=(1e-3,)),
+                pretraining_tokens=2_048_000,
                 seeds=(0,),
                 models=(DEFAULT_MODEL,),
             ),

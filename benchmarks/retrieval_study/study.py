@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.retrieval_study import fine_tuning, measuring
-from benchmarks.retrieval_study.copying_baseline import mean_copy_any_entry
+from benchmarks.retrieval_study.baselines import mean_commonest_digits
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK, TEST, TUNINGS, VALIDATION
 from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.plans import Scale
@@ -20,7 +20,7 @@ from birdie_jax.tasks import make_task
 from birdie_jax.text import load_tokenizer
 
 _SQUAD = "squad"
-# Of the digits, on the mean of the cells with one number asked for.
+# Of the answers, exactly right.
 _MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
 
 
@@ -151,9 +151,9 @@ def _tune(study: Study, run: Run, tuning: str, clock: Clock, log: Path) -> dict[
         for rate in rates:
             if not is_trained(study.tuned(run, tuning, rate)):
                 study.run_verb(_tuning_command(study, run, tuning, rate), log)
-    copying = _copying(study, VALIDATION) if tuning == PHONEBOOK else {}
+    baseline = _commonest_digits(study, VALIDATION) if tuning == PHONEBOOK else {}
     curves = {rate: fine_tuning.learning_curve(study.tuned(run, tuning, rate)) for rate in rates}
-    chosen = fine_tuning.choose(curves, tuning, copying)
+    chosen = fine_tuning.choose(curves, tuning, baseline)
     workdir = study.tuned(run, tuning, chosen.learning_rate)
     with clock.stage("measuring"):
         tasks = fine_tuning.question_tasks(scale, tuning, TEST, study.corpus.extraction(TEST))
@@ -162,15 +162,15 @@ def _tune(study: Study, run: Run, tuning: str, clock: Clock, log: Path) -> dict[
     milestones = {}
     if tuning == PHONEBOOK:
         for cell, _, _ in fine_tuning.phonebook_cells(scale.phonebook):
-            metric = f"{cell}/digit_accuracy"
+            metric = f"{cell}/exact_match"
             milestones[cell] = {
                 name: fine_tuning.steps_to(curve, metric, share) for name, share in _MILESTONES.items()
             }
     return {
         "grid": [{"learning_rate": rate, "curve": curve} for rate, curve in curves.items()],
-        "copying_any_entry": copying,
+        "commonest_digits": baseline,
         "chosen": chosen._asdict(),
-        "steps_to_digit_accuracy": milestones,
+        "steps_to_exact_match": milestones,
         "test": test,
     }
 
@@ -199,9 +199,9 @@ def _measure(
     return found
 
 
-def _copying(study: Study, split: str) -> dict[str, float]:
-    """Return of each cell of phone books what copying any entry gives, computed once for a corpus."""
-    file = study.corpus.folder / f"copying_any_entry_{split}.json"
+def _commonest_digits(study: Study, split: str) -> dict[str, float]:
+    """Return of each cell of phone books what the commonest digits give, computed once for a corpus."""
+    file = study.corpus.folder / f"commonest_digits_{split}.json"
     if not file.exists():
         tokenizer = load_tokenizer(study.corpus.prepared)
         cells = fine_tuning.question_tasks(study.scale, PHONEBOOK, split, "")
@@ -209,7 +209,7 @@ def _copying(study: Study, split: str) -> dict[str, float]:
         for name, settings in cells.items():
             given = {key: value for key, value in settings.items() if key != "task"}
             questions, _ = make_task("phonebook", given, name).questions(tokenizer)
-            found[name] = mean_copy_any_entry(
+            found[name] = mean_commonest_digits(
                 (question.prompt, question.references[0]) for question in questions
             )
         write_json(file, found)

@@ -17,7 +17,7 @@ from benchmarks.retrieval_study.arms import (
 from benchmarks.retrieval_study.comparison import mean_with_interval, paired_difference
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run
-from benchmarks.retrieval_study.measuring import LANGUAGE
+from benchmarks.retrieval_study.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE
 from benchmarks.retrieval_study.verbs import StudyError
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.storage import write_whole
@@ -191,9 +191,10 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
 def _table_of_cells(results: Results) -> str:
     first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
     metrics = {
-        "copying any entry": "copy_any_digit_accuracy",
-        "digits": "digit_accuracy",
         "exact": "exact_match",
+        "digits": "digit_accuracy",
+        "digits, of copying any entry": COPIED_DIGITS,
+        "digits, of the commonest": COMMONEST_DIGITS,
         "asked entry": "asked_entry",
     }
     rows = []
@@ -215,7 +216,7 @@ def _table_of_tuning(results: Results) -> str:
             chosen = found["chosen"]
             milestones = [
                 f"{cell.replace('_', ' ')}: {steps['half'] or '-'}, {steps['nine_tenths'] or '-'}"
-                for cell, steps in found["steps_to_digit_accuracy"].items()
+                for cell, steps in found["steps_to_exact_match"].items()
             ]
             rows.append(
                 [
@@ -235,7 +236,7 @@ def _table_of_tuning(results: Results) -> str:
         "learning rate",
         "steps",
         "validation score",
-        "steps to 50, 90 %",
+        "steps to 50, 90 % exact",
     ]
     return _rows(head, rows)
 

@@ -247,7 +247,10 @@ def _small_models(length: int) -> list[_Class]:
     def selective(low: int, high: int, spans: int) -> list[_Specification]:
         one = {"span_length": (4, 4), "start_delimiter_length": (1, 2), "end_delimiter_length": (1, 2)}
         several = {"span_length": (2, 4), "start_delimiter_length": (1, 2), "end_delimiter_length": (1, 1)}
-        bounds = {"min_length": low, "max_length": high, "spans": spans, **(one if spans == 1 else several)}
+        # In long texts few single tokens stand but once, and most texts would be refused.
+        many = {"span_length": (2, 4), "start_delimiter_length": (2, 3), "end_delimiter_length": (1, 2)}
+        lengths = {1: one, 2: several, 3: several, 4: many}[spans]
+        bounds = {"min_length": low, "max_length": high, "spans": spans, **lengths}
         name = "selective_copying"
         return [
             (f"{name}_s{spans}_{place}_l{low}_{high}", name, {"query_first": place == "first", **bounds})
@@ -275,10 +278,10 @@ def _small_models(length: int) -> list[_Class]:
 
 SMALL_MODEL_STAGES = (
     "0: short_copying=30, short_selective_copying=66, causal_lm=1, prefix_lm=1, span_corruption=2; "
-    "0.35: short_copying=10, copying=6, short_selective_copying=30, selective_copying=44, causal_lm=2, "
+    "0.3: short_copying=10, copying=6, short_selective_copying=30, selective_copying=44, causal_lm=2, "
     "prefix_lm=2, span_corruption=3, deshuffling=3; "
-    "0.65: short_copying=6, copying=6, short_selective_copying=16, selective_copying=30, causal_lm=13, "
-    "prefix_lm=8, span_corruption=8, full_span_corruption=6, deshuffling=7"
+    "0.5: short_copying=5, copying=6, short_selective_copying=12, selective_copying=22, causal_lm=24, "
+    "prefix_lm=12, span_corruption=8, full_span_corruption=6, deshuffling=5"
 )
 """A schedule of the classes of `small_models` for `bandit.policy = "staged"`: copying before language."""
 

@@ -57,6 +57,8 @@ class Phonebook(GenerationTask):
         number_format: the form of a number, with # for each digit: "####" for small models.
         name_words: the words of a name: 2 for first and last name; 1 for first names, for small models.
         question: where the question stands: "before" the book, "after" it, or "both".
+        question_form: "sentence", as the paper has it; or "names", which asks with the names alone and
+            gives the book no heading, for small models: where letters are tokens, sentences are most of it.
         num_questions: the number of questions.
         seed: the seed of the questions.
         max_tokens: the largest number of tokens of an answer; 0 = as many as `max_numbers` can need.
@@ -73,6 +75,7 @@ class Phonebook(GenerationTask):
     number_format: str = "###-###-####"
     name_words: Literal[1, 2] = 2
     question: Literal["both", "before", "after"] = "both"
+    question_form: Literal["sentence", "names"] = "sentence"
     num_questions: Questions = 480
     seed: Seed = 0
     max_tokens: AnswerTokens = 0
@@ -123,7 +126,7 @@ class Phonebook(GenerationTask):
             questions.append(
                 Question(
                     name=f"{number:06d}",
-                    prompt=made.book.prompt(self.question),
+                    prompt=made.book.prompt(self._form),
                     references=(made.book.answer(),),
                     groups={"numbers": numbers, "entries": len(made.book.entries)},
                 )
@@ -169,7 +172,7 @@ class Phonebook(GenerationTask):
 
     @property
     def _form(self) -> BookForm:
-        return BookForm(self.name_words, self.number_format, self.question)
+        return BookForm(self.name_words, self.number_format, self.question, self.question_form)
 
     def _maker(self, tokenizer: Tokenizer) -> BookMaker:
         distinct = max_distinct_names(self.name_words)

@@ -11,7 +11,6 @@ from birdie_jax.tasks.phonebook_entries import Entry, draw_entries
 from birdie_jax.tasks.training_examples import training_example
 from birdie_jax.text import Tokenizer
 
-QUESTION_PLACES = ("both", "before", "after")
 _HEADING = "Phonebook:"
 _SAMPLED_ENTRIES = 256
 
@@ -24,11 +23,14 @@ class BookForm:
         name_words: the number of words of a name: 2, or 1 for first names alone.
         number_format: the form of a number, with # for each digit.
         question_place: where the question stands: "before" the book, "after" it, or "both".
+        question_form: "sentence", as in Figure 6; or "names": the names that are asked for and a question
+            mark, and a book without its heading.
     """
 
     name_words: int
     number_format: str
     question_place: str
+    question_form: str = "sentence"
 
     def answer_characters(self, numbers: int) -> int:
         """Return the characters of an answer of `numbers` numbers."""
@@ -46,21 +48,30 @@ class Book(NamedTuple):
     entries: tuple[Entry, ...]
     asked: tuple[Entry, ...]
 
-    def prompt(self, question_place: str) -> str:
-        """Return the book with its question, as Figure 6 prints them.
+    def prompt(self, form: BookForm) -> str:
+        """Return the book with its question, in sentences as Figure 6 prints them, or by names alone.
 
         The figure asks for 32 numbers; a question for a single one, which it does not show, is in the
         singular here.
         """
         names = join_names([entry.name for entry in self.asked])
-        what, them = (
-            ("are the phone numbers", "them") if len(self.asked) > 1 else ("is the phone number", "it")
-        )
-        parts = ["\n".join([_HEADING, *(f"{name}: {number}" for name, number in self.entries)])]
-        if question_place != "after":
-            parts.insert(0, f"What {what} for {names}? Find {them} in the phonebook below.")
-        if question_place != "before":
-            parts.append(f"What {what} for {names}? Find {them} in the phonebook above.")
+        lines = [f"{name}: {number}" for name, number in self.entries]
+        if form.question_form == "names":
+            before = after = f"{names}?"
+        else:
+            what, them = (
+                ("are the phone numbers", "them") if len(self.asked) > 1 else ("is the phone number", "it")
+            )
+            before, after = (
+                f"What {what} for {names}? Find {them} in the phonebook {where}."
+                for where in ("below", "above")
+            )
+            lines.insert(0, _HEADING)
+        parts = ["\n".join(lines)] if lines else []
+        if form.question_place != "after":
+            parts.insert(0, before)
+        if form.question_place != "before":
+            parts.append(after)
         return "\n\n".join(parts)
 
     def answer(self) -> str:
@@ -77,8 +88,7 @@ def join_names(names: Sequence[str]) -> str:
 
 def read_numbers(prompt: str) -> set[str]:
     """Return the numbers of all entries of the book in `prompt`."""
-    lines = prompt[prompt.index(_HEADING) :].split("\n\n", 1)[0].split("\n")
-    return {line.rpartition(": ")[2] for line in lines[1:]}
+    return {line.rpartition(": ")[2] for line in prompt.split("\n") if ": " in line}
 
 
 class FittedBook(NamedTuple):
@@ -170,7 +180,7 @@ class BookMaker:
             rest = np.concatenate([needed[1:], others[:fitting]])
             order = [0, *rng.permutation(rest).tolist()]
             book = Book(tuple(drawn[index] for index in order), asked)
-            example = training_example(book.prompt(form.question_place), book.answer(), self._tokenizer)
+            example = training_example(book.prompt(form), book.answer(), self._tokenizer)
             excess = len(example.context) + kept - max_positions
             if excess <= 0:
                 return FittedBook(book, example)
@@ -188,4 +198,4 @@ class BookMaker:
 
     def _without_entries(self, asked: Sequence[Entry]) -> Example:
         book = Book((), tuple(asked))
-        return training_example(book.prompt(self.form.question_place), book.answer(), self._tokenizer)
+        return training_example(book.prompt(self.form), book.answer(), self._tokenizer)

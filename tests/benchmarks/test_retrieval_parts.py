@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
+from benchmarks.retrieval_study.baselines import commonest_digits, copy_any_entry
 from benchmarks.retrieval_study.comparison import Scored, gather, mean_with_interval, paired_difference
 from benchmarks.retrieval_study.config import get_config
-from benchmarks.retrieval_study.copying_baseline import copy_any_entry
 from benchmarks.retrieval_study.fine_tuning import TUNINGS, choose, steps_to
 from benchmarks.retrieval_study.matrix import PROCEDURES, runs_of
 from benchmarks.retrieval_study.scales import SCALES
@@ -17,7 +17,7 @@ from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_entries import Entry
-from birdie_jax.tasks.phonebook_text import Book
+from birdie_jax.tasks.phonebook_text import Book, BookForm
 from birdie_jax.tasks.question import Question
 
 
@@ -25,7 +25,7 @@ def test_copying_baseline_is_the_mean_score_of_copied_answers():
     numbers = ("123-4567", "125-9067", "823-4561", "999-0000", "120-4500")
     entries = tuple(Entry(f"Name{index}", number) for index, number in enumerate(numbers))
     book = Book(entries, (entries[2], entries[0], entries[4]))
-    prompt, answer = book.prompt("both"), book.answer()
+    prompt, answer = book.prompt(BookForm(1, "###-####", "both")), book.answer()
     question = Question("q", prompt, (answer,))
     task = Phonebook(number_format="###-####")
     draw = random.Random(0)
@@ -33,6 +33,19 @@ def test_copying_baseline_is_the_mean_score_of_copied_answers():
         task.score(question, ", ".join(draw.choices(numbers, k=3)))["digit_accuracy"] for _ in range(8000)
     ]
     assert copy_any_entry(prompt, answer) == pytest.approx(np.mean(drawn), abs=0.01)
+
+
+def test_commonest_digits_are_the_best_answer_that_ignores_the_name():
+    numbers = ("1234", "1294", "1537")
+    entries = tuple(Entry(name, number) for name, number in zip("ABC", numbers, strict=True))
+    book = Book(entries, (entries[1], entries[2]))
+    prompt, answer = book.prompt(BookForm(1, "####", "both", "names")), book.answer()
+    # 1 and 2 are commonest; 3 stands twice in the third place, 4 in the fourth.
+    assert commonest_digits(prompt, answer) == pytest.approx((3 + 2) / 8)
+    assert commonest_digits(prompt, "1234") == 1
+    tie = Book(entries[::2], entries[:1])
+    prompt = tie.prompt(BookForm(1, "####", "both"))
+    assert commonest_digits(prompt, tie.answer()) == pytest.approx((1 + 0.5 + 1 + 0.5) / 4)
 
 
 def test_choice_is_the_best_validated_point_of_fewest_steps():

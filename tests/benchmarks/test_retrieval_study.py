@@ -101,8 +101,8 @@ def test_result_tells_everything(finished):
     for one in tuned["grid"]:
         assert [point["step"] for point in one["curve"]] == list(plan.measured_steps)
     scores = [
-        sum(point[f"{cell}/digit_accuracy"] - base for cell, base in tuned["copying_any_entry"].items())
-        / len(tuned["copying_any_entry"])
+        sum(point[f"{cell}/digit_accuracy"] - base for cell, base in tuned["commonest_digits"].items())
+        / len(tuned["commonest_digits"])
         for one in tuned["grid"]
         for point in one["curve"]
     ]

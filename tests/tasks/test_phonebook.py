@@ -1,6 +1,7 @@
 """The phone book of the paper's Figure 6: its form, what fits, what is asked and how answers are scored."""
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_the_printed_parts_of_figure_6_to_the_letter():
     assert (len(entries), len(names)) == (8, 32)
     asked = tuple(Entry(name, number) for name, number in zip(names, LABELS.split(", "), strict=True))
     book = Book(entries, asked)
-    assert book.prompt("both") == FIGURE
+    assert book.prompt(BookForm(2, "###-###-####", "both")) == FIGURE
     assert book.answer() == LABELS
     # A number that is printed in both places.
     assert dict(asked)["Matthew Zeigler"] == dict(entries)["Matthew Zeigler"]
@@ -58,14 +59,26 @@ def test_the_question_stands_before_or_after_the_book_alone():
     )
     listed = "Phonebook:\nAnn Lee: 12\nBo Ray: 34"
     question = "What are the phone numbers for Bo Ray and Ann Lee? Find them in the phonebook {}."
-    assert book.prompt("before") == f"{question.format('below')}\n\n{listed}"
-    assert book.prompt("after") == f"{listed}\n\n{question.format('above')}"
-    assert book.prompt("both") == f"{question.format('below')}\n\n{listed}\n\n{question.format('above')}"
+    both, before, after = (BookForm(2, "##", place) for place in ("both", "before", "after"))
+    assert book.prompt(before) == f"{question.format('below')}\n\n{listed}"
+    assert book.prompt(after) == f"{listed}\n\n{question.format('above')}"
+    assert book.prompt(both) == f"{question.format('below')}\n\n{listed}\n\n{question.format('above')}"
     one = Book(book.entries, book.asked[:1])
-    assert one.prompt("before").startswith(
+    assert one.prompt(before).startswith(
         "What is the phone number for Bo Ray? Find it in the phonebook below."
     )
-    assert read_numbers(book.prompt("both")) == {"12", "34"}
+    assert read_numbers(book.prompt(both)) == {"12", "34"}
+
+
+def test_a_question_may_be_the_names_alone():
+    entries = (Entry("Ann", "12"), Entry("Bo", "34"), Entry("Cy", "56"))
+    form = BookForm(1, "##", "both", "names")
+    listed = "Ann: 12\nBo: 34\nCy: 56"
+    assert Book(entries, entries[1:2]).prompt(form) == f"Bo?\n\n{listed}\n\nBo?"
+    asked = Book(entries, (entries[2], entries[0]))
+    assert asked.prompt(replace(form, question_place="after")) == f"{listed}\n\nCy and Ann?"
+    assert asked.prompt(replace(form, question_place="before")) == f"Cy and Ann?\n\n{listed}"
+    assert read_numbers(asked.prompt(form)) == {"12", "34", "56"}
 
 
 def test_names_are_listed_as_in_a_sentence():
@@ -121,7 +134,7 @@ def test_a_book_fits_and_has_what_is_asked(seed, numbers, entries, positions, pl
         return
     assert again is not None
     book, example = made
-    prompt = book.prompt(place)
+    prompt = book.prompt(maker.form)
     assert np.array_equal(again.example.context, example.context)
     assert len(example.context) + len(example.target) <= positions
     assert asked_names(prompt) == [entry.name for entry in book.asked]
