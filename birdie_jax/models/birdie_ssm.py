@@ -126,6 +126,7 @@ class BirdieSSM(nn.Module):
         z = tau(projection(self.state, "input", self.dtype)(x))
         w_f_x = projection(self.state, "forget_gate", self.dtype)(x)
         h, last = recurrent_layer(
+            self,
             BIRDIE_SSM,
             (z, w_f_x),
             None,

@@ -150,6 +150,7 @@ class GatedSSM(nn.Module):
         z = projection(self.state, "input", self.dtype)(x)
         w_f_x = projection(self.state, "forget_gate", self.dtype)(x)
         o_h, last = recurrent_layer(
+            self,
             GATED_SSM,
             (w_i_x, z, w_f_x),
             w_o_x,

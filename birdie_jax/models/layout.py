@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 from birdie_jax.array_types import TokenIds, TokenMask
 from birdie_jax.batch import Batch
+from birdie_jax.models.influence import InfluenceRequest
 
 
 class Layout(NamedTuple):
@@ -21,6 +22,8 @@ class Layout(NamedTuple):
             attn_mask = 1).
         skipped: whether a token at the end of its row only fills it, so that the cache after it is the one
             before it; None = no token does. Recurrent mixers alone can skip.
+        influence: the scores that a recurrent mixer is asked for, which it leaves in the collection of
+            `models.influence`; None = none.
     """
 
     segment_ids: TokenIds
@@ -28,6 +31,7 @@ class Layout(NamedTuple):
     reverse_reset: TokenMask
     bidirectional: TokenMask
     skipped: TokenMask | None = None
+    influence: InfluenceRequest | None = None
 
     def positions(self, open_tokens: Int[Array, " rows"] | None = None) -> TokenIds:
         """Return the index of each token within its sample, without meaning on padding.

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from birdie_jax.array_types import RowState, StateSequence
+from birdie_jax.array_types import RowState, StateSequence, TokenMask
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.models.axes import must_divide
+from birdie_jax.models.influence import COLLECTION, RecurrenceArrays, recurrence_influence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.sequence_parallel import (
@@ -119,6 +121,7 @@ def empty_recurrent_cache(
 
 
 def recurrent_layer(
+    mixer: nn.Module,
     cell: Cell,
     operands: tuple[StateSequence, ...],
     gate: StateSequence | None,
@@ -134,6 +137,7 @@ def recurrent_layer(
     h_t = a_t * h_{t+1} + x_t, with a_t taken as zero at a reverse reset.
 
     Args:
+        mixer: the linen module of the layer, in which the scores are left that `layout` asks for.
         cell: the functions from the projections to the recurrence's inputs and the output gate.
         operands: the projections that the cell reads.
         gate: the projection of its output gate, or None.
@@ -154,9 +158,13 @@ def recurrent_layer(
     resets = (layout.forward_reset,)
     if settings.bidirectional:
         resets = (layout.forward_reset, layout.reverse_reset)
-        if initial is not None:
-            # What comes after the last token is not known yet: the channels in reverse start from zero.
-            initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
+    if layout.influence is not None:
+        arrays = _cell_recurrence(cell, operands, gate, parameters, resets)
+        score = recurrence_influence(layout.influence, arrays, resets)
+        mixer.sow(COLLECTION, "score", score, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+    if settings.bidirectional and initial is not None:
+        # What comes after the last token is not known yet: the channels in reverse start from zero.
+        initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
     return sharded_recurrence(
         make_recurrence(cell, settings),
         RecurrenceOperands((operands, gate), parameters),
@@ -164,6 +172,25 @@ def recurrent_layer(
         resets,
         bidirectional=settings.bidirectional,
     )
+
+
+def _cell_recurrence(
+    cell: Cell,
+    operands: tuple[StateSequence, ...],
+    gate: StateSequence | None,
+    parameters: tuple[Float[Array, " channels"], ...],
+    resets: tuple[TokenMask, ...],
+) -> RecurrenceArrays:
+    """Return the arrays that the kernels never keep; arguments are those of `recurrent_layer`."""
+    parameters, operands, gate = jax.tree.map(
+        lambda array: array.astype(jnp.float32), (parameters, operands, gate)
+    )
+    channels = operands[0].shape[-1] // len(resets)
+    not_reset = jnp.concatenate(
+        [jnp.broadcast_to(~reset[..., None], (*reset.shape, channels)) for reset in resets], axis=-1
+    )
+    decay, entry = cell.recurrence_inputs(parameters, operands, not_reset)
+    return RecurrenceArrays(decay, entry, None if gate is None else cell.readout(gate))
 
 
 def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:

@@ -127,6 +127,7 @@ class RGLRU(nn.Module):
         recurrence_gate = BlockDiagonal(self.heads, self.dtype, name="recurrence_gate")(x)
         input_gate = BlockDiagonal(self.heads, self.dtype, name="input_gate")(x)
         return recurrent_layer(
+            self,
             RG_LRU,
             (recurrence_gate, input_gate, x),
             output_gate,

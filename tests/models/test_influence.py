@@ -1,0 +1,129 @@
+"""The influence of a token is what zeroing its entry takes from the output at the anchor."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax.models.influence import (
+    COLLECTION,
+    InfluenceRequest,
+    RecurrenceArrays,
+    recurrence_influence,
+)
+from birdie_jax.models.layout import packed_layout
+from tests.generation.conftest import small_model
+
+CHANNELS = 6
+
+
+def zeroed_entries(decay, entry, gate, reset, anchor):
+    """Return what each token's entry gives at the anchor, by a float64 loop without that entry."""
+
+    def output(entry):
+        state = np.zeros(entry.shape[-1])
+        for t in range(anchor + 1):
+            state = (0 if reset[t] else decay[t]) * state + entry[t]
+        return gate[anchor] * state
+
+    whole = output(entry)
+    influence = np.zeros_like(entry)
+    for t in range(len(entry)):
+        without = entry.copy()
+        without[t] = 0
+        influence[t] = whole - output(without)
+    return influence, whole
+
+
+def arrays(seed, length):
+    rng = np.random.default_rng(seed)
+    decay = rng.uniform(0.2, 1, (1, length, 2 * CHANNELS))
+    return decay, rng.normal(size=decay.shape), rng.normal(size=decay.shape)
+
+
+def score(request, decay, entry, gate, *resets):
+    given = RecurrenceArrays(
+        *(None if array is None else jnp.asarray(array) for array in (decay, entry, gate))
+    )
+    return np.asarray(recurrence_influence(request, given, tuple(map(jnp.asarray, resets))))[0]
+
+
+@given(seed=st.integers(0, 99), length=st.integers(1, 40))
+@settings(max_examples=12, deadline=None)
+def test_scores_are_those_of_zeroed_entries(seed, length):
+    decay, entry, gate = arrays(seed, length)
+    anchor = length - 1
+    reset = np.arange(length)[None] == length // 3
+    anchors = jnp.arange(length)[None] == anchor
+    influence, whole = zeroed_entries(decay[0], entry[0], gate[0], reset[0], anchor)
+    np.testing.assert_allclose(influence.sum(axis=0), whole, atol=1e-9)
+    for norm, expected in {
+        "absolute": np.abs(influence).max(axis=-1),
+        "signed": influence.max(axis=-1),
+        "l2": np.linalg.norm(influence, axis=-1),
+        "entry": np.linalg.norm(entry[0], axis=-1),
+    }.items():
+        found = score(InfluenceRequest(anchors, norm=norm), decay, entry, gate, reset)
+        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5, err_msg=norm)
+    state, _ = zeroed_entries(decay[0], entry[0], np.ones_like(gate[0]), reset[0], anchor)
+    found = score(InfluenceRequest(anchors, readout="state"), decay, entry, gate, reset)
+    np.testing.assert_allclose(found, np.abs(state).max(axis=-1), atol=1e-5, rtol=1e-5)
+    np.testing.assert_array_equal(found, score(InfluenceRequest(anchors), decay, entry, None, reset))
+
+
+def test_reverse_channels_count_at_the_first_token():
+    length = 9
+    decay, entry, gate = arrays(3, length)
+    forward_reset = np.arange(length)[None] == 0
+    reverse_reset = np.arange(length)[None] >= length - 2
+    anchors = jnp.arange(length)[None] == length - 1
+    half = slice(0, CHANNELS), slice(CHANNELS, None)
+    ahead, _ = zeroed_entries(
+        decay[0][:, half[0]], entry[0][:, half[0]], gate[0][:, half[0]], forward_reset[0], length - 1
+    )
+    back, _ = zeroed_entries(
+        *(array[0][::-1, half[1]] for array in (decay, entry, gate)), reverse_reset[0][::-1], length - 1
+    )
+    one, other = np.abs(ahead).max(axis=-1), np.abs(back[::-1]).max(axis=-1)
+    both = score(
+        InfluenceRequest(anchors, directions="both"), decay, entry, gate, forward_reset, reverse_reset
+    )
+    np.testing.assert_allclose(both, np.maximum(one, other), rtol=1e-5, atol=1e-6)
+    alone = score(InfluenceRequest(anchors), decay, entry, gate, forward_reset, reverse_reset)
+    np.testing.assert_allclose(alone, one, rtol=1e-5, atol=1e-6)
+
+
+def test_a_long_row_has_no_nan():
+    decay = np.full((1, 4096, 2), 0.5)
+    anchors = jnp.arange(4096)[None] == 4095
+    found = score(InfluenceRequest(anchors), decay, np.ones_like(decay), None, np.zeros((1, 4096), bool))
+    assert np.isfinite(found).all()
+    assert found[-1] == 1
+    assert found[-3] == 0.25
+
+
+@pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm"])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_a_packed_sample_is_scored_as_it_is_alone(name, bidirectional):
+    model, params = small_model(name, bidirectional, layers=1)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(256, 384, (1, 24)))
+
+    def scores(tokens, segments, context, anchors):
+        layout = packed_layout(segments, context)._replace(influence=InfluenceRequest(anchors))
+        _, left = model.apply(
+            {"params": params}, tokens, layout, method=type(model).hidden, mutable=[COLLECTION]
+        )
+        (found,) = jax.tree.leaves(left)
+        return np.asarray(found).reshape(tokens.shape)
+
+    index = jnp.arange(24)[None]
+    segments = jnp.where(index < 9, 1, jnp.where(index < 11, 0, 2))
+    context = (index < 7) | ((index >= 11) & (index < 20))
+    packed = scores(tokens, segments, context, (index == 8) | (index == 23))
+    for part, count in ((slice(0, 9), 7), (slice(11, 24), 9)):
+        own = jnp.arange(part.stop - part.start)[None]
+        alone = scores(tokens[:, part], own * 0 + 1, own < count, own == own.size - 1)
+        np.testing.assert_allclose(packed[:, part], alone, rtol=1e-5, atol=1e-6)
+        assert alone.max() > 0
