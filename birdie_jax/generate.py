@@ -3,6 +3,7 @@
 The prompt is prefilled once, bidirectionally where the model can; the answer is streamed as it is decoded.
 A long context can be read once, and many questions answered from the state after it: --context_file with
 --save_state writes it, --load_state takes it up, and prompts are the questions (docs/saved_state.md).
+With --keep the layers read fewer of a prompt's tokens as depth grows (docs/prune.md).
 With --prompt_file, JSONL with a field `prompt` gives JSONL with a field `generated`; stopped and started
 again with the same --output, the command goes on after the last complete line. Answers go to standard
 output or --output, everything else to standard error.
@@ -40,6 +41,7 @@ from birdie_jax.generation.jsonl import Record, check_output, read_records
 from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError, StoredState, read_state, write_state
 from birdie_jax.objectives import OBJECTIVES, Arm
+from birdie_jax.pruning import parse_pruning
 from birdie_jax.storage import is_remote, make_path
 from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.text import DataError, locate, read_text
@@ -97,6 +99,17 @@ _CONTEXT_CHUNK = flags.DEFINE_integer(
     lower_bound=1,
     upper_bound=1 << 30,
 )
+_KEEP = flags.DEFINE_float(
+    "keep",
+    1.0,
+    "Share of the prompt's tokens that the schedule of pruning ends with; 1: all layers read all tokens.",
+)
+_PRUNING = flags.DEFINE_multi_string(
+    "pruning",
+    [],
+    "Setting of pruning, NAME=VALUE: policy, schedule, norm, readout, directions, keep_first, seed; may be "
+    "given several times (docs/prune.md).",
+)
 _LENGTH_LIMIT = flags.DEFINE_integer(
     "length_limit",
     None,
@@ -123,6 +136,12 @@ def run() -> None:
     if given > 1 or (given == 0 and _SAVE_STATE.value is None):
         raise PromptError("give either --prompt, which may be repeated, or --prompt_file")
     _check_state_flags()
+    pruning = parse_pruning(_KEEP.value, _PRUNING.value)
+    if pruning.keep < 1 and (_CONTEXT_FILE.value is not None or _LOAD_STATE.value is not None):
+        raise PromptError(
+            f"--keep={_KEEP.value}: prunes prompts; allowed: 1 with --context_file and --load_state, whose "
+            "text is read whole"
+        )
     if _OUTPUT.value is not None and _PROMPT_FILE.value is None:
         raise PromptError(
             f"--output={_OUTPUT.value}: holds the answers to --prompt_file, which is not given"
@@ -152,6 +171,7 @@ def run() -> None:
         sampling=sampling,
         stop_tokens=stop_tokens,
         max_length=_max_length(trained),
+        pruning=pruning,
     )
     state = None if stored is None else stored.state_of(trained.model, trained.identify())
     arm = _choose_arm(trained, stored)
@@ -274,6 +294,8 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: 
         sorted(set(_STOP.value)),
         sorted(set(stop_tokens)),
     ]
+    if _KEEP.value < 1:
+        parts.append([_KEEP.value, sorted(_PRUNING.value)])
     if state is not None:
         parts.append([state.tokens, state.context_tokens, state.checksum])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]

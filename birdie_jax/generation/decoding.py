@@ -20,6 +20,8 @@ from birdie_jax.generation.sampling import Sampling, sample_tokens
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.unrolled_decode import stack_caches, unrolled_hidden, unstack_layers
+from birdie_jax.pruning import PruningSettings, pruned_hidden
+from birdie_jax.pruning.pruned_prefill import PromptRows
 from birdie_jax.vocabulary import PADDING
 
 
@@ -62,12 +64,16 @@ class DecodeSettings(NamedTuple):
         sampling: the rule by which tokens are chosen.
         chunk_tokens: the largest number of tokens a row that one call of `decode_chunk` gives.
         max_tokens: the largest number of tokens of an answer, for which a growing cache has room.
+        pruning: how prompts are pruned; None = they are not.
+        protected: the largest number of tokens of a prompt that pruning never drops.
     """
 
     model: LanguageModel
     sampling: Sampling
     chunk_tokens: int
     max_tokens: int
+    pruning: PruningSettings | None = None
+    protected: int = 0
 
 
 class DecodeState(NamedTuple):
@@ -98,9 +104,15 @@ def prefill(
     The head sees the last position alone: no logits of [rows, length, vocab] exist.
     """
     model = settings.model
-    layout = packed_layout(prompts.segment_ids, prompts.bidirectional)
     rows, length = prompts.tokens.shape
     cache = model.empty_cache(rows, length + settings.max_tokens)
+    if settings.pruning is not None:
+        read = PromptRows(prompts.tokens, prompts.segment_ids, prompts.bidirectional, rules.keys)
+        hidden, cache, _ = pruned_hidden(
+            model, params, read, cache, settings.pruning, protected=settings.protected
+        )
+        return generate_first_token(settings, params, hidden[:, -1:], cache, rules)
+    layout = packed_layout(prompts.segment_ids, prompts.bidirectional)
     hidden, cache = model.apply(
         {"params": params}, prompts.tokens, layout, cache, method=LanguageModel.hidden
     )

@@ -32,6 +32,7 @@ from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.saved_state import SavedState, stack_states
+from birdie_jax.pruning import PruningError, PruningSettings
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 
 STOP_TOKENS = (END, DONE)
@@ -65,6 +66,7 @@ class Generator:
         stop_tokens: the token ids that end an answer.
         max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
         cache_grows: whether the model's cache grows with the tokens that it has read.
+        pruning: how prompts are pruned; None = they are not.
         times: the counts and seconds of everything that was generated.
         programs: the parameters on the devices, and the functions that are compiled for them.
     """
@@ -80,6 +82,7 @@ class Generator:
         chunk_tokens: int = 32,
         max_length: int | None = None,
         devices: Sequence[Any] | None = None,
+        pruning: PruningSettings | None = None,
     ):
         """Replicate the parameters on the devices; rows of prompts are divided among them.
 
@@ -93,12 +96,15 @@ class Generator:
             chunk_tokens: the number of tokens decoded for each dispatch of the loop.
             max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
             devices: the devices that answer; None = all that JAX has.
+            pruning: how prompts are pruned; None, or a share of 1 = they are not.
 
         Raises:
             ValueError: a stop token is not an id that may be generated.
+            PruningError: the model has attention, or the schedule is for other layers than it has.
         """
         self.model, self.sampling, self.stop_tokens = model, sampling, tuple(stop_tokens)
         self.max_length, self.cache_grows = max_length, cache_grows(model)
+        self.pruning = _checked_pruning(pruning, model, grows=self.cache_grows)
         self._chunk_tokens = chunk_tokens
         self._num_tokens = model.vocab_size if num_tokens is None else num_tokens
         for token in stop_tokens:
@@ -154,12 +160,16 @@ class Generator:
         # A power of two, so that few sizes of cache are compiled for models where it grows.
         room = power_of_two(max(max_tokens)) if self.cache_grows else 0
         settings = DecodeSettings(self.model, self.sampling, self._chunk_tokens, room)
+        if self.pruning is not None and states is None:
+            # The start token, what follows it, and the first of the context; few sizes are compiled for.
+            longest = power_of_two(2 + max(len(prompt.target_prefix) for prompt in prompts))
+            settings = settings._replace(pruning=self.pruning, protected=longest)
         programs, rows = self.programs, power_of_two(len(prompts))
         ended = np.zeros(len(prompts), bool) if ended is None else ended
         keys = [_answer_key(*of_answer) for of_answer in zip(seeds, prompts, before, strict=True)]
         rules = self._make_rules(keys, max_tokens, rows)
         if states is None:
-            name, function = "prefill", partial(prefill, settings)
+            name, function = f"prefill {settings.protected}", partial(prefill, settings)
             given = [prompt.tokens for prompt in prompts]
             read = (PromptBatch(*map(programs.put_rows, pad_prompts(prompts, rows))),)
         else:
@@ -274,6 +284,20 @@ class Generator:
             allowed=put.put_replicated(self._allowed),
             stops=put.put_replicated(self._stops),
         )
+
+
+def _checked_pruning(
+    pruning: PruningSettings | None, model: LanguageModel, *, grows: bool
+) -> PruningSettings | None:
+    """Return what has to be done of pruning: None where all tokens stay."""
+    if pruning is None or all(share == 1 for share in pruning.layer_shares(model.config.layers)):
+        return None
+    if grows:
+        raise PruningError(
+            f"keep: found {pruning.keep} for model {model.config.name!r}, which has attention, whose cache "
+            "holds every token; allowed: 1, or a model without attention"
+        )
+    return pruning
 
 
 def generate(

@@ -1,0 +1,83 @@
+"""The FLOPs that Simba counts (Song et al. 2025), by which all figures of its tables 1, 2, 4 and 5 are had.
+
+The paper prints figures and no formula. These count one forward pass of a row of 2,048 tokens: twice
+every product with a weight, once that with D, and the head on what the last layer reads; neither
+convolution, scan, norms and gates nor the scoring of tokens. Without the product with D one of 23 figures
+of Mamba and Simba is another in its last digit; Pythia's ten want the two additions to the residual stream,
+and its own vocabulary.
+Table 4 is in 1e12 FLOPs, tables 1, 2 and 5 in 2^40, though all are headed 1e12.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+VOCABULARY = 50_280
+PYTHIA_VOCABULARY = 50_304
+LENGTH = 2048
+
+
+@dataclass(frozen=True)
+class MambaSize:
+    """A Mamba-1 model, of an inner width of twice its features.
+
+    Attributes:
+        layers: the number of blocks.
+        features: the width d of the residual stream.
+        state: the number N of states of a channel.
+    """
+
+    layers: int
+    features: int
+    state: int = 16
+
+    @property
+    def layer_products(self) -> int:
+        """The weights that a token is multiplied with in a layer."""
+        inner, rank = 2 * self.features, ceil(self.features / 16)
+        return (
+            2 * self.features * inner
+            + inner * (rank + 2 * self.state)
+            + rank * inner
+            + inner * self.features
+        )
+
+
+MAMBA_SIZES = {
+    "130m": MambaSize(24, 768),
+    "370m": MambaSize(48, 1024),
+    "790m": MambaSize(48, 1536),
+    "1.4b": MambaSize(48, 2048),
+    "2.8b": MambaSize(64, 2560),
+}
+"""The published sizes of Mamba."""
+
+PYTHIA_SIZES = {
+    "160m": (12, 768),
+    "410m": (24, 1024),
+    "1b": (16, 2048),
+    "1.4b": (24, 2048),
+    "2.8b": (32, 2560),
+}
+"""Layers and width of Pythia's sizes."""
+
+
+def mamba_flops(size: MambaSize, shares: Sequence[float]) -> float:
+    """Return the FLOPs of a row, of which a share enters each layer.
+
+    Args:
+        size: the model.
+        shares: the share of the row's tokens that each layer reads, as `pruning.schedule` gives it; all of
+            them 1 for the dense model. Shares of a token are counted too.
+    """
+    tokens = [LENGTH * share for share in shares]
+    head = tokens[-1] * VOCABULARY * size.features
+    skips = sum(tokens) * 2 * size.features
+    return 2.0 * (sum(tokens) * size.layer_products + head) + skips
+
+
+def pythia_flops(layers: int, features: int) -> float:
+    """Return the FLOPs of a row through a model of Pythia's form, with the whole square of attention."""
+    maps = LENGTH * (12 * features**2 * layers + PYTHIA_VOCABULARY * features)
+    residuals = 2.0 * LENGTH * features * layers
+    return 2.0 * maps + 4.0 * LENGTH**2 * features * layers + residuals

@@ -1,0 +1,101 @@
+"""By what score tokens are kept: influence, and the policies that it is set against."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from birdie_jax.array_types import TokenIds
+from birdie_jax.pruning.samples import PackedTokens, TokenNumbers, quotas, ranks, samples_sum
+
+
+class ScoredLayer(NamedTuple):
+    """What a policy knows of a layer after which tokens are dropped.
+
+    Attributes:
+        tokens: the tokens that the layer has read.
+        share: the share of each sample's first tokens that the next layer reads.
+        scores: what the layer itself says of each token, by the norm that the policy asks for; None where
+            it asks for none.
+        keys: a random key for each row and layer.
+    """
+
+    tokens: PackedTokens
+    share: float | TokenNumbers
+    scores: TokenNumbers | None
+    keys: Key[Array, " rows"]
+
+
+class Policy(NamedTuple):
+    """A rule by which tokens are kept.
+
+    Attributes:
+        score: ScoredLayer -> the score of each token, float32; the highest are kept.
+        norm: one of `models.influence.NORMS` that every layer is asked for; "" = that of the settings;
+            None = the layers are asked for nothing.
+    """
+
+    score: Callable[[ScoredLayer], TokenNumbers]
+    norm: str | None = None
+
+
+_POLICIES: dict[str, Policy] = {}
+
+
+def register_policy(name: str, policy: Policy) -> None:
+    """Make a policy known by its name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if _POLICIES.get(name, policy) != policy:
+        raise ValueError(f"register_policy: policy {name!r} is registered already; choose another name")
+    _POLICIES[name] = policy
+
+
+def find_policy(name: str) -> Policy:
+    """Return a policy by its name, one of `policy_names`."""
+    return _POLICIES[name]
+
+
+def policy_names() -> tuple[str, ...]:
+    """Return the names of the policies, in the order in which they were registered."""
+    return tuple(_POLICIES)
+
+
+def _layer_scores(layer: ScoredLayer) -> TokenNumbers:
+    if layer.scores is None:
+        raise ValueError("policy: the layer has left no scores; allowed: a policy that asks for them")
+    return layer.scores
+
+
+def _evenly(layer: ScoredLayer) -> TokenNumbers:
+    """Return 1 for as many survivors as are kept, evenly spaced, the last one among them; 0 for others."""
+    tokens = layer.tokens
+    position = _survivors(tokens) - 1 - ranks(tokens, tokens.index.astype(jnp.float32))
+    count, quota = _survivors(tokens), quotas(tokens, layer.share)
+    # Whole numbers, so that exactly `quota` of the steps from one to the next are taken.
+    taken = (position + 1) * quota // jnp.maximum(count, 1) > position * quota // jnp.maximum(count, 1)
+    return taken.astype(jnp.float32)
+
+
+def _survivors(tokens: PackedTokens) -> TokenIds:
+    return samples_sum(tokens.prunable, tokens.segment_ids)
+
+
+def _random(layer: ScoredLayer) -> TokenNumbers:
+    """Return random numbers, each a function of its row's key and its token's first place in the row."""
+
+    def of_row(key: jax.Array, index: Array) -> Array:
+        return jax.vmap(lambda place: jax.random.uniform(jax.random.fold_in(key, place)))(index)
+
+    return jax.vmap(of_row)(layer.keys, layer.tokens.index)
+
+
+register_policy("influence", Policy(_layer_scores, norm=""))
+register_policy("entry_norm", Policy(_layer_scores, norm="entry"))
+register_policy("uniform", Policy(_evenly))
+register_policy("random", Policy(_random))
+register_policy("recency", Policy(lambda layer: layer.tokens.index.astype(jnp.float32)))

@@ -1,0 +1,208 @@
+"""A pass over prompts in which each layer reads fewer tokens than the one before (Simba, section 4).
+
+Tokens that are dropped after a layer are gone: their residual stream ends, and everything above runs on the
+survivors, next to one another. Shapes are static: layer l reads the same number of positions in every row,
+by the row's padded length, and each sample's own share of them by its own length; the difference is padding
+on the left.
+"""
+
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from birdie_jax.array_types import Activations, TokenIds, TokenMask
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.block import Block
+from birdie_jax.models.influence import COLLECTION, InfluenceRequest
+from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.registry import Cache
+from birdie_jax.models.unrolled_decode import stack_caches, unstack_layers
+from birdie_jax.pruning.policies import ScoredLayer, find_policy
+from birdie_jax.pruning.samples import (
+    PackedTokens,
+    TokenNumbers,
+    gather,
+    gather_order,
+    kept_mask,
+    whole_rows,
+)
+from birdie_jax.pruning.schedule import kept_tokens
+from birdie_jax.pruning.settings import PruningError, PruningSettings
+
+
+class PrunedLayer(NamedTuple):
+    """What a layer has read.
+
+    Attributes:
+        index: the place in the row of each token that it has read, in ascending order within a sample.
+        segment_ids: the sample of each of them, 0 on padding.
+    """
+
+    index: TokenIds
+    segment_ids: TokenIds
+
+
+class PromptRows(NamedTuple):
+    """Prompts [rows, length], each at the right end of its row.
+
+    Attributes:
+        tokens: the prompts' tokens.
+        segment_ids: 1 on the prompts, 0 on padding.
+        bidirectional: whether a token belongs to the context; the others always stay.
+        keys: a random key for each row, on which its random choices depend.
+    """
+
+    tokens: TokenIds
+    segment_ids: TokenIds
+    bidirectional: TokenMask
+    keys: Key[Array, " rows"]
+
+
+class PrunedRows(NamedTuple):
+    """Rows on their way through the layers.
+
+    Attributes:
+        x: the residual stream.
+        tokens: the tokens that are left.
+    """
+
+    x: Activations
+    tokens: PackedTokens
+
+
+def prompt_anchors(segment_ids: TokenIds) -> TokenMask:
+    """Return which tokens are the last of their sample: the ones a prompt's tokens are scored against."""
+    right = jnp.concatenate([segment_ids[:, 1:], jnp.zeros_like(segment_ids[:, :1])], axis=1)
+    return (segment_ids > 0) & (segment_ids != right)
+
+
+def protected_tokens(
+    segment_ids: TokenIds, bidirectional: TokenMask, anchors: TokenMask, *, keep_first: bool
+) -> TokenMask:
+    """Return which tokens always stay: all but the context, the anchor and, if asked for, the first."""
+    protected = ~bidirectional | anchors
+    if keep_first:
+        left = jnp.concatenate([jnp.zeros_like(segment_ids[:, :1]), segment_ids[:, :-1]], axis=1)
+        protected |= segment_ids != left
+    return protected & (segment_ids > 0)
+
+
+def layer_lengths(settings: PruningSettings, layers: int, length: int, protected: int) -> tuple[int, ...]:
+    """Return how many positions of a row each layer reads.
+
+    Args:
+        settings: the settings of pruning.
+        layers: the number of layers.
+        length: the positions of a row.
+        protected: the largest number of tokens of a row that are never dropped.
+    """
+    shares = settings.layer_shares(layers)
+    return tuple(min(length, kept_tokens(share, length, protected)) for share in shares)
+
+
+def pruned_hidden(
+    model: LanguageModel,
+    params: PyTree,
+    prompts: PromptRows,
+    cache: Cache,
+    settings: PruningSettings,
+    *,
+    protected: int,
+) -> tuple[Activations, Cache, list[PrunedLayer]]:
+    """Read one prompt a row, and return what the head reads, the cache, and which tokens each layer read.
+
+    Args:
+        model: a model without attention, whose layers can say which tokens matter; or which are not asked.
+        params: its parameters.
+        prompts: the prompts.
+        cache: what decoding carries, new.
+        settings: the settings of pruning.
+        protected: the largest number of tokens of a prompt that always stay.
+
+    Returns:
+        The hidden states of the last layer's tokens, the row's last one at its right end; the cache after
+        them; and for each layer the tokens that it has read.
+
+    Raises:
+        PruningError: the model's layers give no scores, and the policy asks for them.
+    """
+    layers, length = model.config.layers, prompts.tokens.shape[1]
+    anchors = prompt_anchors(prompts.segment_ids)
+    stays = protected_tokens(
+        prompts.segment_ids, prompts.bidirectional, anchors, keep_first=settings.keep_first
+    )
+    lengths = layer_lengths(settings, layers, length, protected)
+    shares = settings.layer_shares(layers)
+    layout = packed_layout(prompts.segment_ids, prompts.bidirectional)
+    x = cast(Array, model.apply({"params": params}, prompts.tokens, layout, method=LanguageModel.embed))
+    rows = PrunedRows(x, whole_rows(prompts.segment_ids, prompts.bidirectional, stays))
+    caches, read = [], []
+    unstacked = unstack_layers(model, params, cache)
+    for layer, (layer_params, layer_cache) in enumerate(zip(*unstacked, strict=True)):
+        read.append(PrunedLayer(rows.tokens.index, rows.tokens.segment_ids))
+        prunes = layer + 1 < layers and lengths[layer + 1] < lengths[layer]
+        x, scores, new_cache = _run_block(
+            model, layer_params, rows, layer_cache, settings if prunes else None
+        )
+        caches.append(new_cache)
+        rows = rows._replace(x=x)
+        if prunes:
+            keys = _layer_keys(settings.seed, prompts.keys, layer)
+            scored = ScoredLayer(rows.tokens, shares[layer + 1], scores, keys)
+            rows = drop_tokens(rows, scored, settings, lengths[layer + 1])
+    return _finish(model, params, rows.x), stack_caches(caches), read
+
+
+def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings, count: int) -> PrunedRows:
+    """Return the rows that the next layer reads.
+
+    Args:
+        rows: the rows after a layer.
+        scored: what is known of it.
+        settings: the settings of pruning.
+        count: the positions of a row that the next layer reads.
+    """
+    score = find_policy(settings.policy).score(scored)
+    kept = kept_mask(rows.tokens, score, scored.share)
+    order = gather_order(kept, count)
+    x = jnp.take_along_axis(rows.x, order[..., None], axis=1)
+    return PrunedRows(x, gather(rows.tokens, kept, order))
+
+
+def _run_block(
+    model: LanguageModel,
+    params: PyTree,
+    rows: PrunedRows,
+    cache: Cache | None,
+    scored_by: PruningSettings | None,
+) -> tuple[Activations, TokenNumbers | None, Cache | None]:
+    """Run a layer on what is left, and return its scores where they are asked for."""
+    tokens = rows.tokens
+    layout = packed_layout(tokens.segment_ids, tokens.bidirectional)
+    norm = None if scored_by is None else scored_by.asked_norm
+    if scored_by is not None and norm is not None:
+        anchors = prompt_anchors(tokens.segment_ids)
+        request = InfluenceRequest(anchors, scored_by.readout, norm, scored_by.directions)
+        layout = layout._replace(influence=request)
+    block: Any = Block(model.config)
+    (x, cache), left = block.apply({"params": params}, rows.x, cache, layout, mutable=[COLLECTION])
+    scores: list[Float[Array, "rows length"]] = jax.tree.leaves(left)
+    if scored_by is None or norm is None:
+        return x, None, cache
+    if len(scores) != 1:
+        raise PruningError(
+            f"policy: found {scored_by.policy!r} for model {model.config.name!r}, whose layers give no "
+            "score of a token; allowed: a policy that asks them for none, or a recurrent model"
+        )
+    return x, scores[0], cache
+
+
+def _layer_keys(seed: int, keys: Key[Array, " rows"], layer: int) -> Key[Array, " rows"]:
+    return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, seed), layer))(keys)
+
+
+def _finish(model: LanguageModel, params: PyTree, x: Activations) -> Activations:
+    normalised = cast(Array, model.apply({"params": params}, x, method=LanguageModel.normalise))
+    return cast(Array, model.apply({"params": params}, normalised, method=LanguageModel.transform))

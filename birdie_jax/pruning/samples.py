@@ -1,0 +1,112 @@
+"""Which tokens of packed rows are kept, and the rows of them that the next layer reads."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from birdie_jax.array_types import TokenIds, TokenMask
+
+TokenNumbers = Float[Array, "rows length"]
+
+
+class PackedTokens(NamedTuple):
+    """The tokens that a layer reads, in rows.
+
+    Attributes:
+        index: the place of each token in the row that the first layer read.
+        segment_ids: the sample of each token, 0 on padding.
+        bidirectional: whether a token belongs to a context.
+        protected: whether a token is never dropped.
+        sample_tokens: the number of tokens that the sample of each token had at first; 0 on padding.
+    """
+
+    index: TokenIds
+    segment_ids: TokenIds
+    bidirectional: TokenMask
+    protected: TokenMask
+    sample_tokens: TokenIds
+
+    @property
+    def prunable(self) -> TokenMask:
+        """Whether a token may be dropped."""
+        return (self.segment_ids > 0) & ~self.protected
+
+
+def whole_rows(segment_ids: TokenIds, bidirectional: TokenMask, protected: TokenMask) -> PackedTokens:
+    """Return all tokens of packed rows, of which nothing is dropped yet."""
+    index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape)
+    real = segment_ids > 0
+    counts = jnp.where(real, samples_sum(real, segment_ids), 0)
+    return PackedTokens(index, segment_ids, bidirectional, protected, counts)
+
+
+def samples_sum(values: Shaped[Array, "rows length"], segment_ids: TokenIds) -> TokenIds:
+    """Return for each token the sum of `values` over the tokens of its sample, as int32."""
+
+    def of_row(row: Int[Array, " length"], ids: Int[Array, " length"]) -> Int[Array, " length"]:
+        sums = jax.ops.segment_sum(row, ids, num_segments=len(ids) + 1)
+        return sums[ids]
+
+    # Padding has the number 0; there are no more samples than tokens.
+    return jax.vmap(of_row)(values.astype(jnp.int32), segment_ids)
+
+
+def quotas(tokens: PackedTokens, share: float | TokenNumbers) -> TokenIds:
+    """Return for each token how many prunable tokens its sample keeps.
+
+    A sample keeps the nearest number to its share of all of its first tokens, the protected ones among
+    them, and those in any case.
+    """
+    kept = jnp.floor(share * tokens.sample_tokens + 0.5).astype(jnp.int32)
+    return jnp.maximum(kept - samples_sum(tokens.protected, tokens.segment_ids), 0)
+
+
+def ranks(tokens: PackedTokens, score: TokenNumbers) -> TokenIds:
+    """Return the rank of each prunable token within its sample, 0 for the highest score.
+
+    Of equal scores the later token's is the higher. Other tokens have ranks behind all of these.
+    """
+
+    def places(order: Int[Array, " length"], ids: Int[Array, " length"]) -> Int[Array, " length"]:
+        place = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
+        counts = jnp.zeros(len(order) + 1, order.dtype).at[ids].add(1)
+        before = jnp.cumsum(counts) - counts
+        return place - before[ids]
+
+    order = jnp.lexsort((-tokens.index, -score, ~tokens.prunable, tokens.segment_ids), axis=-1)
+    return jax.vmap(places)(order, tokens.segment_ids)
+
+
+def kept_mask(tokens: PackedTokens, score: TokenNumbers, share: float | TokenNumbers) -> TokenMask:
+    """Return which tokens the next layer reads: the protected, and of each sample those that score highest.
+
+    Args:
+        tokens: the tokens that this layer has read.
+        score: the score of each.
+        share: the share of a sample's first tokens that is kept; one, or one for each token of a sample.
+    """
+    chosen = tokens.prunable & (ranks(tokens, score) < quotas(tokens, share))
+    return (tokens.segment_ids > 0) & (tokens.protected | chosen)
+
+
+def gather_order(kept: TokenMask, count: int) -> Int[Array, "rows kept"]:
+    """Return the places of `count` tokens of each row: those that are kept, in order, at its right end.
+
+    What is left of the room is filled on the left with tokens that are not kept.
+    """
+    index = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32)[None], kept.shape)
+    return jnp.lexsort((index, kept), axis=-1)[:, kept.shape[1] - count :]
+
+
+def gather(tokens: PackedTokens, kept: TokenMask, order: Int[Array, "rows kept"]) -> PackedTokens:
+    """Return the tokens at the places `order`; those that are not kept become padding."""
+    taken = PackedTokens(*(jnp.take_along_axis(field, order, axis=1) for field in tokens))
+    real = jnp.take_along_axis(kept, order, axis=1)
+    return taken._replace(
+        segment_ids=jnp.where(real, taken.segment_ids, 0),
+        bidirectional=taken.bidirectional & real,
+        protected=taken.protected & real,
+        sample_tokens=jnp.where(real, taken.sample_tokens, 0),
+    )

@@ -1,0 +1,116 @@
+"""What pruning is asked for: how many tokens stay, and which."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
+from birdie_jax.pruning.policies import find_policy, policy_names
+from birdie_jax.pruning.schedule import SCHEDULES, check_shares
+from birdie_jax.storage import shown
+
+
+class PruningError(ConfigError):
+    """Pruning that is not possible: names the setting, what was found, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class PruningSettings:
+    """The settings of pruning; equal ones compile to the same program.
+
+    Attributes:
+        keep: the share of a prompt's tokens that the schedule ends with, above 0; 1 prunes nothing.
+        policy: the name of the rule by which tokens are kept.
+        schedule: the name of the schedule, "linear" or "constant"; without meaning where `shares` is given.
+        shares: the share of the tokens that enters each layer; empty = by `schedule`.
+        norm: how channels become a score: "absolute", "signed" or "l2".
+        readout: "gated", by the output gate at the last token; or "state", for questions that come later.
+        directions: "forward" or "both".
+        keep_first: whether the first token of a prompt, which names the objective, always stays.
+        seed: the seed of the policy "random".
+    """
+
+    keep: float = 1.0
+    policy: str = "influence"
+    schedule: str = "linear"
+    shares: tuple[float, ...] = ()
+    norm: str = "absolute"
+    readout: str = "gated"
+    directions: str = "forward"
+    keep_first: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check each setting by itself.
+
+        Raises:
+            PruningError: one is not allowed.
+        """
+        if not 0 < self.keep <= 1:
+            raise PruningError(f"keep: found {self.keep}; allowed: above 0, at most 1")
+        _check_name("policy", self.policy, policy_names())
+        _check_name("schedule", self.schedule, tuple(SCHEDULES))
+        _check_name("norm", self.norm, tuple(norm for norm in NORMS if norm != "entry"))
+        _check_name("readout", self.readout, READOUTS)
+        _check_name("directions", self.directions, DIRECTIONS)
+
+    def layer_shares(self, layers: int) -> tuple[float, ...]:
+        """Return the share of a prompt's tokens that enters each layer.
+
+        Raises:
+            PruningError: `shares` is not a schedule for so many layers.
+        """
+        if not self.shares:
+            return SCHEDULES[self.schedule](self.keep, layers)
+        if allowed := check_shares(self.shares, layers):
+            raise PruningError(f"shares: found {self.shares}; allowed: {allowed}")
+        return self.shares
+
+    @property
+    def asked_norm(self) -> str | None:
+        """The norm by which layers are asked for scores; None: they are not."""
+        norm = find_policy(self.policy).norm
+        return self.norm if norm == "" else norm
+
+
+def _check_name(setting: str, found: str, allowed: Sequence[str]) -> None:
+    if found not in allowed:
+        raise PruningError(f"{setting}: found {shown(found)}; allowed: {', '.join(allowed)}")
+
+
+def parse_pruning(keep: float, settings: Sequence[str]) -> PruningSettings:
+    """Return the settings of a command.
+
+    Args:
+        keep: the share that is kept at the end.
+        settings: NAME=VALUE each; of a schedule of one's own the shares are joined by commas.
+
+    Raises:
+        PruningError: a setting is unknown, given twice, or has a value that is not allowed.
+    """
+    kinds = {field.name: field.default for field in fields(PruningSettings) if field.name != "keep"}
+    given: dict[str, object] = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator or name not in kinds or name in given:
+            raise PruningError(
+                f"pruning: found {shown(setting)}; allowed: NAME=VALUE, once each, of {', '.join(kinds)}"
+            )
+        given[name] = _parse_value(name, value, kinds[name])
+    return PruningSettings(keep=keep, **given)  # pyright: ignore[reportArgumentType] - parsed by type
+
+
+def _parse_value(name: str, value: str, default: object) -> object:
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[value.lower()]
+        if isinstance(default, int):
+            return int(value)
+        if isinstance(default, tuple):
+            return tuple(float(share) for share in value.split(","))
+    except (KeyError, ValueError):
+        kind = {bool: "true or false", int: "a whole number", tuple: "numbers joined by commas"}[
+            type(default)
+        ]
+        raise PruningError(f"pruning: {name}: found {shown(value)}; allowed: {kind}") from None
+    return value

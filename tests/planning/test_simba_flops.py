@@ -1,0 +1,51 @@
+"""All figures of FLOPs that Simba prints, to the printed digit."""
+
+import pytest
+
+from birdie_jax.planning.simba_flops import MAMBA_SIZES, PYTHIA_SIZES, mamba_flops, pythia_flops
+from birdie_jax.pruning.schedule import linear_shares
+
+TERA, TEBI = 1e12, 2.0**40
+SIMBA = {
+    (0.1, TERA): {"130m": 0.23, "370m": 0.75, "790m": 1.67, "1.4b": 2.95, "2.8b": 6.07},
+    (0.1, TEBI): {"130m": 0.21, "370m": 0.68, "790m": 1.52, "1.4b": 2.68, "2.8b": 5.52},
+    (0.7, TEBI): {"130m": 0.39, "370m": 1.15, "790m": 2.47},
+}
+MAMBA = {
+    TERA: {"130m": 0.53, "370m": 1.51, "790m": 3.24, "1.4b": 5.60, "2.8b": 11.31},
+    TEBI: {"130m": 0.48, "370m": 1.38, "790m": 2.94, "1.4b": 5.09, "2.8b": 10.28},
+}
+PYTHIA = {
+    TERA: {"160m": 0.66, "410m": 1.86, "1b": 4.27, "1.4b": 6.19, "2.8b": 12.21},
+    TEBI: {"160m": 0.60, "410m": 1.69, "1b": 3.88, "1.4b": 5.63, "2.8b": 11.11},
+}
+
+
+@pytest.mark.parametrize(("keep", "unit"), SIMBA)
+def test_simba(keep, unit):
+    for name, printed in SIMBA[keep, unit].items():
+        size = MAMBA_SIZES[name]
+        assert round(mamba_flops(size, linear_shares(keep, size.layers)) / unit, 2) == printed, name
+
+
+@pytest.mark.parametrize("unit", MAMBA)
+def test_mamba(unit):
+    for name, printed in MAMBA[unit].items():
+        size = MAMBA_SIZES[name]
+        assert round(mamba_flops(size, [1.0] * size.layers) / unit, 2) == printed, name
+
+
+@pytest.mark.parametrize("unit", PYTHIA)
+def test_pythia(unit):
+    for name, printed in PYTHIA[unit].items():
+        assert round(pythia_flops(*PYTHIA_SIZES[name]) / unit, 2) == printed, name
+
+
+def test_shares_of_dense_flops():
+    """The shares that the paper's figure 6 has on its axis, for the largest size."""
+    size = MAMBA_SIZES["2.8b"]
+    dense = mamba_flops(size, [1.0] * size.layers)
+    found = [
+        round(mamba_flops(size, linear_shares(keep, size.layers)) / dense, 2) for keep in (0.9, 0.5, 0.1)
+    ]
+    assert found == [0.95, 0.74, 0.54]
