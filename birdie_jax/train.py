@@ -41,6 +41,8 @@ from birdie_jax.finetuning.run import check_stages, check_start, finetune, keep_
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.models import build_model
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_samples import describe_arms
 from birdie_jax.pretraining.masked_samples import MaskedSamples
@@ -150,7 +152,7 @@ def _pretrain(
         watch,
         shares=shares,
         lease=lease,
-        initial_params=_initial_params(source, tokenizer, processes) if source else None,
+        initial_params=_initial_params(config, source, tokenizer, processes) if source else None,
         more_hooks=_pretraining_hooks(mixture, text.validation, tokenizer, processes),
     )
     entropy = unigram_entropy(text.validation) if processes.first else 0.0
@@ -169,7 +171,7 @@ def _finetune(
     """Read the examples of the stages and train on them; return as `_pretrain`."""
     tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
     sequence = read_examples(config, stages, tokenizer, watch.processes)
-    start_params = _initial_params(source, tokenizer, watch.processes, whole=True)
+    start_params = _initial_params(config, source, tokenizer, watch.processes, whole=True)
     outcome = finetune(
         config,
         workdir,
@@ -207,12 +209,13 @@ def _more_hooks(tokenizer: Tokenizer, processes: Processes) -> Callable[[HookPar
 
 
 def _initial_params(
-    source: str, tokenizer: Tokenizer, processes: Processes, *, whole: bool = False
+    config: Config, source: str, tokenizer: Tokenizer, processes: Processes, *, whole: bool = False
 ) -> Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]:
     """Return what reads `init.from`: as a `whole` it has to give every parameter of the model."""
 
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
-        initial = read_initial_parameters(source, abstract_params, tokenizer.sha256)
+        policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
+        initial = read_initial_parameters(source, abstract_params, tokenizer.sha256, policies)
         if whole and initial.new:
             named = [f"{name} {shape}" for name, shape in initial.new.items()]
             lacking = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")

@@ -1,6 +1,6 @@
 """The parameters of a run, without the rest of its checkpoint, on whatever devices there are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -62,9 +62,20 @@ def restore_parameters(
 
 
 def read_some_parameters(
-    workdir: Workdir, abstract_params: PyTree[jax.ShapeDtypeStruct], step: int | None = None
+    workdir: Workdir,
+    abstract_params: PyTree[jax.ShapeDtypeStruct],
+    step: int | None = None,
+    *,
+    free_axes: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, jax.Array], dict[str, SavedArray], int]:
     """Read those parameters of a checkpoint that have the name, shape and type of one that is wanted.
+
+    Args:
+        workdir: the workdir of a run.
+        abstract_params: shapes, types and shardings of the parameters that are wanted.
+        step: the step of the checkpoint; None as in `restore_parameters`.
+        free_axes: for some parameters a dimension, by name; they are also read, as they are saved, where
+            they differ in the size of that dimension, which must not be divided over devices.
 
     Returns:
         What was read by name (without `params/`), all that the checkpoint has, and its step.
@@ -73,13 +84,16 @@ def read_some_parameters(
         CheckpointError: there is no such checkpoint, or it is damaged or cannot be read.
     """
     wanted = named_leaves({PARAMS: abstract_params})
+    free = {f"{PARAMS}/{name}": axis for name, axis in (free_axes or {}).items()}
 
     def read(folder: epath.Path) -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
         saved = _saved_parameters(folder)
         fitting = {
-            name: leaf
+            name: jax.ShapeDtypeStruct(saved[name].shape, leaf.dtype, sharding=leaf.sharding)
             for name, leaf in wanted.items()
-            if name in saved and (saved[name].shape, saved[name].dtype) == (leaf.shape, leaf.dtype.name)
+            if name in saved
+            and saved[name].dtype == leaf.dtype.name
+            and same_but_for(free.get(name), saved[name].shape, leaf.shape)
         }
         return read_parameters(folder, fitting, exactly=False), saved
 
@@ -89,6 +103,14 @@ def read_some_parameters(
         return {name.removeprefix(f"{PARAMS}/"): value for name, value in named.items()}
 
     return without_prefix(found), without_prefix(saved), found_step
+
+
+def same_but_for(free_axis: int | None, shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether two shapes are the same, or differ in the size of the dimension `free_axis` alone."""
+    return len(shape) == len(other) and all(
+        axis == free_axis or sizes[0] == sizes[1]
+        for axis, sizes in enumerate(zip(shape, other, strict=True))
+    )
 
 
 def _saved_parameters(folder: epath.Path) -> dict[str, SavedArray]:

@@ -1,5 +1,7 @@
 """`init.from`: the parameters that a new run starts with, of another run or of an exported folder."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,8 +11,9 @@ from jaxtyping import PyTree
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
-from birdie_jax.engine.stored_parameters import read_some_parameters
+from birdie_jax.engine.stored_parameters import read_some_parameters, same_but_for
 from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model
+from birdie_jax.models.parameters import ParameterPolicy, resize_rows
 from birdie_jax.storage import exists, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
@@ -29,18 +32,26 @@ class InitialParameters(NamedTuple):
         loaded: the parameters that the new run starts with, by name.
         left: what the source has besides: name -> why it was not taken.
         new: what the source does not give: name -> its shape in the new run.
+        resized: of what was loaded the tables that have another number of rows in the source: name -> its
+            shape in the new run, and how it was made.
     """
 
     origin: str
     loaded: dict[str, jax.Array]
     left: dict[str, str]
     new: dict[str, str]
+    resized: dict[str, str]
 
     def table(self) -> str:
         """Return what was loaded, left and new, a line each."""
         size = sum(array.size for array in self.loaded.values())
         lines = [f"init.from: {self.origin}: loaded {len(self.loaded)} arrays, {size:,} parameters"]
-        lines += [f"  loaded  {name}  {_shape(array)}" for name, array in self.loaded.items()]
+        lines += [
+            f"  resized {name}  {self.resized[name]}"
+            if name in self.resized
+            else f"  loaded  {name}  {_shape(array)}"
+            for name, array in self.loaded.items()
+        ]
         lines += [f"  left    {name}  {why}" for name, why in self.left.items()]
         lines += [f"  new     {name}  {shape}" for name, shape in self.new.items()]
         return "\n".join(lines)
@@ -87,33 +98,54 @@ def tokenizer_of_source(source: str) -> Tokenizer:
 
 
 def read_initial_parameters(
-    source: str, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
+    source: str,
+    abstract_params: PyTree[jax.ShapeDtypeStruct],
+    tokenizer_sha256: str,
+    policies: PyTree[ParameterPolicy],
 ) -> InitialParameters:
     """Read what `source` has of the parameters of a new run, by their names.
 
-    A parameter that the source lacks, or has in another shape, stays new.
+    A parameter that the source lacks, or has in another shape, stays new. A table whose rows are places,
+    such as the learned positions of an encoder, is made longer or shorter (`resize_rows`).
 
     Args:
         source: `config.init.from`.
         abstract_params: shapes, types and shardings of the new run's parameters.
         tokenizer_sha256: the identity of the new run's tokenizer.
+        policies: the policies of the new run's parameters.
 
     Raises:
-        ConfigError: the source is none of what is allowed, has another tokenizer, or gives no parameter.
+        ConfigError: the source is none of what is allowed, has another tokenizer, gives no parameter, or
+            has a table of places that differs by more than its rows.
         CheckpointError: a checkpoint of it is damaged or cannot be read.
         InteropError: a file of an exported folder is damaged or does not fit the others.
     """
     folder = make_path(source)
-    if exists(folder / WEIGHTS):
-        origin, loaded, found = _read_export(folder, abstract_params, tokenizer_sha256)
-    else:
-        origin, loaded, found = _read_checkpoint(folder, abstract_params, tokenizer_sha256)
+    wanted = named_leaves(abstract_params)
+    row_axes = {
+        # Scanned layers have one dimension more, before those of the policy.
+        name: wanted[name].ndim - len(policy.axes)
+        for name, policy in named_leaves(policies).items()
+        if policy.repeats_rows
+    }
+    read = _read_export if exists(folder / WEIGHTS) else _read_checkpoint
+    origin, loaded, found = read(folder, abstract_params, tokenizer_sha256, row_axes)
     if not loaded:
         raise ConfigError(
             f"config.init.from: found {source}: none of its parameters has name and shape of one of this "
             "model's; allowed: a model of the same kind"
         )
-    wanted = named_leaves(abstract_params)
+    resized = {}
+    for name, axis in row_axes.items():
+        if name in found and name not in loaded:
+            raise ConfigError(
+                f"config.init.from: found {source}, whose {name} is {found[name]}; this model's is "
+                f"{_shape(wanted[name])}; allowed: a table that differs in the number of its rows alone"
+            )
+        if name in loaded and (rows := loaded[name].shape[axis]) != wanted[name].shape[axis]:
+            loaded[name] = _resize(loaded[name], wanted[name], axis)
+            how = f"the {rows} rows repeated" if rows < wanted[name].shape[axis] else f"the first of {rows}"
+            resized[name] = f"{_shape(wanted[name])}, {how}"
     left = {
         name: f"{shape}, this model has {_shape(wanted[name])}"
         if name in wanted
@@ -122,11 +154,19 @@ def read_initial_parameters(
         if name not in loaded
     }
     new = {name: _shape(leaf) for name, leaf in wanted.items() if name not in loaded}
-    return InitialParameters(origin, loaded, left, new)
+    return InitialParameters(origin, loaded, left, new, resized)
+
+
+def _resize(table: jax.Array, wanted: jax.ShapeDtypeStruct, axis: int) -> jax.Array:
+    resize = partial(resize_rows, rows=wanted.shape[axis], axis=axis)
+    return jax.jit(resize, out_shardings=wanted.sharding)(table)
 
 
 def _read_export(
-    folder: epath.Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
+    folder: epath.Path,
+    abstract_params: PyTree[jax.ShapeDtypeStruct],
+    tokenizer_sha256: str,
+    row_axes: Mapping[str, int],
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
     read = read_model(folder)
     _check_tokenizer(folder, read.tokenizer.sha256, tokenizer_sha256)
@@ -134,18 +174,21 @@ def _read_export(
     loaded = {
         name: _put(found[name], leaf)
         for name, leaf in named_leaves(abstract_params).items()
-        if name in found and found[name].shape == leaf.shape
+        if name in found and same_but_for(row_axes.get(name), found[name].shape, leaf.shape)
     }
     return f"{folder} step {read.step}", loaded, {name: _shape(leaf) for name, leaf in found.items()}
 
 
 def _read_checkpoint(
-    folder: epath.Path, abstract_params: PyTree[jax.ShapeDtypeStruct], tokenizer_sha256: str
+    folder: epath.Path,
+    abstract_params: PyTree[jax.ShapeDtypeStruct],
+    tokenizer_sha256: str,
+    row_axes: Mapping[str, int],
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
     root, step = _run_of(folder)
     workdir = Workdir(root)
     _check_tokenizer(root, Tokenizer(str(workdir.tokenizer)).sha256, tokenizer_sha256)
-    loaded, saved, found_step = read_some_parameters(workdir, abstract_params, step)
+    loaded, saved, found_step = read_some_parameters(workdir, abstract_params, step, free_axes=row_axes)
     shapes = {name: f"{array.dtype}{list(array.shape)}" for name, array in saved.items()}
     return f"{root} step {found_step}", loaded, shapes
 

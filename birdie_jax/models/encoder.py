@@ -36,9 +36,10 @@ class Encoder(LanguageModel):
         self.embedding = parameter(self, "embedding", SMALL, (self.vocab_size, config.features), words)
         if not config.tie_embeddings:
             self.head = parameter(self, "head", SMALL, (self.vocab_size, config.features), words)
-        few = ParameterPolicy((None, "features"), weight_decay=True)
+        places = ParameterPolicy((None, "features"), weight_decay=True, repeats_rows=True)
         shape = (section.positions, config.features)
-        self.position_embedding = parameter(self, "position_embedding", SMALL, shape, few)
+        self.position_embedding = parameter(self, "position_embedding", SMALL, shape, places)
+        few = ParameterPolicy((None, "features"), weight_decay=True)
         shape = (section.token_types, config.features)
         self.token_type_embedding = parameter(self, "token_type_embedding", SMALL, shape, few)
         self.embedding_norm = LayerNorm(config.norm_epsilon)
@@ -122,24 +123,3 @@ class Encoder(LanguageModel):
             ConfigError: always.
         """
         refuse_cache(self.config)
-
-
-def tiled_positions(
-    table: Float[Array, "positions features"], positions: int
-) -> Float[Array, "longer features"]:
-    """Return a table of more positions that repeats a shorter one (Beltagy et al. 2020, section 5).
-
-    Within the first `len(table)` tokens of a sample it is the same model.
-
-    Args:
-        table: the learned positions.
-        positions: the rows of the longer table.
-
-    Raises:
-        ValueError: it would have fewer rows.
-    """
-    if positions < len(table):
-        raise ValueError(
-            f"positions: found {positions} for a table of {len(table)} rows; allowed: at least as many"
-        )
-    return jnp.tile(table, (-(-positions // len(table)), 1))[:positions]

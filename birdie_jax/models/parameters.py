@@ -35,12 +35,15 @@ class ParameterPolicy:
         weight_decay: whether the optimizer decays the parameter.
         learning_rate_factor: the factor of its learning rate, and so of its weight decay.
         compute_dtype: the type in which the layer reads it; the parameter itself is float32.
+        repeats_rows: whether the rows are places, so that a model with another number of them can start
+            from it (`resize_rows`).
     """
 
     axes: tuple[str | None, ...]
     weight_decay: bool
     learning_rate_factor: float = 1.0
     compute_dtype: DTypeLike = jnp.float32
+    repeats_rows: bool = False
 
 
 @jax.tree_util.register_static
@@ -119,6 +122,22 @@ def collect_policies(module: nn.Module, *inputs: Any) -> PyTree[ParameterPolicy]
         return found.policy
 
     return jax.tree_util.tree_map_with_path(policy_of, variables["params"])
+
+
+def resize_rows(table: Float[Array, "..."], rows: int, axis: int = 0) -> Float[Array, "..."]:
+    """Return a table with more rows, which repeat its own, or with fewer, which are its first ones.
+
+    Longer tables of learned positions are made so by Beltagy et al. 2020 (section 5): within the places
+    that both tables have, it is the same model.
+
+    Args:
+        table: the table.
+        rows: the number of rows to have.
+        axis: the dimension of the rows.
+    """
+    times = [1] * table.ndim
+    times[axis] = -(-rows // table.shape[axis])
+    return jax.lax.slice_in_dim(jnp.tile(table, times), 0, rows, axis=axis)
 
 
 def one_token_batch() -> Batch:

@@ -10,10 +10,13 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.engine.checkpoint_format import named_leaves
 from birdie_jax.interop import write_model
 from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.models import build_model
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, finish, train_command, write_corpus
 
@@ -24,6 +27,17 @@ def abstract(config):
     here = SingleDeviceSharding(jax.devices()[0])
     shapes = parameter_shapes(build_model(config.model, small_tokenizer().vocab_size))
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
+
+
+def read(path, config):
+    policies = parameter_policies(build_model(config.model, small_tokenizer().vocab_size))
+    return read_initial_parameters(str(path), abstract(config), SHA256, policies)
+
+
+def encoder_config(positions, **model):
+    """An encoder with a table of so many positions."""
+    section = EncoderConfig(positions=positions, ssm_state=4)
+    return micro_config(name="bigs", sections=(section,), **model)
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +53,17 @@ def source(tmp_path_factory):
 @pytest.mark.parametrize(("path", "step"), [("run", 9), ("run/checkpoints/00000005", 5), ("export", 9)])
 def test_every_kind_of_source_gives_what_was_saved(source, path, step):
     folder, saved = source
-    target = abstract(micro_config())
-    initial = read_initial_parameters(str(folder / path), target, SHA256)
-    params = initial.put_into(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), target))
+    initial = read(folder / path, micro_config())
+    params = initial.put_into(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), abstract(micro_config())))
     jax.tree.map(np.testing.assert_array_equal, params, saved[step])
     assert initial.origin.endswith(f"step {step}")
-    assert (initial.left, initial.new) == ({}, {})
+    assert (initial.left, initial.new, initial.resized) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("path", ["run", "export"])
 def test_what_does_not_fit_is_left_and_said(source, path):
     folder, saved = source
-    target = abstract(micro_config(mlp_features=32, tie_embeddings=False))
-    initial = read_initial_parameters(str(folder / path), target, SHA256)
+    initial = read(folder / path, micro_config(mlp_features=32, tie_embeddings=False))
     assert initial.new["head"] == "float32[640, 16]"
     assert initial.new["blocks/mlp/in/kernel"] == "float32[1, 16, 32]"
     assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], this model has float32[1, 16, 32]")
@@ -64,7 +76,7 @@ def test_what_does_not_fit_is_left_and_said(source, path):
 
 def test_what_a_larger_source_has_besides_is_said(source):
     folder, _ = source
-    initial = read_initial_parameters(str(folder / "run"), abstract(micro_config(name="gated_ssm")), SHA256)
+    initial = read(folder / "run", micro_config(name="gated_ssm"))
     assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], not in this model")
 
 
@@ -72,13 +84,52 @@ def test_what_cannot_be_a_source(source, tmp_path):
     folder, _ = source
     target = abstract(micro_config())
     with pytest.raises(ConfigError, match=r"init\.from: .* was trained with another tokenizer"):
-        read_initial_parameters(str(folder / "run"), target, small_tokenizer(400).sha256)
+        read_initial_parameters(str(folder / "run"), target, small_tokenizer(400).sha256, {})
     for absent in (tmp_path, folder / "run" / "checkpoints" / "00000007"):
         with pytest.raises(ConfigError, match=r"which holds no checkpoint; allowed: the workdir of a run"):
             check_source(str(absent), name_checkpoint=False)
     nothing = {"other": target["embedding"]}
     with pytest.raises(ConfigError, match="none of its parameters has name and shape"):
-        read_initial_parameters(str(folder / "run"), nothing, SHA256)
+        read_initial_parameters(str(folder / "run"), nothing, SHA256, {})
+
+
+@pytest.fixture(scope="module")
+def encoder_source(tmp_path_factory):
+    """A workdir of an encoder of 128 positions, its export, and its parameters."""
+    folder = tmp_path_factory.mktemp("encoder")
+    config = encoder_config(128)
+    saved = write_workdir(folder / "run", config)
+    write_model(folder / "export", config, saved[5], small_tokenizer(), 5)
+    return folder, saved[5]
+
+
+@pytest.mark.parametrize(("positions", "how"), [(300, "the 128 rows repeated"), (50, "the first of 128")])
+@pytest.mark.parametrize("path", ["run", "export"])
+def test_a_table_of_positions_is_made_as_long_as_is_wanted(encoder_source, path, positions, how):
+    folder, saved = encoder_source
+    initial = read(folder / path, encoder_config(positions))
+    assert (initial.left, initial.new) == ({}, {})
+    words = f"float32[{positions}, 16], {how}"
+    assert initial.resized == {"position_embedding": words}
+    assert f"  resized position_embedding  {words}" in initial.table().splitlines()
+    table = np.asarray(saved["position_embedding"])
+    expected = np.stack([table[place % 128] for place in range(positions)])
+    np.testing.assert_array_equal(initial.loaded["position_embedding"], expected)
+    others = {name for name in initial.loaded if name != "position_embedding"}
+    assert {"embedding", "blocks/mixer/routing/forward_ssm/C"} <= others
+    for name in others:
+        np.testing.assert_array_equal(initial.loaded[name], named_leaves(saved)[name])
+
+
+@pytest.mark.parametrize("path", ["run", "export"])
+def test_a_table_of_positions_of_another_width_is_refused(encoder_source, path):
+    source = encoder_source[0] / path
+    message = (
+        f"config.init.from: found {source}, whose position_embedding is float32[128, 16]; this model's is "
+        "float32[300, 32]; allowed: a table that differs in the number of its rows alone"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        read(source, encoder_config(300, features=32))
 
 
 def test_a_source_is_checked_before_anything_is_read(source):

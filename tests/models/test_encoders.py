@@ -16,10 +16,9 @@ from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.models import build_model, encoder_names
 from birdie_jax.models.bidirectional_s4d import BidirectionalS4D
 from birdie_jax.models.dropout import keys_of_layers
-from birdie_jax.models.encoder import tiled_positions
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layout import batch_layout, packed_layout
-from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
+from birdie_jax.models.parameters import ParameterPolicy, parameter_policies, resize_rows
 from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.planning.published_flops import bert_forward_flops, bigs_forward_flops
 from tests.models.conftest import ENCODER, LENGTH, SECTIONS, VOCAB
@@ -172,15 +171,15 @@ def test_a_tiled_table_of_positions_keeps_the_scores_of_short_rows(make, packed)
     model, variables = make(name="bigs")
     longer, _ = make(name="bigs", sections=(replace(ENCODER, positions=2 * LENGTH + 1),))
     table = variables["params"]["position_embedding"]
-    tiled = tiled_positions(table, 2 * LENGTH + 1)
+    tiled = resize_rows(table, 2 * LENGTH + 1)
     np.testing.assert_array_equal(tiled, np.concatenate([table, table, table[:1]]))
     params = {**variables["params"], "position_embedding": tiled}
     np.testing.assert_array_equal(
         quick_jit(longer.apply)({"params": params}, packed), quick_jit(model.apply)(variables, packed)
     )
-    with pytest.raises(ValueError) as error:
-        tiled_positions(table, 5)
-    assert str(error.value) == "positions: found 5 for a table of 24 rows; allowed: at least as many"
+    np.testing.assert_array_equal(resize_rows(tiled, LENGTH), table)
+    layers = jnp.stack([table, 2 * table])
+    np.testing.assert_array_equal(resize_rows(layers, 30, axis=1)[1], resize_rows(2 * table, 30))
 
 
 def test_token_types_and_the_bias_of_the_head_count(make, packed):
