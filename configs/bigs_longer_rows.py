@@ -1,0 +1,59 @@
+r"""Longer rows for the encoders of configs/bigs.py: from 128 tokens to 512, or to 4,096.
+
+    python -m launch.local --processes=1 --gpus=8 -- \
+        python -m birdie_jax.train --config=configs/bigs_longer_rows.py \
+        --config.init.from=runs/bigs_97b --workdir=runs/bigs_512
+    python -m birdie_jax.prepare_data --input='long_documents/**/*.jsonl.zst' \
+        --output=data/long_documents --tokenizer=data/wikipedia_and_books/tokenizer.model
+    python -m launch.local --processes=1 --gpus=8 -- \
+        python -m birdie_jax.train --config=configs/bigs_longer_rows.py:4096 \
+        --config.init.from=runs/bigs_119m --workdir=runs/bigs_4096
+
+Variants: 512 (the default), of a model of BERT-large's size on the same text, and 4096, of the 119M model
+on longer documents; with the name of the model behind a comma unless it is bigs. `init.from` repeats the
+table of positions, so that the first step begins with the model that was trained. The state-space layers
+need nothing: their kernel goes as far as the rows do. Above 384 tokens they are computed in chunks.
+
+The paper's values (appendix A.1): 10,000 steps, of 104 rows and a learning rate of 4e-5 for 512 tokens, and
+of 3e-5 for 4,096. It tells no schedule: by cosine to a tenth after 1 % of warm-up, as in pre-training. Its
+batch of 4,096 is not told either: 64 rows, Longformer's. The rest is that of configs/bigs.py, 8, 4 or 2
+devices too.
+
+To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention); with 4,096
+tokens QuALITY 32.8 and ContractNLI 71.4, with the same model at 128 tokens 32.3 and 68.7.
+
+Planned, not run (docs/measurements/bigs.md): PLANNED
+"""
+
+import runpy
+from pathlib import Path
+
+import ml_collections
+
+from birdie_jax.presets import choose_variant
+
+# Of configs/bigs.py the size; rows of a batch, learning rate.
+_LENGTHS = {"512": ("97b", 104, 4e-5), "4096": ("119m", 64, 3e-5)}
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` is a length, or a length and a model with a comma between."""
+    length, _, model = variant.partition(",")
+    length = choose_variant(length, tuple(_LENGTHS))
+    size, rows, rate = _LENGTHS[length]
+    preset = Path(__file__).with_name("bigs.py")
+    config = runpy.run_path(str(preset))["get_config"](f"{size},{model}")
+
+    if length == "4096":
+        config.data.prepared = "data/long_documents"
+    config.batching.rows = rows
+    config.batching.length = int(length)
+    config.model.encoder.positions = int(length)
+    config.optimizer.learning_rate = rate
+    config.optimizer.final_learning_rate = rate / 10 if config.optimizer.schedule == "cosine" else 0.0
+    config.optimizer.warmup_steps = 100
+    config.train.num_steps = 10_000
+    config.train.loss_chunk = 512
+    config.bandit.every_steps = 1_000
+    config.eval.rows = 16
+    return config
