@@ -2,6 +2,7 @@
 
 # Importing a task registers it: a new one is one file, and one line here.
 from birdie_jax.tasks import (
+    agreement,
     associative_recall,
     copying_by_length,
     deshuffling_by_length,
@@ -54,6 +55,7 @@ __all__ = [
     "TaskModel",
     "TaskResult",
     "TokenTask",
+    "agreement",
     "associative_recall",
     "copying_by_length",
     "deshuffling_by_length",

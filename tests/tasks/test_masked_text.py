@@ -153,7 +153,7 @@ def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
         (
             asking,
             "task text: found perplexity, which asks a model to go on with a text, and config.model.name = "
-            "'bigs', a bidirectional encoder, which cannot; allowed for it: masked_text",
+            "'bigs', a bidirectional encoder, which cannot; allowed for it: agreement, masked_text",
         ),
         (
             long,

@@ -1,0 +1,197 @@
+"""Whether a model of hidden tokens finds the right form of a word more probable than the wrong one.
+
+    python -m birdie_jax.evaluate --workdir=runs/bigs_tiny --task=agreement:path=nounpp.json
+
+Subject and verb agree in number, whatever stands between them (Linzen et al. 2016); so do other pairs of
+words. As Goldberg 2019 measures it, and after him "Pretraining Without Attention" (section 7.4): the whole
+sentence is read with the word hidden, and the two forms are compared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int32
+
+from birdie_jax import vocabulary
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.objectives import NO_LABEL, Arm, Example
+from birdie_jax.objectives.masked_lm import MaskedLM
+from birdie_jax.objectives.objective import surround
+from birdie_jax.tasks.agreement_formats import MinimalPair, read_pairs
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import DataPath, refuse_bad
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.task import Task
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import DataError, Tokenizer
+
+ATTRACTORS_GROUP, PIECES_GROUP = "attractors", "pieces"
+
+# Texts beside one another, of different lengths.
+_Tokens = Int32[np.ndarray, " _"]
+
+
+class _Asked(NamedTuple):
+    """A question as the model reads it.
+
+    Attributes:
+        question: the question.
+        forms: the examples of the right form, and those of the wrong one.
+    """
+
+    question: Question
+    forms: tuple[Sequence[Example], Sequence[Example]]
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Agreement(Task):
+    """Pairs of sentences that differ in one word.
+
+    A word of several pieces is scored by the sum of log p of each, with those before it in their places and
+    those after it hidden. Published measurements leave out pairs with such a form: they are `pieces` = 1
+    here. A sentence that ends in a letter gets a full stop.
+
+    Metrics:
+        accuracy: whether the right form is more probable.
+        log_odds: nats by which it is.
+
+    Groups: `pieces`, those of the form that has more; `prompt_tokens`; `attractors`, where the file tells
+    them; and `construction/NAME` for each construction, by the number of attractors, 0 if it is not told.
+
+    Attributes:
+        path: the file, or its URL.
+        format: choices: BIG-bench's JSON, of sentences that go on with one of two words; gulordava: the
+            table of Gulordava et al. 2018; linzen: lines of attractors, any number, a sentence with
+            ***mask***, the right and the wrong form; marvin_linzen: lines that begin with a construction
+            and end with the right and the wrong sentence (Marvin and Linzen 2018).
+        skip_bad_records: whether bad records are passed over and told, not refused.
+    """
+
+    name: ClassVar[str] = "agreement"
+    main_metric: ClassVar[str] = "accuracy"
+    in_place: ClassVar[bool] = True
+
+    path: DataPath
+    format: Literal["choices", "gulordava", "linzen", "marvin_linzen"] = "choices"
+    skip_bad_records: bool = False
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the model score both forms of every pair.
+
+        Raises:
+            DataError: the file cannot be read, or a record of it.
+        """
+        objective = _objective(model.arm_in_place)
+        pairs, refused = self._pairs()
+        asked = []
+        for name, pair in pairs:
+            try:
+                asked.append(_ask(name, pair, objective, model.tokenizer, model.max_length))
+            except _CannotAskError as error:
+                refused.append(f"question {name}: {error}")
+        examples = [example for one in asked for form in one.forms for example in form]
+        losses = iter(float(found.losses.sum()) for found in model.fill_in(examples, progress))
+        answers = []
+        for one in asked:
+            good, bad = (-sum(next(losses) for _ in form) for form in one.forms)
+            answers.append(_score(one.question, good, bad))
+        return TaskResult(tuple(answers), tuple(refused))
+
+    def _pairs(self) -> tuple[list[tuple[str, MinimalPair]], list[str]]:
+        """Return the pairs with their names, and a line for each record that is passed over."""
+        pairs, refused = [], []
+        for where, found in read_pairs(self.path, self.format):
+            if isinstance(found, DataError):
+                refused.append(str(found))
+            else:
+                pairs.append((where.removeprefix(f"{self.path}: "), found))
+        if not pairs and not refused:
+            raise DataError(f"{self.path}: holds no pair; allowed: at least one")
+        refuse_bad(self.path, refused, len(pairs), skip_bad=self.skip_bad_records)
+        return pairs, refused
+
+
+class _CannotAskError(ValueError):
+    """A pair cannot be asked of a model; the message says why."""
+
+
+def _objective(arm: Arm | None) -> MaskedLM:
+    """Return the objective that a model has learned, the default one where that is not known."""
+    learned = MaskedLM() if arm is None else arm.objective
+    if not isinstance(learned, MaskedLM):
+        raise ConfigError(f"task agreement: found the objective {learned.name}; allowed: {MaskedLM.name}")
+    return learned
+
+
+def _ask(
+    name: str, pair: MinimalPair, objective: MaskedLM, tokenizer: Tokenizer, max_length: int | None
+) -> _Asked:
+    """Return a pair as a question, with an example for each piece of each form.
+
+    Raises:
+        _CannotAskError: it is too long, or its word is not whole pieces of the sentence.
+    """
+    before = f"{pair.before} " if pair.before else ""
+    is_open = f"{pair.good}{pair.after}".rstrip()[-1].isalnum()
+    after = pair.after.rstrip() + "." if is_open else pair.after
+    forms = [_pieces(tokenizer, before.rstrip(), before + form, after) for form in (pair.good, pair.bad)]
+    longest = max(objective.example_length(sum(map(len, parts))) for parts in forms)
+    if max_length is not None and longest > max_length:
+        raise _CannotAskError(
+            f"found {longest} positions; allowed: {max_length}, the longest rows that the model has learned"
+        )
+    groups = {PIECES_GROUP: max(len(parts[1]) for parts in forms), LENGTH_GROUP: longest}
+    if pair.attractors is not None:
+        groups[ATTRACTORS_GROUP] = pair.attractors
+    if pair.condition:
+        groups[f"construction/{pair.condition}"] = pair.attractors or 0
+    question = Question(name, f"{before}[MASK]{after}", (pair.good,), (pair.good, pair.bad), groups)
+    good, bad = (_examples(objective, *parts) for parts in forms)
+    return _Asked(question, (good, bad))
+
+
+def _pieces(
+    tokenizer: Tokenizer, before: str, through: str, after: str
+) -> tuple[_Tokens, _Tokens, _Tokens]:
+    """Return the tokens before a word, its own, and those after it.
+
+    Args:
+        tokenizer: the tokenizer.
+        before: the text before the word and its space.
+        through: the same with the word.
+        after: the text after the word.
+
+    Raises:
+        _CannotAskError: within the sentence the text before, or the word, is not whole tokens.
+    """
+    first, second, whole = tokenizer.encode_batch([before, through, through + after])
+    start, end = len(first), len(second)
+    if not (np.array_equal(first, whole[:start]) and np.array_equal(second, whole[:end]) and end > start):
+        raise _CannotAskError(
+            f"found {through.rsplit(' ', 1)[-1]!r}, which shares a token with its neighbours; allowed: a "
+            "word of whole tokens"
+        )
+    return first, whole[start:end], whole[end:]
+
+
+def _examples(objective: MaskedLM, before: _Tokens, word: _Tokens, after: _Tokens) -> list[Example]:
+    """Return an example for each piece of a word, which is its only label, from left to right."""
+    examples = []
+    for place, piece in enumerate(word):
+        shown = np.concatenate([before, word, after])
+        shown[len(before) + place : len(before) + len(word)] = vocabulary.MASK
+        context = surround(objective.marker, shown, vocabulary.SEPARATOR)
+        labels = np.full(len(context), NO_LABEL, np.int32)
+        labels[objective.marker_length + len(before) + place] = piece
+        examples.append(Example(context, np.empty(0, np.int32), labels=labels))
+    return examples
+
+
+def _score(question: Question, good: float, bad: float) -> ScoredAnswer:
+    answer = question.choices[0 if good > bad else 1]
+    metrics = {"accuracy": float(good > bad), "log_odds": good - bad}
+    details = {"log_probabilities": [good, bad]}
+    return ScoredAnswer(question, answer, metrics, details=details)

@@ -1,0 +1,201 @@
+"""Files of sentences in two forms that differ by one word, in the formats in which they are published."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from birdie_jax.storage import shown
+from birdie_jax.tasks.records import check_text, check_unicode, read_contents, read_field
+from birdie_jax.text import DataError
+
+_NUMBERS = re.compile(r"(singular|plural)_(singular|plural)")
+_MASKED = re.compile(r"\*\*\*mask\*\*\*", re.IGNORECASE)
+
+
+class MinimalPair(NamedTuple):
+    """A sentence, and the two forms of one of its words.
+
+    Attributes:
+        before: the text before the word, without the space between.
+        good: the right form.
+        bad: the wrong form.
+        after: the text after the word, with the space between if there is one.
+        condition: the construction that the sentence is an example of; empty where the file names none.
+        attractors: the number of nouns between subject and verb that have the other number; None where it
+            is not told.
+    """
+
+    before: str
+    good: str
+    bad: str
+    after: str
+    condition: str = ""
+    attractors: int | None = None
+
+
+# (the place of a record, what it means or why it is bad)
+Entry = tuple[str, MinimalPair | DataError]
+
+
+def read_pairs(path: str, form: str) -> Iterator[Entry]:
+    """Give the pairs of a file, in order.
+
+    Args:
+        path: the file, or its URL.
+        form: a key of `FORMATS`.
+
+    Raises:
+        DataError: the file cannot be read, or is not of this format at all.
+    """
+    contents = read_contents(path)
+    try:
+        text = contents.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start}: is not UTF-8 ({error.reason})") from error
+    return FORMATS[form](path, text)
+
+
+def _choices(path: str, text: str) -> Iterator[Entry]:
+    """Read the JSON of BIG-bench: how a sentence begins, and its ends with their scores, 1 and 0."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not JSON that can be read: {error}") from error
+    if not isinstance(content, Mapping):
+        raise DataError(f"{path}: found {shown(content, 80)}; allowed: a JSON object")
+    check_unicode(content, path)
+    for number, record in enumerate(read_field(content, "examples", list[Any], path)):
+        where = f"{path}: examples[{number}]"
+        yield where, _caught(_parse_choices, record, where)
+
+
+def _parse_choices(record: Any, where: str) -> MinimalPair:
+    if not isinstance(record, Mapping):
+        raise DataError(f"{where}: found {shown(record, 80)}; allowed: a JSON object")
+    before = read_field(record, "input", str, where)
+    scores = read_field(record, "target_scores", dict[str, int], where)
+    if sorted(scores.values()) != [0, 1]:
+        raise DataError(
+            f"{where}: target_scores: found {shown(list(scores.values()))}; allowed: 1 for one end of the "
+            "sentence, 0 for another"
+        )
+    good, bad = sorted(scores, key=lambda end: -scores[end])
+    (good, good_rest), (bad, bad_rest) = (_first_word(end) for end in (good, bad))
+    if good_rest != bad_rest:
+        raise DataError(
+            f"{where}: target_scores: the ends differ in more than their first word; allowed: in that alone"
+        )
+    condition = read_field(record, "comment", str, where, default="")
+    numbers = _NUMBERS.fullmatch(condition)
+    attractors = None if numbers is None else int(numbers[1] != numbers[2])
+    return MinimalPair(before.rstrip(), good, bad, good_rest, condition, attractors)
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    word = re.match(r"\S*", text.lstrip())
+    assert word is not None  # it matches no character too
+    return word[0], text.lstrip()[word.end() :]
+
+
+def _gulordava(path: str, text: str) -> Iterator[Entry]:
+    """Read the table of Gulordava et al. 2018: two rows a sentence, the right form and the wrong one."""
+    rows = csv.DictReader(text.splitlines(), delimiter="\t")
+    wanted = {"pattern", "form", "class", "n_attr", "len_prefix", "sent"}
+    if missing := sorted(wanted.difference(rows.fieldnames or ())):
+        raise DataError(f"{path}: has no columns {', '.join(missing)}; allowed: a table that has them")
+    for first in rows:
+        where, second = f"{path}: line {rows.line_num}", next(rows, None)
+        yield where, _caught(_parse_rows, (first, second), where)
+
+
+def _parse_rows(rows: tuple[Mapping[str, Any], Mapping[str, Any] | None], where: str) -> MinimalPair:
+    right, wrong = rows
+    classes = [None if row is None else row["class"] for row in rows]
+    if wrong is None or classes != ["correct", "wrong"] or right["sent"] != wrong["sent"]:
+        raise DataError(
+            f"{where}: found rows of the classes {shown(classes)}; allowed: a correct and a wrong one of "
+            "the same sentence, one after the other"
+        )
+    words = right["sent"].removesuffix("<eos>").split()
+    place = read_field({"len_prefix": _number(right["len_prefix"])}, "len_prefix", int, where)
+    if not 0 <= place < len(words):
+        raise DataError(f"{where}: len_prefix: found {place}; allowed: 0 to {len(words) - 1}")
+    attractors = read_field({"n_attr": _number(right["n_attr"])}, "n_attr", int, where)
+    before, after = _around(words, place)
+    return MinimalPair(before, right["form"], wrong["form"], after, right["pattern"], attractors)
+
+
+def _linzen(path: str, text: str) -> Iterator[Entry]:
+    """Read lines of attractors, a number that is not read, a sentence with ***mask***, and both forms."""
+    for where, fields in _lines(path, text):
+        yield where, _caught(_parse_masked, fields, where)
+
+
+def _parse_masked(fields: list[str], where: str) -> MinimalPair:
+    if len(fields) != 5 or len(_MASKED.findall(fields[2])) != 1:
+        raise DataError(
+            f"{where}: found {len(fields)} fields; allowed: 5 with tabs between, the third a sentence with "
+            "***mask*** once"
+        )
+    attractors = read_field({"attractors": _number(fields[0])}, "attractors", int, where)
+    before, after = _MASKED.split(fields[2])
+    return MinimalPair(before.rstrip(), fields[3].strip(), fields[4].strip(), after, "", attractors)
+
+
+def _marvin_linzen(path: str, text: str) -> Iterator[Entry]:
+    """Read lines that begin with construction and template, and end with the two sentences."""
+    for where, fields in _lines(path, text):
+        yield where, _caught(_parse_sentences, fields, where)
+
+
+def _parse_sentences(fields: list[str], where: str) -> MinimalPair:
+    if len(fields) < 3:
+        raise DataError(f"{where}: found {len(fields)} fields; allowed: at least 3 with tabs between")
+    good, bad = fields[-2].split(), fields[-1].split()
+    differing = [place for place, words in enumerate(zip(good, bad, strict=False)) if len(set(words)) == 2]
+    if len(good) != len(bad) or len(differing) != 1:
+        raise DataError(
+            f"{where}: the sentences differ in {len(differing)} words, of {len(good)} and {len(bad)}; "
+            "allowed: in one word"
+        )
+    (place,) = differing
+    before, after = _around(good, place)
+    return MinimalPair(before, good[place], bad[place], after, fields[0])
+
+
+def _around(words: list[str], place: int) -> tuple[str, str]:
+    """Return the text before a word, and the text after it."""
+    return " ".join(words[:place]), "".join(f" {word}" for word in words[place + 1 :])
+
+
+def _lines(path: str, text: str) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        yield f"{path}: line {number}", line.split("\t")
+
+
+def _number(text: Any) -> Any:
+    """Return a text of digits as the integer, and anything else as it is, for the check that follows."""
+    return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,9}", text) else text
+
+
+def _caught(parse: Callable[[Any, str], MinimalPair], record: Any, where: str) -> MinimalPair | DataError:
+    """Return the pair of a record, checked, or what is bad about it."""
+    try:
+        pair = parse(record, where)
+        for name in ("good", "bad"):
+            check_text(getattr(pair, name), f"{where}: {name}")
+        if pair.good == pair.bad:
+            raise DataError(f"{where}: found the form {shown(pair.good)} twice; allowed: two forms")
+    except DataError as error:
+        return error
+    return pair
+
+
+FORMATS: Mapping[str, Callable[[str, str], Iterator[Entry]]] = {
+    "choices": _choices,
+    "gulordava": _gulordava,
+    "linzen": _linzen,
+    "marvin_linzen": _marvin_linzen,
+}

@@ -1,0 +1,237 @@
+"""The task of two forms of a word: every format, what is scored, and whatever cannot be asked."""
+
+import json
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax import vocabulary
+from birdie_jax.batching import layout_example
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.tasks import LENGTH_GROUP
+from birdie_jax.tasks.agreement import Agreement
+from birdie_jax.tasks.agreement_formats import MinimalPair, read_pairs
+from birdie_jax.tasks.task_model import FoundTokens, TaskModel
+from birdie_jax.text import DataError
+from tests.quick_jit import quick_jit
+from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
+
+SPECIAL = "[MASK]"
+
+
+def choices(begin, good, bad, comment=None):
+    return {
+        "input": begin,
+        "target_scores": {bad: 0, good: 1},
+        **({"comment": comment} if comment else {}),
+    }
+
+
+def write_choices(path, *records):
+    path.write_text(json.dumps({"canary": "never train on it", "examples": list(records)}))
+    return str(path)
+
+
+TABLE = """pattern\tform\tclass\tn_attr\tlen_prefix\tsent
+L__N\tgoes\tcorrect\t2\t2\t"A dog says "" no "" to cats . <eos>"
+L__N\tgo\twrong\t2\t2\t"A dog says "" no "" to cats . <eos>"
+"""
+FILES = {
+    "choices": (
+        json.dumps(
+            {"examples": [choices("The dog near cats ", "goes home", "go home", "singular_plural")]}
+        ),
+        MinimalPair("The dog near cats", "goes", "go", " home", "singular_plural", 1),
+    ),
+    "gulordava": (TABLE, MinimalPair("A dog", "goes", "go", ' " no " to cats .', "L__N", 2)),
+    "linzen": (
+        "3\t7\tthe dogs of a cat ***mask*** , he said .\tgo\tgoes\n",
+        MinimalPair("the dogs of a cat", "go", "goes", " , he said .", "", 3),
+    ),
+    "marvin_linzen": (
+        "simple\tsing\tthe dog laughs\tthe dog laugh\n",
+        MinimalPair("the dog", "laughs", "laugh", "", "simple"),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_every_format_is_read(tmp_path, form):
+    text, pair = FILES[form]
+    path = tmp_path / "pairs"
+    path.write_text(text)
+    assert [found for _, found in read_pairs(str(path), form)] == [pair]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "message"),
+    [
+        ("choices", "[]", "found []; allowed: a JSON object"),
+        (
+            "choices",
+            json.dumps({"examples": [{"input": "a ", "target_scores": {"b": 0}}]}),
+            "1 of 1 records are bad: examples[0]: target_scores: found [0]; allowed: 1 for one end of the "
+            "sentence, 0 for another",
+        ),
+        (
+            "choices",
+            json.dumps({"examples": [choices("a ", "goes up", "go down")]}),
+            "1 of 1 records are bad: examples[0]: target_scores: the ends differ in more than their first "
+            "word; allowed: in that alone",
+        ),
+        (
+            "gulordava",
+            "form\tsent\n",
+            "has no columns class, len_prefix, n_attr, pattern; allowed: a table",
+        ),
+        (
+            "gulordava",
+            "".join(TABLE.splitlines(keepends=True)[:2]),
+            "1 of 1 records are bad: line 2: found rows of the classes ['correct', None]; allowed: a "
+            "correct and a wrong one of the same sentence, one after the other",
+        ),
+        (
+            "gulordava",
+            TABLE.replace("\t2\t2\t", "\t2\t90\t"),
+            "1 of 1 records are bad: line 2: len_prefix: found 90; allowed: 0 to 8",
+        ),
+        (
+            "linzen",
+            "x\t1\ta ***mask*** b\tgo\tgoes",
+            "1 of 1 records are bad: line 1: attractors: found 'x'",
+        ),
+        (
+            "linzen",
+            "1\t1\ta b\tgo\tgoes",
+            "1 of 1 records are bad: line 1: found 5 fields; allowed: 5 with tabs between, the third a "
+            "sentence with ***mask*** once",
+        ),
+        (
+            "marvin_linzen",
+            "simple\tsing\ta dog laughs\tthe dog laugh",
+            "1 of 1 records are bad: line 1: the sentences differ in 2 words, of 3 and 3; allowed: in one",
+        ),
+        ("linzen", "", "holds no pair; allowed: at least one"),
+    ],
+)
+def test_what_is_bad_is_named(tmp_path, form, text, message):
+    path = tmp_path / "pairs"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}"):
+        Agreement(path=str(path), format=form).measure(tiny_task_model())
+
+
+def test_scores_are_those_of_the_models_logits(tmp_path):
+    """Piece by piece, the later ones hidden, each sentence alone, from all logits in float64."""
+    path = write_choices(
+        tmp_path / "pairs.json",
+        choices("abc de ", "fgh ijk", "fghoa ijk", "singular"),
+        choices("", "lmno.", "abcd."),
+    )
+    model, params, tokenizer = tiny_model_parts()
+    answers = Agreement(path=path).measure(tiny_task_model(rows=4)).answers
+    apply = quick_jit(model.apply)
+
+    def log_probability(before, word, after):
+        """Of the word's pieces, in 32 positions, which is a length of compiled programs."""
+        pieces, total = tokenizer.encode(word).tolist(), 0.0
+        start, end = tokenizer.encode(before).tolist(), tokenizer.encode(after).tolist()
+        for place, piece in enumerate(pieces):
+            hidden = pieces[:place] + [vocabulary.MASK] * (len(pieces) - place)
+            tokens = [vocabulary.MASKED_LM, *start, *hidden, *end, vocabulary.SEPARATOR]
+            row = np.zeros(32, np.int32)
+            row[: len(tokens)] = tokens
+            inside = np.arange(32) < len(tokens)
+            zeros = np.zeros(32, np.int32)
+            example = make_objective("masked_lm").build(np.arange(300, 320, dtype=np.int32), rng())
+            batch = type(layout_example(example))(
+                tokens=row,
+                targets=zeros,
+                loss_mask=zeros > 0,
+                segment_ids=inside.astype(np.int32),
+                positions=np.where(inside, np.arange(32), 0).astype(np.int32),
+                bidirectional=inside,
+                arm_ids=np.where(inside, 0, -1).astype(np.int32),
+            )
+            batched = type(batch)(*(jnp.asarray(field)[None] for field in batch))
+            logits = np.asarray(apply({"params": params}, batched)[0], np.float64)[1 + len(start) + place]
+            total += logits[piece] - np.log(np.exp(logits).sum())
+        return total, len(pieces)
+
+    for answer, (before, after), forms in zip(
+        answers, [("abc de", " ijk."), ("", ".")], [(" fgh", " fghoa"), ("lmno", "abcd")], strict=True
+    ):
+        (good, first), (bad, second) = (log_probability(before, form, after) for form in forms)
+        assert answer.details["log_probabilities"] == pytest.approx([good, bad], rel=1e-4)
+        assert answer.metrics["log_odds"] == pytest.approx(good - bad, abs=1e-3)
+        assert answer.metrics["accuracy"] == (good > bad)
+        assert answer.question.groups["pieces"] == max(first, second)
+        assert answer.answer.strip() == forms[0 if good > bad else 1].strip()
+    assert max(answer.question.groups["pieces"] for answer in answers) > 1
+    assert answers[0].question.prompt == f"abc de {SPECIAL} ijk."
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_groups_are_conditions_attractors_and_lengths(tmp_path):
+    path = write_choices(
+        tmp_path / "pairs.json",
+        choices("abc de ", "fgh", "fg", "singular"),
+        choices("abc de of ab ", "fgh", "fg", "singular_plural"),
+        choices("abc de of ab ", "fgh", "fg", "plural_plural"),
+    )
+    groups = [answer.question.groups for answer in Agreement(path=path).measure(tiny_task_model()).answers]
+    assert [group.get("attractors") for group in groups] == [None, 1, 0]
+    names = [{name for name in group if name.startswith("construction/")} for group in groups]
+    assert names == [
+        {"construction/singular"},
+        {"construction/singular_plural"},
+        {"construction/plural_plural"},
+    ]
+    assert groups[1]["construction/singular_plural"] == 1
+    assert groups[1][LENGTH_GROUP] > groups[0][LENGTH_GROUP]
+
+
+def test_what_cannot_be_asked_is_told(tmp_path):
+    record = choices("abc de ", "fgh ijk", "fg ijk")
+    path = write_choices(
+        tmp_path / "pairs.json", record, {"input": "a "}, choices("abc " * 30, "fgh", "fg")
+    )
+    with pytest.raises(DataError, match=r"1 of 3 records are bad: examples\[1\]: has no field"):
+        Agreement(path=path).measure(tiny_task_model())
+    result = Agreement(path=path, skip_bad_records=True).measure(tiny_task_model(max_length=32))
+    assert [answer.question.name for answer in result.answers] == ["examples[0]"]
+    assert result.refused[0].startswith(f"{path}: examples[1]: has no field")
+    assert re.fullmatch(
+        r"question examples\[2\]: found \d+ positions; allowed: 32, the longest rows that the model has "
+        "learned",
+        result.refused[1],
+    )
+    arm = Arm("prefix_lm", make_objective("prefix_lm"), group="prefix_lm")
+    message = "task agreement: found the objective prefix_lm; allowed: masked_lm"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        Agreement(path=path, skip_bad_records=True).measure(tiny_task_model(arm_in_place=arm))
+
+
+def test_the_marker_that_the_model_has_learned_is_asked_with(tmp_path, monkeypatch):
+    path = write_choices(tmp_path / "pairs.json", choices("abc de ", "fgh ijk", "fg ijk"))
+    given = []
+
+    def keep(model, examples, progress):
+        del model, progress
+        given.extend(examples)
+        return [FoundTokens(np.zeros(1, np.int32), np.ones(1, np.float32)) for _ in examples]
+
+    monkeypatch.setattr(TaskModel, "fill_in", keep)
+    arm = Arm("hide", make_objective("masked_lm", marker=vocabulary.COPYING), group="hide")
+    Agreement(path=path).measure(tiny_task_model(arm_in_place=arm))
+    assert {example.context[0] for example in given} == {vocabulary.COPYING}
+    assert {example.context[-1] for example in given} == {vocabulary.SEPARATOR}
+    for example in given:
+        (place,) = np.nonzero(example.labels)
+        assert example.context[place] == vocabulary.MASK
