@@ -1,5 +1,6 @@
 """S4D: a diagonal state-space layer (Gu et al. 2022), as "Pretraining Without Attention" has it."""
 
+from collections.abc import Mapping
 from functools import partial
 
 import flax.linen as nn
@@ -128,8 +129,14 @@ class S4D(nn.Module):
         log_uniform = partial(_log_uniform, section.ssm_min_step, section.ssm_max_step)
         step_policy = ParameterPolicy((None,), weight_decay=False, learning_rate_factor=_SLOW)
         log_step = parameter(self, "log_step", log_uniform, (heads,), step_policy)
-        a = jax.lax.complex(jnp.minimum(a_re, -1e-4), a_im)
-        return discretise(a, jax.lax.complex(c[..., 0], c[..., 1]), d, jnp.exp(log_step))
+        return state_space({"A_re": a_re, "A_im": a_im, "C": c, "D": d, "log_step": log_step})
+
+
+def state_space(parameters: Mapping[str, Float[Array, "..."]]) -> StateSpace:
+    """Return the discrete system of the parameters of a layer, by their names."""
+    a = jax.lax.complex(jnp.minimum(parameters["A_re"], -1e-4), parameters["A_im"])
+    c = jax.lax.complex(parameters["C"][..., 0], parameters["C"][..., 1])
+    return discretise(a, c, parameters["D"], jnp.exp(parameters["log_step"]))
 
 
 def _each_head(values: Float[np.ndarray, " modes"]) -> nn.initializers.Initializer:
