@@ -2,19 +2,23 @@
 
     python -m benchmarks.s4d_forms
     python -m benchmarks.s4d_forms --lengths 512 4096 --features 64 --repeats 5
+    python -m benchmarks.s4d_forms --layers 0 --forward --plot forms.svg
 
 Two tables, of this machine's CPU in float32:
 
 1. Rows of 128 tokens: a forward and backward pass of BiGS's blocks with the masked Toeplitz form, and of
-   the same blocks with the layer left out (y = u), by compiled FLOPs and by time. --layers, --width.
+   the same blocks with the layer left out (y = u), by compiled FLOPs and by time. --layers (0: no table),
+   --width.
 2. One bidirectional layer forward and backward at several lengths, the tokens of a batch the same: the
    masked Toeplitz form and chunks with a carried state, both with resets; the published form by FFT, which
-   has none; attention within samples. Microseconds and compiled FLOPs for each token.
+   has none; attention within samples. Microseconds and compiled FLOPs for each token. With --forward it is
+   a forward pass alone, as in figure 7 of "Pretraining Without Attention", and the recurrence is there too,
+   token after token, whose backward pass would keep a state for each token. --plot draws the table.
 
 All run in turns in one process. Times are seconds of the processor that this process used, on all cores
 together, so that other work on the machine does not count as long; the least of the repeats is taken. XLA
 does not count the FLOPs of an FFT: 5 n log2 n of each complex transform of n numbers are added, half of
-them for a real one.
+them for a real one; and of the recurrence it counts one token, which is multiplied by the length.
 """
 
 import argparse
@@ -22,11 +26,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import log2
+from typing import NamedTuple
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import s4d
@@ -36,12 +42,28 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.s4d import eigenvalues
 from birdie_jax.models.s4d_chunked import chunked_product
-from birdie_jax.models.s4d_reference import fourier_product
+from birdie_jax.models.s4d_reference import fourier_product, recurrent_product
 from birdie_jax.models.s4d_toeplitz import toeplitz_product
 from birdie_jax.models.state_space import StateSpace, discretise
 
 MODES, CHUNK = 64, 128
 HEAD_WIDTH = 64
+# Rows from which on the time of a chunk is all there is to the chunked form.
+LONG_ROWS = 512
+
+
+class Cost(NamedTuple):
+    """What a form takes for each token of rows of a length.
+
+    Attributes:
+        length: the tokens of a row.
+        microseconds: processor time of a token.
+        kflops: thousands of FLOPs of a token.
+    """
+
+    length: int
+    microseconds: float
+    kflops: float
 
 
 def least_seconds(
@@ -134,15 +156,17 @@ def attention(space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
     return jnp.mean(jnp.square(mixed))
 
 
-def length_costs(lengths: list[int], features: int, tokens: int, repeats: int) -> None:
-    """Print microseconds and FLOPs for each token of a layer at several lengths."""
-    print(
-        f"\none layer in both directions, width {features}, {tokens} tokens a batch, forward and backward"
-    )
-    names = ("toeplitz", "chunked", "fourier", "attention")
+def length_costs(
+    lengths: list[int], features: int, tokens: int, repeats: int, *, forward: bool
+) -> dict[str, list[Cost]]:
+    """Print microseconds and FLOPs for each token of a layer at several lengths; return them by form."""
+    passes = "forward" if forward else "forward and backward"
+    print(f"\none layer in both directions, width {features}, {tokens} tokens a batch, {passes}")
+    names = ("toeplitz", "chunked", "fourier", *(("recurrent",) if forward else ()), "attention")
     print(f"\n| length | {' | '.join(f'{name} us | KFLOPs' for name in names)} |")
     print(f"|{'---|' * (2 * len(names) + 1)}")
     space = random_space(0)
+    costs: dict[str, list[Cost]] = {name: [] for name in names}
     for length in lengths:
         rows = max(tokens // length, 1)
         layout = samples(rows, length, length)
@@ -155,21 +179,47 @@ def length_costs(lengths: list[int], features: int, tokens: int, repeats: int) -
         if length <= 4096:
             losses["toeplitz"] = partial(both_directions, toeplitz_product)
             losses["attention"] = attention
+        if forward:
+            losses["recurrent"] = partial(both_directions, recurrent_product)
         programs = {
-            name: jax.jit(jax.grad(loss, argnums=(0, 1))).lower(space, u, layout).compile()
+            name: jax.jit(loss if forward else jax.grad(loss, argnums=(0, 1)))
+            .lower(space, u, layout)
+            .compile()
             for name, loss in losses.items()
         }
         seconds = least_seconds(programs, dict.fromkeys(programs, (space, u, layout)), repeats)
         counted = {name: flops(program) for name, program in programs.items()}
         # Each direction transforms input and output, and so does its derivative.
-        counted["fourier"] += rows * features * 8 * 2.5 * 2 * length * log2(2 * length)
-        cells = [
-            f"{1e6 * seconds[name] / (rows * length):.2f} | {counted[name] / (rows * length) / 1e3:.1f}"
-            if name in programs
-            else " | "
-            for name in names
-        ]
+        transforms = 4 if forward else 8
+        counted["fourier"] += rows * features * transforms * 2.5 * 2 * length * log2(2 * length)
+        if forward:
+            counted["recurrent"] *= length
+        for name in programs:
+            per_token = counted[name] / (rows * length) / 1e3
+            costs[name].append(Cost(length, 1e6 * seconds[name] / (rows * length), per_token))
+        newest = [costs[name][-1] if name in programs else None for name in names]
+        cells = [f"{cost.microseconds:.2f} | {cost.kflops:.1f}" if cost else " | " for cost in newest]
         print(f"| {length} | {' | '.join(cells)} |", flush=True)
+    return costs
+
+
+def flatness(costs: list[Cost]) -> float:
+    """Return the longest time of a token in long rows over the shortest, less 1."""
+    times = [cost.microseconds for cost in costs if cost.length >= LONG_ROWS]
+    return max(times) / min(times) - 1
+
+
+def draw(costs: Mapping[str, list[Cost]]) -> Figure:
+    """Return the curves of time and FLOPs of a token over the length of rows."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    labels = {"microseconds": "processor us a token", "kflops": "KFLOPs a token"}
+    for axes, (field, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+        for name, measured in costs.items():
+            lengths = [cost.length for cost in measured]
+            axes.loglog(lengths, [getattr(cost, field) for cost in measured], marker="o", label=name)
+        axes.set(xlabel="tokens of a row", ylabel=label)
+    figure.axes[0].legend(fontsize="small")
+    return figure
 
 
 def main() -> None:
@@ -184,10 +234,18 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--forward", action="store_true")
+    parser.add_argument("--plot", default="")
     arguments = parser.parse_args()
     print(f"{jax.default_backend()}: {jax.devices()[0].device_kind}, JAX {jax.__version__}")
-    block_costs(arguments.layers, arguments.width, arguments.rows, arguments.repeats)
-    length_costs(arguments.lengths, arguments.features, arguments.tokens, arguments.repeats)
+    if arguments.layers:
+        block_costs(arguments.layers, arguments.width, arguments.rows, arguments.repeats)
+    sizes = arguments.lengths, arguments.features, arguments.tokens, arguments.repeats
+    costs = length_costs(*sizes, forward=arguments.forward)
+    if max(arguments.lengths) > LONG_ROWS:
+        print(f"\nchunked, from {LONG_ROWS} tokens on: within {flatness(costs['chunked']):.1%}")
+    if arguments.plot:
+        draw(costs).savefig(arguments.plot)
 
 
 if __name__ == "__main__":
