@@ -11,8 +11,9 @@ from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, TrainConfig
 from birdie_jax.engine import TrainState
 from birdie_jax.engine.mesh import batch_sharding, make_mesh, state_sharding
-from birdie_jax.models import build_model
+from birdie_jax.models import build_model, encoder_names
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.gated_ssm import GATED_SSM
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.parameters import parameter_policies
@@ -26,6 +27,11 @@ VOCAB, ROWS, LENGTH = 384, 8, 64
 MASKED = make_objective("masked_lm", num_pieces=128)
 AXES = ("data", "fsdp", "tensor", "sequence")
 BOTH, CAUSAL = True, False
+SECTIONS = (
+    HawkConfig(heads=8),
+    AttentionConfig(heads=8, kv_heads=4),
+    EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=4, ssm_heads=2),
+)
 # (data, fsdp, tensor, sequence), the models that are tried there.
 TABLE = {
     (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
@@ -40,7 +46,7 @@ TABLE = {
 
 
 # Where the positions that bear loss are gathered: from the parts of a row, and beside a divided vocabulary.
-MASKED_MESHES = ((1, 2, 2, 2),)
+MASKED_TABLE = {(1, 2, 2, 2): ("gated_ssm_plus",), (2, 2, 2, 1): encoder_names()}
 RECURRENCE_MESHES = ((1, 1, 1, 8), (1, 1, 2, 4), (2, 1, 2, 2), (1, 2, 4, 1), (1, 1, 8, 1))
 
 
@@ -118,7 +124,7 @@ def config_of(name, sizes, bidirectional=BOTH):
             features=16,
             state=32,
             mlp_features=16,
-            sections=(HawkConfig(heads=8), AttentionConfig(heads=8, kv_heads=4)),
+            sections=SECTIONS,
             dtype="float32",
             remat="full",
         ),
@@ -142,17 +148,19 @@ def divided(config, model, step, params, batch):
 def masked():
     """The gathered loss on a mesh is the whole one on one device."""
     batch = masked_batch()
-    model = build_model(config_of("gated_ssm_plus", MASKED_MESHES[0]).model, VOCAB)
-    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
-    whole = jax.value_and_grad(partial(loss_of, model), has_aux=True)
-    expected = jax.device_get(quick_jit(whole)(params, batch))
     most = MASKED.max_loss_positions(LENGTH, 3)
-    gathered = jax.value_and_grad(partial(loss_of, model, max_loss_positions=most), has_aux=True)
-    for sizes in MASKED_MESHES:
-        result = divided(config_of("gated_ssm_plus", sizes), model, gathered, params, batch)
-        compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
-        jax.tree.map(compare, result, expected)
-        print("masked", sizes, flush=True)
+    for sizes, names in MASKED_TABLE.items():
+        for name in names:
+            config = config_of(name, sizes)
+            model = build_model(config.model, VOCAB)
+            params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+            whole = jax.value_and_grad(partial(loss_of, model), has_aux=True)
+            expected = jax.device_get(quick_jit(whole)(params, batch))
+            gathered = jax.value_and_grad(partial(loss_of, model, max_loss_positions=most), has_aux=True)
+            result = divided(config, model, gathered, params, batch)
+            compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+            jax.tree.map(compare, result, expected)
+            print("masked", name, sizes, flush=True)
 
 
 def main():

@@ -19,7 +19,7 @@ from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.sequence_parallel import entering_states
-from tests.engine.models_on_meshes import MASKED_MESHES, RECURRENCE_MESHES, TABLE
+from tests.engine.models_on_meshes import MASKED_TABLE, RECURRENCE_MESHES, TABLE
 
 CONFIG = Config(
     batching=BatchingConfig(rows=16, length=64),
@@ -44,7 +44,7 @@ def test_every_mesh_gives_the_loss_and_the_gradients_of_one_device():
     )
     assert run.returncode == 0, run.stderr
     expected = [f"recurrence {sizes} {both}" for sizes in RECURRENCE_MESHES for both in (True, False)]
-    expected += [f"masked {sizes}" for sizes in MASKED_MESHES]
+    expected += [f"masked {name} {sizes}" for sizes, names in MASKED_TABLE.items() for name in names]
     expected += [f"{name} {sizes} {both}" for sizes, models in TABLE.items() for name, both in models]
     assert run.stdout.splitlines() == expected
 

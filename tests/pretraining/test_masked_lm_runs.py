@@ -35,7 +35,9 @@ OPTIONS = (
     "--config.optimizer.clip_norm=0.0",
     f"--config.train.num_steps={STEPS}",
     f"--config.checkpoint.every_steps={HALF}",
-    "--config.mesh.data=2",
+    "--config.mesh.data=1",
+    "--config.mesh.fsdp=2",
+    "--config.mesh.tensor=2",
 )
 
 
@@ -59,10 +61,10 @@ def train(commands, devices):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The workdir of one process with two devices, and its text."""
+    """The workdir of one process with four devices, and its text."""
     folder = tmp_path_factory.mktemp("masked")
     corpus = write_corpus(folder)
-    train([train_command(folder / "run", corpus, *OPTIONS)], devices=2)
+    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4)
     return folder / "run", corpus
 
 
@@ -77,7 +79,7 @@ def from_the_middle(workdir, folder):
 def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(trained, tmp_path):
     workdir, corpus = trained
     again = from_the_middle(workdir, tmp_path / "run")
-    (said,) = train([train_command(again, corpus, *OPTIONS)], devices=2)
+    (said,) = train([train_command(again, corpus, *OPTIONS)], devices=4)
     assert f"goes on from step {HALF}" in said
     found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(workdir, STEPS)
     assert found.keys() == expected.keys()
@@ -96,7 +98,7 @@ def test_two_processes_train_on_the_same_batches(trained, tmp_path):
         port = found.getsockname()[1]
     command = train_command(again, corpus, *OPTIONS)
     meeting = [f"--coordinator_address=127.0.0.1:{port}", "--num_processes=2"]
-    train([[*command, *meeting, f"--process_id={number}"] for number in (0, 1)], devices=1)
+    train([[*command, *meeting, f"--process_id={number}"] for number in (0, 1)], devices=2)
     found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(workdir, STEPS)
     for name, value in expected.items():
         if name.startswith("batches/"):
