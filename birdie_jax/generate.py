@@ -40,6 +40,8 @@ from birdie_jax.generation.answering import Answering
 from birdie_jax.generation.jsonl import Record, check_output, read_records
 from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError, StoredState, read_state, write_state
+from birdie_jax.models.encoder_mixer import refuse_cache
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import OBJECTIVES, Arm
 from birdie_jax.pruning import parse_pruning
 from birdie_jax.storage import is_remote, make_path
@@ -164,6 +166,9 @@ def run() -> None:
     stored = None if _LOAD_STATE.value is None else read_state(make_path(_LOAD_STATE.value))
     context = None if _CONTEXT_FILE.value is None else read_text(locate(_CONTEXT_FILE.value))
     trained = _load_model()
+    if architecture_of(trained.model.config).encoder:
+        # Whatever it was trained on, and before anything is compiled.
+        refuse_cache(trained.model.config)
     generator = Generator(
         trained.model,
         trained.params,

@@ -94,7 +94,8 @@ def _parse_choices(record: Any, where: str) -> MinimalPair:
 
 
 def _first_word(text: str) -> tuple[str, str]:
-    word = re.match(r"\S*", text.lstrip())
+    """Return the first word of a text, without the punctuation that follows it, and the rest."""
+    word = re.match(r"\S*\w|\S*", text.lstrip())
     assert word is not None  # it matches no character too
     return word[0], text.lstrip()[word.end() :]
 

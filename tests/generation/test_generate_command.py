@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from birdie_jax.models.encoder_config import EncoderConfig
 from tests.trained_workdirs import micro_config, write_workdir
 from tests.whole_runs import REPOSITORY
 
@@ -73,6 +74,18 @@ def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
     assert answers[0]["generated"] + "\n" == alone.stdout
     assert all(answer["stopped_by"] in ("max_tokens", "[EOS]", "[DONE]") for answer in answers)
     assert len({answer["generated"] for answer in answers}) == 4
+
+
+@pytest.mark.slow
+def test_an_encoder_is_refused_by_its_name(tmp_path):
+    """Also one whose mixture has arms that write, as here."""
+    section = EncoderConfig(positions=128, ssm_state=4)
+    write_workdir(tmp_path / "run", micro_config(name="bigs", sections=(section,)))
+    refused = run("generate", f"--workdir={tmp_path / 'run'}", "--prompt=abc")
+    assert refused.returncode != 0
+    assert refused.stderr.splitlines()[-1].startswith(
+        "generate: config.model.name: found 'bigs', a bidirectional encoder, which cannot generate: "
+    )
 
 
 @pytest.mark.slow

@@ -115,6 +115,27 @@ def test_all_forms_are_scipy_s_zero_order_hold(heads, reverse):
             np.testing.assert_allclose(y, expected, rtol=1e-9, atol=1e-9)
 
 
+@DIRECTIONS
+def test_the_fourier_form_has_the_gradients_of_the_recurrence(reverse):
+    system, u, cotangent = random_inputs(1)
+    with jax.enable_x64(True):
+        no_reset = jnp.zeros((ROWS, LENGTH), bool)
+
+        @quick_jit
+        def gradients(system, u):
+            forms = (
+                lambda space, u: fourier_product(space, u, reverse=reverse),
+                lambda space, u: recurrent_product(space, u, no_reset, reverse=reverse),
+            )
+            return [
+                jax.vjp(lambda system, u, form=form: form(discretise(*system), u), system, u)[1](cotangent)
+                for form in forms
+            ]
+
+        found, expected = gradients(system, u)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), found, expected)
+
+
 def test_a_fourier_form_does_not_know_the_border_of_a_packed_row():
     """Why no model has it: beside the recurrence with resets it is wrong by as much as the values are."""
     system, u, _ = random_inputs(1)

@@ -15,6 +15,7 @@ import ml_collections
 import pytest
 import zstandard
 
+from benchmarks import s4d_kernels
 from birdie_jax.storage import exists, list_files, make_path, upload
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
@@ -68,8 +69,9 @@ def sandbox(tmp_path_factory):
     for name in ("birdie_jax", "configs", "launch", "pallas_kernels"):
         (folder / name).symlink_to(REPOSITORY / name)
     corpus = write_corpus(folder)
-    (folder / "pile").mkdir()
-    (folder / "pile" / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
+    for name in ("pile", "wikipedia_and_books", "long_documents"):
+        (folder / name).mkdir()
+        (folder / name / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
     (options,) = [options for options in shown("train") if "--workdir=runs/tiny" in options]
     text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
     # The mesh that was left to the program is told.
@@ -157,8 +159,14 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
     """Each of them, in the order of the page."""
     monkeypatch.chdir(sandbox)
     corpus, tried = sandbox / "corpus.jsonl", []
+    pair = {"input": "the man near the cars ", "target_scores": {"was": 1, "were": 0}, "comment": "near"}
+    (sandbox / "agreement.json").write_text(json.dumps({"examples": [pair]}))
     for command in COMMANDS:
         if command.page == "docs/masked_lm.md":
+            if command.arguments[2] == "benchmarks.s4d_kernels":
+                s4d_kernels.main(command.arguments[3:])
+                tried.append("kernels")
+                continue
             verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
             if verb == "train":
                 text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={sandbox / 'prepared'}"]
@@ -168,7 +176,8 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
                     module.main([verb])
                 assert capsys.readouterr().out
             tried.append(verb)
-    assert tried == ["train", "report", "evaluate"]
+    assert tried == ["train", "report", "evaluate", "evaluate", "kernels"]
+    assert (sandbox / "kernels.svg").is_file()
     assert "Masked tokens" in (sandbox / "runs/bigs_tiny/report.html").read_text()
 
 
