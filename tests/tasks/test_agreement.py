@@ -18,6 +18,7 @@ from birdie_jax.tasks.task_model import FoundTokens, TaskModel
 from birdie_jax.text import DataError
 from tests.quick_jit import quick_jit
 from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
+from tests.trained_workdirs import small_tokenizer
 
 SPECIAL = "[MASK]"
 
@@ -235,3 +236,10 @@ def test_the_marker_that_the_model_has_learned_is_asked_with(tmp_path, monkeypat
     for example in given:
         (place,) = np.nonzero(example.labels)
         assert example.context[place] == vocabulary.MASK
+
+
+def test_nothing_is_learned_from_it():
+    """Its published files say of themselves that they are for evaluation."""
+    message = "the task agreement is for evaluation alone: it has no training examples"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        Agreement(path="x").training_examples(small_tokenizer())
