@@ -1,0 +1,92 @@
+"""Scores of predicted labels: accuracy, F1 and Matthews' correlation of classes, correlations of numbers.
+
+Those that are no means over answers follow from means: F1 and Matthews' correlation of two classes from the
+shares of the confusion matrix, correlations from means of squares and products. So their intervals are
+bootstraps of answers, like those of every metric.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float64
+
+Numbers = Float64[np.ndarray, " answers"]
+
+F1, MATTHEWS = "f1", "matthews_correlation"
+PEARSON, SPEARMAN = "pearson", "spearman"
+
+_POSITIVE, _PREDICTED, _TRUE_POSITIVE = "positive", "predicted_positive", "true_positive"
+_MOMENTS = ("x", "y", "xx", "yy", "xy")
+
+INNER_METRICS = frozenset(f"{kind}_{moment}" for kind in (PEARSON, SPEARMAN) for moment in _MOMENTS)
+"""The metrics of answers from which correlations are derived, and which tell people nothing."""
+
+
+def class_scores(label: int, predicted: int) -> dict[str, float]:
+    """Return the accuracy of a predicted class."""
+    return {"accuracy": float(predicted == label)}
+
+
+def confusion(label: int, predicted: int) -> dict[str, float]:
+    """Return the parts of the confusion matrix of the classes 0 and 1, of which 1 is the positive one."""
+    return {
+        _POSITIVE: float(label == 1),
+        _PREDICTED: float(predicted == 1),
+        _TRUE_POSITIVE: float(label == predicted == 1),
+    }
+
+
+def f1_of_means(means: Mapping[str, float]) -> float:
+    """Return F1 of the positive class from the means of `confusion`; 0 where there is none at all."""
+    both = means[_POSITIVE] + means[_PREDICTED]
+    return 2 * means[_TRUE_POSITIVE] / both if both else 0.0
+
+
+def matthews_of_means(means: Mapping[str, float]) -> float:
+    """Return Matthews' correlation from the means of `confusion`; 0 where labels or answers are all one."""
+    label, predicted = means[_POSITIVE], means[_PREDICTED]
+    return _correlation(label, predicted, label, predicted, means[_TRUE_POSITIVE])
+
+
+def correlation_scores(labels: Sequence[float], predicted: Sequence[float]) -> list[dict[str, float]]:
+    """Return for each answer the metrics whose means give Pearson's and Spearman's correlation.
+
+    A resample of the answers keeps the ranks that they have among all.
+    """
+    scores: list[dict[str, float]] = [{} for _ in labels]
+    for kind, values in ((PEARSON, np.asarray), (SPEARMAN, _ranks)):
+        # Standardised first: else numbers that hardly differ would leave nothing but rounding.
+        x, y = (_standardised(values(np.asarray(numbers, np.float64))) for numbers in (labels, predicted))
+        columns = zip(_MOMENTS, (x, y, x * x, y * y, x * y), strict=True)
+        for moment, column in columns:
+            for of_answer, value in zip(scores, column.tolist(), strict=True):
+                of_answer[f"{kind}_{moment}"] = value
+    return scores
+
+
+def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
+    """Return a correlation from the means of `correlation_scores`; 0 where all numbers of a side are equal.
+
+    Args:
+        means: the means, with those of other metrics.
+        kind: `PEARSON` or `SPEARMAN`.
+    """
+    return _correlation(*(means[f"{kind}_{moment}"] for moment in _MOMENTS))
+
+
+def _correlation(x: float, y: float, xx: float, yy: float, xy: float) -> float:
+    """Return the correlation of two variables from the means of both, of their squares and products."""
+    variances = max(xx - x * x, 0.0) * max(yy - y * y, 0.0)
+    return (xy - x * y) / math.sqrt(variances) if variances > 0 else 0.0
+
+
+def _standardised(values: Numbers) -> Numbers:
+    centred = values - values.mean()
+    return centred / deviation if (deviation := float(centred.std())) else np.zeros_like(centred)
+
+
+def _ranks(values: Numbers) -> Numbers:
+    """Return the rank of each value from 1 on, the mean of their ranks where several are equal."""
+    _, of_value, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[of_value]

@@ -1,0 +1,62 @@
+"""Metrics of labels are those of scikit-learn and SciPy, from means alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.tasks.label_metrics import (
+    INNER_METRICS,
+    PEARSON,
+    SPEARMAN,
+    class_scores,
+    confusion,
+    correlation_of_means,
+    correlation_scores,
+    f1_of_means,
+    matthews_of_means,
+)
+
+RECORDED = json.loads(Path(__file__).with_name("label_scores.json").read_text())
+
+
+def means_of(scores):
+    return {name: float(np.mean([one[name] for one in scores])) for name in scores[0]}
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=range(len(RECORDED)))
+def test_scores_of_classes_are_those_of_scikit_learn(case):
+    pairs = list(zip(case["labels"], case["predicted"], strict=True))
+    means = means_of([class_scores(*pair) | confusion(*pair) for pair in pairs])
+    assert means["accuracy"] == pytest.approx(case["accuracy"])
+    assert f1_of_means(means) == pytest.approx(case["f1"])
+    assert matthews_of_means(means) == pytest.approx(case["matthews_correlation"], abs=1e-12)
+
+
+few_values = st.integers(-3, 3).map(float)
+numbers = st.one_of(few_values, st.floats(-1e3, 1e3).map(lambda value: round(value, 3)))
+
+
+@given(pairs=st.lists(st.tuples(few_values, numbers), min_size=2, max_size=30))
+def test_correlations_are_those_of_scipy(pairs):
+    labels, predicted = map(list, zip(*pairs, strict=True))
+    scores = correlation_scores(labels, predicted)
+    assert scores[0].keys() == INNER_METRICS
+    means = means_of(scores)
+    for kind, function in ((PEARSON, scipy.stats.pearsonr), (SPEARMAN, scipy.stats.spearmanr)):
+        found = correlation_of_means(means, kind)
+        if len(set(labels)) == 1 or len(set(predicted)) == 1:
+            assert found == 0
+        else:
+            assert found == pytest.approx(function(labels, predicted).statistic, abs=1e-6)
+
+
+def test_numbers_that_hardly_differ_keep_their_correlation():
+    labels = [1.0, 2.0, 3.0, 4.0]
+    means = means_of(correlation_scores(labels, [2.5 + 1e-9 * label for label in labels]))
+    assert correlation_of_means(means, PEARSON) == pytest.approx(1, abs=1e-5)
+    assert correlation_of_means(means, SPEARMAN) == pytest.approx(1)
