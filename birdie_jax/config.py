@@ -31,6 +31,7 @@ from birdie_jax.config_sections import (
 )
 from birdie_jax.config_types import MAX_BATCH_TOKENS
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
+from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
 from birdie_jax.storage import file_key, inner_path, parse_typed, shown
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
@@ -166,6 +167,9 @@ def check_config(config: Config) -> None:
     one_of("model.scan_dtype", "float32", "bfloat16")
     one_of("model.remat", "none", "dots", "full")
     one_of("model.scan_implementation", "", *IMPLEMENTATIONS)
+    one_of("model.head", "", *HEADS)
+    allowed = "'' without config.finetune.stages: pre-training has none"
+    require(not config.model.head or bool(config.finetune.stages), "model.head", allowed)
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
     for kind in mixer_sections():
         config.model.section(kind).check_fields(require)

@@ -18,6 +18,7 @@ from birdie_jax.config_types import (
     DropoutRate,
     Epsilon,
     Gibibytes,
+    HeadOutputs,
     LearningRate,
     Lookahead,
     MeshSize,
@@ -206,6 +207,11 @@ class ModelConfig:
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
         dropout: the share of the outputs of each mixer and MLP that training sets to zero.
+        head: the kind of the head of fine-tuning: classification, regression, choice or spans; empty = none
+            in pre-training, and in fine-tuning the one that the tasks of the stages need.
+        head_name: the name under which the last map of the head is saved; empty = the task's.
+        head_outputs: the number of classes or choices; 0 = the task's.
+        head_dropout: the share of what the last map of the head reads that training sets to zero.
         sections: the mixers' sections that differ from their defaults; see `section`.
     """
 
@@ -222,6 +228,10 @@ class ModelConfig:
     remat: Name = "full"
     norm_epsilon: Epsilon = 1e-6
     dropout: DropoutRate = 0.0
+    head: Name = ""
+    head_name: Name = ""
+    head_outputs: HeadOutputs = 0
+    head_dropout: DropoutRate = 0.1
     sections: tuple[MixerConfig, ...] = ()
 
     def section(self, kind: type[Section]) -> Section:

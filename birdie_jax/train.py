@@ -39,10 +39,12 @@ from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.finetuning.run import check_stages, check_start, finetune, keep_tokenizer, read_examples
 from birdie_jax.finetuning.stages import Stage, read_stages
+from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import check_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import parameter_policies
+from birdie_jax.models.task_head import TASK_HEAD
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_samples import describe_arms
 from birdie_jax.pretraining.masked_samples import MaskedSamples
@@ -89,6 +91,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     """
     processes = watch.processes
     stages = read_stages(config)
+    config = with_task_head(config, stages)
     # What is wrong with the tasks is told now, and not when they are measured.
     tasks_of_config(config.eval.tasks, "config.eval.tasks")
     # Before a preparation that may take hours.
@@ -211,13 +214,14 @@ def _more_hooks(tokenizer: Tokenizer, processes: Processes) -> Callable[[HookPar
 def _initial_params(
     config: Config, source: str, tokenizer: Tokenizer, processes: Processes, *, whole: bool = False
 ) -> Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]:
-    """Return what reads `init.from`: as a `whole` it has to give every parameter of the model."""
+    """Return what reads `init.from`: as a `whole` it has to give every parameter but those of a head."""
 
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
         policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
         initial = read_initial_parameters(source, abstract_params, tokenizer.sha256, policies)
-        if whole and initial.new:
-            named = [f"{name} {shape}" for name, shape in initial.new.items()]
+        lacked = [name for name in initial.new if not name.startswith(f"{TASK_HEAD}/")]
+        if whole and lacked:
+            named = [f"{name} {initial.new[name]}" for name in lacked]
             lacking = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
             raise ConfigError(
                 f"config.init.from: found {source}, which lacks {lacking}; allowed: a model of the same "

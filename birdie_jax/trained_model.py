@@ -14,6 +14,7 @@ from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.platforms import for_platform
 from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.objectives.masked_lm import MaskedLM
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import make_path
@@ -100,14 +101,15 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
 def taught_arms(config: Config) -> tuple[Arm, ...]:
     """Return the arms in whose formats a model of `config` may be asked.
 
-    Fine-tuning teaches one format alone, whatever was taught before.
+    Fine-tuning teaches one format alone, whatever was taught before: that of prompts, or for a head that of
+    masked LM.
 
     Raises:
         ConfigError: the configuration describes a mixture that cannot be.
     """
     if config.finetune.stages:
-        objective = make_objective(PROMPT_OBJECTIVE)
-        return (Arm(PROMPT_OBJECTIVE, objective, group=PROMPT_OBJECTIVE),)
+        name = MaskedLM.name if config.model.head else PROMPT_OBJECTIVE
+        return (Arm(name, make_objective(name), group=name),)
     return configured_mixture(config).arms
 
 

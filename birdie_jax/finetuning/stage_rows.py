@@ -30,6 +30,22 @@ class NamedExamples(Protocol):
 
 
 @runtime_checkable
+class GroupedExamples(Protocol):
+    """Recorded examples each of which is several that follow one another in a row, such as choices.
+
+    Attributes:
+        group_size: how many; a length is that of all of them, without the spacing between them.
+    """
+
+    @property
+    def group_size(self) -> int: ...  # noqa: D102
+
+    def group(self, index: int) -> Sequence[Example]:
+        """Return the examples of a group."""
+        ...
+
+
+@runtime_checkable
 class StageRows(Protocol):
     """The rows of a stage.
 
@@ -91,11 +107,16 @@ class RecordedRows:
     def __init__(self, stage: Stage, examples: RecordedExamples, *, seed: int, spacing: int):
         """Pack the examples; see `make_stage_rows`."""
         lengths = np.asarray(examples.lengths, np.int64)
+        if isinstance(examples, GroupedExamples):
+            lengths = lengths + (examples.group_size - 1) * spacing
         fitting, skipped = _fitting(stage, examples, lengths)
         self._examples, self._fitting = examples, fitting
         self._rows, self._arm = stage.rows, stage.number
-        self._packed = PackedEpochs(lengths[fitting], stage.length, spacing, seed=seed, key=stage.number)
+        # An example that is as long as a row has it to itself.
+        taken = lengths[fitting] if stage.pack else np.full(len(fitting), stage.length, np.int64)
+        self._packed = PackedEpochs(taken, stage.length, spacing, seed=seed, key=stage.number)
         per_epoch = self._packed.rows_per_epoch
+        padding = 1 - float(lengths[fitting].sum()) / (per_epoch * stage.length)
         self._num_rows: int | None = None
         self.num_steps = stage.steps or 0
         if stage.epochs is not None:
@@ -106,7 +127,7 @@ class RecordedRows:
         epochs = self.num_steps * stage.rows / per_epoch if stage.epochs is None else stage.epochs
         self.description = (
             f"{len(fitting):,} examples in {per_epoch:,} rows of {stage.length:,}, "
-            f"{self._packed.padding_share:.1%} of them padding; {epochs:g} epochs in "
+            f"{padding:.1%} of them padding; {epochs:g} epochs in "
             f"{self.num_steps:,} steps{skipped}"
         )
 
@@ -115,7 +136,8 @@ class RecordedRows:
         number = step * self._rows + row
         if self._num_rows is not None and number >= self._num_rows:
             return []
-        found = (self._examples[index] for index in self._fitting[self._packed.row(number)].tolist())
+        numbers = self._fitting[self._packed.row(number)].tolist()
+        found = (example for index in numbers for example in examples_of(self._examples, index))
         return [dataclasses.replace(example, arm=self._arm) for example in found]
 
 
@@ -131,6 +153,11 @@ class GeneratedRows:
         self, stage: Stage, examples: GeneratedExamples, *, seed: int, first_step: int, spacing: int
     ):
         """Prepare to draw examples; see `make_stage_rows`."""
+        if not stage.pack:
+            raise ConfigError(
+                f"{stage.where}.pack: found False; allowed: True: the task {stage.task.name} generates "
+                "examples that fill a row"
+            )
         if stage.epochs is not None or stage.steps is None:
             raise ConfigError(
                 f"{stage.where}.epochs: found {stage.epochs}; allowed: none, and steps: the task "
@@ -162,6 +189,11 @@ class GeneratedRows:
             drawn.append(dataclasses.replace(example, arm=self._stage.number))
             room -= packed_length(example) + self._spacing
         return drawn
+
+
+def examples_of(examples: RecordedExamples, index: int) -> Sequence[Example]:
+    """Return the examples that recorded example `index` is: itself, or those of its group."""
+    return examples.group(index) if isinstance(examples, GroupedExamples) else (examples[index],)
 
 
 def _fitting(stage: Stage, examples: RecordedExamples, lengths: np.ndarray) -> tuple[np.ndarray, str]:

@@ -1,4 +1,4 @@
-"""The train step of a fine-tuning run: a language model's, compiled once for each shape of a batch."""
+"""The train step of a fine-tuning run, a language model's or a head's, compiled once for each shape."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +16,12 @@ from birdie_jax.engine import ShardedStep, StepTotals
 from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.engine.state import StepMetrics, TrainState
+from birdie_jax.finetuning.head_step import make_head_step
 from birdie_jax.finetuning.stage_sequence import StageSequence
 from birdie_jax.finetuning.stages import stage_arms, stage_config, stage_errors
+from birdie_jax.finetuning.task_heads import max_samples
 from birdie_jax.metric_names import stage_metric
+from birdie_jax.models.task_head import head_type
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step
 
@@ -78,51 +81,67 @@ def make_staged_step(
 ) -> StagedStep:
     """Return the train step of a fine-tuning run.
 
-    The loss is the mean over the target tokens of the global batch.
+    The loss is the mean over the target tokens of the global batch, or, of a model with a head, over its
+    samples.
 
     Args:
-        config: the configuration of the run.
+        config: the configuration of the run, with its head if it has one.
         vocab_size: the number of rows of the embedding table.
         sequence: the stages of the run.
         mesh: the device mesh.
         sections: what makes the sections of the hooks, by their names.
     """
-    arms = Mixture(stage_arms(sequence.stages))
+    summarise = partial(_summarise, config, sequence)
     by_shape: dict[tuple[int, int], ShardedStep] = {}
     for stage in sequence.stages:
         with stage_errors(stage):
             sized = fill_in_sizes(
                 stage_config(config, stage, sequence.num_steps), vocab_size, mesh.devices.flatten().tolist()
             ).config
-        by_shape.setdefault(
-            (stage.rows, stage.length),
-            make_language_model_step(
+        shape = stage.rows, stage.length
+        if shape in by_shape:
+            continue
+        if config.model.head:
+            same = [one for one in sequence.stages if (one.rows, one.length) == shape]
+            room = max(max_samples(config, one) for one in same)
+            by_shape[shape] = make_head_step(
                 sized,
                 vocab_size,
-                arms,
                 mesh,
                 sections,
-                summarise=partial(_summarise, config, sequence),
-            ),
-        )
+                num_stages=len(sequence.stages),
+                max_samples=room,
+                summarise=summarise,
+            )
+        else:
+            arms = Mixture(stage_arms(sequence.stages))
+            by_shape[shape] = make_language_model_step(
+                sized, vocab_size, arms, mesh, sections, summarise=summarise
+            )
     return StagedStep(next(iter(by_shape.values())), by_shape)
 
 
 def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> dict[str, float]:
-    """Return the scalars of some steps: of all of them, and of each stage that they are of."""
+    """Return the scalars of some steps: of all of them, and of each stage that they are of.
+
+    Of a head the samples are counted, and accuracy is told where an answer is right or wrong.
+    """
+    unit = "samples" if config.model.head else "tokens"
+    has_accuracy = not config.model.head or head_type(config.model).has_accuracy
     loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
     total = max(tokens.sum(), 1.0)
     positions = sequence.positions(totals.step - totals.num_steps, totals.step)
     schedule = learning_rate_schedule(config.optimizer, sequence.num_steps)
     scalars = {
         "loss": loss.sum() / total,
-        "accuracy": correct.sum() / total,
+        **({"accuracy": correct.sum() / total} if has_accuracy else {}),
         "padding_share": 1.0 - totals.tokens / positions,
         "learning_rate": schedule(totals.step - 1),
     }
     for number, stage in enumerate(sequence.stages):
         if tokens[number]:
-            scalars[stage_metric(stage.name, "tokens")] = tokens[number]
+            scalars[stage_metric(stage.name, unit)] = tokens[number]
             scalars[stage_metric(stage.name, "loss")] = loss[number] / tokens[number]
-            scalars[stage_metric(stage.name, "accuracy")] = correct[number] / tokens[number]
+            if has_accuracy:
+                scalars[stage_metric(stage.name, "accuracy")] = correct[number] / tokens[number]
     return {name: float(value) for name, value in scalars.items()}

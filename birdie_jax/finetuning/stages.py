@@ -16,7 +16,7 @@ from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
 
 Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]
 _REQUIRED = {"length": RowLength, "rows": Rows}
-_OPTIONAL = {"epochs": Epochs, "steps": Steps, "skip_long": bool}
+_OPTIONAL = {"epochs": Epochs, "steps": Steps, "skip_long": bool, "pack": bool}
 # In an error about a stage's own configuration, the fields that a stage gives.
 _STAGE_FIELDS = re.compile(r"(?:config\.)?batching\.(rows|length)\b")
 
@@ -37,6 +37,8 @@ class Stage:
             the epochs take.
         skip_long: whether examples that are longer than a row are counted, said and left out; otherwise
             they are refused.
+        pack: whether rows hold as many examples as fit; otherwise each example has a row of its own, and
+            `rows` is the number of examples of a batch, as published recipes of encoders count it.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Stage:
     epochs: float | None = None
     steps: int | None = None
     skip_long: bool = False
+    pack: bool = True
 
     @property
     def where(self) -> str:

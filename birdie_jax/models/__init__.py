@@ -2,17 +2,22 @@
 
 Bidirectional encoders are subclasses: encoder.py is the whole, encoder_block.py one layer of it.
 
-Each mixer is a file that registers the models it makes; importing it, here, is what makes them known.
+Each mixer is a file that registers the models it makes, and each kind of head for fine-tuning one that
+registers it; importing it, here, is what makes them known.
 """
 
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models import (  # noqa: F401 - they register models
+from birdie_jax.models import (  # noqa: F401 - they register models and heads
     attention,
     bigs,
     birdie_ssm,
+    choice_head,
+    classification_head,
     gated_attention,
     gated_ssm,
     hawk,
+    regression_head,
+    span_head,
     stack_attention,
     stack_ssm,
 )

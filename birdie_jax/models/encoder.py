@@ -18,6 +18,7 @@ from birdie_jax.models.language_model import LanguageModel, scanned
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.task_head import head_type
 
 
 class Encoder(LanguageModel):
@@ -58,11 +59,13 @@ class Encoder(LanguageModel):
         self.scores_bias = parameter(
             self, "scores_bias", nn.initializers.zeros_init(), (self.vocab_size,), bias
         )
+        if config.head:
+            self.task_head = head_type(config)(config)
 
     @property
     def drops(self) -> bool:
         """Whether training needs the keys of rows, for dropout."""
-        return max(self.config.dropout, self.config.section(EncoderConfig).embedding_dropout) > 0
+        return super().drops or self.config.section(EncoderConfig).embedding_dropout > 0
 
     def embed(
         self,

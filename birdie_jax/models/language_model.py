@@ -18,6 +18,7 @@ from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, batch_layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS, ParameterPolicy, parameter
 from birdie_jax.models.registry import Cache
+from birdie_jax.models.task_head import Samples, head_type
 
 _REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -51,16 +52,22 @@ class LanguageModel(nn.Module):
             self.head = parameter(self, "head", table_init, table_shape, policy)
         self.blocks = scanned(Block, config)
         self.final_norm = RMSNorm(config.norm_epsilon)
+        if config.head:
+            self.task_head = head_type(config)(config)
 
     @property
     def drops(self) -> bool:
         """Whether training needs the keys of rows, for dropout."""
-        return self.config.dropout > 0
+        return self.config.dropout > 0 or bool(self.config.head and self.config.head_dropout > 0)
 
     def __call__(self, batch: Batch) -> Float[Array, "rows length vocab"]:
         """Return float32 logits at every position of packed rows."""
-        hidden, _ = self.hidden(cast(TokenIds, batch.tokens), batch_layout(batch))
-        return self.logits(hidden)
+        x, _ = self.encode(cast(TokenIds, batch.tokens), batch_layout(batch))
+        if self.config.head and self.is_initializing():
+            # What nothing has called has no parameters.
+            segment_ids = cast(TokenIds, batch.segment_ids)
+            self.task_scores(x, Samples(segment_ids, jnp.zeros_like(segment_ids[:, :1])))
+        return self.logits(self.transform(x))
 
     def hidden(
         self,
@@ -131,6 +138,18 @@ class LanguageModel(nn.Module):
     def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
         """Return what the head's table is multiplied with: here `x` itself."""
         return x
+
+    def task_scores(
+        self, x: Activations, samples: Samples, row_keys: RowKeys | None = None
+    ) -> Float[Array, "rows items scores"]:
+        """Return the scores of the head of fine-tuning; see `TaskHead`.
+
+        Args:
+            x: what `encode` returns.
+            samples: where the samples of the rows are.
+            row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+        """
+        return self.task_head(x, samples, row_keys)
 
     def _look_up(self, table: Float[Array, "entries features"], ids: TokenIds) -> Activations:
         # A device reads its part of the features for all rows of the devices along `fsdp`: that moves

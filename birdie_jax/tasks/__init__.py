@@ -6,6 +6,7 @@ from birdie_jax.tasks import (
     associative_recall,
     copying_by_length,
     deshuffling_by_length,
+    glue,
     infilling,
     instructions,
     jsonl,
@@ -15,6 +16,7 @@ from birdie_jax.tasks import (
     selective_copying_by_length,
     squad,
 )
+from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.lm_eval import LMEvalTask
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import (
@@ -44,6 +46,7 @@ __all__ = [
     "ChoiceTask",
     "GeneratedExamples",
     "GenerationTask",
+    "HeadTask",
     "LMEvalTask",
     "Progress",
     "Question",
@@ -60,6 +63,7 @@ __all__ = [
     "copying_by_length",
     "deshuffling_by_length",
     "example_lengths",
+    "glue",
     "infilling",
     "instructions",
     "jsonl",

@@ -11,6 +11,7 @@ from birdie_jax.config_sections import ModelConfig
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord
 from birdie_jax.generation import PromptError, choose_arm
 from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import shown
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
@@ -160,9 +161,12 @@ def check_tasks(
         max_length: the largest number of tokens that the model has learned; None = no limit.
 
     Raises:
-        ConfigError: a task asks an encoder to write, or reads more tokens than the model has learned.
+        ConfigError: a task asks an encoder to write, or a head that the model has not, or reads more tokens
+            than the model has learned.
     """
     for name, task in tasks:
+        if task.head is not None:
+            _check_head(name, task.head, model)
         if architecture_of(model).encoder and not task.in_place:
             allowed = ", ".join(known for known, kind in TASKS.items() if kind.in_place)
             raise ConfigError(
@@ -171,6 +175,16 @@ def check_tasks(
                 f"it: {allowed}"
             )
         task.check_length(arms.in_place, max_length)
+
+
+def _check_head(name: str, needed: Head, model: ModelConfig) -> None:
+    found = Head(model.head, model.head_name, model.head_outputs)
+    if found != needed:
+        has = f"the head {found.name}, {found.kind}" if model.head else "no head"
+        raise ConfigError(
+            f"task {name}: found a model that has {has}; allowed: one that was fine-tuned on "
+            f"{needed.name}, {needed.kind} with {needed.outputs} outputs"
+        )
 
 
 def evaluate(

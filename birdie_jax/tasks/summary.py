@@ -65,6 +65,8 @@ def summarise(
 def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
     """Return the mean of each metric with its interval, and the task's derived metrics with theirs.
 
+    The task's inner metrics are left out.
+
     Args:
         task: what was asked.
         answers: the scored answers; nothing is returned where there is none.
@@ -83,7 +85,8 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
         return np.array([[row[name] for name in derived] for row in rows], np.float64)
 
     found = bootstrap_means(_scores(answers, names), _weights(answers), seed, derive if derived else None)
-    return dict(zip([*names, *derived], found, strict=True))
+    named = zip([*names, *derived], found, strict=True)
+    return {name: interval for name, interval in named if name not in task.inner_metrics}
 
 
 def paired_differences(

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.generation.text_generation import TextAnswer
+from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
@@ -28,8 +29,8 @@ class Task(abc.ABC):
     Attributes:
         name: the name under which configurations and `--task` find it.
         main_metric: the metric that stands for the task where there is room for one.
-        in_place: whether the task hides tokens in place, as the objectives of encoders do; it asks no
-            prompts then.
+        in_place: whether the task reads texts in the form of an encoder's objective, and hides tokens in
+            place or asks a head; it asks no prompts then.
     """
 
     name: ClassVar[str]
@@ -47,6 +48,16 @@ class Task(abc.ABC):
         Raises:
             DataError: the task's data cannot be read; names file and record.
         """
+
+    @property
+    def head(self) -> Head | None:
+        """The head of fine-tuning that answers the task; None: it is asked for tokens."""
+        return None
+
+    @property
+    def inner_metrics(self) -> frozenset[str]:
+        """The metrics of answers from which others are derived, and which are not told themselves."""
+        return frozenset()
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
         """Check that what the task reads at once is no longer than what a model has learned.

@@ -27,6 +27,8 @@ from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.masked_predictions import predict_masked
 from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.sample_scores import score_samples
+from birdie_jax.models.task_head import head_type
 from birdie_jax.objectives import Arm, Example
 from birdie_jax.tasks.question import LENGTH_GROUP, Question
 from birdie_jax.tasks.question_prompt import prompt_of
@@ -267,11 +269,7 @@ class TaskModel:
         generator = self._generator
 
         def fill(batch: Sequence[int]) -> list[Any]:
-            own = [examples[number] for number in batch]
-            empty: list[Example] = []
-            rows = [[one] for one in own] + [empty] * (power_of_two(len(own)) - len(own))
-            longest = bucket_length(max(map(packed_length, own)))
-            packed = pack_rows(rows, min(longest, self.max_length or longest), 0)
+            packed = self._rows_of([examples[number] for number in batch])
             counts = packed.loss_mask.sum(axis=1).tolist()
             # A power of two, so that few sizes are compiled.
             places = min(power_of_two(max(counts)), packed.loss_mask.shape[1])
@@ -281,7 +279,7 @@ class TaskModel:
             found = jax.device_get(predict(generator.params, given))
             return [
                 (found.tokens[row, : counts[row]].tolist(), found.losses[row, : counts[row]].tolist())
-                for row in range(len(own))
+                for row in range(len(batch))
             ]
 
         results = self._in_batches([packed_length(example) for example in examples], fill, progress)
@@ -289,6 +287,40 @@ class TaskModel:
             FoundTokens(np.array(tokens, np.int32), np.array(losses, np.float32))
             for tokens, losses in results
         ]
+
+    def head_scores(
+        self, examples: Sequence[Example], progress: Progress = no_progress
+    ) -> list[Float32[np.ndarray, "items scores"]]:
+        """Return the scores of the model's head for each example, which is read alone.
+
+        Args:
+            examples: examples with a label on the first position, which is not read.
+            progress: called with the number of examples read and of all.
+
+        Returns:
+            One item with the scores of the sample; or of a head that scores tokens an item for each.
+        """
+        generator = self._generator
+        per_token = head_type(generator.model.config).per_token
+
+        def score(batch: Sequence[int]) -> list[Any]:
+            packed = self._rows_of([examples[number] for number in batch])
+            given = Batch(*map(generator.programs.put_rows, packed))
+            function = partial(score_samples, generator.model)
+            scored = generator.programs.compile("head", 0, function, given)
+            found = jax.device_get(scored(generator.params, given))
+            lengths = [len(examples[number].context) if per_token else 1 for number in batch]
+            return [found[row, :length].tolist() for row, length in enumerate(lengths)]
+
+        results = self._in_batches([packed_length(example) for example in examples], score, progress)
+        return [np.array(found, np.float32) for found in results]
+
+    def _rows_of(self, examples: Sequence[Example]) -> Batch:
+        """Return rows with an example each, of few shapes: the numbers of rows are powers of two."""
+        empty: list[Example] = []
+        rows = [[one] for one in examples] + [empty] * (power_of_two(len(examples)) - len(examples))
+        longest = bucket_length(max(map(packed_length, examples)))
+        return pack_rows(rows, min(longest, self.max_length or longest), 0)
 
     def _in_batches(
         self, lengths: Sequence[int], ask: Callable[[Sequence[int]], list[Any]], progress: Progress

@@ -1,0 +1,75 @@
+"""The head that the stages of a run need, as a part of its model's configuration."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from birdie_jax.config import Config
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.finetuning.stages import Stage
+from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.task_head import Head, head_type
+
+# [MASKED_LM], a token of text, and [SEP].
+_SHORTEST_SAMPLE = 3
+
+
+def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
+    """Return the configuration of a run with the head that its stages' tasks need.
+
+    Raises:
+        ConfigError: the stages need different heads, or another than `config.model` names; or one teaches
+            an encoder to write, or divides the positions of a row among devices.
+    """
+    if not stages:
+        return config
+    heads = {stage.where: stage.task.head for stage in stages}
+    (first, head), *others = heads.items()
+    for where, other in others:
+        if other != head:
+            raise ConfigError(
+                f"{where}.task: found one that needs {_described(other)}; allowed: what {first} needs, "
+                f"{_described(head)}: all stages of a run have one head"
+            )
+    named = Head(config.model.head, config.model.head_name, config.model.head_outputs)
+    for field, found, allowed in zip(Head._fields, named, head or Head("", "", 0), strict=True):
+        if found and found != allowed:
+            path = {"kind": "head", "name": "head_name", "outputs": "head_outputs"}[field]
+            default = "''" if isinstance(found, str) else "0"
+            own = f", or {allowed!r}, which {first} needs" if allowed else f": {first} needs no head"
+            raise ConfigError(f"config.model.{path}: found {found!r}; allowed: {default}{own}")
+    if head is None:
+        if architecture_of(config.model).encoder:
+            raise ConfigError(
+                f"{first}.task: found {stages[0].task.name}, which teaches to write, and config.model.name "
+                f"= {config.model.name!r}, a bidirectional encoder, which cannot; allowed: a task with a "
+                "head, such as glue"
+            )
+        return config
+    if config.mesh.sequence != 1:
+        raise ConfigError(
+            f"config.mesh.sequence: found {config.mesh.sequence}; allowed: 1: the head of {first} reads "
+            "whole samples"
+        )
+    model = dataclasses.replace(
+        config.model, head=head.kind, head_name=head.name, head_outputs=head.outputs
+    )
+    return dataclasses.replace(config, model=model)
+
+
+def max_samples(config: Config, stage: Stage) -> int:
+    """Return the largest number of samples that a row of a stage can have.
+
+    Args:
+        config: the configuration of a run, with its head.
+        stage: one of its stages.
+    """
+    group = config.model.head_outputs if head_type(config.model).grouped else 1
+    if not stage.pack:
+        return group
+    spacing = config.batching.spacing
+    fitting = (stage.length + spacing) // (_SHORTEST_SAMPLE + spacing)
+    return max(fitting // group, 1) * group
+
+
+def _described(head: Head | None) -> str:
+    return "no head" if head is None else f"the head {head.name}: {head.kind}, {head.outputs} outputs"

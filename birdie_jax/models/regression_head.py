@@ -1,0 +1,53 @@
+"""The head of a task with a number to tell: one score."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int
+
+from birdie_jax.array_types import Activations
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models.dropout import RowKeys
+from birdie_jax.models.task_head import HeadLosses, Samples, TaskHead, register_head
+
+REGRESSION = "regression"
+_STEPS = 1000
+
+
+class RegressionHead(TaskHead):
+    """`pooled_scores` of one output, squared error; the label is of `label_of_number`."""
+
+    has_accuracy = False
+
+    @nn.compact
+    def __call__(
+        self, x: Activations, samples: Samples, row_keys: RowKeys | None = None
+    ) -> Float32[Array, "rows samples 1"]:
+        """Return the number that is told."""
+        return self.pooled_scores(x, samples, row_keys, 1)
+
+    @staticmethod
+    def losses(
+        config: ModelConfig,
+        scores: Float32[Array, "rows samples 1"],
+        labels: Int[Array, "rows samples"],
+        samples: Samples,
+    ) -> HeadLosses:
+        """Return squared errors; no number is simply right."""
+        del config, samples
+        numbers = (labels - 1).astype(jnp.float32) / _STEPS
+        losses = jnp.square(scores[..., 0] - numbers)
+        return HeadLosses(losses, jnp.zeros_like(losses))
+
+
+def label_of_number(number: float) -> int:
+    """Return the label of a number from 0 to 1e6, to a thousandth, as STS-B's are published.
+
+    Raises:
+        ValueError: the number is not between the two.
+    """
+    if not 0 <= number <= 10**6:
+        raise ValueError(f"label of a regression: found {number}; allowed: a number from 0 to 1,000,000")
+    return 1 + round(number * _STEPS)
+
+
+register_head(REGRESSION, RegressionHead)

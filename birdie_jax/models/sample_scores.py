@@ -1,0 +1,81 @@
+"""What a model with a head of fine-tuning makes of packed samples: scores, and losses of their labels."""
+
+from typing import NamedTuple, cast
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from birdie_jax.array_types import TokenIds, TokenMask
+from birdie_jax.batch import Batch
+from birdie_jax.models.dropout import RowKeys, keys_of_layers
+from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.loss_positions import find_loss_positions
+from birdie_jax.models.task_head import HeadLosses, Samples, head_type
+from birdie_jax.models.token_types import token_types
+
+
+class SampleLosses(NamedTuple):
+    """The losses of the samples of packed rows.
+
+    Attributes:
+        found: the losses, NaN in a row with more samples than there is room for.
+        given: bool [rows, samples], whether there is a sample.
+        arm_ids: int32 [rows, samples], the arm of each sample.
+    """
+
+    found: HeadLosses
+    given: Bool[Array, "rows samples"]
+    arm_ids: Int[Array, "rows samples"]
+
+
+def sample_losses(
+    model: LanguageModel, max_samples: int, params: PyTree, batch: Batch, row_keys: RowKeys | None = None
+) -> SampleLosses:
+    """Return the losses of labels, each of which is on the first position of its sample.
+
+    Args:
+        model: a model with a head.
+        max_samples: the largest number of samples of a row, of a grouped head a multiple of its group.
+        params: the model's parameters.
+        batch: packed rows whose `loss_mask` is true on the first position of each sample.
+        row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
+    """
+    positions = find_loss_positions(cast(TokenMask, batch.loss_mask), max_samples)
+    samples = Samples(cast(TokenIds, batch.segment_ids), positions.index)
+    scores = _scores(model, params, batch, samples, row_keys)
+    labels = positions.of_tokens(cast(TokenIds, batch.targets))
+    labels = jnp.where(positions.given, labels, 0)
+    losses, correct = head_type(model.config).losses(model.config, scores, labels, samples)
+    losses = jnp.where(positions.given, losses, 0.0)
+    losses = jnp.where(positions.overflow[:, None], jnp.nan, losses)
+    return SampleLosses(
+        HeadLosses(losses, jnp.where(positions.given, correct, 0.0)),
+        positions.given,
+        positions.of_tokens(cast(TokenIds, batch.arm_ids)),
+    )
+
+
+def score_samples(model: LanguageModel, params: PyTree, batch: Batch) -> Float[Array, "rows items scores"]:
+    """Return the scores of the first sample of each row: one item, or each token of the row as one.
+
+    Args:
+        model: a model with a head.
+        params: the model's parameters.
+        batch: packed rows that begin with a sample.
+    """
+    segment_ids = cast(TokenIds, batch.segment_ids)
+    samples = Samples(segment_ids, jnp.zeros_like(segment_ids[:, :1]))
+    return _scores(model, params, batch, samples, None)
+
+
+def _scores(
+    model: LanguageModel, params: PyTree, batch: Batch, samples: Samples, row_keys: RowKeys | None
+) -> Float[Array, "rows items scores"]:
+    variables, tokens, layout = {"params": params}, cast(TokenIds, batch.tokens), batch_layout(batch)
+    types = token_types(model.config, tokens, layout)
+    x, _ = model.apply(variables, tokens, layout, row_keys=row_keys, token_types=types, method="encode")
+    if row_keys is not None:
+        # The keys after those of the blocks and of the embeddings.
+        row_keys = keys_of_layers(row_keys, model.config.layers + 2)[-1]
+    return cast(Array, model.apply(variables, x, samples, row_keys, method="task_scores"))

@@ -1,0 +1,177 @@
+"""GLUE (Wang et al. 2019): sentences and pairs of them, told by a head of fine-tuning (docs/glue.md).
+
+python -m birdie_jax.evaluate --workdir=runs/rte --task=glue:dataset=rte,path=data/glue/RTE
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from birdie_jax.models.classification_head import CLASSIFICATION
+from birdie_jax.models.regression_head import REGRESSION, label_of_number
+from birdie_jax.models.task_head import Head
+from birdie_jax.storage import make_path, shown
+from birdie_jax.tasks.glue_datasets import ACCURACY, GLUE_DATASETS, MAX_SCORE, GlueDataset
+from birdie_jax.tasks.head_task import HeadTask
+from birdie_jax.tasks.label_metrics import (
+    F1,
+    INNER_METRICS,
+    MATTHEWS,
+    PEARSON,
+    SPEARMAN,
+    class_scores,
+    confusion,
+    correlation_of_means,
+    correlation_scores,
+    f1_of_means,
+    matthews_of_means,
+)
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import DataPath, check_text
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.samples import Sample, SampleExamples
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.tsv import read_tsv
+from birdie_jax.text import DataError, Tokenizer
+
+TRAIN = "train"
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Glue(HeadTask):
+    """One of the data sets of GLUE, from the folder of its published files.
+
+    Fine-tuning learns from `train.tsv`. What is measured is a split whose labels are published.
+
+    Metrics: accuracy of QNLI, RTE, SST-2, WNLI and MNLI; F1 of the class 1, and accuracy, of QQP and MRPC;
+    Matthews' correlation, and accuracy, of CoLA; Spearman's and Pearson's correlation of STS-B.
+
+    Attributes:
+        dataset: the data set.
+        path: the folder of its files, or its URL.
+        split: the file that is measured: dev; of MNLI dev_matched or dev_mismatched; or train. Empty = the
+            first of these that the data set has.
+        skip_bad_records: whether rows that cannot be read are passed over and told, not refused.
+    """
+
+    name: ClassVar[str] = "glue"
+
+    dataset: Literal["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"]
+    path: DataPath
+    split: Literal["", "dev", "dev_matched", "dev_mismatched", "train"] = ""
+    skip_bad_records: bool = False
+
+    def __post_init__(self):
+        allowed = ("", *self._form.splits, TRAIN)
+        if self.split not in allowed:
+            names = ", ".join(filter(None, allowed))
+            raise ValueError(f"split: found {self.split!r}; allowed for {self.dataset}: {names}")
+
+    @property
+    def _form(self) -> GlueDataset:
+        return GLUE_DATASETS[self.dataset]
+
+    @property
+    def main_metric(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The metric that stands for the data set."""
+        return self._form.metrics[0]
+
+    @property
+    def head(self) -> Head:
+        """A class or a number, under the name of the data set."""
+        classes = self._form.classes
+        return (
+            Head(CLASSIFICATION, self.dataset, len(classes)) if classes else Head(REGRESSION, self.dataset)
+        )
+
+    def samples(self, split: str) -> tuple[list[Sample], list[str]]:
+        """Return the samples of a split, and a line for each row that was passed over.
+
+        Raises:
+            DataError: the file cannot be read, or rows are bad; names them by their lines.
+        """
+        form, path = self._form, make_path(self.path) / f"{split}.tsv"
+
+        def parse(row: Mapping[str, str], where: str) -> Sample:
+            texts = tuple(check_text(row[column], f"{where}: {column}").strip() for column in form.texts)
+            return Sample(where, texts, _label(form, row[form.label], f"{where}: {form.label}"))
+
+        needed = (*form.texts, form.label)
+        return read_tsv(path, parse, needed, columns=form.columns, skip_bad=self.skip_bad_records)
+
+    def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
+        """Return the examples of `train.tsv`."""
+        return self.examples(self.samples(TRAIN)[0], tokenizer)
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the head tell every label of the split."""
+        samples, refused = self.samples(self.split or self._form.splits[0])
+        found, too_long = self.scores(samples, model, progress)
+        asked = [samples[number] for number, _, _ in found]
+        told = [_told(self._form, scores) for _, _, scores in found]
+        metrics = self._metrics([_number(self._form, sample.label) for sample in asked], told)
+        answers = []
+        for sample, (_, positions, scores), number, metric in zip(asked, found, told, metrics, strict=True):
+            question = Question(
+                name=sample.name,
+                prompt="\n".join(sample.texts),
+                references=(self._shown(_number(self._form, sample.label)),),
+                choices=self._form.classes,
+                groups={LENGTH_GROUP: positions},
+            )
+            answers.append(ScoredAnswer(question, self._shown(number), metric, details={"scores": scores}))
+        return TaskResult(tuple(answers), (*refused, *too_long))
+
+    def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """Return F1 and the correlations, as far as the data set has them."""
+        derived = {
+            F1: f1_of_means,
+            MATTHEWS: matthews_of_means,
+            SPEARMAN: lambda found: correlation_of_means(found, SPEARMAN),
+            PEARSON: lambda found: correlation_of_means(found, PEARSON),
+        }
+        return {name: derived[name](means) for name in self._form.metrics if name in derived}
+
+    @property
+    def inner_metrics(self) -> frozenset[str]:
+        """The metrics from which the correlations follow."""
+        return INNER_METRICS
+
+    def _metrics(self, labels: Sequence[float], told: Sequence[float]) -> list[dict[str, float]]:
+        """Return the metrics of each answer."""
+        if not self._form.classes:
+            return correlation_scores(labels, told) if labels else []
+        pairs = [(int(label), int(number)) for label, number in zip(labels, told, strict=True)]
+        scores = [class_scores(*pair) for pair in pairs]
+        if self._form.metrics[0] != ACCURACY:
+            scores = [score | confusion(*pair) for score, pair in zip(scores, pairs, strict=True)]
+        return scores
+
+    def _shown(self, number: float) -> str:
+        return self._form.classes[int(number)] if self._form.classes else f"{number:.3f}"
+
+
+def _label(form: GlueDataset, found: str, where: str) -> int:
+    """Return the label as the head has it."""
+    if form.classes:
+        if found not in form.classes:
+            raise DataError(f"{where}: found {shown(found)}; allowed: {', '.join(form.classes)}")
+        return 1 + form.classes.index(found)
+    try:
+        number = float(found)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= MAX_SCORE:
+        raise DataError(f"{where}: found {shown(found)}; allowed: a number from 0 to {MAX_SCORE:g}")
+    return label_of_number(number)
+
+
+def _number(form: GlueDataset, label: int) -> float:
+    """Return the class or the number of a label."""
+    return label - 1 if form.classes else (label - 1) / 1000
+
+
+def _told(form: GlueDataset, scores: Sequence[float]) -> float:
+    """Return the class or the number that a head tells."""
+    return float(scores.index(max(scores))) if form.classes else scores[0]

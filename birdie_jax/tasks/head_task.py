@@ -1,0 +1,79 @@
+"""The base class of the tasks that a model answers with a head of fine-tuning, and not with tokens."""
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.models.task_head import Head
+from birdie_jax.objectives import Arm
+from birdie_jax.tasks.samples import MaxPositions, Sample, SampleExamples, labelled_example, sample_tokens
+from birdie_jax.tasks.task import Task
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTask(Task):
+    """A task whose records are samples with labels.
+
+    Attributes:
+        max_positions: the largest length of a sample, special tokens counted; the longer text of a pair is
+            cut first. 0 = nothing is cut: what is longer than a row is refused in training, or left out
+            where `skip_long` of its stage asks for it, and is not asked in evaluation.
+    """
+
+    in_place: ClassVar[bool] = True
+
+    max_positions: MaxPositions = 0
+
+    @property
+    @abc.abstractmethod
+    def head(self) -> Head:
+        """The head that the task needs."""
+
+    def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
+        """Check that texts are cut to what a model has learned."""
+        del arm_in_place
+        if max_length is not None and self.max_positions > max_length:
+            raise ConfigError(
+                f"task {self.name}: max_positions: found {self.max_positions:,}; allowed: at most "
+                f"{max_length:,}, the longest rows that the model has learned"
+            )
+
+    def examples(self, samples: Sequence[Sample], tokenizer: Tokenizer) -> SampleExamples:
+        """Return the training examples of samples, cut to `max_positions`."""
+        contexts = self._contexts(samples, tokenizer)
+        return SampleExamples(
+            [sample.name for sample in samples], contexts, [sample.label for sample in samples]
+        )
+
+    def scores(
+        self, samples: Sequence[Sample], model: TaskModel, progress: Progress = no_progress
+    ) -> tuple[list[tuple[int, int, list[float]]], list[str]]:
+        """Return what the head says of each sample that the model can read.
+
+        Returns:
+            For each sample its number, its positions and its scores; and a line for each that is too long.
+        """
+        asked, refused = [], []
+        for number, context in enumerate(self._contexts(samples, model.tokenizer)):
+            if model.max_length is not None and len(context) > model.max_length:
+                refused.append(
+                    f"{samples[number].name}: has {len(context):,} positions; allowed: at most "
+                    f"{model.max_length:,}, or max_positions to cut it"
+                )
+            else:
+                asked.append((number, labelled_example(context, samples[number].label)))
+        found = model.head_scores([example for _, example in asked], progress)
+        return [
+            (number, len(example.context), scores[0].tolist())
+            for (number, example), scores in zip(asked, found, strict=True)
+        ], refused
+
+    def _contexts(self, samples: Sequence[Sample], tokenizer: Tokenizer) -> list:
+        texts = iter(tokenizer.encode_batch([text for sample in samples for text in sample.texts]))
+        return [
+            sample_tokens([next(texts) for _ in sample.texts], self.max_positions) for sample in samples
+        ]
