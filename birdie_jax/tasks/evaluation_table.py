@@ -13,6 +13,16 @@ _WIDTH = 110
 _MAX_REFUSED = 3
 
 
+def rendered_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text as a table, the first two columns flush left."""
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return _rendered(table)
+
+
 def evaluation_table(records: Sequence[EvaluationRecord]) -> str:
     """Return a line for each metric of each evaluation, and below it one for each refused question."""
     table = Table(box=None, pad_edge=False)

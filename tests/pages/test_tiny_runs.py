@@ -16,10 +16,14 @@ import pytest
 import zstandard
 
 from benchmarks import s4d_kernels
+from birdie_jax.config import Config, parse_config
 from birdie_jax.storage import exists, list_files, make_path, upload
+from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
 from tests.pages.verbs import parsed
+from tests.tasks.glue_folders import write_learnable
+from tests.trained_workdirs import write_workdir
 from tests.whole_runs import CONFIG, write_corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -179,6 +183,50 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
     assert tried == ["train", "report", "evaluate", "evaluate", "kernels"]
     assert (sandbox / "kernels.svg").is_file()
     assert "Masked tokens" in (sandbox / "runs/bigs_tiny/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
+    """Each of them, in the order of the page, on made-up files in the published formats."""
+    monkeypatch.chdir(tmp_path)
+    for dataset, folder in (("mnli", "MNLI"), ("rte", "RTE")):
+        for split in ("train", *GLUE_DATASETS[dataset].splits):
+            write_learnable(tmp_path / "data/glue" / folder, dataset, split, 48)
+    (tmp_path / "runs").mkdir()
+    source = tmp_path / "runs/bigs_tiny"
+    source.mkdir()
+    config = load_overridden("configs/bigs_tiny.py", of_micro_size("bigs_tiny"))
+    write_workdir(source, config)
+    tried = []
+    for command in COMMANDS:
+        if command.page == "docs/glue.md" and command.arguments[1] == "-m" and command.whole:
+            verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
+            if verb == "train":
+                said = train(tmp_path, *options, *of_micro_size("finetune_glue"))
+                new = [line.split()[1] for line in said.splitlines() if line.startswith("  new ")]
+                dataset = "mnli" if "mnli," in options[0] or options[0].endswith("mnli") else "rte"
+                assert f"task_head/{dataset}/kernel" in new
+                assert ("task_head/pooler/kernel" in new) == (dataset == "mnli")
+            else:
+                with parsed(verb, options, whole=True) as module:
+                    module.main([verb])
+                said = capsys.readouterr().out
+                assert re.search(r"rte +accuracy +[01]\.\d{4}", said)
+            tried.append(verb)
+    assert tried == ["train", "train", "evaluate", "train", "evaluate", "tasks.seed_summary"]
+
+
+def load_overridden(path: str, options: list[str]) -> Config:
+    """Return the configuration of a file with what command-line options set."""
+    config = runpy.run_path(str(REPOSITORY / path))["get_config"]()
+    for option in options:
+        name, _, value = option.removeprefix("--config.").partition("=")
+        known = config
+        for part in name.split(".")[:-1]:
+            known = known[part]
+        kind = type(known[name.rpartition(".")[2]])
+        config.update_from_flattened_dict({name: value == "True" if kind is bool else kind(value)})
+    return parse_config(config)
 
 
 @pytest.fixture(scope="module")

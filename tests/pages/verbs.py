@@ -21,6 +21,7 @@ REQUIRED = {
     "generate": (),
     "evaluate": ("task",),
     "tasks.infilling_filter": ("input", "output"),
+    "tasks.seed_summary": ("workdir",),
 }
 
 

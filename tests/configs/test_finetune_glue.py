@@ -1,0 +1,58 @@
+"""GLUE is learned as in the paper, but for the learning rate, by every model of the preset."""
+
+import dataclasses
+
+import pytest
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.models import model_names
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.tasks.evaluation import tasks_of_config
+from birdie_jax.tasks.glue import Glue
+from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from tests.configs.test_every_config import load
+
+
+@pytest.mark.parametrize("dataset", GLUE_DATASETS)
+def test_what_is_measured_is_what_is_taught(dataset):
+    config = load("finetune_glue", f"tiny,{dataset}")
+    (stage,) = read_stages(config)
+    assert isinstance(stage.task, Glue) and stage.task.dataset == dataset
+    assert (stage.rows, stage.length, stage.epochs, stage.pack) == (16, 128, 3.0, False)
+    measured = [named.task for named in tasks_of_config(config.eval.tasks, "config.eval.tasks")]
+    assert measured[0] == stage.task
+    splits = [task.split for task in measured if isinstance(task, Glue)]
+    assert splits == (["", "dev_mismatched"] if dataset == "mnli" else [""])
+    head = with_task_head(config, [stage]).model
+    assert (head.head_name, head.head_dropout) == (dataset, 0.1)
+
+
+def test_no_variant_is_the_first_one():
+    assert load("finetune_glue") == load("finetune_glue", "tiny,cola,bigs")
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_model_is_that_of_the_preset_but_for_dropout(name):
+    def without_dropout(model):
+        sections = tuple(
+            dataclasses.replace(one, embedding_dropout=0.0) if isinstance(one, EncoderConfig) else one
+            for one in model.sections
+        )
+        return dataclasses.replace(model, dropout=0.0, sections=sections)
+
+    tuned, preset = load("finetune_glue", f"tiny,rte,{name}").model, load("bigs_tiny", name).model
+    assert without_dropout(tuned) == without_dropout(preset)
+    assert tuned.section(EncoderConfig).embedding_dropout == 0.1
+    assert (tuned.dropout > 0) == (name == "stack_attention")
+
+
+def test_unknown_parts_of_a_variant_are_refused():
+    for variant, said in (
+        ("large", "config variant 'large' is unknown; allowed: tiny"),
+        ("tiny,snli", "config variant 'snli' is unknown; allowed: cola, sst2, "),
+        ("tiny,rte,llama", "config variant 'llama' is unknown; allowed: bigs, "),
+    ):
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            load("finetune_glue", variant)

@@ -1,0 +1,170 @@
+"""Which head a run has, and how many samples a row of its stages can hold."""
+
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+
+import ml_collections
+import numpy as np
+import pytest
+
+from birdie_jax.config import parse_config
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.finetuning.stage_rows import RecordedRows
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.finetuning.task_heads import max_samples, with_task_head
+from birdie_jax.models.task_head import Head
+from birdie_jax.objectives import Example
+from birdie_jax.tasks.samples import SampleExamples, labelled_example, sample_tokens
+
+MICRO = runpy.run_path(str(Path(__file__).with_name("micro_head.py")))["get_config"]
+RTE = {"task": "glue", "dataset": "rte", "path": "x", "length": 64, "rows": 2, "epochs": 1.0}
+WORDS = {"task": "phonebook", "length": 64, "rows": 2, "steps": 1}
+WHERE = "config.finetune.stages"
+
+
+def parsed(stages, changes=None):
+    config = MICRO()
+    config.finetune.stages = stages
+    for name, value in (changes or {}).items():
+        config.update_from_flattened_dict({name: value})
+    assert isinstance(config, ml_collections.ConfigDict)
+    return parse_config(config)
+
+
+def headed(stages, changes=None):
+    config = parsed(stages, changes)
+    return with_task_head(config, read_stages(config))
+
+
+def test_the_model_has_the_head_of_the_tasks():
+    config = headed({"1": RTE, "2": RTE | {"rows": 4}})
+    model = config.model
+    assert Head(model.head, model.head_name, model.head_outputs) == Head("classification", "rte", 2)
+    # As it is saved, and so read again.
+    assert with_task_head(config, read_stages(config)) == config
+    words = parsed({"words": WORDS}, {"model.name": "gated_ssm"})
+    assert with_task_head(words, read_stages(words)) == words
+    assert with_task_head(words, ()) == words
+
+
+@pytest.mark.parametrize(
+    ("stages", "changes", "said"),
+    [
+        (
+            {"1": RTE, "2": RTE | {"dataset": "mnli"}},
+            {},
+            f"{WHERE}.2.task: found one that needs the head mnli: classification, 3 outputs; allowed: what "
+            f"{WHERE}.1 needs, the head rte: classification, 2 outputs: all stages of a run have one head",
+        ),
+        (
+            {"1": WORDS, "2": RTE},
+            {},
+            f"{WHERE}.2.task: found one that needs the head rte: classification, 2 outputs; allowed: what "
+            f"{WHERE}.1 needs, no head: all stages of a run have one head",
+        ),
+        (
+            {"1": WORDS},
+            {},
+            f"{WHERE}.1.task: found phonebook, which teaches to write, and config.model.name = 'bigs', a "
+            "bidirectional encoder, which cannot; allowed: a task with a head, such as glue",
+        ),
+        (
+            {"1": RTE},
+            {"model.head": "spans"},
+            f"config.model.head: found 'spans'; allowed: '', or 'classification', which {WHERE}.1 needs",
+        ),
+        (
+            {"1": RTE},
+            {"model.head_outputs": 3},
+            f"config.model.head_outputs: found 3; allowed: 0, or 2, which {WHERE}.1 needs",
+        ),
+        (
+            {"1": WORDS},
+            {"model.head_name": "rte"},
+            f"config.model.head_name: found 'rte'; allowed: '': {WHERE}.1 needs no head",
+        ),
+        (
+            {"1": RTE},
+            {"model.name": "gated_ssm", "mesh.sequence": 2},
+            f"config.mesh.sequence: found 2; allowed: 1: the head of {WHERE}.1 reads whole samples",
+        ),
+    ],
+)
+def test_heads_that_cannot_be(stages, changes, said):
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        headed(stages, changes)
+
+
+def test_pre_training_has_no_head():
+    config = MICRO()
+    config.train.num_steps = 4
+    config.model.head = "spans"
+    said = "config.model.head: found 'spans'; allowed: '' without config.finetune.stages: pre-training has "
+    said += "none"
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        parse_config(config)
+
+
+def test_a_row_has_room_for_the_shortest_samples():
+    config = headed({"1": RTE})
+    (stage,) = read_stages(config)
+    spacing = config.batching.spacing
+    room = max_samples(config, stage)
+    assert room * 3 + (room - 1) * spacing <= 64 < (room + 1) * 3 + room * spacing
+    assert max_samples(config, dataclasses.replace(stage, pack=False)) == 1
+    choice = dataclasses.replace(
+        config, model=dataclasses.replace(config.model, head="choice", head_outputs=4)
+    )
+    assert max_samples(choice, dataclasses.replace(stage, pack=False)) == 4
+    assert max_samples(choice, stage) == room - room % 4
+
+
+def examples_of_lengths(lengths):
+    contexts = [sample_tokens([np.full(length - 2, 300, np.int32)]) for length in lengths]
+    names = [f"record {number}" for number in range(len(lengths))]
+    return SampleExamples(names, contexts, range(1, len(lengths) + 1))
+
+
+def rows_of(examples, **settings):
+    (stage,) = read_stages(parsed({"1": RTE | settings}))
+    return RecordedRows(stage, examples, seed=0, spacing=2)
+
+
+def test_examples_have_rows_of_their_own_where_they_are_not_packed():
+    rows = rows_of(examples_of_lengths([5, 9, 64, 5, 7]), pack=False)
+    assert rows.num_steps == 3
+    assert rows.description.startswith(
+        f"5 examples in 5 rows of 64, {1 - 90 / 320:.1%} of them padding; 1 epo"
+    )
+    found = [rows.examples(step, row) for step in range(3) for row in range(2)]
+    assert [len(row) for row in found] == [1, 1, 1, 1, 1, 0]
+    assert sorted(int(example.labels[0]) for (example,) in found[:5]) == [1, 2, 3, 4, 5]
+
+
+class Groups(SampleExamples):
+    """Each example twice."""
+
+    group_size = 2
+
+    def group(self, index: int) -> list[Example]:
+        half = self[index].context[: self.lengths[index] // 2]
+        return [labelled_example(half, 1), labelled_example(half, 2)]
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_the_examples_of_a_group_stand_in_one_row(pack):
+    examples = examples_of_lengths([6, 10, 62, 12])
+    examples.__class__ = Groups
+    rows = rows_of(examples, pack=pack)
+    found = [rows.examples(step, row) for step in range(rows.num_steps) for row in range(2)]
+    labels = [[int(example.labels[0]) for example in row] for row in found if row]
+    assert all(row == [1, 2] * (len(row) // 2) for row in labels)
+    assert sum(map(len, labels)) == 8 and (max(map(len, labels)) > 2) == pack
+    # 62 positions and a spacing of 2 fill a row of 64.
+    assert rows_of(examples, length=64).num_steps
+    with pytest.raises(
+        ConfigError, match=r"found 63; 1 of 4 examples are longer than a row: record 2 \(64"
+    ):
+        rows_of(examples, length=63)

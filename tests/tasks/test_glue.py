@@ -1,0 +1,195 @@
+"""GLUE: the nine published formats, what is wrong in them, and the scores of what a head tells."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models.task_head import Head
+from birdie_jax.objectives import make_mixture
+from birdie_jax.tasks import task_of_flag
+from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
+from birdie_jax.tasks.glue import Glue
+from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.tasks.task_model import TaskModel
+from birdie_jax.text import DataError
+from tests.tasks.glue_folders import labels_of, write_glue
+from tests.tasks.tiny_task_model import tiny_task_model
+from tests.trained_workdirs import small_tokenizer
+
+CLASSES = [name for name, form in GLUE_DATASETS.items() if form.classes]
+
+
+def rows_of(dataset, count=6):
+    labels = labels_of(dataset)
+    return [(f'"abc {number}', f"def {number}", labels[number % len(labels)]) for number in range(count)]
+
+
+@pytest.mark.parametrize("dataset", GLUE_DATASETS)
+def test_every_format_is_read(dataset, tmp_path):
+    rows, form = rows_of(dataset), GLUE_DATASETS[dataset]
+    path = write_glue(tmp_path, dataset, form.splits[-1], rows)
+    task = Glue(dataset=dataset, path=str(tmp_path))
+    samples, refused = task.samples(form.splits[-1])
+    assert not refused
+    number_of_header = 0 if dataset == "cola" else 1
+    for number, (sample, (first, second, label)) in enumerate(zip(samples, rows, strict=True)):
+        assert sample.name == f"{path}: line {number + 1 + number_of_header}"
+        assert sample.texts == ((first,) if len(form.texts) == 1 else (first, second))
+        told = form.classes[sample.label - 1] if form.classes else f"{(sample.label - 1) / 1000:.3f}"
+        assert told == label
+    assert task.head == (
+        Head("classification", dataset, len(form.classes)) if form.classes else Head("regression", dataset)
+    )
+
+
+def test_training_reads_the_training_file(tmp_path):
+    write_glue(tmp_path, "rte", "train", [("abc", "def", "entailment")])
+    tokenizer = small_tokenizer()
+    examples = Glue(dataset="rte", path=str(tmp_path)).training_examples(tokenizer)
+    assert tokenizer.decode(examples[0].context) == "[MASKED_LM]abc[SEP]def[SEP]"
+    assert examples[0].labels[0] == 2
+    assert examples.name_of(0) == f"{tmp_path}/train.tsv: line 2"
+
+
+BAD = [
+    ("mrpc", ("a", "b", "2"), "line 3: Quality: found '2'; allowed: 0, 1"),
+    ("qnli", ("a", "b", "neutral"), "line 3: label: found 'neutral'; allowed: not_entailment, entailment"),
+    (
+        "mnli",
+        ("a", "b", "-"),
+        "line 3: gold_label: found '-'; allowed: contradiction, entailment, neutral",
+    ),
+    ("stsb", ("a", "b", "5.1"), "line 3: score: found '5.1'; allowed: a number from 0 to 5"),
+    ("stsb", ("a", "b", "nan"), "line 3: score: found 'nan'; allowed: a number from 0 to 5"),
+    ("stsb", ("a", "b", ""), "line 3: score: found ''; allowed: a number from 0 to 5"),
+    ("cola", (" ", "", "1"), "line 2: sentence: found ' '; allowed: text with more than white space"),
+    ("rte", ("a\tb", "c", "entailment"), "line 3: found 5 columns; allowed: 4: index, "),
+]
+
+
+@pytest.mark.parametrize(("dataset", "row", "said"), BAD)
+def test_bad_rows_are_named(tmp_path, dataset, row, said):
+    split = GLUE_DATASETS[dataset].splits[0]
+    path = write_glue(tmp_path, dataset, split, [rows_of(dataset)[0], row, rows_of(dataset)[1]])
+    task = Glue(dataset=dataset, path=str(tmp_path))
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 3 records are bad: {said}')}"):
+        task.samples(split)
+    passing = Glue(dataset=dataset, path=str(tmp_path), skip_bad_records=True)
+    samples, refused = passing.samples(split)
+    assert len(samples) == 2 and len(refused) == 1
+
+
+def test_the_file_of_another_data_set_is_refused(tmp_path):
+    path = write_glue(tmp_path, "qnli", "dev", rows_of("qnli"))
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}: line 1: has no column 'sentence1'; its"):
+        Glue(dataset="rte", path=str(tmp_path)).samples("dev")
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        (
+            "glue:dataset=rte,path=x,split=dev_matched",
+            "split: found 'dev_matched'; allowed for rte: dev, train",
+        ),
+        ("glue:dataset=mnli,path=x,split=dev", "allowed for mnli: dev_matched, dev_mismatched, train"),
+        ("glue:dataset=snli,path=x", "dataset: found 'snli'"),
+        ("glue:dataset=rte", "path: missing; glue needs it"),
+        ("glue:dataset=rte,path=x,max_positions=3", "max_positions: found 3; allowed: "),
+    ],
+)
+def test_settings_that_cannot_be(flag, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        task_of_flag(flag)
+
+
+def measured(monkeypatch, task, scores):
+    """Return what a task scores where the head says this, sample after sample."""
+
+    def head_scores(model, examples, progress):
+        del model, progress
+        assert len(examples) == len(scores)
+        return [np.array([score], np.float32) for score in scores]
+
+    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+    result = task.measure(tiny_task_model())
+    return result, {name: interval.mean for name, interval in mean_scores(task, result.answers).items()}
+
+
+@pytest.mark.parametrize("dataset", CLASSES)
+def test_classes_are_scored(dataset, tmp_path, monkeypatch):
+    form = GLUE_DATASETS[dataset]
+    rows, told = rows_of(dataset, 12), np.random.default_rng(1).integers(len(form.classes), size=12)
+    write_glue(tmp_path, dataset, form.splits[0], rows)
+    task = Glue(dataset=dataset, path=str(tmp_path))
+    scores = [[float(number == which) for number in range(len(form.classes))] for which in told]
+    result, means = measured(monkeypatch, task, scores)
+    labels = np.array([form.classes.index(label) for *_, label in rows])
+    assert means["accuracy"] == pytest.approx((labels == told).mean())
+    assert task.main_metric in means
+    if "f1" in form.metrics:
+        both = ((labels == 1) & (told == 1)).sum()
+        assert means["f1"] == pytest.approx(2 * both / (labels.sum() + told.sum()))
+    if "matthews_correlation" in form.metrics:
+        assert means["matthews_correlation"] == pytest.approx(np.corrcoef(labels, told)[0, 1])
+    for answer, (*_, label), which in zip(result.answers, rows, told, strict=True):
+        assert answer.question.references == (label,) and answer.answer == form.classes[which]
+
+
+def test_numbers_are_scored_by_their_correlations(tmp_path, monkeypatch):
+    random = np.random.default_rng(2)
+    labels, told = np.round(random.uniform(0, 5, 20), 3), random.normal(size=20)
+    write_glue(tmp_path, "stsb", "dev", [("abc", "de", f"{label:.3f}") for label in labels])
+    task = Glue(dataset="stsb", path=str(tmp_path))
+    result, means = measured(monkeypatch, task, [[score] for score in told])
+    assert means == {
+        "spearman": pytest.approx(scipy.stats.spearmanr(labels, told).statistic, abs=1e-6),
+        "pearson": pytest.approx(scipy.stats.pearsonr(labels, told).statistic, abs=1e-6),
+    }
+    assert result.answers[0].answer == f"{told[0]:.3f}"
+
+
+def test_samples_that_are_too_long_are_told_or_cut(tmp_path, monkeypatch):
+    path = write_glue(tmp_path, "sst2", "dev", [("abc", "", "0"), ("abcdefghi" * 20, "", "1")])
+    monkeypatch.setattr(
+        TaskModel, "head_scores", lambda model, examples, progress: [np.zeros((1, 2))] * len(examples)
+    )
+    model = tiny_task_model(max_length=32)
+    result = Glue(dataset="sst2", path=str(tmp_path)).measure(model)
+    assert len(result.answers) == 1
+    said = re.escape(f"{path}: line 3: has ") + r"\d+ positions; allowed: at most 32, or max_positions"
+    assert re.match(said, result.refused[0])
+    cut = Glue(dataset="sst2", path=str(tmp_path), max_positions=32).measure(model)
+    assert [answer.question.groups["prompt_tokens"] for answer in cut.answers] == [
+        result.answers[0].question.groups["prompt_tokens"],
+        32,
+    ]
+
+
+def test_which_models_are_asked():
+    named = [NamedTask("rte", Glue(dataset="rte", path="x", max_positions=64))]
+    arms = arms_of_tasks(make_mixture("masked_lm", 128).arms, None, named)
+    headed = {"head": "classification", "head_outputs": 2}
+    check_tasks(named, arms, ModelConfig(name="bigs", head_name="rte", **headed), 64)
+    needs = "; allowed: one that was fine-tuned on rte, classification with 2 outputs"
+    for model, max_length, said in (
+        (ModelConfig(name="bigs"), 64, f"task rte: found a model that has no head{needs}"),
+        (
+            ModelConfig(name="hawk", head_name="mrpc", **headed),
+            None,
+            f"task rte: found a model that has the head mrpc, classification{needs}",
+        ),
+        (
+            ModelConfig(name="bigs", head_name="rte", **headed),
+            32,
+            "task glue: max_positions: found 64; allowed: at most 32, the longest rows that the model has "
+            "learned",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+            check_tasks(named, arms, model, max_length)

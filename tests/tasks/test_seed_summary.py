@@ -1,0 +1,115 @@
+"""Mean and spread over runs, of their newest checkpoints alone."""
+
+import json
+import re
+import statistics
+
+import pytest
+
+from birdie_jax.config import to_dict
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.evaluation_record import FORMAT_VERSION
+from birdie_jax.tasks.seed_summary import summarise_seeds
+from tests.forked_verbs import run_commands
+from tests.trained_workdirs import micro_config
+
+SCORES = {"accuracy": (0.5, 0.625, 0.75), "f1": (0.25, 0.5, 0.25)}
+
+
+def record(name, metrics, step, path="x"):
+    return {
+        "format_version": FORMAT_VERSION,
+        "name": name,
+        "task": "glue",
+        "settings": {"path": path},
+        "main_metric": "accuracy",
+        "model": {
+            **{"origin": "runs/x", "step": step, "prompt_format": "masked_lm"},
+            **{"config_sha256": "0", "parameters_sha256": "0"},
+        },
+        "answers": 3,
+        "refused": [],
+        "metrics": {metric: {"mean": mean, "low": 0.0, "high": 1.0} for metric, mean in metrics.items()},
+        "groups": {},
+        "seconds": 1.0,
+    }
+
+
+def evaluated(workdir, records, step=8):
+    folder = workdir / f"evaluations/{step:08d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in records:
+        (folder / f"{one['name']}.json").write_text(json.dumps(one))
+        (folder / f"{one['name']}.jsonl").write_text("")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    workdirs = []
+    for seed in range(3):
+        workdir = tmp_path / f"run_{seed}"
+        for step in (4, 8):
+            (workdir / f"checkpoints/{step}").mkdir(parents=True)
+        (workdir / "config.json").write_text(json.dumps(to_dict(micro_config()) | {"seed": seed}))
+        metrics = {metric: scores[seed] for metric, scores in SCORES.items()}
+        evaluated(workdir, [record("rte", metrics, 8)])
+        # The best one of a run is not its last one.
+        evaluated(workdir, [record("rte", {"accuracy": 1.0, "f1": 1.0}, 4)], step=4)
+        workdirs.append(workdir)
+    return workdirs
+
+
+def test_scores_are_of_the_newest_checkpoints(runs):
+    found = {one.metric: one for one in summarise_seeds([str(run) for run in runs])}
+    assert found.keys() == SCORES.keys()
+    for metric, scores in SCORES.items():
+        assert found[metric].scores == scores
+        assert found[metric].mean == pytest.approx(statistics.mean(scores))
+        assert found[metric].deviation == pytest.approx(statistics.stdev(scores))
+
+
+def test_the_command_prints_a_table(runs):
+    flags = [f"--workdir={run}" for run in runs]
+    ((status, output, errors),) = run_commands([("tasks.seed_summary", *flags)])
+    assert status == 0, errors
+    lines = [line.split() for line in output.splitlines()]
+    assert lines[0] == ["task", "metric", "mean", "deviation", "range", "runs"]
+    assert lines[1] == ["rte", "accuracy", "0.6250", "0.1250", "0.5000", "..", "0.7500", "3"]
+
+
+def change_config(run, **changes):
+    path = run / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda run: change_config(run, seed=0), "{1}: found seed 0, which {0} has; allowed: another"),
+        (
+            lambda run: change_config(run, data={}),
+            "{1}: its config.data is another than that of {0}; allowed: runs that differ in their seed "
+            "alone",
+        ),
+        (
+            lambda run: (run / "checkpoints/12").mkdir(),
+            "{1}: has no evaluation of its newest checkpoint; allowed: a run that birdie_jax.evaluate has "
+            "asked",
+        ),
+        (
+            lambda run: evaluated(run, [record("mrpc", {"f1": 0.5}, 8)]),
+            "{0}: has no evaluation mrpc of its newest checkpoint; allowed: those of the others: ask for "
+            "it by birdie_jax.evaluate",
+        ),
+        (
+            lambda run: evaluated(run, [record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, path="y")]),
+            "{1}: the evaluation rte has other settings than in {0}; allowed: the same",
+        ),
+    ],
+)
+def test_what_is_no_repetition_is_refused(runs, change, said):
+    change(runs[1])
+    with pytest.raises(ConfigError, match=f"^{re.escape(said.format(*runs))}$"):
+        summarise_seeds([str(run) for run in runs])
+    with pytest.raises(ConfigError, match=r"^--workdir: found 1; allowed: two or more runs$"):
+        summarise_seeds([str(runs[0])])
