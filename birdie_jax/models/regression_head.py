@@ -50,4 +50,9 @@ def label_of_number(number: float) -> int:
     return 1 + round(number * _STEPS)
 
 
+def number_of_label(label: int) -> float:
+    """Return the number that a label stands for."""
+    return (label - 1) / _STEPS
+
+
 register_head(REGRESSION, RegressionHead)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from birdie_jax.models.classification_head import CLASSIFICATION
-from birdie_jax.models.regression_head import REGRESSION, label_of_number
+from birdie_jax.models.regression_head import REGRESSION, label_of_number, number_of_label
 from birdie_jax.models.task_head import Head
 from birdie_jax.storage import make_path, shown
 from birdie_jax.tasks.glue_datasets import ACCURACY, GLUE_DATASETS, MAX_SCORE, GlueDataset
@@ -169,7 +169,7 @@ def _label(form: GlueDataset, found: str, where: str) -> int:
 
 def _number(form: GlueDataset, label: int) -> float:
     """Return the class or the number of a label."""
-    return label - 1 if form.classes else (label - 1) / 1000
+    return float(label - 1) if form.classes else number_of_label(label)
 
 
 def _told(form: GlueDataset, scores: Sequence[float]) -> float:

@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 def sample_tokens(
-    texts: Sequence[Int32[np.ndarray, " tokens"]], max_positions: int = 0
+    texts: Sequence[Int32[np.ndarray, " _"]], max_positions: int = 0
 ) -> Int32[np.ndarray, " positions"]:
     """Return the context of a sample of one or two texts.
 
@@ -50,9 +50,7 @@ def sample_tokens(
     return np.concatenate(parts).astype(np.int32)
 
 
-def cut_longest(
-    texts: Sequence[Int32[np.ndarray, " tokens"]], max_tokens: int
-) -> list[Int32[np.ndarray, " tokens"]]:
+def cut_longest(texts: Sequence[Int32[np.ndarray, " _"]], max_tokens: int) -> list[Int32[np.ndarray, " _"]]:
     """Return the beginnings of texts, together at most `max_tokens` long, cut where they are longest."""
     lengths, order = [len(text) for text in texts], sorted(range(len(texts)), key=lambda n: len(texts[n]))
     left = max_tokens
@@ -81,7 +79,7 @@ class SampleExamples:
     def __init__(
         self,
         names: Sequence[str],
-        contexts: Sequence[Int32[np.ndarray, " positions"]],
+        contexts: Sequence[Int32[np.ndarray, " _"]],
         labels: Sequence[int],
     ):
         """Keep the contexts, one after another in one array, and their labels."""

@@ -42,7 +42,8 @@ def scores_of(config, row_keys=None):
     head, samples = head_type(config)(config), Samples(jnp.asarray(SEGMENTS), jnp.asarray(FIRST))
     shapes = jax.eval_shape(head.init, jax.random.key(0), x, samples)["params"]
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
-    scores = head.apply({"params": params}, jnp.asarray(x), samples, row_keys)
+    arrays = jax.tree.map(jnp.asarray, params)
+    scores = head.apply({"params": arrays}, jnp.asarray(x), samples, row_keys)
     return scores, x.astype(np.float64), params, samples
 
 

@@ -19,8 +19,8 @@ def test_the_form_of_a_sample():
     whole = [MASKED_LM, 300, 301, SEPARATOR, 400, 401, 402, SEPARATOR]
     assert sample_tokens(pair).tolist() == whole == sample_tokens(pair, 8).tolist()
     assert sample_tokens([tokens(9), tokens(3, 400)], 8).tolist() == [
-        *(MASKED_LM, 300, 301, SEPARATOR),
-        *(400, 401, 402, SEPARATOR),
+        *(MASKED_LM, 300, 301, 302, SEPARATOR),
+        *(400, 401, SEPARATOR),
     ]
 
 

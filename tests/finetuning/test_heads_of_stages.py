@@ -165,6 +165,6 @@ def test_the_examples_of_a_group_stand_in_one_row(pack):
     # 62 positions and a spacing of 2 fill a row of 64.
     assert rows_of(examples, length=64).num_steps
     with pytest.raises(
-        ConfigError, match=r"found 63; 1 of 4 examples are longer than a row: record 2 \(64"
+        ConfigError, match=r"found 32; 1 of 4 examples are longer than a row: record 2 \(64"
     ):
-        rows_of(examples, length=63)
+        rows_of(examples, length=32)
