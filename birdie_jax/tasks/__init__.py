@@ -15,6 +15,7 @@ from birdie_jax.tasks import (
     phonebook,
     selective_copying_by_length,
     squad,
+    squad_spans,
 )
 from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.lm_eval import LMEvalTask
@@ -75,6 +76,7 @@ __all__ = [
     "register_task",
     "selective_copying_by_length",
     "squad",
+    "squad_spans",
     "task_of_flag",
     "task_of_section",
     "training_example",

@@ -7,21 +7,17 @@ by greedy choice of at most 64 tokens, scored by "Answer Contains Label" and F1.
 paper does not fine-tune on it.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
-from birdie_jax.storage import parse_typed, shown
 from birdie_jax.tasks.answer_metrics import contains, exact_match, f1
 from birdie_jax.tasks.question import Question
-from birdie_jax.tasks.records import DataPath, check_text, check_unicode, read_contents, refuse_bad
+from birdie_jax.tasks.records import DataPath
 from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.squad_file import read_squad
 from birdie_jax.tasks.task import GenerationTask
 from birdie_jax.text import DataError, Tokenizer
-
-# The development set of v1.1 has 15 answers whose start is off by one, at a space or a point.
-_MAX_START_ERROR = 1
 
 
 @register_task
@@ -49,26 +45,17 @@ class Squad(GenerationTask):
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
         """Return the answerable questions in the order of the file; the others are counted in one line."""
         del tokenizer
-        questions: list[Question] = []
-        refused: list[str] = []
-        unanswerable, names = 0, set[str]()
-        for where, context, entry in self._entries(refused):
-            try:
-                name, question, answers = _parse_question(entry, context, where)
-                if name in names:
-                    raise DataError(
-                        f"{where}.id: found {shown(name)} again; allowed: an id that no other has"
-                    )
-            except DataError as error:
-                refused.append(str(error))
-                continue
-            names.add(name)
-            if answers:
-                prompt = context + self.separator + question
-                questions.append(Question(name, prompt, answers))
-            else:
-                unanswerable += 1
-        refuse_bad(self.path, refused, len(names), skip_bad=self.skip_bad_records)
+        found, refused = read_squad(self.path, skip_bad=self.skip_bad_records)
+        questions = [
+            Question(
+                one.name,
+                one.context + self.separator + one.question,
+                tuple(dict.fromkeys(answer.text for answer in one.answers)),
+            )
+            for one in found
+            if one.answers
+        ]
+        unanswerable = len(found) - len(questions)
         if not questions:
             raise DataError(
                 f"{self.path}: holds no answerable question, and {unanswerable:,} unanswerable ones; "
@@ -82,86 +69,3 @@ class Squad(GenerationTask):
         """Return exact match, F1 and whether a reference is in the answer."""
         metrics = (exact_match, f1, contains)
         return {metric.__name__: metric(answer, question.references) for metric in metrics}
-
-    def _entries(self, refused: list[str]) -> Iterator[tuple[str, str, Any]]:
-        """Give (place, context, entry) of each question; of parts that cannot be read a line each."""
-        content = _read_json(self.path)
-        for article_place, article in _list_of(content, "data", f"{self.path}: ", refused):
-            for place, paragraph in _list_of(article, "paragraphs", f"{article_place}.", refused):
-                try:
-                    context = check_text(_field(paragraph, "context", str, place), f"{place}.context")
-                except DataError as error:
-                    refused.append(str(error))
-                    continue
-                for entry_place, entry in _list_of(paragraph, "qas", f"{place}.", refused):
-                    yield entry_place, context, entry
-
-
-class _ParsedQuestion(NamedTuple):
-    name: str
-    question: str
-    answers: tuple[str, ...]
-
-
-def _parse_question(entry: Any, context: str, where: str) -> _ParsedQuestion:
-    """Return a question with its distinct answers, none where it is unanswerable."""
-    name = check_text(_field(entry, "id", str, where), f"{where}.id")
-    question = check_text(_field(entry, "question", str, where), f"{where}.question")
-    answers: list[str] = []
-    for number, answer in enumerate(_field(entry, "answers", list[Any], where)):
-        place = f"{where}.answers[{number}]"
-        text = check_text(_field(answer, "text", str, place), f"{place}.text")
-        start = _field(answer, "answer_start", int, place)
-        nearby = context[max(start - _MAX_START_ERROR, 0) : start + len(text) + _MAX_START_ERROR]
-        if start < 0 or text not in nearby:
-            raise DataError(
-                f"{place}: found {shown(text, 80)} at answer_start {start}, where the context has "
-                f"{shown(context[max(start, 0) : max(start, 0) + len(text)], 80)}; allowed: a part of the "
-                "context at its place"
-            )
-        answers.append(text)
-    impossible = _field(entry, "is_impossible", bool, where) if "is_impossible" in entry else False
-    if impossible == bool(answers):
-        raise DataError(
-            f"{where}: found {len(answers)} answers and is_impossible {str(impossible).lower()}; allowed: "
-            "at least one answer, or none and is_impossible true"
-        )
-    return _ParsedQuestion(name, question, tuple(dict.fromkeys(answers)))
-
-
-def _read_json(path: str) -> Any:
-    contents = read_contents(path)
-    if not contents.strip():
-        raise DataError(f"{path}: is empty; allowed: a JSON file of SQuAD v1.1 or v2.0")
-    try:
-        content = json.loads(contents.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: is not UTF-8 ({error.reason})") from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}: is not JSON: {error.msg} (line {error.lineno}, character {error.colno})"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON that can be read: {error}") from error
-    check_unicode(content, path)
-    return content
-
-
-def _list_of(holder: Any, name: str, before: str, refused: list[str]) -> Iterator[tuple[str, Any]]:
-    """Give each item of a list, with its place; a list that is not there is a line of `refused`."""
-    place = before + name
-    try:
-        items = _field(holder, name, list[Any], before.rstrip(".: "))
-    except DataError as error:
-        refused.append(str(error))
-        return
-    for number, item in enumerate(items):
-        yield f"{place}[{number}]", item
-
-
-def _field(holder: Any, name: str, kind: Any, where: str) -> Any:
-    if not isinstance(holder, Mapping):
-        raise DataError(f"{where}: found {shown(holder, 80)}; allowed: a JSON object")
-    if name not in holder:
-        raise DataError(f"{where}: has no field {shown(name)}; its fields are {shown(sorted(holder), 80)}")
-    return parse_typed(kind, holder[name], f"{where}.{name}", DataError)

@@ -106,6 +106,33 @@ class Tokenizer:
             raise
         return [pieces + np.int32(NUM_SPECIAL_TOKENS) for pieces in encoded]
 
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the token ids of `text`, those of `encode`, and the characters that each stands for.
+
+        Returns:
+            int32 [tokens], and int64 [tokens, 2]: the first character of each token and the one behind its
+            last, in the numbers of `text`. Of the tokens of single bytes the last of a character has it.
+
+        Raises:
+            ValueError: `text` holds a lone surrogate, so that it is not Unicode text.
+        """
+        mark_tokens = self._space_mark_tokens
+        parts = [text] if mark_tokens is None else text.split(_SPACE_MARK)
+        tokens: list[np.ndarray] = []
+        offsets: list[np.ndarray] = []
+        begin = 0
+        for number, part in enumerate(parts):
+            if number and mark_tokens is not None:
+                tokens.append(mark_tokens)
+                offsets.append(begin + np.array([[0, 0]] * (len(mark_tokens) - 1) + [[0, 1]], np.int64))
+                begin += 1
+            part.encode()
+            found = self._processor.encode(part, return_type="offset_mapping")
+            tokens.append(np.array(found["ids"], np.int32) + np.int32(NUM_SPECIAL_TOKENS))
+            offsets.append(begin + np.array(found["offsets"], np.int64).reshape(-1, 2))
+            begin += len(part)
+        return np.concatenate(tokens).astype(np.int32), np.concatenate(offsets)
+
     def decode(self, tokens: Integer[np.ndarray, " tokens"] | Sequence[int]) -> str:
         """Return the text of token ids; a special id is written as its name, e.g. `[COPY]`.
 

@@ -1,0 +1,156 @@
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016; 2018) by a head that finds spans (docs/glue.md).
+
+python -m birdie_jax.evaluate --workdir=runs/squad --task=squad_spans:path=dev-v1.1.json
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, SPANS
+from birdie_jax.models.task_head import Head
+from birdie_jax.objectives import Arm
+from birdie_jax.storage import Bounds
+from birdie_jax.tasks.answer_metrics import exact_match, f1
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import DataPath
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.samples import SampleExamples, labelled_example
+from birdie_jax.tasks.span_windows import Window, best_span, cut_windows
+from birdie_jax.tasks.squad_file import SquadQuestion, read_squad
+from birdie_jax.tasks.task import Task
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import DataError, Tokenizer
+
+WindowPositions = Annotated[int, Bounds(at_least=8, at_most=MAX_SPAN_POSITIONS)]
+Tokens = Annotated[int, Bounds(at_least=1, at_most=MAX_SPAN_POSITIONS)]
+Threshold = Annotated[float, Bounds(at_least=-1e6, at_most=1e6)]
+# Marker and two [SEP].
+_SPECIAL_TOKENS = 3
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class SquadSpans(Task):
+    """Questions whose answers are spans of their paragraph, or, of v2.0, are not in it.
+
+    A paragraph that is longer than a window is read in several that overlap. Scores are those of the
+    official script: exact match and F1, of a question without an answer 1 where none is given. The group
+    "answerable" is 1 for questions with an answer.
+
+    Attributes:
+        main_metric: F1.
+        path: the JSON file, or its URL: to learn from, or to be measured on.
+        no_answer: whether a question may have no answer, as in v2.0. Otherwise such questions are left out
+            and told, and every question is given a span.
+        max_positions: the largest number of positions of a window.
+        stride: the number of tokens from the begin of a window to that of the next.
+        max_question_tokens: the largest number of tokens of a question; its end is cut.
+        max_answer_tokens: the largest number of tokens of a span that is given.
+        no_answer_threshold: what no answer's score has to be above the best span's to be given.
+        skip_bad_records: whether questions that cannot be read are passed over and told, not refused.
+    """
+
+    name: ClassVar[str] = "squad_spans"
+    main_metric: ClassVar[str] = "f1"
+    in_place: ClassVar[bool] = True
+
+    path: DataPath
+    no_answer: bool = False
+    max_positions: WindowPositions = 384
+    stride: Tokens = 128
+    max_question_tokens: Tokens = 64
+    max_answer_tokens: Tokens = 30
+    no_answer_threshold: Threshold = 0.0
+    skip_bad_records: bool = False
+
+    def __post_init__(self):
+        room = self.max_positions - _SPECIAL_TOKENS - self.max_question_tokens
+        if self.stride > room:
+            raise ValueError(
+                f"stride: found {self.stride}; allowed: at most max_positions - max_question_tokens - "
+                f"{_SPECIAL_TOKENS} = {room}"
+            )
+
+    @property
+    def head(self) -> Head:
+        """Two scores a token."""
+        return Head(SPANS, "squad")
+
+    def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
+        """Check that a window is no longer than what a model has learned."""
+        del arm_in_place
+        if max_length is not None and self.max_positions > max_length:
+            raise ConfigError(
+                f"task {self.name}: max_positions: found {self.max_positions:,}; allowed: at most "
+                f"{max_length:,}, the longest rows that the model has learned"
+            )
+
+    def read(self) -> tuple[list[SquadQuestion], list[str]]:
+        """Return the questions that are asked, and a line for each that is passed over.
+
+        Raises:
+            DataError: the file cannot be read, or has no question that can be asked.
+        """
+        found, refused = read_squad(self.path, skip_bad=self.skip_bad_records)
+        questions = [one for one in found if one.answers or self.no_answer]
+        if len(questions) < len(found):
+            left = len(found) - len(questions)
+            refused.append(
+                f"{self.path}: {left:,} unanswerable questions are left out; no_answer asks them"
+            )
+        if not questions:
+            raise DataError(f"{self.path}: holds no question that can be asked; allowed: at least one")
+        return questions, refused
+
+    def windows(self, question: SquadQuestion, tokenizer: Tokenizer) -> list[Window]:
+        """Return the windows of a question."""
+        context, offsets = tokenizer.encode_with_offsets(question.context)
+        asked = tokenizer.encode(question.question)[: self.max_question_tokens]
+        return cut_windows(asked, context, offsets, max_positions=self.max_positions, stride=self.stride)
+
+    def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
+        """Return every window of every question, with its first answer."""
+        names, contexts, labels = [], [], []
+        for question in self.read()[0]:
+            span = None
+            if question.answers:
+                text, start = question.answers[0]
+                span = (start, start + len(text))
+            for window in self.windows(question, tokenizer):
+                names.append(question.where)
+                contexts.append(window.tokens)
+                labels.append(window.label(span))
+        return SampleExamples(names, contexts, labels)
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the head find the answer of every question."""
+        self.check_length(None, model.max_length)
+        questions, refused = self.read()
+        windows = [self.windows(question, model.tokenizer) for question in questions]
+        asked = [labelled_example(window.tokens, 1) for of_question in windows for window in of_question]
+        scores = iter(model.head_scores(asked, progress))
+        answers = [
+            self._answer(question, of_question, [next(scores) for _ in of_question])
+            for question, of_question in zip(questions, windows, strict=True)
+        ]
+        return TaskResult(tuple(answers), tuple(refused))
+
+    def _answer(self, question: SquadQuestion, windows: Sequence[Window], scores: list) -> ScoredAnswer:
+        found = best_span(windows, scores, self.max_answer_tokens)
+        missing = self.no_answer and found.null_score - found.score > self.no_answer_threshold
+        answer = "" if missing or found.span is None else question.context[slice(*found.span)].strip()
+        references = tuple(dict.fromkeys(one.text for one in question.answers)) or ("",)
+        positions = max(len(window.tokens) for window in windows)
+        return ScoredAnswer(
+            Question(
+                question.name,
+                f"{question.question}\n\n{question.context}",
+                references,
+                groups={"answerable": int(bool(question.answers)), LENGTH_GROUP: positions},
+            ),
+            answer,
+            {metric.__name__: metric(answer, references) for metric in (f1, exact_match)},
+            details={"score": found.score, "no_answer_score": found.null_score, "windows": len(windows)},
+        )

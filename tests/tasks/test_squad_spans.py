@@ -1,0 +1,172 @@
+"""SQuAD by spans: windows cover a context, labels are the answer's tokens, and scores the official ones."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.models.span_head import MAX_SPAN_POSITIONS
+from birdie_jax.tasks import task_of_flag
+from birdie_jax.tasks.span_windows import Window, best_span, cut_windows
+from birdie_jax.tasks.squad_spans import SquadSpans
+from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.tasks.task_model import TaskModel
+from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
+from tests.tasks.tiny_task_model import tiny_task_model
+from tests.trained_workdirs import small_tokenizer
+
+CONTEXT = "abc def ghi jkl mno abc den fég hij klm noa bcd efg hij"
+
+
+def entry(name, answer=None, context=CONTEXT):
+    answers = [{"text": answer, "answer_start": context.index(answer)}] if answer else []
+    return {"id": name, "question": f"abc {name}", "answers": answers, "is_impossible": not answer}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "dev-v2.0.json"
+    questions = [entry("q1", "ghi jkl"), entry("q2", "fég"), entry("q3"), entry("q4", "hij klm noa")]
+    paragraphs = [{"context": CONTEXT, "qas": questions}]
+    path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "x", "paragraphs": paragraphs}]}))
+    return path
+
+
+def task(path, **settings):
+    defaults = {"max_positions": 40, "stride": 10, "max_question_tokens": 6, "no_answer": True}
+    return SquadSpans(path=str(path), **(defaults | settings))
+
+
+def place_of(label):
+    return divmod(label - 1, MAX_SPAN_POSITIONS)
+
+
+@given(text=st.text(st.sampled_from("ab é日▁\n"), max_size=30))
+def test_the_characters_of_tokens_are_those_of_the_text(text):
+    tokenizer = small_tokenizer()
+    tokens, offsets = tokenizer.encode_with_offsets(text)
+    np.testing.assert_array_equal(tokens, tokenizer.encode(text))
+    assert "".join(text[begin:end] for begin, end in offsets) == text
+
+
+@given(
+    count=st.integers(0, 60),
+    room=st.integers(1, 20),
+    data=st.data(),
+)
+def test_windows_cover_a_context(count, room, data):
+    stride = data.draw(st.integers(1, room))
+    context = np.arange(300, 300 + count, dtype=np.int32)
+    offsets = np.stack([np.arange(count), np.arange(1, count + 1)], axis=1)
+    question = np.array([290, 291], np.int32)
+    windows = cut_windows(question, context, offsets, max_positions=room + 5, stride=stride)
+    seen = set()
+    for window in windows:
+        assert len(window.tokens) <= room + 5
+        assert window.tokens[:4].tolist() == [MASKED_LM, 290, 291, SEPARATOR]
+        assert window.tokens[-1] == SEPARATOR
+        for token, (begin, end) in zip(window.tokens.tolist(), window.offsets.tolist(), strict=True):
+            assert (begin, end) == ((token - 300, token - 299) if token >= 300 else (-1, -1))
+            seen.add(begin)
+    assert seen - {-1} == set(range(count))
+    # None that shows nothing new.
+    assert len(windows) == 1 or (len(windows) - 2) * stride + room < count
+
+
+def test_labels_are_the_tokens_of_the_answer(path):
+    tokenizer, spans = small_tokenizer(), {"q1": "ghi jkl", "q2": "fég", "q4": "hij klm noa"}
+    questions, _ = task(path).read()
+    whole = 0
+    for question in questions:
+        answer = spans.get(question.name)
+        span = (CONTEXT.index(answer), CONTEXT.index(answer) + len(answer)) if answer else None
+        for window in task(path).windows(question, tokenizer):
+            begin, end = place_of(window.label(span))
+            if begin == 0:
+                assert end == 0
+                shown = [tuple(one) for one in window.offsets.tolist() if one[1] > one[0]]
+                assert span is None or shown[0][0] > span[0] or shown[-1][1] < span[1]
+                continue
+            whole += 1
+            found = CONTEXT[window.offsets[begin, 0] : window.offsets[end, 1]]
+            assert answer in found
+            assert window.offsets[begin, 1] > span[0] and window.offsets[end, 0] < span[1]
+    assert whole >= 3
+    examples = task(path).training_examples(tokenizer)
+    assert len(examples) == sum(len(task(path).windows(one, tokenizer)) for one in questions)
+    assert examples.name_of(0) == f"{path}: data[0].paragraphs[0].qas[0]"
+
+
+def test_the_best_span_is_within_the_context_and_short_enough():
+    offsets = np.array([[-1, -1], [-1, -1], [0, 1], [1, 3], [3, 4], [-1, -1]])
+    window = Window(np.arange(6, dtype=np.int32), offsets)
+    scores = np.zeros((6, 2), np.float32)
+    scores[0] = 1.0, 2.0
+    scores[1] = scores[5] = 50.0
+    scores[2, 0], scores[4, 1], scores[3] = 9.0, 8.0, (1.0, 7.0)
+    found = best_span([window], [scores], 3)
+    assert (found.span, found.score, found.null_score) == ((0, 4), 17.0, 3.0)
+    found = best_span([window], [scores], 2)
+    assert (found.span, found.score) == ((0, 3), 16.0)
+    second = scores.copy()
+    second[0], second[3, 0] = (0.0, 0.5), 30.0
+    found = best_span([window, window], [scores, second], 2)
+    assert (found.span, found.score, found.null_score) == ((1, 4), 38.0, 0.5)
+    nothing = Window(np.arange(2, dtype=np.int32), np.full((2, 2), -1))
+    assert best_span([nothing], [scores[:2]], 2).span is None
+
+
+def test_scores_are_those_of_the_official_script(path, monkeypatch):
+    """A head that finds the second answer and a part of the first, none of the third, and a wrong one."""
+    told = {"q1": "ghi", "q2": "fég", "q3": None, "q4": "mno"}
+    asking, tokenizer = task(path), small_tokenizer()
+    windows = [
+        (question.name, window)
+        for question in asking.read()[0]
+        for window in asking.windows(question, tokenizer)
+    ]
+
+    def head_scores(model, examples, progress):
+        del model, progress
+        found = []
+        for (name, window), example in zip(windows, examples, strict=True):
+            np.testing.assert_array_equal(example.context, window.tokens)
+            scores = np.zeros((len(window.tokens), 2), np.float32)
+            answer = told[name]
+            span = (CONTEXT.index(answer), CONTEXT.index(answer) + len(answer)) if answer else None
+            begin, end = place_of(window.label(span))
+            # Where a window has not the answer it gives none, less sure than the others of their spans.
+            scores[begin, 0] = scores[end, 1] = 5.0 if begin or answer is None else 1.0
+            found.append(scores)
+        return found
+
+    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+    result = asking.measure(tiny_task_model())
+    by_name = {answer.question.name: answer for answer in result.answers}
+    assert {name: answer.answer for name, answer in by_name.items()} == {
+        **{"q1": "ghi", "q2": "fég", "q3": "", "q4": "mno"}
+    }
+    assert [by_name[name].metrics["exact_match"] for name in told] == [0, 1, 1, 0]
+    assert [by_name[name].metrics["f1"] for name in told] == [pytest.approx(2 / 3), 1, 1, 0]
+    assert [by_name[name].question.groups["answerable"] for name in told] == [1, 1, 0, 1]
+    means = mean_scores(asking, result.answers)
+    assert means["f1"].mean == pytest.approx((2 / 3 + 2) / 4)
+
+
+def test_questions_without_an_answer_are_left_out_of_version_1(path):
+    questions, refused = task(path, no_answer=False).read()
+    assert [question.name for question in questions] == ["q1", "q2", "q4"]
+    assert refused == [f"{path}: 1 unanswerable questions are left out; no_answer asks them"]
+
+
+def test_settings_that_cannot_be(path):
+    with pytest.raises(
+        ConfigError, match=re.escape("stride: found 500; allowed: at most max_positions - ")
+    ):
+        task_of_flag(f"squad_spans:path={path},stride=500")
+    with pytest.raises(ConfigError, match=re.escape("max_positions: found 384; allowed: at most 128, the")):
+        SquadSpans(path=str(path)).check_length(None, 128)
