@@ -1,0 +1,88 @@
+"""ContractNLI (Koreeda and Manning 2021) as SCROLLS has it: what a contract says of a hypothesis.
+
+python -m birdie_jax.evaluate --workdir=runs/cnli --task=contract_nli:path=validation.jsonl
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from birdie_jax.models.classification_head import CLASSIFICATION
+from birdie_jax.models.task_head import Head
+from birdie_jax.storage import shown
+from birdie_jax.tasks.head_task import HeadTask
+from birdie_jax.tasks.label_metrics import class_scores
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import DataPath, check_text, read_field, read_name, read_records, read_text
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.samples import Sample, SampleExamples
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import DataError, Tokenizer
+
+CLASSES = ("Contradiction", "Entailment", "Not mentioned")
+# In SCROLLS an empty line ends the hypothesis; the contract has such lines of its own.
+_BORDER = "\n\n"
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class ContractNLI(HeadTask):
+    """Records `{"id", "input": hypothesis, empty line, contract, "output": class}`, a JSON object a line.
+
+    A sample is the pair of hypothesis and whole contract, of which `max_positions` cuts the end.
+
+    Attributes:
+        main_metric: the share of right classes, SCROLLS's exact match.
+        path: the JSONL file, or its URL: to learn from, or to be measured on.
+        skip_bad_records: whether bad records are passed over and told, not refused.
+    """
+
+    name: ClassVar[str] = "contract_nli"
+    main_metric: ClassVar[str] = "accuracy"
+
+    path: DataPath
+    skip_bad_records: bool = False
+
+    @property
+    def head(self) -> Head:
+        """Three classes."""
+        return Head(CLASSIFICATION, self.name, len(CLASSES))
+
+    def samples(self) -> tuple[list[tuple[str, Sample]], list[str]]:
+        """Return the samples with the ids of their records, and a line for each that was passed over.
+
+        Raises:
+            DataError: the file cannot be read, or records are bad; names them by their lines.
+        """
+        return read_records(self.path, _parse, self.skip_bad_records, lambda record: record[0])
+
+    def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
+        """Return an example for each record."""
+        return self.examples([sample for _, sample in self.samples()[0]], tokenizer)
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the head tell the class of every record."""
+        records, refused = self.samples()
+        found, too_long = self.scores([sample for _, sample in records], model, progress)
+        answers = []
+        for number, positions, scores in found:
+            name, sample = records[number]
+            told, label = scores.index(max(scores)), sample.label - 1
+            groups = {LENGTH_GROUP: positions}
+            question = Question(name, _BORDER.join(sample.texts), (CLASSES[label],), CLASSES, groups)
+            metrics = class_scores(label, told)
+            answers.append(ScoredAnswer(question, CLASSES[told], metrics, details={"scores": scores}))
+        return TaskResult(tuple(answers), (*refused, *too_long))
+
+
+def _parse(record: Mapping[str, Any], where: str) -> tuple[str, Sample]:
+    whole, output = read_text(record, "input", where), read_field(record, "output", str, where)
+    hypothesis, border, contract = whole.strip().partition(_BORDER)
+    if not border:
+        raise DataError(
+            f"{where}: input: found {shown(whole, 80)}; allowed: a hypothesis, an empty line and a contract"
+        )
+    if output not in CLASSES:
+        raise DataError(f"{where}: output: found {shown(output)}; allowed: {', '.join(CLASSES)}")
+    texts = (hypothesis, check_text(contract, f"{where}: input").strip())
+    return read_name(record, "id", where), Sample(where, texts, 1 + CLASSES.index(output))

@@ -1,0 +1,184 @@
+"""QuALITY (Pang et al. 2022): questions on long articles with four options, each scored by a head.
+
+python -m birdie_jax.evaluate --workdir=runs/quality --task=quality:path=QuALITY.v1.0.1.htmlstripped.dev
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from birdie_jax.models.choice_head import CHOICE, RIGHT_CHOICE, WRONG_CHOICE
+from birdie_jax.models.task_head import Head
+from birdie_jax.objectives import Example
+from birdie_jax.tasks.head_task import HeadTask
+from birdie_jax.tasks.label_metrics import class_scores
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import DataPath, check_text, read_field, read_records, read_text
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.samples import Sample, SampleExamples
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import DataError, Tokenizer
+
+OPTIONS = 4
+
+
+class QualityQuestion(NamedTuple):
+    """A question on an article.
+
+    Attributes:
+        name: the identifier of the question.
+        where: its place in the file.
+        article: the article.
+        question: the question.
+        options: the options.
+        label: the number of the right one, from 0 on.
+        difficult: whether it belongs to the hard subset.
+    """
+
+    name: str
+    where: str
+    article: str
+    question: str
+    options: tuple[str, ...]
+    label: int
+    difficult: bool
+
+    def samples(self) -> list[Sample]:
+        """Return a pair of question with option, and article, for each option."""
+        labels = [RIGHT_CHOICE if number == self.label else WRONG_CHOICE for number in range(OPTIONS)]
+        return [
+            Sample(self.where, (f"{self.question} {option}", self.article), label)
+            for option, label in zip(self.options, labels, strict=True)
+        ]
+
+
+class ChoiceExamples:
+    """The training examples of questions, each of which is one for every option; `GroupedExamples`.
+
+    Attributes:
+        group_size: the number of options.
+        lengths: the positions of all options of a question together, int64 [questions].
+        sha256: the hash of all examples.
+    """
+
+    group_size = OPTIONS
+
+    def __init__(self, examples: SampleExamples):
+        """Take every four examples as a question."""
+        self._examples = examples
+        self.lengths = examples.lengths.reshape(-1, OPTIONS).sum(axis=1)
+        self.sha256 = examples.sha256
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.group(index)[0]
+
+    def group(self, index: int) -> Sequence[Example]:
+        """Return the examples of a question."""
+        return [self._examples[OPTIONS * index + number] for number in range(OPTIONS)]
+
+    def name_of(self, index: int) -> str:
+        """Return the place of a question."""
+        return self._examples.name_of(OPTIONS * index)
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Quality(HeadTask):
+    """The questions of a file as it is published: a JSON object a line, with `article` and `questions`.
+
+    Each option is read behind its question, with the whole article, of which `max_positions` cuts the end.
+    The group "difficult" is 1 on the hard subset.
+
+    Attributes:
+        main_metric: the share of right options.
+        path: the file, or its URL: to learn from, or to be measured on.
+        skip_bad_records: whether articles that cannot be read are passed over and told, not refused.
+    """
+
+    name: ClassVar[str] = "quality"
+    main_metric: ClassVar[str] = "accuracy"
+
+    path: DataPath
+    skip_bad_records: bool = False
+
+    @property
+    def head(self) -> Head:
+        """A score for each of four options."""
+        return Head(CHOICE, self.name, OPTIONS)
+
+    def questions(self) -> tuple[list[QualityQuestion], list[str]]:
+        """Return all questions, and a line for each article that was passed over.
+
+        Raises:
+            DataError: the file cannot be read, or articles are bad, or there is no question; names them by
+                their lines.
+        """
+        articles, refused = read_records(self.path, _parse, self.skip_bad_records)
+        questions = [question for article in articles for question in article]
+        if not questions:
+            raise DataError(f"{self.path}: holds no question; allowed: at least one")
+        return questions, refused
+
+    def training_examples(self, tokenizer: Tokenizer) -> ChoiceExamples:
+        """Return the options of each question."""
+        samples = [sample for question in self.questions()[0] for sample in question.samples()]
+        return ChoiceExamples(self.examples(samples, tokenizer))
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the head score every option; a question of which one is too long is not asked."""
+        questions, refused = self.questions()
+        samples = [sample for question in questions for sample in question.samples()]
+        found, too_long = self.scores(samples, model, progress)
+        by_number = {number: (positions, scores[0]) for number, positions, scores in found}
+        answers = []
+        for place, question in enumerate(questions):
+            options = [by_number.get(OPTIONS * place + number) for number in range(OPTIONS)]
+            scored = [option for option in options if option is not None]
+            if len(scored) < OPTIONS:
+                continue
+            scores = [score for _, score in scored]
+            told = int(np.argmax(scores))
+            groups = {"difficult": int(question.difficult), LENGTH_GROUP: max(scored)[0]}
+            asked = Question(
+                question.name,
+                f"{question.question}\n\n{question.article}",
+                (question.options[question.label],),
+                question.options,
+                groups,
+            )
+            metrics = class_scores(question.label, told)
+            answers.append(ScoredAnswer(asked, question.options[told], metrics, details={"scores": scores}))
+        return TaskResult(tuple(answers), (*refused, *dict.fromkeys(too_long)))
+
+
+def _parse(record: Mapping[str, Any], where: str) -> list[QualityQuestion]:
+    article = read_text(record, "article", where).strip()
+    questions = []
+    for number, entry in enumerate(read_field(record, "questions", list[dict[str, Any]], where)):
+        place = f"{where}: questions[{number}]"
+        options = tuple(
+            check_text(option, f"{place}: options").strip()
+            for option in read_field(entry, "options", list[str], place)
+        )
+        if len(options) != OPTIONS:
+            raise DataError(f"{place}: options: found {len(options)}; allowed: {OPTIONS}")
+        label = read_field(entry, "gold_label", int, place)
+        if not 1 <= label <= OPTIONS:
+            raise DataError(f"{place}: gold_label: found {label}; allowed: 1 to {OPTIONS}")
+        questions.append(
+            QualityQuestion(
+                read_text(entry, "question_unique_id", place),
+                place,
+                article,
+                read_text(entry, "question", place).strip(),
+                options,
+                label - 1,
+                bool(read_field(entry, "difficult", int, place, default=0)),
+            )
+        )
+    return questions

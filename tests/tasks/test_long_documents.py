@@ -1,0 +1,138 @@
+"""ContractNLI and QuALITY: their formats, what is wrong in them, and the scores of what a head tells."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from birdie_jax.finetuning.stage_rows import GroupedExamples
+from birdie_jax.models.choice_head import RIGHT_CHOICE, WRONG_CHOICE
+from birdie_jax.models.task_head import Head
+from birdie_jax.tasks.contract_nli import CLASSES, ContractNLI
+from birdie_jax.tasks.quality import OPTIONS, Quality
+from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.tasks.task_model import TaskModel
+from birdie_jax.text import DataError
+from tests.tasks.tiny_task_model import tiny_task_model
+from tests.trained_workdirs import small_tokenizer
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def contract(name, output, whole="abc def\n\nghi.\n\njkl"):
+    return {"id": name, "pid": f"{name}_0", "input": whole, "output": output}
+
+
+def head_that_says(monkeypatch, scores):
+    def head_scores(model, examples, progress):
+        del model, progress
+        assert len(examples) == len(scores)
+        return [np.array([score], np.float32) for score in scores]
+
+    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+
+
+def test_a_contract_is_read_behind_its_hypothesis(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.jsonl", *(contract(name, CLASSES[n]) for n, name in enumerate("xyz")))
+    task, tokenizer = ContractNLI(path=str(path)), small_tokenizer()
+    examples = task.training_examples(tokenizer)
+    assert tokenizer.decode(examples[0].context) == "[MASKED_LM]abc def[SEP]ghi.\n\njkl[SEP]"
+    assert [int(examples[number].labels[0]) for number in range(3)] == [1, 2, 3]
+    assert task.head == Head("classification", "contract_nli", 3)
+    head_that_says(monkeypatch, [[3, 1, 2], [0, 1, 2], [0, 1, 2]])
+    result = task.measure(tiny_task_model())
+    assert [answer.answer for answer in result.answers] == [CLASSES[0], CLASSES[2], CLASSES[2]]
+    assert mean_scores(task, result.answers)["accuracy"].mean == pytest.approx(2 / 3)
+    cut = ContractNLI(path=str(path), max_positions=12).training_examples(tokenizer)
+    assert cut.lengths.tolist() == [12] * 3
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (
+            contract("b", "Neutral"),
+            "line 2: output: found 'Neutral'; allowed: Contradiction, Entailment, Not",
+        ),
+        (
+            contract("b", CLASSES[0], "abc\ndef"),
+            "line 2: input: found 'abc\\ndef'; allowed: a hypothesis, an",
+        ),
+        ({"id": "b", "input": "a\n\nb"}, "line 2: has no field 'output'; its fields are ['id', 'input']"),
+        (contract("a", CLASSES[0]), "line 2: found the id 'a', which line 1 has; allowed: another"),
+    ],
+)
+def test_bad_contracts_are_named(tmp_path, record, said):
+    path = write(tmp_path / "a.jsonl", contract("a", CLASSES[1]), record)
+    with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 2 records are bad: {said}")):
+        ContractNLI(path=str(path)).samples()
+
+
+def question(name, label, difficult=0, options=("one", "two", "three", "four"), **more):
+    return {
+        **{"question_unique_id": name, "question": "abc?", "options": list(options)},
+        **{"gold_label": label, "difficult": difficult, **more},
+    }
+
+
+def article(*questions, text="def ghi jkl"):
+    return {"article_id": "7", "article": text, "questions": list(questions)}
+
+
+def test_each_option_is_read_with_its_question_and_the_article(tmp_path):
+    path = write(tmp_path / "dev.jsonl", article(question("p", 2)), article(question("q", 4)))
+    task, tokenizer = Quality(path=str(path)), small_tokenizer()
+    examples = task.training_examples(tokenizer)
+    assert isinstance(examples, GroupedExamples)
+    assert (len(examples), examples.group_size, task.head) == (2, 4, Head("choice", "quality", 4))
+    group = examples.group(1)
+    assert [tokenizer.decode(one.context) for one in group] == [
+        f"[MASKED_LM]abc? {option}[SEP]def ghi jkl[SEP]" for option in ("one", "two", "three", "four")
+    ]
+    assert [int(one.labels[0]) for one in group] == [WRONG_CHOICE] * 3 + [RIGHT_CHOICE]
+    assert examples.lengths[1] == sum(len(one.context) for one in group)
+    assert examples.name_of(1) == f"{path}: line 2: questions[0]"
+
+
+def test_options_are_chosen_by_their_scores(tmp_path, monkeypatch):
+    path = write(
+        tmp_path / "dev.jsonl", article(question("p", 2), question("q", 4, 1), question("r", 1, 1))
+    )
+    task = Quality(path=str(path))
+    head_that_says(monkeypatch, [[score] for score in (0, 5, 1, 2, 3, 2, 1, 0, 9, 8, 7, 6)])
+    result = task.measure(tiny_task_model())
+    assert [answer.answer for answer in result.answers] == ["two", "one", "one"]
+    assert [answer.metrics["accuracy"] for answer in result.answers] == [1, 0, 1]
+    assert [answer.question.groups["difficult"] for answer in result.answers] == [0, 1, 1]
+
+
+def test_a_question_whose_options_are_too_long_is_told_once(tmp_path, monkeypatch):
+    path = write(
+        tmp_path / "dev.jsonl", article(question("p", 2)), article(question("q", 1), text="abc " * 40)
+    )
+    head_that_says(monkeypatch, [[1.0]] * OPTIONS)
+    result = Quality(path=str(path)).measure(tiny_task_model(max_length=64))
+    assert [answer.question.name for answer in result.answers] == ["p"]
+    assert all(line.startswith(f"{path}: line 2: questions[0]: has ") for line in result.refused)
+    assert 1 <= len(result.refused) <= OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (question("q", 5), "line 1: questions[0]: gold_label: found 5; allowed: 1 to 4"),
+        (question("q", 1, options=("a", "b")), "line 1: questions[0]: options: found 2; allowed: 4"),
+        ({"question": "a"}, "line 1: questions[0]: has no field 'options'; its fields are ['question']"),
+    ],
+)
+def test_bad_articles_are_named(tmp_path, bad, said):
+    path = write(tmp_path / "dev.jsonl", article(bad))
+    with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 1 records are bad: {said}")):
+        Quality(path=str(path)).questions()
+    empty = write(tmp_path / "empty.jsonl", article())
+    with pytest.raises(DataError, match=re.escape(f"{empty}: holds no question; allowed: at least one")):
+        Quality(path=str(empty)).questions()
