@@ -168,7 +168,10 @@ def check_tasks(
         if task.head is not None:
             _check_head(name, task.head, model)
         if architecture_of(model).encoder and not task.in_place:
-            allowed = ", ".join(known for known, kind in TASKS.items() if kind.in_place)
+            # Tasks that a head answers need one that was taught.
+            allowed = ", ".join(
+                known for known, kind in TASKS.items() if kind.in_place and kind.head is Task.head
+            )
             raise ConfigError(
                 f"task {name}: found {task.name}, which asks a model to go on with a text, and "
                 f"config.model.name = {model.name!r}, a bidirectional encoder, which cannot; allowed for "

@@ -42,7 +42,7 @@ def test_a_configuration_without_stages_is_of_pretraining():
     assert read_stages(micro_config()) == ()
 
 
-FIELDS = "task, length, rows, epochs, steps, skip_long, max_letters"
+FIELDS = "task, length, rows, epochs, steps, skip_long, pack, max_letters"
 
 
 @pytest.mark.parametrize(
