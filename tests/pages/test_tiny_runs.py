@@ -189,6 +189,7 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
 def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
     """Each of them, in the order of the page, on made-up files in the published formats."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     for dataset, folder in (("mnli", "MNLI"), ("rte", "RTE")):
         for split in ("train", *GLUE_DATASETS[dataset].splits):
             write_learnable(tmp_path / "data/glue" / folder, dataset, split, 48)
