@@ -161,7 +161,7 @@ def recurrent_layer(
     if layout.influence is not None:
         arrays = _cell_recurrence(cell, operands, gate, parameters, resets)
         score = recurrence_influence(layout.influence, arrays, resets)
-        mixer.sow(COLLECTION, "score", score, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+        mixer.sow(COLLECTION, "score", score, init_fn=lambda: score, reduce_fn=lambda _, new: new)
     if settings.bidirectional and initial is not None:
         # What comes after the last token is not known yet: the channels in reverse start from zero.
         initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
