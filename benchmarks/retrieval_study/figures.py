@@ -53,6 +53,13 @@ def _colours(results: Results) -> dict[Arm, str]:
     return {arm: f"C{number}" for number, arm in enumerate(arms_of(results))}
 
 
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Put the legend of one panel below all, where it covers no line."""
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="x-small"
+    )
+
+
 def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, colour: str) -> None:
     """Draw means with their intervals by a number."""
     found = {value: mean_with_interval(scored) for value, scored in scores.items()}
@@ -85,7 +92,7 @@ def _phonebook(results: Results, figure: Figure) -> bool:
     left.set_xlabel("entries of the book, one number asked for")
     right.set_xlabel("numbers asked for")
     left.set_ylabel("share of numbers right")
-    left.legend(fontsize="x-small")
+    _legend(figure, left)
     return True
 
 
@@ -111,7 +118,7 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
     panels[0].set_ylabel("share of answers exactly right")
     for arm, colour in _colours(results).items():
         panels[-1].plot([], [], color=colour, label=arm.title)
-    panels[-1].legend(fontsize="x-small")
+    _legend(figure, panels[-1])
     return True
 
 
@@ -124,7 +131,7 @@ def _passages(results: Results, figure: Figure) -> bool:
     axes.set_xlabel("largest number of tokens of the passage")
     axes.set_ylabel("F1")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize="x-small")
+    _legend(figure, axes)
     return True
 
 
@@ -147,5 +154,5 @@ def _mixture(results: Results, figure: Figure) -> bool:
         axes.set_xlabel("steps")
         axes.set_ylim(0, 1)
     panels[0].set_ylabel("probability")
-    panels[-1].legend(fontsize="x-small")
+    _legend(figure, panels[-1])
     return True
