@@ -102,7 +102,8 @@ def test_default_is_usable_and_round_trips():
             4,
             "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
             "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
-            "dropout, attention, birdie_ssm, encoder, gated_ssm, hawk; such a field is "
+            "dropout, head, head_name, head_outputs, head_dropout, attention, birdie_ssm, encoder, "
+            "gated_ssm, hawk; such a field is "
             "config.model.attention.heads and config.model.hawk.heads",
         ),
         (

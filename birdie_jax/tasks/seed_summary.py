@@ -6,117 +6,16 @@ Reads what `evaluate` has left in the workdirs. A score counts only if it is of 
 so none is the best of several.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
 from absl import flags
 
 from birdie_jax.command_line import refuse, start
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.evaluation_record import EvaluationRecord, parse_evaluation
-from birdie_jax.saved_config import read_json
-from birdie_jax.storage import list_names, read_bytes
-from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.evaluation_table import rendered_columns
+from birdie_jax.tasks.seed_scores import summarise_seeds
 
 _VERB = "tasks.seed_summary"
-_SUFFIX = ".json"
-# What may differ between two runs that are repetitions of one.
-_SEED = "seed"
 
 _WORKDIRS = flags.DEFINE_multi_string("workdir", [], "Workdir of a run; give two or more.")
-
-
-class SeedScores(NamedTuple):
-    """A metric over runs.
-
-    Attributes:
-        evaluation: the name of the evaluation.
-        metric: the name of the metric.
-        scores: the score of each run, in their order.
-    """
-
-    evaluation: str
-    metric: str
-    scores: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """The mean over runs."""
-        return float(np.mean(self.scores))
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation over runs, with n - 1 in its denominator."""
-        return float(np.std(self.scores, ddof=1))
-
-
-def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
-    """Return each metric of each evaluation that all runs have.
-
-    Raises:
-        ConfigError: there are fewer than two runs, two have one seed, or they differ in more than that; a
-            run was not evaluated at its newest checkpoint; or evaluations differ in their settings.
-    """
-    if len(workdirs) < 2:
-        raise ConfigError(f"--workdir: found {len(workdirs)}; allowed: two or more runs")
-    _check_seeds(workdirs)
-    found = [_evaluations(workdir) for workdir in workdirs]
-    first, *others = found
-    for workdir, other in zip(workdirs[1:], others, strict=True):
-        for name in sorted(first.keys() ^ other.keys()):
-            lacking = workdir if name in first else workdirs[0]
-            raise ConfigError(
-                f"{lacking}: has no evaluation {name} of its newest checkpoint; allowed: those of the "
-                "others: ask for it by birdie_jax.evaluate"
-            )
-        for name, record in other.items():
-            if (record.task, record.settings) != (first[name].task, first[name].settings):
-                raise ConfigError(
-                    f"{workdir}: the evaluation {name} has other settings than in {workdirs[0]}; allowed: "
-                    "the same"
-                )
-    return [
-        SeedScores(name, metric, tuple(one[name].metrics[metric].mean for one in found))
-        for name in sorted(first)
-        for metric in first[name].metrics
-    ]
-
-
-def _check_seeds(workdirs: Sequence[str]) -> None:
-    seeds: dict[Any, str] = {}
-    first: dict[str, Any] = {}
-    for workdir in workdirs:
-        config = dict(read_json(Workdir(workdir).config, "the workdir of a run"))
-        seed = config.pop(_SEED, None)
-        if seed in seeds:
-            raise ConfigError(f"{workdir}: found seed {seed}, which {seeds[seed]} has; allowed: another")
-        seeds[seed] = workdir
-        first = first or config
-        for section in sorted(first.keys() | config.keys()):
-            if first.get(section) != config.get(section):
-                raise ConfigError(
-                    f"{workdir}: its config.{section} is another than that of {workdirs[0]}; allowed: runs "
-                    "that differ in their seed alone"
-                )
-
-
-def _evaluations(workdir: str) -> dict[str, EvaluationRecord]:
-    """Return the evaluations of a run's newest checkpoint by their names."""
-    files = Workdir(workdir)
-    steps = files.saved_steps()
-    folder = files.evaluation(steps[-1], "").parent if steps else files.evaluations
-    names = [name for name in list_names(folder) if name.endswith(_SUFFIX)] if steps else []
-    if not names:
-        raise ConfigError(
-            f"{workdir}: has no evaluation of its newest checkpoint; allowed: a run that "
-            "birdie_jax.evaluate has asked"
-        )
-    return {
-        name.removesuffix(_SUFFIX): parse_evaluation(read_bytes(folder / name), str(folder / name))
-        for name in names
-    }
 
 
 def main(arguments: list[str]) -> None:
