@@ -1,0 +1,6 @@
+"""The selective scan of Mamba between its projections, differentiable, in either direction or in both."""
+
+from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
+from pallas_kernels.selective_scan.selective_scan import DIRECTIONS, IMPLEMENTATIONS, selective_scan
+
+__all__ = ["DIRECTIONS", "IMPLEMENTATIONS", "SelectiveScanInputs", "selective_scan"]

@@ -1,0 +1,177 @@
+"""The public operation: argument checks, the choice of an implementation, and the derivative."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pallas_kernels.selective_scan import tpu, xla
+from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
+
+DIRECTIONS = ("forward", "reverse", "both")
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    "xla": ("cpu", "gpu", "tpu"),
+    "pallas_tpu": ("tpu",),
+    "pallas_interpret": ("cpu", "gpu", "tpu"),
+}
+"""Every implementation, and the platforms that it can be compiled for."""
+
+
+class _StaticArguments(NamedTuple):
+    """The arguments that a program is compiled for.
+
+    Attributes:
+        direction: one of `DIRECTIONS`.
+        interpret: whether the kernel runs in the TPU interpreter.
+    """
+
+    direction: str
+    interpret: bool = False
+
+
+def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D may be left out
+    u: Float[Array, "batch length channels"],
+    dt: Float[Array, "batch length channels"],
+    A: Float[Array, "channels N"],
+    B: Float[Array, "batch length N"],
+    C: Float[Array, "batch length N"],
+    D: Float[Array, " channels"] | None = None,
+    *,
+    z: Float[Array, "batch length channels"] | None = None,
+    dt_bias: Float[Array, " channels"] | None = None,
+    h0: Float[Array, "batch N channels"] | None = None,
+    resets: tuple[Bool[Array, "batch length"], ...] | None = None,
+    direction: str = "forward",
+    implementation: str | None = None,
+) -> tuple[Float[Array, "batch length channels"], Float[Array, "batch N channels"]]:
+    """Scan by steps and weights that the input selects (Gu and Dao 2023, algorithm 2), N states a channel:
+
+        s_t = softplus(dt_t + dt_bias)            (dt_t itself where there is no bias)
+        h_t[n] = exp(s_t A[n]) h_{t-1}[n] + s_t B_t[n] u_t
+        y_t = (sum_n C_t[n] h_t[n] + D u_t) SiLU(z_t)
+
+    All is computed in float32 whatever the types of the arguments. Nothing N times as wide as the input is
+    in memory: the derivative computes states again from those at the borders of chunks. The sums over the
+    channels in the derivatives of B and C have a fixed order, so that two runs agree bit for bit.
+
+    A token with s_t = 0 leaves the state as it is, as padding must.
+
+    Args:
+        u: the input.
+        dt: the step of each token and channel.
+        A: the rates, negative.
+        B: the input's weight in each state, the same for all channels.
+        C: each state's weight in the output, the same for all channels.
+        D: the factor of the input in the output; none if None.
+        z: what gates the output; no gate if None.
+        dt_bias: the bias of the step; None: `dt` is the step, which must not be negative.
+        h0: the state before the first step read; zero if None.
+        resets: for the direction, or for each of both, where exp(s_t A) counts as zero for every n.
+        direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
+            channels is.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
+            TPU takes its kernel where length and the channels of a direction are multiples of 128; asked
+            for by name, it pads others.
+
+    Returns:
+        y in the type of `u`, and in float32 the state after the last step that was read.
+
+    Raises:
+        ValueError: shapes or counts differ, or the direction or the implementation is unknown.
+    """  # noqa: D400, D415
+    _check_choices(direction, implementation)
+    _check_shapes(u, A, {"dt": dt, "z": z}, {"B": B, "C": C}, {"D": D, "dt_bias": dt_bias, "h0": h0})
+    _check_resets(resets, u.shape, direction)
+    batch, _, channels = u.shape
+    if h0 is None:
+        h0 = jnp.zeros((batch, A.shape[1], channels), jnp.float32)
+    D = jnp.zeros(channels, jnp.float32) if D is None else D.astype(jnp.float32)
+    h0 = h0.astype(jnp.float32)
+    inputs = SelectiveScanInputs(u, dt, A.T, B, C, D, z, dt_bias, h0, resets)
+
+    def in_kernel(inputs, interpret=False):
+        return _in_kernel(_StaticArguments(direction, interpret), inputs)
+
+    def in_xla(inputs):
+        return xla.selective_scan(inputs, direction)
+
+    match implementation:
+        case "pallas_tpu":
+            return in_kernel(inputs)
+        case "pallas_interpret":
+            return in_kernel(inputs, interpret=True)
+        case None if tpu.suits(u.shape, direction):
+            return jax.lax.platform_dependent(inputs, tpu=in_kernel, default=in_xla)
+    return in_xla(inputs)
+
+
+def _check_choices(direction, implementation):
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"selective_scan: implementation {implementation!r} is unknown; allowed: None, "
+            + ", ".join(map(repr, IMPLEMENTATIONS))
+        )
+    if direction not in DIRECTIONS:
+        raise ValueError(f"selective_scan: direction {direction!r} is unknown; allowed: {DIRECTIONS}")
+
+
+def _check_shapes(u, A, sequences, columns, others):
+    if u.ndim != 3:
+        raise ValueError(f"selective_scan: u must be [batch, length, channels]; found {tuple(u.shape)}")
+    batch, length, channels = u.shape
+    if A.ndim != 2 or A.shape[0] != channels:
+        raise ValueError(f"selective_scan: A must be ({channels}, N); found {tuple(A.shape)}")
+    states = A.shape[1]
+    wanted = [
+        *((name, array, (batch, length, channels)) for name, array in sequences.items()),
+        *((name, array, (batch, length, states)) for name, array in columns.items()),
+        *(
+            (name, array, (batch, states, channels) if name == "h0" else (channels,))
+            for name, array in others.items()
+        ),
+    ]
+    for name, array, shape in wanted:
+        if array is not None and array.shape != shape:
+            raise ValueError(f"selective_scan: {name} must be {shape}; found {tuple(array.shape)}")
+
+
+def _check_resets(resets, shape, direction):
+    batch, length, channels = shape
+    if direction == "both" and channels % 2:
+        raise ValueError(f"selective_scan: the number of channels must be even; found {channels}")
+    count = 2 if direction == "both" else 1
+    if resets is not None and [reset.shape for reset in resets] != [(batch, length)] * count:
+        raise ValueError(
+            f"selective_scan: resets must be {count} of shape {(batch, length)}; "
+            f"found {[tuple(reset.shape) for reset in resets]}"
+        )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _in_kernel(settings: _StaticArguments, inputs: SelectiveScanInputs) -> tuple[jax.Array, jax.Array]:
+    return _kernel_forward(settings, inputs)[0]
+
+
+def _kernel_forward(
+    settings: _StaticArguments, inputs: SelectiveScanInputs
+) -> tuple[tuple[jax.Array, jax.Array], tuple[SelectiveScanInputs, jax.Array]]:
+    y, last, block_h0 = tpu.forward(inputs, direction=settings.direction, interpret=settings.interpret)
+    return (y, last), (inputs, block_h0)
+
+
+def _kernel_backward(
+    settings: _StaticArguments,
+    residuals: tuple[SelectiveScanInputs, jax.Array],
+    cotangents: tuple[jax.Array, jax.Array],
+) -> tuple[SelectiveScanInputs]:
+    inputs, block_h0 = residuals
+    found = tpu.backward(
+        inputs, block_h0, *cotangents, direction=settings.direction, interpret=settings.interpret
+    )
+    # The cotangents of parameters are summed in float32, whatever their types.
+    return (jax.tree.map(lambda given, new: new.astype(given.dtype), inputs._replace(resets=None), found),)
+
+
+_in_kernel.defvjp(_kernel_forward, _kernel_backward)

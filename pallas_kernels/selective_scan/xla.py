@@ -1,0 +1,248 @@
+"""selective_scan in plain XLA: a loop over time on CPU, a parallel prefix within chunks elsewhere.
+
+Decays and addends, N times as wide as the input, are computed inside of a step or of a chunk and are never
+in memory for the whole length. The derivative keeps the state that enters every `CHUNK` steps and computes
+those between again (Chen et al. 2016; for scans Gu and Dao 2023, appendix D), a chunk at a time.
+
+On CPU a step is one pass over a state [batch, N, channels]. On accelerators a loop of thousands of tiny
+steps leaves the device idle; there the steps of a chunk are a parallel prefix (Blelloch 1990). The choice
+is made when a program is lowered.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pallas_kernels.selective_scan.inputs import SelectiveScanInputs, Sequence, State
+
+CHUNK = 64
+
+Rates = Float[Array, "parts 1 N channels"]
+States = Float[Array, "parts batch N channels"]
+
+
+class _Steps(NamedTuple):
+    """What the steps of a scan read, in float32 and in reading order; time is the first axis.
+
+    The next is of the parts of the channels that are read in one direction each: one, or two for both.
+
+    Attributes:
+        dt: the step sizes.
+        u: the inputs.
+        B: the weights of the input.
+        C: the weights of the output.
+        reset: where nothing enters from the step before; None: nowhere.
+    """
+
+    dt: Float[Array, "*time parts batch channels"]
+    u: Float[Array, "*time parts batch channels"]
+    B: Float[Array, "*time parts batch N"]
+    C: Float[Array, "*time parts batch N"]
+    reset: Bool[Array, "*time parts batch"] | None
+
+
+def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequence, State]:
+    """Return y in the type of `u`, and the last state in float32; differentiable by JAX.
+
+    Args:
+        inputs: the arrays.
+        direction: "forward", "reverse", or "both": the second half of the channels in reverse.
+    """
+    u, dt, A, B, C, D = (array.astype(jnp.float32) for array in inputs[:6])
+    if inputs.dt_bias is not None:
+        dt = jax.nn.softplus(dt + inputs.dt_bias.astype(jnp.float32))
+    ways = {"forward": (False,), "reverse": (True,), "both": (False, True)}[direction]
+    parts = len(ways)
+
+    def in_reading_order(arrays):
+        """Stack an array [time, ...] for each way, turned round where the sequence is read from its end."""
+        return jnp.stack(
+            [array[::-1] if reverse else array for array, reverse in zip(arrays, ways, strict=True)], axis=1
+        )
+
+    def halves(array):
+        return jnp.split(array.swapaxes(0, 1), parts, axis=-1)
+
+    def shared(array):
+        return [array.swapaxes(0, 1)] * parts
+
+    resets = inputs.resets
+    steps = _Steps(
+        dt=in_reading_order(halves(dt)),
+        u=in_reading_order(halves(u)),
+        B=in_reading_order(shared(B)),
+        C=in_reading_order(shared(C)),
+        reset=None if resets is None else in_reading_order([reset.swapaxes(0, 1) for reset in resets]),
+    )
+    rates = jnp.stack(jnp.split(A, parts, axis=-1))[:, None]
+    y, last = _scan(rates, jnp.stack(jnp.split(inputs.h0, parts, axis=-1)), steps)
+    halves_of_y = [y[::-1, part] if reverse else y[:, part] for part, reverse in enumerate(ways)]
+    y = jnp.concatenate(halves_of_y, axis=-1).swapaxes(0, 1)
+    last = jnp.concatenate(list(last), axis=-1)
+    y += D * u
+    if inputs.z is not None:
+        y *= jax.nn.silu(inputs.z.astype(jnp.float32))
+    return y.astype(inputs.u.dtype), last
+
+
+@jax.custom_vjp
+def _scan(A: Rates, h0: States, steps: _Steps) -> tuple[Float[Array, "time parts batch channels"], States]:
+    return _scan_forward(A, h0, steps)[0]
+
+
+def _scan_forward(A, h0, steps):
+    length = steps.u.shape[0]
+
+    def run(scan_chunk, A, h0, chunks):
+        def pass_chunk(h, chunk):
+            y, leaving = scan_chunk(A, h, chunk)
+            return leaving, (y, h)
+
+        return jax.lax.scan(pass_chunk, h0, chunks)
+
+    last, (y, entering) = jax.lax.platform_dependent(
+        A, h0, _chunked(steps), cpu=partial(run, _loop_forward), default=partial(run, _prefix_forward)
+    )
+    return (_whole(y, length), last), (A, entering, steps)
+
+
+def _scan_backward(residuals, cotangents):
+    A, entering, steps = residuals
+    dy, dlast = cotangents
+    length = steps.u.shape[0]
+
+    def run(pull_chunk, A, dlast, chunks):
+        def pass_chunk(carried, chunk):
+            dh, dA = carried
+            dh, dA_chunk, found = pull_chunk(A, dh, *chunk)
+            return (dh, dA + dA_chunk), found
+
+        return jax.lax.scan(pass_chunk, (dlast, jnp.zeros_like(A)), chunks, reverse=True)
+
+    (dh0, dA), found = jax.lax.platform_dependent(
+        A,
+        dlast,
+        (entering, _chunked(steps), _chunked(dy)),
+        cpu=partial(run, _loop_backward),
+        default=partial(run, _prefix_backward),
+    )
+    return dA, dh0, _Steps(*(_whole(values, length) for values in found), reset=None)
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _chunked(tree):
+    """Cut the first axis into chunks; steps with dt = 0, which leave a state as it is, fill up the last."""
+
+    def cut(values):
+        chunk = min(CHUNK, values.shape[0])
+        padding = [(0, -values.shape[0] % chunk)] + [(0, 0)] * (values.ndim - 1)
+        return jnp.pad(values, padding).reshape(-1, chunk, *values.shape[1:])
+
+    return jax.tree.map(cut, tree)
+
+
+def _whole(values, length):
+    """Undo `_chunked`."""
+    return values.reshape(-1, *values.shape[2:])[:length]
+
+
+def _decays(A, steps):
+    """Return exp(dt A), zero at resets, with the axes of N and channels last."""
+    decays = jnp.exp(steps.dt[..., None, :] * A)
+    return decays if steps.reset is None else jnp.where(steps.reset[..., None, None], 0.0, decays)
+
+
+def _addends(steps):
+    """Return dt u B, with the axes of N and channels last."""
+    return (steps.dt * steps.u)[..., None, :] * steps.B[..., None]
+
+
+def _readout(h, steps):
+    """Return the sum over n of C_n h_n."""
+    return jnp.sum(steps.C[..., None] * h, axis=-2)
+
+
+def _loop_forward(A, h, chunk):
+    """Return y of a chunk's steps, and the state that leaves it."""
+
+    def step(h, steps):
+        h = _decays(A, steps) * h + _addends(steps)
+        return h, _readout(h, steps)
+
+    leaving, y = jax.lax.scan(step, h, chunk)
+    return y, leaving
+
+
+def _loop_backward(A, dleaving, h, chunk, dy):
+    """Return the cotangents of the state that enters a chunk, of A, and of its steps (`_Steps`)."""
+
+    def recompute(h, steps):
+        return _decays(A, steps) * h + _addends(steps), h
+
+    def step(carried, now):
+        dh, dA = carried
+        steps, h_prev, dy = now
+        decays = _decays(A, steps)
+        g = dh + dy[..., None, :] * steps.C[..., None]
+        dA_step, found = _gradients(A, steps, decays, h_prev, cotangents=(g, dy))
+        return (decays * g, dA + dA_step), found
+
+    _, h_prev = jax.lax.scan(recompute, h, chunk)
+    zero = jnp.zeros_like(A)
+    (dh, dA), found = jax.lax.scan(step, (dleaving, zero), (chunk, h_prev, dy), reverse=True)
+    return dh, dA, found
+
+
+def _prefix_forward(A, h, chunk):
+    """As `_loop_forward`."""
+    states = _prefix(_decays(A, chunk), _addends(chunk), h)
+    return _readout(states, chunk), states[-1]
+
+
+def _prefix_backward(A, dleaving, h, chunk, dy):
+    """As `_loop_backward`."""
+    decays = _decays(A, chunk)
+    states = _prefix(decays, _addends(chunk), h)
+    h_prev = jnp.concatenate([h[None], states[:-1]])
+    # g[t] = dy[t] C[t] + decay[t+1] g[t+1]; what leaves the chunk enters as one with the decay 1 would.
+    following = jnp.concatenate([jnp.ones_like(decays[:1]), decays[:0:-1]])
+    g = _prefix(following, (dy[..., None, :] * chunk.C[..., None])[::-1], dleaving)[::-1]
+    dA, found = _gradients(A, chunk, decays, h_prev, cotangents=(g, dy))
+    return decays[0] * g[0], dA, found
+
+
+def _prefix(decays, addends, first):
+    """Return h[t] = decays[t] h[t-1] + addends[t] for all t along the first axis, after h[-1] = `first`."""
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    addends = addends.at[0].add(decays[0] * first)
+    return jax.lax.associative_scan(combine, (decays, addends))[1]
+
+
+def _gradients(A, steps, decays, h_prev, *, cotangents):
+    """Return the cotangent of A, and those of steps as (dt, u, B, C).
+
+    Args:
+        A: the rates.
+        steps: one step, or several along a first axis.
+        decays: exp(dt A), zero at resets.
+        h_prev: the state before each step.
+        cotangents: those of the state after each step, and of the output.
+    """
+    g, dy = cotangents
+    h = decays * h_prev + _addends(steps)
+    dlog_decay = g * decays * h_prev
+    g_B = jnp.sum(g * steps.B[..., None], axis=-2)
+    ddt = jnp.sum(dlog_decay * A, axis=-2) + steps.u * g_B
+    dB = jnp.sum(g * (steps.dt * steps.u)[..., None, :], axis=-1)
+    dC = jnp.sum(h * dy[..., None, :], axis=-1)
+    dA = jnp.sum(steps.dt[..., None, :] * dlog_decay, axis=-3, keepdims=True)
+    dA = jnp.sum(dA.reshape(-1, *A.shape), axis=0)
+    return dA, (ddt, steps.dt * g_B, dB, dC)

@@ -1,0 +1,246 @@
+"""selective_scan against its definition in float64: values, derivatives, types, platforms, errors."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.selective_scan import selective_scan, tpu, tpu_call, xla
+from tests.pallas_kernels.linear_scan.oracle import assert_close
+from tests.pallas_kernels.selective_scan.oracle import scan_inputs, scan_oracle
+from tests.quick_jit import quick_jit
+
+DIRECTIONS = ("forward", "reverse", "both")
+
+
+def scan(direction, implementation, resets, inputs):
+    """Call the public operation with `SelectiveScanInputs`, in which A has its channels last."""
+    u, dt, A, B, C, D, z, dt_bias, h0, _ = inputs
+    return selective_scan(
+        *(u, dt, A.T, B, C, D),
+        z=z,
+        dt_bias=dt_bias,
+        h0=h0,
+        resets=resets,
+        direction=direction,
+        implementation=implementation,
+    )
+
+
+compiled_scan = quick_jit(scan, static_argnums=(0, 1))
+
+
+@partial(quick_jit, static_argnums=(0, 1))
+def value_and_gradients(direction, implementation, inputs, dy, dlast):
+    function = partial(scan, direction, implementation, inputs.resets)
+    (y, last), pullback = jax.vjp(function, inputs._replace(resets=None))
+    return y, last, pullback((dy, dlast))[0]
+
+
+def compare(inputs, results, expected, tolerance=1e-5):
+    """Compare y, the last state and the cotangents of the inputs with those of the oracle."""
+    y, last, found = results
+    expected_y, expected_last, expected_found = expected
+    assert (y.dtype, last.dtype) == (inputs.u.dtype, jnp.float32)
+    assert_close(y, expected_y, tolerance)
+    assert_close(last, expected_last, tolerance)
+    for name, value in found._asdict().items():
+        if getattr(inputs, name) is None or name == "resets":
+            assert value is None
+            continue
+        assert np.isfinite(np.asarray(value, np.float32)).all(), name
+        assert_close(value, getattr(expected_found, name), tolerance)
+
+
+def check(direction, implementation, shape, *, tolerance=1e-5, **options):
+    inputs, dy, dlast = scan_inputs(shape, direction=direction, **options)
+    results = value_and_gradients(direction, implementation, inputs, dy, dlast)
+    compare(inputs, results, scan_oracle(inputs, dy, dlast, direction), tolerance)
+    assert [value.dtype for value in jax.tree.leaves(results[2])] == [
+        value.dtype for value in jax.tree.leaves(inputs._replace(resets=None))
+    ]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_values_and_gradients_in_xla(direction):
+    check(direction, "xla", (2, 11, 6))
+
+
+def test_several_chunks_of_time_in_xla(monkeypatch):
+    monkeypatch.setattr(xla, "CHUNK", 4)
+    check("both", "xla", (2, 11, 6))
+
+
+def test_the_parallel_prefix_of_accelerators(monkeypatch):
+    """It is what a CPU does not take."""
+    monkeypatch.setattr(xla, "CHUNK", 4)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arrays, cpu, default: default(*arrays))
+    check("both", "xla", (2, 10, 4))
+
+
+@pytest.mark.slow
+def test_values_and_gradients_in_the_kernel(monkeypatch, capsys):
+    """In the interpreter, which also detects races; two blocks in time for each direction."""
+    monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
+    detector = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
+    inputs, dy, dlast = scan_inputs((1, 130, 6), direction="both")
+    options = {"direction": "both", "interpret": detector}
+    y, last, block_h0 = tpu.forward(inputs, **options)
+    found = jax.block_until_ready(tpu.backward(inputs, block_h0, dy, dlast, **options))
+    assert "RACE" not in capsys.readouterr().out
+    assert block_h0.shape[1] == 2
+    compare(inputs, (y, last, found), scan_oracle(inputs, dy, dlast, "both"))
+
+
+@pytest.mark.slow
+def test_the_kernel_without_what_may_be_left_out():
+    """Also the public operation, in bfloat16."""
+    left_out = dict.fromkeys(("z", "dt_bias", "resets"))
+    check("reverse", "pallas_interpret", (1, 50, 4), tolerance=2**-7, dtype=jnp.bfloat16, **left_out)
+
+
+@pytest.mark.parametrize("left_out", ["z", "dt_bias", "resets"])
+def test_what_may_be_left_out(left_out):
+    check("forward", "xla", (1, 5, 4), **{left_out: None})
+
+
+def test_defaults_are_no_input_in_the_output_and_a_state_of_zero():
+    inputs, dy, dlast = scan_inputs((1, 5, 4), direction="forward")
+    u, dt, A, B, C, D, *_ = inputs
+    y, last = selective_scan(u, jnp.abs(dt), A.T, B, C)
+    zeros = {"D": jnp.zeros_like(D), "h0": jnp.zeros_like(dlast), "dt": jnp.abs(dt)}
+    bare = inputs._replace(z=None, dt_bias=None, resets=None, **zeros)
+    expected_y, expected_last, _ = scan_oracle(bare, dy, dlast, "forward")
+    assert_close(y, expected_y)
+    assert_close(last, expected_last)
+
+
+def test_bfloat16_is_right_to_its_rounding():
+    check("both", "xla", (1, 40, 4), dtype=jnp.bfloat16, tolerance=2**-7)
+
+
+def test_the_state_does_not_lose_small_steps_in_bfloat16():
+    """At a state near 512 a step of 1 is less than half of what bfloat16 can show."""
+    ones = jnp.ones((1, 512, 2), jnp.bfloat16)
+    weights = jnp.ones((1, 512, 1), jnp.bfloat16)
+    _, last = selective_scan(ones, ones, jnp.full((2, 1), -1e-9), weights, weights)
+    np.testing.assert_array_equal(last, 512.0)
+
+
+@settings(deadline=None, max_examples=4)
+@given(
+    shape=st.tuples(st.integers(1, 2), st.integers(1, 70), st.integers(1, 3).map(lambda half: 2 * half)),
+    states=st.integers(1, 5),
+    direction=st.sampled_from(DIRECTIONS),
+    seed=st.integers(0, 100),
+)
+def test_any_shape(shape, states, direction, seed):
+    check(direction, "xla", shape, states=states, seed=seed)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_packed_sample_gives_what_it_gives_alone(direction):
+    """Two samples in a row, between them padding that is cut off, and a step of size zero."""
+    inputs, *_ = scan_inputs((1, 12, 4), direction=direction)
+    first, second = slice(0, 5), slice(7, 12)
+    starts = {"forward": (0, 5, 6, 7), "reverse": (4, 5, 6, 11)}
+    ways = ("forward", "reverse") if direction == "both" else (direction,)
+    resets = tuple(jnp.zeros((1, 12), bool).at[0, jnp.array(starts[way])].set(True) for way in ways)
+    together, _ = compiled_scan(direction, "xla", resets, inputs)
+    for sample in (first, second):
+        alone = {name: getattr(inputs, name)[:, sample] for name in ("u", "dt", "B", "C", "z")}
+        own = inputs._replace(**alone, h0=jnp.zeros_like(inputs.h0))
+        y, _ = compiled_scan(direction, "xla", None, own)
+        np.testing.assert_allclose(together[:, sample], y, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_steps_of_size_zero_leave_the_state_as_it_is(direction):
+    inputs, *_ = scan_inputs((1, 9, 4), direction=direction, resets=None)
+    inputs = inputs._replace(dt=jnp.full_like(inputs.dt, -1e30))
+    _, last = compiled_scan(direction, "xla", None, inputs)
+    np.testing.assert_array_equal(last, inputs.h0)
+
+
+def test_two_runs_agree_bit_for_bit():
+    inputs, dy, dlast = scan_inputs((2, 11, 6))
+    first, second = (value_and_gradients("both", "xla", inputs, dy, dlast) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def jaxprs(jaxpr):
+    """Yield a program and all programs inside it."""
+    yield jaxpr
+    for equation in jaxpr.eqns:
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from jaxprs(inner)
+
+
+def test_nothing_has_all_states_of_all_steps():
+    """Of 640 steps in chunks of 64 no program holds an array of a quarter of N times the input."""
+    inputs, dy, dlast = scan_inputs((2, 640, 32), states=16)
+    program = jax.make_jaxpr(partial(value_and_gradients.__wrapped__, "both", "xla"))(inputs, dy, dlast)
+    sizes = [var.aval.size for part in jaxprs(program.jaxpr) for eqn in part.eqns for var in eqn.outvars]
+    assert max(sizes) < inputs.u.size * 16 / 4
+    assert max(sizes) >= inputs.u.size
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("shape", "kernel"), [((1, 256, 256), True), ((1, 250, 256), False), ((1, 256, 100), False)], ids=str
+)
+def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
+    inputs, dy, _ = scan_inputs(shape, direction=direction)
+
+    def gradient(inputs):
+        return jax.grad(
+            lambda u: jnp.sum(dy * scan(direction, None, inputs.resets, inputs._replace(u=u))[0])
+        )(inputs.u)
+
+    for platform in ("tpu", "cpu", "cuda"):
+        text = jax.jit(gradient).trace(inputs).lower(lowering_platforms=(platform,)).as_text()
+        assert text.count("@tpu_custom_call") == (2 if kernel and platform == "tpu" else 0), platform
+
+
+def test_a_kernel_for_another_platform_is_refused():
+    inputs, *_ = scan_inputs((1, 128, 256))
+    with pytest.raises(ValueError, match="interpret mode"):
+        scan("both", "pallas_tpu", inputs.resets, inputs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({"u": jnp.zeros((5, 4))}, {}, r"u must be \[batch, length, channels\]; found \(5, 4\)"),
+        ({"u": jnp.zeros((1, 5, 3))}, {}, r"A must be \(3, N\); found \(4, 3\)"),
+        ({"dt": jnp.zeros((1, 5, 3))}, {}, r"dt must be \(1, 5, 4\); found \(1, 5, 3\)"),
+        ({"B": jnp.zeros((1, 5, 2))}, {}, r"B must be \(1, 5, 3\); found \(1, 5, 2\)"),
+        ({"C": jnp.zeros((1, 4, 3))}, {}, r"C must be \(1, 5, 3\); found \(1, 4, 3\)"),
+        ({"D": jnp.zeros(3)}, {}, r"D must be \(4,\); found \(3,\)"),
+        ({"z": jnp.zeros((1, 5, 3))}, {}, r"z must be \(1, 5, 4\); found \(1, 5, 3\)"),
+        ({"dt_bias": jnp.zeros(3)}, {}, r"dt_bias must be \(4,\); found \(3,\)"),
+        ({"h0": jnp.zeros((1, 4, 3))}, {}, r"h0 must be \(1, 3, 4\); found \(1, 4, 3\)"),
+        ({}, {"resets": (jnp.zeros((1, 5), bool),)}, r"resets must be 2 of shape \(1, 5\); found \[.*\]"),
+        ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
+        ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),
+    ],
+)
+def test_wrong_arguments_are_refused(changed, options, message):
+    inputs, *_ = scan_inputs((1, 5, 4))
+    u, dt, A, B, C, D, z, dt_bias, h0, resets = inputs._replace(**changed)
+    options = {"direction": "both", "resets": resets} | options
+    with pytest.raises(ValueError, match=f"^selective_scan: {message}$"):
+        selective_scan.__wrapped__(u, dt, A.T, B, C, D, z=z, dt_bias=dt_bias, h0=h0, **options)
+
+
+def test_an_odd_number_of_channels_has_no_halves():
+    inputs, *_ = scan_inputs((1, 5, 3), direction="forward")
+    with pytest.raises(ValueError, match="the number of channels must be even; found 3"):
+        scan("both", None, None, inputs)
