@@ -15,7 +15,8 @@ TokenIds = Int[Array, "rows length"]
 TokenMask = Bool[Array, "rows length"]
 Activations = Float[Array, "rows length features"]
 StateSequence = Float[Array, "rows length state"]
-RowState = Float[Array, "rows state"]
+# A channel has one number, or several as those of a selective scan.
+RowState = Float[Array, "rows *numbers state"]
 ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
 Key = PRNGKeyArray

@@ -88,8 +88,8 @@ class RecurrentCache(NamedTuple):
     """What decoding carries from token to token, of constant size.
 
     Attributes:
-        state: the float32 state of the forward channels after the last token (all N of them in a causal
-            model).
+        state: the float32 state of the forward channels after the last token (all of them in a causal
+            model); channels are its last axis.
         conv_tail: the last conv_width - 1 inputs of the convolution; no time steps where there is none.
     """
 
@@ -97,11 +97,13 @@ class RecurrentCache(NamedTuple):
     conv_tail: Float[Array, "rows tail channels"]
 
     def updated(
-        self, last: Float[Array, "rows channels"], conv_tail: Float[Array, "rows tail features"] | None
+        self,
+        last: Float[Array, "rows *numbers channels"],
+        conv_tail: Float[Array, "rows tail features"] | None,
     ) -> "RecurrentCache":
         """Return the cache after a call that left all channels in the state `last`; None keeps the tail."""
         tail = self.conv_tail if conv_tail is None else conv_tail
-        return RecurrentCache(last[:, : self.state.shape[-1]], tail)
+        return RecurrentCache(last[..., : self.state.shape[-1]], tail)
 
 
 def empty_recurrent_cache(

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from birdie_jax.array_types import RowState, StateSequence, TokenIds, TokenMask
-from birdie_jax.models.axes import dividing_axes, mesh_size
+from birdie_jax.models.axes import LogicalAxes, dividing_axes, mesh_size
 from birdie_jax.models.shard_map import logical_shard_map
 
 TENSOR, SEQUENCE = "tensor", "sequence"
 
 Resets = tuple[TokenMask, ...]
-ShardStates = Float[Array, "shards rows channels"]
+ShardStates = Float[Array, "shards rows *numbers channels"]
 
 
 class RecurrenceOperands(NamedTuple):
@@ -35,11 +35,13 @@ class RecurrenceOperands(NamedTuple):
 
     Attributes:
         sequences: the pytree of its sequences, with a number for each token and channel.
-        vectors: the pytree of its parameters, with a number for each channel.
+        vectors: the pytree of its parameters, with a number, or several, for each channel.
+        shared: the pytree of sequences that are the same for all channels; None: there are none.
     """
 
     sequences: PyTree[Float[Array, "rows length channels"]]
-    vectors: PyTree[Float[Array, " channels"]]
+    vectors: PyTree[Float[Array, "channels ..."]]
+    shared: PyTree[Float[Array, "rows length numbers"]] = None
 
 
 class Recurrence(NamedTuple):
@@ -54,10 +56,12 @@ class Recurrence(NamedTuple):
             read, float32.
         product: (direction, inputs, resets) -> the product of all decays, float32 [rows, channels]; a decay
             counts as zero at a reset.
+        state_axes: the logical axes of a state; where there are more than two, h0 is never None.
     """
 
     scan: Callable[..., tuple[StateSequence, RowState]]
     product: Callable[..., RowState]
+    state_axes: LogicalAxes = ("rows", "inner")
 
 
 def sharded_recurrence(
@@ -93,10 +97,10 @@ def sharded_recurrence(
         partial(_in_local_direction, recurrence.product, bidirectional, pieces),
     )
 
-    def scan_whole_rows(sequences, vectors, h0, resets):
-        return local.scan(resets, RecurrenceOperands(sequences, vectors), h0)
+    def scan_whole_rows(inputs, h0, resets):
+        return local.scan(resets, inputs, h0)
 
-    def scan_shards(sequences, vectors, h0, resets):
+    def scan_shards(inputs, h0, resets):
         channels = h0.shape[-1]
         if not bidirectional:
             reverse = jnp.zeros(channels, bool)
@@ -104,17 +108,23 @@ def sharded_recurrence(
             reverse = jnp.arange(channels) >= channels // 2
         else:
             reverse = jnp.full(channels, jax.lax.axis_index(TENSOR) >= pieces // 2)
-        return _sequence_parallel(local, RecurrenceOperands(sequences, vectors), h0, resets, reverse)
+        return _sequence_parallel(local, inputs, h0, resets, reverse)
 
     if shards > 1 and h0 is None:
         h0 = jnp.zeros((rows, channels), jnp.float32)
+
+    def scan(sequences, vectors, shared, h0, resets):
+        scan_local = scan_shards if shards > 1 else scan_whole_rows
+        return scan_local(RecurrenceOperands(sequences, vectors, shared), h0, resets)
+
+    sequence_axes, state_axes = ("rows", "length", "inner"), recurrence.state_axes
     return logical_shard_map(
-        scan_shards if shards > 1 else scan_whole_rows,
+        scan,
         *inputs,
         h0,
         resets,
-        in_axes=[("rows", "length", "inner"), ("inner",), ("rows", "inner"), ("rows", "length")],
-        out_axes=[("rows", "length", "inner"), ("rows", "inner")],
+        in_axes=[sequence_axes, ("inner",), ("rows", "length"), state_axes, ("rows", "length")],
+        out_axes=[sequence_axes, state_axes],
     )
 
 
