@@ -1,5 +1,7 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ from birdie_jax.models.axes import constrained, dividing_axes, gathered
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.sequence_parallel import sharded_convolution
+
+Initializer = Callable[..., Array]
 
 
 class RMSNorm(nn.Module):
@@ -35,24 +39,26 @@ class RMSNorm(nn.Module):
 
 
 class Projection(nn.Module):
-    """y = W x, without bias; weights are normal with variance `scale`^2 / inputs.
+    """y = W x, without bias; weights are random with variance `scale`^2 / inputs.
 
     Attributes:
         features: the width of y.
         axes: the logical axes of the weights, inputs first.
         dtype: the type of the matrix product.
         scale: the factor of the initial size of the weights.
+        distribution: the distribution of the initial weights, normal or uniform.
     """
 
     features: int
     axes: tuple[str | None, str | None]
     dtype: jnp.dtype
     scale: float = 1.0
+    distribution: str = "normal"
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
         """Map each token independently."""
-        init = nn.initializers.variance_scaling(self.scale**2, "fan_in", "normal")
+        init = nn.initializers.variance_scaling(self.scale**2, "fan_in", self.distribution)
         policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
         kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
         y = matmul.matmul(x.astype(self.dtype), gathered(kernel, self.axes))
@@ -107,11 +113,15 @@ class ShortConvolution(nn.Module):
         width: the number of taps.
         dtype: the type of the products.
         channels: the logical axis of the channels (`birdie_jax.models.axes`).
+        kernel_init: the initial taps, (key, shape, dtype) -> values.
+        bias_init: the initial bias of each channel, as `kernel_init`; None: there is no bias.
     """
 
     width: int
     dtype: jnp.dtype
     channels: str | None = None
+    kernel_init: Initializer = _near_identity
+    bias_init: Initializer | None = None
 
     @nn.compact
     def __call__(
@@ -124,7 +134,7 @@ class ShortConvolution(nn.Module):
         """
         rows, length, features = x.shape
         policy = ParameterPolicy((None, None), weight_decay=True, compute_dtype=self.dtype)
-        kernel = parameter(self, "kernel", _near_identity, (self.width, features), policy)
+        kernel = parameter(self, "kernel", self.kernel_init, (self.width, features), policy)
         x = x.astype(self.dtype)
         segments = layout.segment_ids
         # A token that continues another call belongs to the first segment of this one.
@@ -139,6 +149,9 @@ class ShortConvolution(nn.Module):
             y = sharded_convolution(_convolve, x, kernel, segments, channels=self.channels)
         else:
             y = _convolve(x, segments, tail, previous_segments, kernel)
+        if self.bias_init is not None:
+            bias_policy = ParameterPolicy((None,), weight_decay=False, compute_dtype=self.dtype)
+            y += parameter(self, "bias", self.bias_init, (features,), bias_policy)
         extended = jnp.concatenate([tail, x], axis=1)
         extended_segments = jnp.concatenate([previous_segments, segments], axis=1)
         last_segment = segments[:, -1:]
