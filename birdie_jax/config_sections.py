@@ -190,19 +190,20 @@ class ModelConfig:
     Attributes:
         name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
             gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and short convolution), hawk, hawk_mlp
-            (separate MLP), birdie_ssm (the early draft's), transformer; and the bidirectional encoders, for
-            masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
+            (separate MLP), birdie_ssm (the early draft's), mamba, transformer; and the bidirectional
+            encoders, for masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
         layers: the number of blocks.
         features: the width D of the residual stream.
-        state: the recurrent channels N of a block; half of them run in reverse where `bidirectional`.
+        state: the recurrent channels N of a block, in mamba the inner channels E; half of them run in
+            reverse where `bidirectional`.
         mlp_features: the inner width of the MLP; in bigs and gated_attention of the gate, 3 D in the paper.
         bidirectional: whether the context is read in both directions.
         tie_embeddings: whether the output head is the embedding table.
         dtype: the type of activations and matrix products; parameters are always float32.
         scan_dtype: the type of the recurrence where it goes through memory. bfloat16 has no value between
-            0.996 and 1, so that slow decays need float32.
-        scan_implementation: the implementation of `pallas_kernels.gated_scan`; empty = the best one for the
-            platform.
+            0.996 and 1, so that slow decays need float32. In mamba it does not, and is float32.
+        scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba of
+            `pallas_kernels.selective_scan`; empty = the best one for the platform.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.

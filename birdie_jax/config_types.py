@@ -21,6 +21,8 @@ Heads = Annotated[int, Bounds(at_least=1, at_most=2**16)]
 HeadsOrAsMany = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 # The classes or choices of a task; 0 = those that it has.
 HeadOutputs = Annotated[int, Bounds(at_least=0, at_most=2**16)]
+# 0 = derived from the width.
+RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 # Sixteen times the largest vocabularies of tokenizers, which have a million pieces.
 VocabularySize = Annotated[int, Bounds(at_least=1, at_most=2**24)]
 

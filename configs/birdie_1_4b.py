@@ -3,9 +3,9 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=runs/birdie_1_4b
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, transformer;
-all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these are ours. Each of
-them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, mamba,
+transformer; all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these are
+ours. Each of them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
 
     python -m birdie_jax.train --config=configs/birdie_1_4b.py:gated_ssm,paper --workdir=runs/paper
 
@@ -37,6 +37,7 @@ _DIMENSIONS = {
     "hawk": {"layers": 51, "state": 4096, "hawk": {"heads": 32}},
     "hawk_mlp": {"layers": 24, "state": 2560, "mlp_features": 6400, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 53, "state": 4096},
+    "mamba": {"layers": 50, "state": 4096},
     "transformer": {"layers": 24, "mlp_features": 6400, "attention": {"heads": 16}},
 }
 

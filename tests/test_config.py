@@ -75,7 +75,8 @@ def test_default_is_usable_and_round_trips():
             "model.name",
             "mamba2",
             "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, birdie_ssm, gated_ssm, "
-            "gated_ssm_mlp, hawk, hawk_mlp, transformer, bigs, gated_attention, stack_attention, stack_ssm",
+            "gated_ssm_mlp, hawk, hawk_mlp, mamba, transformer, bigs, gated_attention, stack_attention, "
+            "stack_ssm",
         ),
         (
             "model.state",
@@ -103,7 +104,7 @@ def test_default_is_usable_and_round_trips():
             "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
             "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
             "dropout, head, head_name, head_outputs, head_dropout, attention, birdie_ssm, encoder, "
-            "gated_ssm, hawk; such a field is "
+            "gated_ssm, hawk, mamba; such a field is "
             "config.model.attention.heads and config.model.hawk.heads",
         ),
         (

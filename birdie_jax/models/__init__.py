@@ -16,6 +16,7 @@ from birdie_jax.models import (  # noqa: F401 - they register models and heads
     gated_attention,
     gated_ssm,
     hawk,
+    mamba,
     regression_head,
     span_head,
     stack_attention,

@@ -16,6 +16,7 @@ from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.gated_ssm import GATED_SSM
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.recurrence import ScanSettings, make_recurrence
 from birdie_jax.models.sequence_parallel import RecurrenceOperands, sharded_recurrence
@@ -31,17 +32,18 @@ SECTIONS = (
     HawkConfig(heads=8),
     AttentionConfig(heads=8, kv_heads=4),
     EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=4, ssm_heads=2),
+    MambaConfig(state_size=4),
 )
 # (data, fsdp, tensor, sequence), the models that are tried there.
 TABLE = {
     (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
     (1, 1, 8, 1): (("hawk", BOTH),),
-    (1, 1, 1, 8): (("gated_ssm_plus", BOTH),),
+    (1, 1, 1, 8): (("gated_ssm_plus", BOTH), ("mamba", CAUSAL)),
     (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
     (1, 2, 1, 4): (("hawk", BOTH), ("gated_ssm_plus", CAUSAL)),
-    (2, 2, 2, 1): (("gated_ssm_plus", BOTH),),
+    (2, 2, 2, 1): (("gated_ssm_plus", BOTH), ("mamba", BOTH)),
     (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
-    (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("hawk", BOTH), ("gated_ssm", BOTH)),
+    (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("hawk", BOTH), ("gated_ssm", BOTH), ("mamba", BOTH)),
 }
 
 

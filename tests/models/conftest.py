@@ -15,6 +15,7 @@ from birdie_jax.models import Encoder, build_model, encoder_names, language_mode
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
 
@@ -24,7 +25,7 @@ LENGTH = 24
 SAMPLES = ((5, 3), (0, 4), (2, 2))
 SPACING = 3
 ENCODER = EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=8)
-SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2), ENCODER)
+SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2), MambaConfig(state_size=4), ENCODER)
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
     for name in language_model_names()

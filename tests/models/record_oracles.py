@@ -3,9 +3,9 @@
     pip install torch==2.13.0 transformers==5.23.0
     python -m tests.models.record_oracles
 
-The RG-LRU, a Llama layer and a whole BERT with its norms before the layers, of `transformers`, on small
-random weights: inputs, outputs, and the gradient of sum(output * cotangent) in the inputs and in every
-parameter. Each case is one file of arrays.
+The RG-LRU, a Llama layer, a whole BERT with its norms before the layers and a whole Mamba, of
+`transformers`, on small random weights: inputs, outputs, and the gradient of sum(output * cotangent) in the
+inputs and in every parameter. Each case is one file of arrays.
 """
 
 from pathlib import Path
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from transformers import (
     LlamaConfig,
+    MambaConfig,
+    MambaForCausalLM,
     RecurrentGemmaConfig,
     RobertaPreLayerNormConfig,
     RobertaPreLayerNormForMaskedLM,
@@ -149,8 +151,50 @@ def record_pre_layer_norm_bert() -> None:
     )
 
 
+def record_mamba() -> None:
+    """Record the scores of a whole Mamba whose weights let every part of it show.
+
+    At their usual start steps are so small that the scan hardly shows beside D u, and what starts at one or
+    zero would not show at all. The embedding is small enough for the epsilon of the first norm to show.
+    """
+    config = MambaConfig(
+        vocab_size=24,
+        hidden_size=8,
+        num_hidden_layers=2,
+        state_size=4,
+        expand=2,
+        time_step_rank=3,
+        layer_norm_epsilon=1e-5,
+    )
+    model = MambaForCausalLM(config)
+    rng = np.random.default_rng(0)
+    parameters = randomised(model, rng)
+    for name, parameter in model.named_parameters():
+        if name.endswith("embeddings.weight"):
+            parameters[name] = (0.02 * rng.normal(size=parameter.shape)).astype(np.float32)
+        if name.endswith("dt_proj.bias"):
+            steps = rng.uniform(0.05, 1, parameter.shape)
+            parameters[name] = np.log(np.expm1(steps)).astype(np.float32)
+        if name.endswith("x_proj.weight"):
+            parameters[name] *= 2
+        parameter.data = torch.tensor(parameters[name])
+    tokens = rng.integers(0, 24, (2, LENGTH))
+    scores = model(input_ids=torch.tensor(tokens), use_cache=False).logits
+    cotangent = rng.normal(size=tuple(scores.shape)).astype(np.float32)
+    (scores * torch.tensor(cotangent)).sum().backward()
+    np.savez(
+        FOLDER / "mamba.npz",
+        tokens=tokens.astype(np.int32),
+        cotangent=cotangent,
+        scores=scores.detach().numpy(),
+        **{f"parameter/{key}": value for key, value in parameters.items()},
+        **{f"gradient/{key}": value.grad.numpy() for key, value in model.named_parameters()},
+    )
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     record_rg_lru()
     record_llama_layer()
     record_pre_layer_norm_bert()
+    record_mamba()

@@ -11,6 +11,7 @@ from birdie_jax.models import build_model, model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
 
@@ -42,6 +43,7 @@ def main():
                 mlp_features=16,
                 sections=(
                     HawkConfig(heads=4),
+                    MambaConfig(state_size=4),
                     AttentionConfig(heads=4, kv_heads=2),
                     EncoderConfig(ssm_state=4),
                 ),

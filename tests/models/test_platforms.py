@@ -10,7 +10,7 @@ from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.models import attention, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.platforms import check_platform, for_platform
-from pallas_kernels import linear_scan
+from pallas_kernels import linear_scan, selective_scan
 from tests.pages.hardware import FakeDevice, devices_of
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -33,11 +33,16 @@ def test_every_implementation_is_refused_where_it_cannot_run(name, platform, mon
     """As on a machine with such devices: those are attached."""
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     field = "model.scan_implementation"
-    implementations = {"": PLATFORMS, **linear_scan.IMPLEMENTATIONS}
+    implementations = known = {"": PLATFORMS, **linear_scan.IMPLEMENTATIONS}
     if name == "transformer":
         field, implementations = "model.attention.implementation", attention.IMPLEMENTATIONS
+        known = implementations
+    if name == "mamba":
+        # The configuration knows one more, of the other recurrences.
+        implementations = {"": PLATFORMS, **selective_scan.IMPLEMENTATIONS}
+        assert implementations.keys() < known.keys()
     fits = [one for one, of in implementations.items() if platform in of or f"attached {platform}" in of]
-    for implementation in implementations:
+    for implementation in known:
         config = config_with(name, implementation)
         if implementation in fits:
             check_platform(config.model, platform)

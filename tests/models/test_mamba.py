@@ -1,0 +1,289 @@
+"""Mamba: sizes, initial values, what is decayed, and other implementations' values and gradients."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models import mamba as mamba_file
+from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.mamba import STEP_RANGE, MambaConfig
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
+from tests.quick_jit import quick_jit
+
+GPT_NEOX_VOCABULARY = 50_280
+
+
+def mamba(**fields):
+    return ModelConfig(**({"name": "mamba", "bidirectional": False, "dtype": "float32"} | fields))
+
+
+@pytest.mark.parametrize(
+    ("features", "layers", "parameters"),
+    [
+        (768, 24, 129_135_360),
+        (1024, 48, 371_516_416),
+        (1536, 48, 793_204_224),
+        (2048, 48, 1_372_178_432),
+        (2560, 64, 2_768_345_600),
+    ],
+)
+def test_the_published_models_have_these_parameters(features, layers, parameters):
+    config = mamba(features=features, layers=layers, state=2 * features)
+    shapes = parameter_shapes(build_model(config, GPT_NEOX_VOCABULARY))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == parameters
+
+
+@pytest.fixture(scope="module")
+def mixer():
+    """Return the initial parameters of the mixers of three layers, and their sizes."""
+    config = mamba(features=40, layers=3, state=400, sections=(MambaConfig(state_size=8),))
+    one = jnp.zeros((1, 1), jnp.int32)
+    model = build_model(config, 256)
+    init = quick_jit(lambda key: model.init(key, one, causal_layout(1, 1), method="hidden"))
+    return init(jax.random.key(0))["params"]["blocks"]["mixer"]
+
+
+def test_the_rank_is_a_sixteenth_of_the_width_rounded_up(mixer):
+    assert mixer["step"]["kernel"].shape == (3, 3, 400)
+    config = mamba(features=40, layers=1, state=80, sections=(MambaConfig(time_step_rank=5),))
+    shapes = parameter_shapes(build_model(config, 256))
+    assert shapes["blocks"]["mixer"]["step"]["kernel"].shape == (1, 5, 80)
+
+
+def test_steps_start_log_uniform(mixer):
+    steps = np.sort(np.logaddexp(0, np.asarray(mixer["step_bias"], np.float64)).ravel())
+    low, high = STEP_RANGE
+    assert 0.999 * low <= steps[0] < 1.1 * low
+    assert high / 1.1 < steps[-1] <= 1.001 * high
+    # The largest distance from the uniform distribution (Kolmogorov and Smirnov), at one in a thousand.
+    share = np.log(steps / low) / np.log(high / low)
+    assert np.abs(share - np.arange(steps.size) / steps.size).max() < 1.95 * steps.size**-0.5
+
+
+def test_initial_values_are_those_of_the_authors(mixer):
+    np.testing.assert_allclose(
+        mixer["A_log"], np.broadcast_to(np.log(np.arange(1, 9)), (3, 400, 8)), rtol=1e-6
+    )
+    np.testing.assert_array_equal(mixer["D"], 1)
+    inputs = {"input": 40, "output_gate": 40, "selection": 400, "step": 3, "out": 400 * 3}
+    bounds = {(name, "kernel"): count**-0.5 for name, count in inputs.items()}
+    bounds |= {("convolution", "kernel"): 0.5, ("convolution", "bias"): 0.5}
+    for (name, leaf), bound in bounds.items():
+        values = np.asarray(mixer[name][leaf])
+        assert np.abs(values).max() <= bound * 1.0001, name
+        np.testing.assert_allclose(values.std(), bound * 3**-0.5, rtol=0.05, err_msg=name)
+        np.testing.assert_allclose(values.mean(), 0, atol=0.1 * bound, err_msg=name)
+
+
+def test_rates_skip_weights_and_steps_are_float32_and_not_decayed():
+    config = mamba(features=16, layers=1, state=32, dtype="bfloat16")
+    mixer = parameter_policies(build_model(config, 256))["blocks"]["mixer"]
+    for name in ("A_log", "D", "step_bias"):
+        assert not mixer[name].weight_decay
+        assert mixer[name].compute_dtype == jnp.float32
+    assert not mixer["convolution"]["bias"].weight_decay
+    kernels = [mixer[name]["kernel"] for name in ("input", "output_gate", "selection", "step", "out")]
+    assert all(kernel.weight_decay and kernel.compute_dtype == jnp.bfloat16 for kernel in kernels)
+
+
+@pytest.mark.parametrize(("bidirectional", "channels"), [(True, 8), (False, 16)])
+def test_the_cache_holds_the_forward_channels_alone(make, bidirectional, channels):
+    model, _ = make(name="mamba", bidirectional=bidirectional)
+    cache = model.empty_cache(3)
+    assert cache.state.shape == (2, 3, 4, channels)
+    assert cache.state.dtype == jnp.float32
+    assert cache.conv_tail.shape == (2, 3, 3, 16)
+
+
+def test_the_bias_of_the_convolution_reaches_no_sample_through_padding(make, packed):
+    """With it an input is never zero: padding must not enter the state."""
+    model, variables = make(name="mamba", bidirectional=False)
+    params = jax.tree.map(jnp.copy, variables["params"])
+    bias = params["blocks"]["mixer"]["convolution"]["bias"]
+    params["blocks"]["mixer"]["convolution"]["bias"] = bias + 3
+    apply = quick_jit(model.apply)
+    together = apply({"params": params}, packed)
+    second = (np.asarray(packed.segment_ids[0]) == 2).nonzero()[0]
+    alone = jax.tree.map(lambda field: field[:, second[0] : second[-1] + 1], packed)
+    np.testing.assert_allclose(
+        apply({"params": params}, alone)[0], together[0, second], rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Return what `transformers` computed (record_oracles.py): arrays, parameters, their gradients."""
+    arrays = dict(np.load(Path(__file__).with_name("recorded") / "mamba.npz"))
+    named = {kind: {} for kind in ("parameter", "gradient", "")}
+    for key, value in arrays.items():
+        kind, _, name = key.rpartition("/")
+        named[kind][name] = value
+    return named[""], named["parameter"], named["gradient"]
+
+
+def renamed(theirs):
+    """Return parameters of `transformers` under our names; the table stays one, as `embedding`."""
+    inner = theirs["backbone.layers.0.mixer.D"].shape[0]
+
+    def layers(name):
+        return jnp.stack([theirs[f"backbone.layers.{layer}.{name}"] for layer in range(2)])
+
+    def kernel(name):
+        return {"kernel": layers(f"mixer.{name}.weight").swapaxes(1, 2)}
+
+    both = layers("mixer.in_proj.weight").swapaxes(1, 2)
+    mixer = {
+        "input": {"kernel": both[..., :inner]},
+        "output_gate": {"kernel": both[..., inner:]},
+        # Theirs begins with the oldest input.
+        "convolution": {
+            "kernel": layers("mixer.conv1d.weight")[:, :, 0, ::-1].swapaxes(1, 2),
+            "bias": layers("mixer.conv1d.bias"),
+        },
+        "selection": kernel("x_proj"),
+        "step": kernel("dt_proj"),
+        "step_bias": layers("mixer.dt_proj.bias"),
+        "A_log": layers("mixer.A_log"),
+        "D": layers("mixer.D"),
+        "out": kernel("out_proj"),
+    }
+    return {
+        "embedding": jnp.asarray(theirs["backbone.embeddings.weight"]),
+        "blocks": {"mixer_norm": {"scale": layers("norm.weight")}, "mixer": mixer},
+        "final_norm": {"scale": jnp.asarray(theirs["backbone.norm_f.weight"])},
+    }
+
+
+def whole_model(epsilon=1e-5):
+    """Return (parameters of `renamed`, tokens) -> scores."""
+    sections = (MambaConfig(state_size=4, time_step_rank=3),)
+    config = mamba(
+        features=8, layers=2, state=16, norm_epsilon=epsilon, tie_embeddings=False, sections=sections
+    )
+    model = build_model(config, 24)
+
+    def scores(params, tokens):
+        table = params["embedding"]
+        # We multiply what is looked up by the root of its width, and they do not.
+        params = params | {"embedding": table / 8**0.5, "head": table}
+        layout = packed_layout(jnp.ones_like(tokens), jnp.zeros(tokens.shape, bool))
+        hidden, _ = model.apply({"params": params}, tokens, layout, method="hidden")
+        return model.apply({"params": params}, hidden, method="logits")
+
+    return scores
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Return the scores of `whole_model`, compiled."""
+    return quick_jit(whole_model())
+
+
+def test_the_whole_model_is_that_of_transformers(recorded):
+    arrays, parameters, gradients = recorded
+    tokens = jnp.asarray(arrays["tokens"])
+
+    def results(params):
+        scores, pull = jax.vjp(lambda params: whole_model()(params, tokens), params)
+        return scores, *pull(arrays["cotangent"])
+
+    found = quick_jit(results)(renamed(parameters))
+
+    def close(value, expected):
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+    jax.tree.map(close, found, (arrays["scores"], renamed(gradients)))
+
+
+def differs(scores, expected):
+    """Whether scores are further away than the test of parity allows."""
+    return np.abs(scores - expected).max() > 10 * 1e-4 * np.abs(expected).max()
+
+
+def reversed_taps(mixer):
+    kernel = mixer["convolution"]["kernel"]
+    return {"convolution": mixer["convolution"] | {"kernel": kernel[:, ::-1]}}
+
+
+def swapped_weights(mixer):
+    steps, first, second = jnp.split(mixer["selection"]["kernel"], [3, 7], axis=-1)
+    return {"selection": {"kernel": jnp.concatenate([steps, second, first], axis=-1)}}
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        pytest.param(reversed_taps, id="taps reversed"),
+        pytest.param(
+            lambda mixer: {"input": mixer["output_gate"], "output_gate": mixer["input"]}, id="x for z"
+        ),
+        pytest.param(swapped_weights, id="B for C"),
+        pytest.param(lambda mixer: {"D": jnp.zeros_like(mixer["D"])}, id="no D"),
+        pytest.param(lambda mixer: {}, id="nothing", marks=pytest.mark.xfail(strict=True)),
+    ],
+)
+def test_parity_sees_a_weight_in_the_wrong_place(mutate, recorded, compiled):
+    arrays, parameters, _ = recorded
+    params = renamed(parameters)
+    mixer = params["blocks"]["mixer"]
+    params["blocks"]["mixer"] = mixer | mutate(mixer)
+    assert differs(compiled(params, arrays["tokens"]), arrays["scores"])
+
+
+def bias_after_softplus(scan, u, dt, *arrays, dt_bias, **options):
+    return scan(u, jax.nn.softplus(dt) + dt_bias, *arrays, **options)
+
+
+def skip_after_gate(scan, u, *arrays, **options):
+    *others, D = arrays
+    y, last = scan(u, *others, **options)
+    return y + D * u, last
+
+
+def input_held_over_a_step(scan, u, *arrays, z, dt_bias, **options):
+    """With B multiplied by (exp(s A) - 1) / A: a scan for each state, one after the other."""
+    dt, A, B, C, D = arrays
+    steps = jax.nn.softplus(dt + dt_bias)
+    total = D * u
+    for n in range(A.shape[1]):
+        one = slice(n, n + 1)
+        held = u * jnp.expm1(steps * A[:, n]) / (A[:, n] * steps)
+        y, _ = scan(held, steps, A[:, one], B[..., one], C[..., one], direction="forward")
+        total += y
+    return total * jax.nn.silu(z), options["h0"]
+
+
+@pytest.mark.parametrize("mutant", [bias_after_softplus, skip_after_gate, input_held_over_a_step])
+def test_parity_sees_another_scan(mutant, recorded, monkeypatch):
+    arrays, parameters, _ = recorded
+    scan = mamba_file.selective_scan
+    monkeypatch.setattr(
+        mamba_file, "selective_scan", lambda *args, **options: mutant(scan, *args, **options)
+    )
+    assert differs(quick_jit(whole_model())(renamed(parameters), arrays["tokens"]), arrays["scores"])
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant"),
+    [
+        (mamba_file, "silu", lambda u: u),
+        (LanguageModel, "normalise", lambda self, x: x),
+    ],
+    ids=["no SiLU after the convolution", "no final norm"],
+)
+def test_parity_sees_what_is_left_out(owner, name, mutant, recorded, monkeypatch):
+    arrays, parameters, _ = recorded
+    monkeypatch.setattr(owner, name, mutant)
+    assert differs(quick_jit(whole_model())(renamed(parameters), arrays["tokens"]), arrays["scores"])
+
+
+def test_parity_sees_the_epsilon_of_the_norms(recorded):
+    arrays, parameters, _ = recorded
+    scores = quick_jit(whole_model(epsilon=1e-6))(renamed(parameters), arrays["tokens"])
+    assert differs(scores, arrays["scores"])
