@@ -53,6 +53,11 @@ def make():
         def enlarged(path, x):
             if path[0].key in ("embedding", "head"):
                 return x * 30
+            if path[-1].key == "step_bias":
+                # Mamba's steps of at most 0.1 would leave its state beside what it skips.
+                return x + 4
+            if any(part.key == "selection" for part in path):
+                return x * 4
             # The weights of encoders start at 0.02 whatever their inputs are.
             return x * 50 * x.shape[-2] ** -0.5 if encodes and path[-1].key == "kernel" else x
 

@@ -62,8 +62,8 @@ def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make,
 def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, packed):
     """The CPU's loop finds two places in time at a step instead of one, and there are two resets a token.
 
-    Attention's mask reads the context too, one logical operation for each pair of tokens. Mamba's weights,
-    N a token, are read by both halves of its channels, and their two cotangents added.
+    Attention's mask reads the context too, one logical operation for each pair of tokens. Of Mamba's
+    gradient XLA counts fewer operations both ways than one way.
     """
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
 
@@ -80,10 +80,14 @@ def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, p
         return np.subtract(*totals)
 
     small = more_both_ways()
-    np.testing.assert_array_equal(more_both_ways(state=32, features=24), small)
+    wider = more_both_ways(state=32, features=24)
+    if name == "mamba":
+        assert wider[0] == small[0] == 0
+        assert wider[1] <= small[1] <= 0
+        return
+    np.testing.assert_array_equal(wider, small)
     pairs = packed.tokens.size**2 if architecture_of(ModelConfig(name=name)).mixer is Attention else 0
-    weights = 2 * 4 * packed.tokens.size if name == "mamba" else 0
-    assert np.abs(small).max() <= 40 * UNROLLED + packed.tokens.size + pairs + weights
+    assert np.abs(small).max() <= 40 * UNROLLED + packed.tokens.size + pairs
 
 
 def test_reverse_resets_cost_five_logical_operations_a_token(make, packed):
