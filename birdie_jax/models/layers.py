@@ -1,6 +1,7 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -53,7 +54,7 @@ class Projection(nn.Module):
     axes: tuple[str | None, str | None]
     dtype: jnp.dtype
     scale: float = 1.0
-    distribution: str = "normal"
+    distribution: Literal["normal", "uniform"] = "normal"
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
