@@ -84,7 +84,8 @@ def test_an_encoder_is_refused_by_its_name(tmp_path):
     refused = run("generate", f"--workdir={tmp_path / 'run'}", "--prompt=abc")
     assert refused.returncode != 0
     assert refused.stderr.splitlines()[-1].startswith(
-        "birdie_jax.generate: config.model.name: found 'bigs', a bidirectional encoder, which cannot generate: "
+        "birdie_jax.generate: config.model.name: found 'bigs', a bidirectional encoder, which cannot "
+        "generate: "
     )
 
 

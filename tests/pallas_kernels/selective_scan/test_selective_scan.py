@@ -88,7 +88,7 @@ def test_values_and_gradients_in_the_kernel(monkeypatch, capsys):
     """In the interpreter, which also detects races; two blocks in time for each direction."""
     monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
     detector = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
-    inputs, dy, dlast = scan_inputs((1, 130, 6), direction="both")
+    inputs, dy, dlast = scan_inputs((1, 130, 4), states=2, direction="both")
     options = {"direction": "both", "interpret": detector}
     y, last, block_h0 = tpu.forward(inputs, **options)
     found = jax.block_until_ready(tpu.backward(inputs, block_h0, dy, dlast, **options))
