@@ -1,0 +1,150 @@
+r"""Texts and pairs of texts of one's own with a class each, told by a head of fine-tuning (docs/glue.md).
+
+    python -m birdie_jax.evaluate --workdir=runs/mail \
+        --task=labelled_text:path=dev.jsonl,classes='["spam","mail"]'
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from birdie_jax.config_types import RequiredName
+from birdie_jax.models.classification_head import CLASSIFICATION
+from birdie_jax.models.task_head import Head
+from birdie_jax.storage import shown
+from birdie_jax.tasks.head_task import HeadTask
+from birdie_jax.tasks.label_metrics import (
+    INNER_METRICS,
+    MATTHEWS,
+    class_scores,
+    confusion,
+    matthews_of_means,
+)
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
+from birdie_jax.tasks.records import DataPath, read_field, read_name, read_records, read_text
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.samples import Sample, SampleExamples
+from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import DataError, Tokenizer
+
+_TWO = 2
+
+
+class _Labelled(NamedTuple):
+    """A record.
+
+    Attributes:
+        name: its id, or the number of its line.
+        sample: what is read, and its class.
+        groups: the integers by which scores are broken down.
+    """
+
+    name: str
+    sample: Sample
+    groups: Mapping[str, int]
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class LabelledText(HeadTask):
+    """Records `{"text", "label"}`, or `{"text", "text_pair", "label"}`, a JSON object a line.
+
+    Metrics: accuracy; of two classes also Matthews' correlation.
+
+    Attributes:
+        main_metric: the share of right classes.
+        path: the JSONL file, or its URL: to learn from, or to be measured on.
+        classes: the classes as the records name them; their order is that of the head's scores.
+        head_name: the name of what is told. A run that starts from one of the same name goes on with its
+            classifier.
+        text_field: the field with the text.
+        text_pair_field: the field with the second text of a pair, which a record may lack.
+        label_field: the field with the class.
+        id_field: the field with the name of the record; without it a record goes by its line.
+        group_fields: the fields with integers by which scores are broken down.
+        skip_bad_records: whether bad records are passed over and told, not refused.
+    """
+
+    name: ClassVar[str] = "labelled_text"
+    main_metric: ClassVar[str] = "accuracy"
+
+    path: DataPath
+    classes: tuple[str, ...]
+    head_name: RequiredName = "label"
+    text_field: RequiredName = "text"
+    text_pair_field: RequiredName = "text_pair"
+    label_field: RequiredName = "label"
+    id_field: RequiredName = "id"
+    group_fields: tuple[str, ...] = ()
+    skip_bad_records: bool = False
+
+    def __post_init__(self):
+        if len(self.classes) < _TWO or len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes: found {shown(list(self.classes))}; allowed: two or more, each once")
+        if LENGTH_GROUP in self.group_fields or len(set(self.group_fields)) < len(self.group_fields):
+            raise ValueError(
+                f"group_fields: found {shown(list(self.group_fields))}; allowed: each once, and not "
+                f"{LENGTH_GROUP}, which every record has"
+            )
+
+    @property
+    def head(self) -> Head:
+        """The classes, under their name."""
+        return Head(CLASSIFICATION, self.head_name, len(self.classes))
+
+    def records(self) -> tuple[list[_Labelled], list[str]]:
+        """Return the records, and a line for each that was passed over.
+
+        Raises:
+            DataError: the file cannot be read, or records are bad; names them by their lines.
+        """
+        return read_records(self.path, self._parse, self.skip_bad_records, lambda record: record.name)
+
+    def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
+        """Return an example for each record."""
+        return self.examples([record.sample for record in self.records()[0]], tokenizer)
+
+    def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
+        """Let the head tell the class of every record."""
+        records, refused = self.records()
+        found, too_long = self.scores([record.sample for record in records], model, progress)
+        answers = []
+        for number, positions, scores in found:
+            record = records[number]
+            told, label = scores.index(max(scores)), record.sample.label - 1
+            question = Question(
+                name=record.name,
+                prompt="\n".join(record.sample.texts),
+                references=(self.classes[label],),
+                choices=self.classes,
+                groups={LENGTH_GROUP: positions, **record.groups},
+            )
+            metrics = class_scores(label, told)
+            if len(self.classes) == _TWO:
+                metrics |= confusion(label, told)
+            answers.append(ScoredAnswer(question, self.classes[told], metrics, details={"scores": scores}))
+        return TaskResult(tuple(answers), (*refused, *too_long))
+
+    def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """Return Matthews' correlation where there are two classes."""
+        return {MATTHEWS: matthews_of_means(means)} if len(self.classes) == _TWO else {}
+
+    @property
+    def inner_metrics(self) -> frozenset[str]:
+        """The metrics from which Matthews' correlation follows."""
+        return INNER_METRICS
+
+    def _parse(self, record: Mapping[str, Any], where: str) -> _Labelled:
+        texts = [read_text(record, self.text_field, where)]
+        if record.get(self.text_pair_field) is not None:
+            texts.append(read_text(record, self.text_pair_field, where))
+        label = read_field(record, self.label_field, str, where)
+        if label not in self.classes:
+            raise DataError(
+                f"{where}: {self.label_field}: found {shown(label)}; allowed: {', '.join(self.classes)}"
+            )
+        return _Labelled(
+            name=read_name(record, self.id_field, where),
+            sample=Sample(where, tuple(texts), 1 + self.classes.index(label)),
+            groups={field: read_field(record, field, int, where) for field in self.group_fields},
+        )
