@@ -1,6 +1,6 @@
 r"""Texts and pairs of texts of one's own with a class each, told by a head of fine-tuning (docs/glue.md).
 
-    python -m birdie_jax.evaluate --workdir=runs/mail \
+python -m birdie_jax.evaluate --workdir=runs/mail \
         --task=labelled_text:path=dev.jsonl,classes='["spam","mail"]'
 """
 
