@@ -22,7 +22,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.bandit_steering import read_decisions
-from benchmarks.retrieval_study.verbs import Command, run_verb
+from benchmarks.studies.verbs import Command, run_verb
 from birdie_jax.objectives import make_mixture
 from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
 

@@ -18,8 +18,9 @@ from benchmarks.retrieval_study.matrix import PROCEDURES, Run, runs_of
 from benchmarks.retrieval_study.result import read_results, result_file
 from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.study import Study, ask_squad, commands_left, run_to_its_result
-from benchmarks.retrieval_study.tables import all_tables, write_tables
-from benchmarks.retrieval_study.verbs import REPOSITORY, StudyError
+from benchmarks.retrieval_study.tables import all_tables
+from benchmarks.studies.markdown import write_tables
+from benchmarks.studies.verbs import REPOSITORY, StudyError
 from birdie_jax.storage.cache_folder import cache_folder
 
 PAGE = REPOSITORY / "docs/measurements/retrieval.md"

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.retrieval_study.comparison import Scored, gather
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run
 from benchmarks.retrieval_study.measuring import ABOVE_COMMONEST, INFILLING, LANGUAGE
+from benchmarks.studies.comparison import Scored, gather
 
 Results = Mapping[Run, Mapping[str, Any]]
 

@@ -15,9 +15,9 @@ from benchmarks.retrieval_study.arms import (
     scores_of,
     tasks_at,
 )
-from benchmarks.retrieval_study.comparison import Scored, mean_with_interval
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
 from benchmarks.retrieval_study.matrix import PROCEDURES
+from benchmarks.studies.comparison import Scored, mean_with_interval
 
 _SIZE = (10.0, 4.2)
 _DPI = 90

@@ -15,9 +15,10 @@ import numpy as np
 
 from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.plans import FineTuningPlan, PhonebookPlan, Scale
-from benchmarks.retrieval_study.pretraining import CONFIG_FILE, pretraining_config, read_metric_lines
+from benchmarks.retrieval_study.pretraining import CONFIG_FILE, pretraining_config
 from benchmarks.retrieval_study.scales import SCALES
-from benchmarks.retrieval_study.verbs import Command
+from benchmarks.studies.verbs import Command
+from benchmarks.studies.workdirs import read_metric_lines
 from birdie_jax.config import ConfigError
 
 PHONEBOOK, EXTRACTION = "phonebook", "extraction"

@@ -10,7 +10,8 @@ import ml_collections
 
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run
 from benchmarks.retrieval_study.scales import SCALES
-from benchmarks.retrieval_study.verbs import REPOSITORY, Command
+from benchmarks.studies.verbs import REPOSITORY, Command
+from benchmarks.studies.workdirs import read_metric_lines
 from birdie_jax.config import ConfigError
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import model_names
@@ -66,22 +67,6 @@ def pretraining_command(run: Run, text: Path | str, workdir: Path | str) -> Comm
             f"--workdir={workdir}",
         ),
     )
-
-
-def read_metric_lines(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics in the order of their steps.
-
-    A run that was cut off repeats steps: what it said later holds.
-    """
-    by_step: dict[int, dict[str, Any]] = defaultdict(dict)
-    for line in (workdir / "metrics.jsonl").read_text().splitlines():
-        try:
-            scalars = json.loads(line)
-        except ValueError:
-            # The last line of a process that was killed.
-            continue
-        by_step[scalars["step"]].update(scalars)
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def pretraining_record(workdir: Path) -> dict[str, Any]:

@@ -1,21 +1,16 @@
 """The result of a finished run: one JSON file, written whole or not at all."""
 
-import datetime
-import importlib.metadata
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.retrieval_study.matrix import Run
-from benchmarks.retrieval_study.verbs import REPOSITORY, StudyError, cores
+from benchmarks.studies.circumstances import circumstances
+from benchmarks.studies.verbs import StudyError
 from birdie_jax.storage import write_json
 
 FORMAT_VERSION = 2
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sentencepiece", "grain", "orbax-checkpoint")
 
 
 def result_file(results: Path, run: Run) -> Path:
@@ -59,40 +54,3 @@ def _read_results(results: Path, scale: str) -> Iterator[tuple[Run, dict[str, An
         if version != FORMAT_VERSION:
             raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
         yield Run(**result["run"]), result
-
-
-def circumstances() -> dict[str, Any]:
-    """Return date, commit, versions and machine."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
-        "changed_since_commit": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "machine": {
-            "processor": _processor(),
-            "cores_used": len(cores()),
-            "cores": os.cpu_count(),
-            "system": platform.platform(),
-        },
-    }
-
-
-def _git(*arguments: str) -> str | None:
-    """Return what git says of the repository; None where it is none, as in an unpacked archive."""
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

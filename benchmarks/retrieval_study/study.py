@@ -14,7 +14,9 @@ from benchmarks.retrieval_study.plans import Scale
 from benchmarks.retrieval_study.pretraining import pretraining_command, pretraining_record
 from benchmarks.retrieval_study.result import result_file, write_result
 from benchmarks.retrieval_study.text import Corpus, corpus_command, prepare_corpus
-from benchmarks.retrieval_study.verbs import Clock, Command, RunVerb, run_verb
+from benchmarks.studies.evaluations import evaluate_command, measured
+from benchmarks.studies.verbs import Clock, Command, RunVerb, run_verb
+from benchmarks.studies.workdirs import is_trained, last_step
 from birdie_jax.storage import write_json
 from birdie_jax.tasks import make_task
 from birdie_jax.text import load_tokenizer
@@ -61,12 +63,6 @@ class Study(NamedTuple):
         return self.folder(run) / f"{tuning}_{learning_rate:g}"
 
 
-def is_trained(workdir: Path) -> bool:
-    """Tell whether a workdir's training has ended."""
-    summary = workdir / "summary.json"
-    return summary.exists() and json.loads(summary.read_text())["completed"]
-
-
 def commands_left(study: Study, run: Run) -> list[Command]:
     """Return the commands that a run still needs, as far as they are known.
 
@@ -81,8 +77,8 @@ def commands_left(study: Study, run: Run) -> list[Command]:
     if not is_trained(pretrained):
         left.append(pretraining_command(run, corpus.prepared, pretrained))
     tasks = measuring.pretrained_tasks(study.scale, corpus)
-    if not is_trained(pretrained) or measuring.measured(pretrained, _last_step(pretrained), tasks) is None:
-        left.append(measuring.evaluate_command(tasks, pretrained))
+    if not is_trained(pretrained) or measured(pretrained, last_step(pretrained), list(tasks)) is None:
+        left.append(evaluate_command(tasks, pretrained))
     for tuning in TUNINGS:
         for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
             if not is_trained(study.tuned(run, tuning, rate)):
@@ -109,7 +105,7 @@ def run_to_its_result(study: Study, run: Run) -> Path:
             study.run_verb(pretraining_command(run, corpus.prepared, pretrained), log)
     with clock.stage("measuring"):
         tasks = measuring.pretrained_tasks(study.scale, corpus)
-        step = _last_step(pretrained)
+        step = last_step(pretrained)
         as_it_is = _measure(study, tasks, pretrained, step, log)
     tuned = {tuning: _tune(study, run, tuning, clock, log) for tuning in TUNINGS}
     found = {
@@ -191,10 +187,10 @@ def _measure(
     study: Study, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
 ) -> dict[str, Any]:
     """Measure a checkpoint on tasks unless that is done; return what is kept of it."""
-    found = measuring.measured(workdir, step, list(tasks))
+    found = measured(workdir, step, list(tasks), measuring.baselines_of_books)
     if found is None:
-        study.run_verb(measuring.evaluate_command(tasks, workdir, step), log)
-        found = measuring.measured(workdir, step, list(tasks))
+        study.run_verb(evaluate_command(tasks, workdir, step), log)
+        found = measured(workdir, step, list(tasks), measuring.baselines_of_books)
     assert found is not None
     return found
 
@@ -214,7 +210,3 @@ def _commonest_digits(study: Study, split: str) -> dict[str, float]:
             )
         write_json(file, found)
     return json.loads(file.read_text())
-
-
-def _last_step(workdir: Path) -> int:
-    return json.loads((workdir / "config.json").read_text())["train"]["num_steps"]

@@ -14,13 +14,12 @@ from benchmarks.retrieval_study.arms import (
     measures_of,
     scores_of,
 )
-from benchmarks.retrieval_study.comparison import mean_with_interval, paired_difference
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run
 from benchmarks.retrieval_study.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE
-from benchmarks.retrieval_study.verbs import StudyError
+from benchmarks.studies.comparison import mean_with_interval, paired_difference
+from benchmarks.studies.markdown import rows_of_table, section
 from birdie_jax.evaluation_record import Interval
-from birdie_jax.storage import write_whole
 
 # (the second minus the first)
 COMPARISONS = (
@@ -35,21 +34,6 @@ COMPARISONS = (
 )
 _BITS = "bits_per_byte"
 _HOUR = 3600.0
-
-
-def write_tables(page: Path, scale: str, text: str) -> None:
-    """Put `text` between the marks of a scale in a page, which keeps the rest as it is.
-
-    Raises:
-        StudyError: the page is not there or lacks the marks.
-    """
-    begin, end = f"<!-- begin {scale} -->", f"<!-- end {scale} -->"
-    contents = page.read_text() if page.exists() else ""
-    before, found_begin, rest = contents.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found_begin or not found_end:
-        raise StudyError(f"{page}: lacks the lines {begin} and {end}; allowed: a page with both")
-    write_whole(page, f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}".encode())
 
 
 def all_tables(
@@ -67,17 +51,17 @@ def all_tables(
     if results:
         measures = measures_of(next(iter(results.values())))
         parts = [
-            _section("Runs", _table_of_runs(results)),
-            _section("Means", _table_of_means(results, measures)),
-            _section("Paired differences", _table_of_differences(results, measures)),
-            _section("Phone book by entries and numbers", _table_of_cells(results)),
-            _section(
+            section("Runs", _table_of_runs(results)),
+            section("Means", _table_of_means(results, measures)),
+            section("Paired differences", _table_of_differences(results, measures)),
+            section("Phone book by entries and numbers", _table_of_cells(results)),
+            section(
                 "Fine-tuning: what was chosen, and steps to half and nine tenths", _table_of_tuning(results)
             ),
-            _section(
+            section(
                 "Passages by length", _table_of_groups(results, _measure_of_extraction(), "passage_tokens")
             ),
-            _section(
+            section(
                 "Held-out text: bits a byte by position",
                 _table_of_groups(
                     results, Measure("", "pretrained", (LANGUAGE,), _BITS), "position", share=False
@@ -89,18 +73,9 @@ def all_tables(
     if missing:
         lines = [shlex.join([*command, f"--only={run.name}"]) for run in missing]
         parts.append(
-            _section(f"Not run: {len(missing)} of {len(planned)}", "```bash\n" + "\n".join(lines) + "\n```")
+            section(f"Not run: {len(missing)} of {len(planned)}", "```bash\n" + "\n".join(lines) + "\n```")
         )
     return "\n\n".join(parts)
-
-
-def _section(title: str, text: str) -> str:
-    return f"### {title}\n\n{text}"
-
-
-def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _percent(interval: Interval) -> str:
@@ -142,7 +117,7 @@ def _table_of_runs(results: Results) -> str:
         "measuring",
         "cores",
     ]
-    return _rows([*head, "commit", "date"], rows)
+    return rows_of_table([*head, "commit", "date"], rows)
 
 
 def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
@@ -158,7 +133,7 @@ def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
         "per cent unless said otherwise",
         *(f"{arm.title} ({len(seeds)} seeds)" for arm, seeds in arms.items()),
     ]
-    return _rows(head, rows)
+    return rows_of_table(head, rows)
 
 
 def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
@@ -185,7 +160,7 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
         f"{other.title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
         for one, other, common in pairs
     ]
-    return _rows(["in points; 95 % over seeds and questions", *head], rows)
+    return rows_of_table(["in points; 95 % over seeds and questions", *head], rows)
 
 
 def _table_of_cells(results: Results) -> str:
@@ -205,7 +180,7 @@ def _table_of_cells(results: Results) -> str:
                 for measure in (Measure("", PHONEBOOK, (name,), metric) for name in first)
             ]
             rows.append([arm.title, title, *cells])
-    return _rows(["arm", "per cent", *(name.replace("_", " ") for name in first)], rows)
+    return rows_of_table(["arm", "per cent", *(name.replace("_", " ") for name in first)], rows)
 
 
 def _table_of_tuning(results: Results) -> str:
@@ -238,7 +213,7 @@ def _table_of_tuning(results: Results) -> str:
         "validation score",
         "steps to 50, 90 % exact",
     ]
-    return _rows(head, rows)
+    return rows_of_table(head, rows)
 
 
 def _measure_of_extraction() -> Measure:
@@ -252,4 +227,4 @@ def _table_of_groups(results: Results, measure: Measure, group: str, *, share: b
         head = [f"{group.replace('_', ' ')} {value}" for value in scores]
         write = _percent if share else _bits
         rows.append([arm.title, *(write(mean_with_interval(scored)) for scored in scores.values())])
-    return _rows(["arm", *head], rows)
+    return rows_of_table(["arm", *head], rows)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.retrieval_study.plans import ExtractionPlan, Scale
-from benchmarks.retrieval_study.verbs import Command, RunVerb, StudyError
+from benchmarks.studies.verbs import Command, RunVerb, StudyError
 from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.infilling import Infilling
 from birdie_jax.text import Tokenizer, load_manifest, load_tokenizer, open_source

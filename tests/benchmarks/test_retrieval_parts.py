@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.retrieval_study.baselines import commonest_digits, copy_any_entry
-from benchmarks.retrieval_study.comparison import Scored, gather, mean_with_interval, paired_difference
 from benchmarks.retrieval_study.config import get_config
 from benchmarks.retrieval_study.fine_tuning import TUNINGS, choose, steps_to
 from benchmarks.retrieval_study.matrix import PROCEDURES, runs_of
 from benchmarks.retrieval_study.scales import SCALES
-from benchmarks.retrieval_study.verbs import StudyError
+from benchmarks.studies.comparison import Scored, gather, mean_with_interval, paired_difference
+from benchmarks.studies.verbs import StudyError
 from birdie_jax.config import ConfigError, parse_config
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.pretraining.mixture import configured_mixture

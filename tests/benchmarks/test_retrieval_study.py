@@ -13,8 +13,9 @@ from benchmarks.retrieval_study.matrix import runs_of
 from benchmarks.retrieval_study.result import read_results, result_file
 from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.study import Study, commands_left, run_to_its_result
-from benchmarks.retrieval_study.tables import all_tables, write_tables
-from benchmarks.retrieval_study.verbs import StudyError
+from benchmarks.retrieval_study.tables import all_tables
+from benchmarks.studies.markdown import write_tables
+from benchmarks.studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.whole_runs import run_environment
 

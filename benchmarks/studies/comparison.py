@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.retrieval_study.verbs import StudyError
+from benchmarks.studies.verbs import StudyError
 from birdie_jax.evaluation_record import Interval
 
 _RESAMPLES = 2000
