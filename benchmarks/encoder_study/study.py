@@ -1,0 +1,213 @@
+"""A run from its text to its result; started again, it goes on where it was."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.encoder_study.config import task_settings
+from benchmarks.encoder_study.plans import Run, Scale
+from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, Corpus, prepare_corpus
+from benchmarks.studies.circumstances import circumstances
+from benchmarks.studies.evaluations import evaluate_command, measured
+from benchmarks.studies.verbs import Clock, Command, RunVerb, StudyError, run_verb
+from benchmarks.studies.workdirs import is_trained, last_step, read_metric_lines
+from birdie_jax.storage import write_json
+
+FORMAT_VERSION = 1
+AGREEMENT = "agreement"
+_CONFIG_FILE = "benchmarks/encoder_study/config.py"
+_VALIDATION_LOSS = "validation_loss"
+
+
+class Study(NamedTuple):
+    """A scale of the study, and its folders.
+
+    Attributes:
+        scale: the scale.
+        results: the folder of the results.
+        workdirs: the folder of prepared text and of the runs' workdirs.
+        text: the documents of the corpus, JSON lines with the fields `text` and `source`.
+        run_verb: runs a verb of the program.
+    """
+
+    scale: Scale
+    results: Path
+    workdirs: Path
+    text: str
+    run_verb: RunVerb = run_verb
+
+    @property
+    def corpus(self) -> Corpus:
+        """The files of the corpus."""
+        return Corpus(self.workdirs / self.scale.name / "text")
+
+    def folder(self, run: Run) -> Path:
+        """Return the folder of a run's workdirs."""
+        return self.workdirs / self.scale.name / run.name
+
+    def pretrained(self, run: Run) -> Path:
+        """Return the workdir of a run's pre-training."""
+        return self.folder(run) / "pretraining"
+
+    def tuned(self, run: Run, task: str, learning_rate: float) -> Path:
+        """Return the workdir of a fine-tuning of a run."""
+        return self.folder(run) / f"{task}_{learning_rate:g}"
+
+
+def result_file(results: Path, run: Run) -> Path:
+    """Return the file of a run's result."""
+    return results / f"{run.scale}.{run.name}.json"
+
+
+def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
+    """Return the results of a scale that are there.
+
+    Raises:
+        StudyError: a file is of another format.
+    """
+    found = {}
+    for file in sorted(results.glob(f"{scale}.*.json")):
+        result = json.loads(file.read_text())
+        version = result.get("format_version")
+        if version != FORMAT_VERSION:
+            raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
+        found[Run(**result["run"])] = result
+    return dict(sorted(found.items()))
+
+
+def pretraining_command(study: Study, run: Run) -> Command:
+    """Return the command that pre-trains a run."""
+    return Command(
+        "train",
+        (
+            f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
+            f"--config.data.prepared={study.corpus.prepared}",
+            f"--workdir={study.pretrained(run)}",
+        ),
+    )
+
+
+def tuning_command(study: Study, run: Run, task: str, rate: float) -> Command:
+    """Return the command that fine-tunes a pre-trained run on a task."""
+    return Command(
+        "train",
+        (
+            f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed},{task},{rate:g}",
+            f"--config.init.from={study.pretrained(run)}",
+            f"--config.finetune.stages.{task}.path={study.corpus.samples(task, TRAIN)}",
+            f"--config.eval.tasks.{task}.path={study.corpus.samples(task, VALIDATION)}",
+            f"--workdir={study.tuned(run, task, rate)}",
+        ),
+    )
+
+
+def commands_left(study: Study, run: Run) -> Iterator[Command]:
+    """Give the commands that a run still needs but for those that measure, which need what these leave."""
+    if result_file(study.results, run).exists():
+        return
+    if not is_trained(study.pretrained(run)):
+        yield pretraining_command(study, run)
+    for task in study.scale.tasks:
+        for rate in study.scale.tuning_rates:
+            if not is_trained(study.tuned(run, task, rate)):
+                yield tuning_command(study, run, task, rate)
+
+
+def run_to_its_result(study: Study, run: Run) -> Path:
+    """Do what is left of a run, and write its result; return the file.
+
+    Raises:
+        StudyError: a command failed, or the text cannot be used.
+    """
+    file = result_file(study.results, run)
+    if file.exists():
+        return file
+    folder = study.folder(run)
+    log, clock = folder / "log.txt", Clock(folder / "seconds.json")
+    text = prepare_corpus(study.scale, study.text, study.corpus, study.run_verb)
+    pretrained = study.pretrained(run)
+    with clock.stage("pretraining"):
+        if not is_trained(pretrained):
+            study.run_verb(pretraining_command(study, run), log)
+    with clock.stage("measuring"):
+        agreement = {AGREEMENT: {"task": "agreement", "path": str(study.corpus.agreement)}}
+        as_it_is = _measure(study, agreement, pretrained, log)
+    tuned = {}
+    for task in study.scale.tasks:
+        with clock.stage(f"{task}_tuning"):
+            for rate in study.scale.tuning_rates:
+                if not is_trained(study.tuned(run, task, rate)):
+                    study.run_verb(tuning_command(study, run, task, rate), log)
+        validated = {
+            rate: _last(study.tuned(run, task, rate), f"task/{task}/accuracy")
+            for rate in study.scale.tuning_rates
+        }
+        # Of equals the smaller rate.
+        chosen = min(validated, key=lambda rate: (-validated[rate], rate))
+        with clock.stage("measuring"):
+            asked = {**task_settings(study.scale, task), "path": str(study.corpus.samples(task, TEST))}
+            test = _measure(study, {task: asked}, study.tuned(run, task, chosen), log)
+        tuned[task] = {
+            "validation": {f"{rate:g}": score for rate, score in validated.items()},
+            "learning_rate": chosen,
+            "steps": _steps(study.tuned(run, task, chosen)),
+            "test": test[task],
+        }
+    study.results.mkdir(parents=True, exist_ok=True)
+    write_json(
+        file,
+        {
+            "format_version": FORMAT_VERSION,
+            "run": run._asdict(),
+            "text": text,
+            "pretraining": _pretraining_record(pretrained),
+            "pretrained": as_it_is,
+            "fine_tuned": tuned,
+            "circumstances": circumstances() | {"seconds": clock.seconds},
+        },
+    )
+    for task in study.scale.tasks:
+        for rate in study.scale.tuning_rates:
+            # Only what was pre-trained is gone on with.
+            shutil.rmtree(study.tuned(run, task, rate) / "checkpoints", ignore_errors=True)
+    return file
+
+
+def _measure(
+    study: Study, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, log: Path
+) -> dict[str, Any]:
+    """Measure the last checkpoint on tasks unless that is done; return what is kept of it."""
+    step = _steps(workdir)
+    found = measured(workdir, step, list(tasks))
+    if found is None:
+        study.run_verb(evaluate_command(tasks, workdir, step), log)
+        found = measured(workdir, step, list(tasks))
+    assert found is not None
+    return found
+
+
+def _steps(workdir: Path) -> int:
+    """Return the steps of a run that has ended; what its stages came to where they decide."""
+    summary = json.loads((workdir / "summary.json").read_text())
+    return summary.get("num_steps") or last_step(workdir)
+
+
+def _last(workdir: Path, metric: str) -> float:
+    """Return the last value of a metric of a run."""
+    return [line[metric] for line in read_metric_lines(workdir) if metric in line][-1]
+
+
+def _pretraining_record(workdir: Path) -> dict[str, Any]:
+    """Return the configuration, the losses by step and the validation losses by step."""
+    lines = read_metric_lines(workdir)
+    names = {name for line in lines for name in line if name.endswith(_VALIDATION_LOSS)}
+    return {
+        "config": json.loads((workdir / "config.json").read_text()),
+        "summary": json.loads((workdir / "summary.json").read_text()),
+        "losses": [(line["step"], line["loss"]) for line in lines if "loss" in line],
+        "validation_losses": {
+            name: [(line["step"], line[name]) for line in lines if name in line] for name in sorted(names)
+        },
+    }

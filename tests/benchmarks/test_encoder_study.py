@@ -1,0 +1,211 @@
+"""The smallest scale of the study of encoders, from text to its page, stopped in its midst."""
+
+import json
+import random
+import string
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from benchmarks.encoder_study.agreement_sentences import agreement_sentences
+from benchmarks.encoder_study.plans import DECIDING, OTHERS, SCALES, runs_of
+from benchmarks.encoder_study.study import (
+    Study,
+    commands_left,
+    read_results,
+    result_file,
+    run_to_its_result,
+)
+from benchmarks.encoder_study.tables import all_tables, draw_figures
+from benchmarks.encoder_study.tasks import PROSE, TRANSFER_TASKS, Document
+from benchmarks.encoder_study.text import SPLITS, TEST
+from benchmarks.encoder_study.verses import neighbouring_pairs, words_of
+from benchmarks.studies.verbs import StudyError
+from tests.forked_verbs import ForkedVerbs
+from tests.whole_runs import run_environment
+
+SOURCES = TRANSFER_TASKS["source"].classes
+BIBLE, COMMENTARY = "world-english-bible", "treasury-of-david"
+
+
+def make_documents(count=20):
+    """Return documents of every source; a commentary quotes verses with their last word changed."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 6))) for _ in range(400)]
+    documents, verses = [], []
+    for number in range(count):
+        for source in SOURCES:
+            sentences = [
+                f"The {first} was near {name} and the {second} of these {third}s is here."
+                for first, name, second, third in (draw.sample(words, 4) for _ in range(12))
+            ]
+            if source == BIBLE:
+                lines = [" ".join(draw.sample(words, 8)) for _ in range(20)]
+                verses.append(lines)
+                sentences += ["\n".join(["", *lines])]
+            documents.append(Document(source, " ".join([f"{source} {number}.", *sentences])))
+    quotations = [
+        f'Verse {n}. "{" ".join([*lines[7].split()[:-1], "changed"])}"' for n, lines in enumerate(verses)
+    ]
+    commentary = Document(COMMENTARY, " ".join(quotations))
+    return [*documents, commentary], words, verses
+
+
+DOCUMENTS, WORDS, VERSES = make_documents()
+
+
+class VerbsThatStop:
+    """Runs verbs in forks, keeps the commands, and fails instead of running those that are listed."""
+
+    def __init__(self, verbs, stopped_at):
+        self._verbs, self._stopped_at = verbs, stopped_at
+        self.commands = []
+
+    def __call__(self, command, log):
+        if len(self.commands) in self._stopped_at:
+            self._stopped_at.remove(len(self.commands))
+            raise StudyError("stopped")
+        status, _, errors = self._verbs.run(command.verb, *command.arguments)
+        assert status == 0, errors[-3000:]
+        self.commands.append(command)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the study after its one run, and the commands that it took; it was stopped on the way."""
+    folder = tmp_path_factory.mktemp("study")
+    text = folder / "corpus.jsonl"
+    text.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
+    with ForkedVerbs(XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+        run_verb = VerbsThatStop(verbs, {2, 4})
+        study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
+        run = next(runs_of(study.scale))
+        planned = list(commands_left(study, run))
+        for _ in range(2):
+            with pytest.raises(StudyError, match="stopped"):
+                run_to_its_result(study, run)
+        assert list(commands_left(study, run)) == planned[2:], "pre-trained, and fine-tuned on one task"
+        run_to_its_result(study, run)
+        yield study, run, planned, run_verb.commands
+
+
+@pytest.mark.slow
+def test_a_stopped_run_repeats_nothing(finished):
+    study, run, planned, commands = finished
+    assert list(commands_left(study, run)) == []
+    measured = 1 + len(study.scale.tasks)
+    assert len(commands) == len(set(commands)) == 1 + len(planned) + measured, "with preparing the text"
+    before = result_file(study.results, run).read_text()
+    run_to_its_result(study, run)
+    assert result_file(study.results, run).read_text() == before
+
+
+@pytest.mark.slow
+def test_result_and_page_tell_everything(finished, tmp_path):
+    study, run, *_ = finished
+    results = read_results(study.results, "smoke")
+    result = results[run]
+    assert set(result["fine_tuned"]) == set(study.scale.tasks)
+    for task, found in result["fine_tuned"].items():
+        assert found["steps"] > 0
+        assert len(found["test"]["scores"]["accuracy"]) == result["text"]["samples"][task][TEST]
+    assert len(result["pretrained"]["agreement"]["scores"]["accuracy"]) == study.scale.agreement_questions
+    (curve,) = result["pretraining"]["validation_losses"].values()
+    assert curve[-1][0] == study.scale.steps
+    figures = draw_figures(results, tmp_path, "page_smoke")
+    assert [path.name for path in figures] == ["page_smoke_transfer.png", "page_smoke_lengths.png"]
+    planned = list(runs_of(study.scale))
+    text = all_tables(results, planned, ["python"], figures)
+    assert [other.model for other in planned] == [*DECIDING, *OTHERS]
+    for other in planned:
+        assert (f"--only={other.name}" in text) == (other != run)
+
+
+@pytest.mark.slow
+def test_no_sample_is_learned_and_asked(finished):
+    study, *_ = finished
+    for task in study.scale.tasks:
+        found = [
+            {line for line in study.corpus.samples(task, split).read_text().splitlines()}
+            for split in SPLITS
+        ]
+        assert all(found)
+        for number, samples in enumerate(found):
+            assert all(samples.isdisjoint(others) for others in found[number + 1 :]), task
+
+
+def give(task, count=200, seed=0):
+    found = TRANSFER_TASKS[task].give(DOCUMENTS, WORDS, np.random.default_rng(seed))
+    return list(islice(found, count))
+
+
+@pytest.mark.parametrize("task", TRANSFER_TASKS)
+def test_samples_hang_on_the_seed_and_classes_are_balanced(task):
+    samples = give(task)
+    assert samples == give(task)
+    assert samples != give(task, seed=1)
+    counts = [sum(sample["label"] == name for sample in samples) for name in TRANSFER_TASKS[task].classes]
+    assert min(counts) >= 0.3 * len(samples) / len(counts)
+    assert all({"text", "label", *TRANSFER_TASKS[task].groups} <= set(sample) for sample in samples)
+
+
+def test_labels_are_right():
+    texts = [" ".join(document.text.split()) for document in DOCUMENTS if document.source in PROSE]
+    for sample in give("follows"):
+        follows = any(f"{sample['text']} {sample['text_pair']}" in text for text in texts)
+        assert follows == (sample["label"] == "yes")
+    for sample in give("acceptable"):
+        assert any(sample["text"] in text for text in texts) == (sample["label"] == "yes")
+    for task, lengths in (("equal_fixed", {10}), ("equal_variable", set(range(6, 17)))):
+        samples = give(task)
+        assert {len(sample["text"].split()) for sample in samples} == lengths
+        for sample in samples:
+            pair = zip(sample["text"].split(), sample["text_pair"].split(), strict=True)
+            assert sum(first != second for first, second in pair) == (sample["label"] == "no")
+
+
+def test_changes_of_order_and_number_are_single():
+    by_kind = {kind: [s for s in give("acceptable", 400) if s["kind"] == kind] for kind in (0, 1)}
+    texts = " ".join(" ".join(document.text.split()) for document in DOCUMENTS)
+    originals = {" ".join(sorted(part.split())) for part in texts.split(".")}
+    for sample in by_kind[0]:
+        assert " ".join(sorted(sample["text"].rstrip(".").split())) in originals
+    changed = [sample["text"] for sample in by_kind[1] if sample["label"] == "no"]
+    assert changed
+    assert all(
+        ("were near" in text) + ("of this" in text) + ("s are here" in text) == 1 for text in changed
+    )
+
+
+def test_quotations_are_found_again():
+    quoting = [document.text for document in DOCUMENTS if document.source == COMMENTARY]
+    translated = [document.text for document in DOCUMENTS if document.source == BIBLE]
+    pairs = list(neighbouring_pairs(quoting, translated))
+    assert [pair.translation for pair in pairs] == [lines[7] for lines in VERSES]
+    for pair, lines in zip(pairs, VERSES, strict=True):
+        assert pair.quotation.endswith(" changed")
+        assert set(pair.neighbours) == {*lines[2:7], *lines[8:13]}
+    assert list(neighbouring_pairs(['"of words that nobody has ever written"'], translated)) == []
+    assert words_of("The LORD’s house") == {"the", "yahweh", "s", "house"}
+
+
+def test_sentences_of_agreement_are_balanced_and_true():
+    examples = agreement_sentences(400, np.random.default_rng(0))["examples"]
+    assert len({example["input"] + min(example["target_scores"]) for example in examples}) > 350
+    conditions = [example["comment"] for example in examples]
+    assert {conditions.count(condition) for condition in set(conditions)} == {100}
+    plural = {"men", "women", "kings", "servants", "sons", "friends", "brothers", "captains", "children"}
+    for example in examples:
+        good = max(example["target_scores"], key=example["target_scores"].get)
+        is_plural = example["input"].split()[1] in {*plural, "ladies"}
+        assert (good.split()[0] in ("are", "were", "have")) == is_plural
+        assert example["comment"].startswith("plural" if is_plural else "singular")
+
+
+def test_a_text_without_sources_is_refused(tmp_path):
+    text = tmp_path / "corpus.jsonl"
+    text.write_text('{"text": "abc"}\n')
+    study = Study(SCALES["smoke"], tmp_path / "results", tmp_path / "workdirs", str(text))
+    with pytest.raises(StudyError, match="line 1: has no field 'source'"):
+        run_to_its_result(study, next(runs_of(study.scale)))
