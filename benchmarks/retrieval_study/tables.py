@@ -54,6 +54,7 @@ def all_tables(
             section("Runs", _table_of_runs(results)),
             section("Means", _table_of_means(results, measures)),
             section("Paired differences", _table_of_differences(results, measures)),
+            section("Phone book by seed: exactly right", _table_of_seeds(results)),
             section("Phone book by entries and numbers", _table_of_cells(results)),
             section(
                 "Fine-tuning: what was chosen, and steps to half and nine tenths", _table_of_tuning(results)
@@ -161,6 +162,21 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
         for one, other, common in pairs
     ]
     return rows_of_table(["in points; 95 % over seeds and questions", *head], rows)
+
+
+def _table_of_seeds(results: Results) -> str:
+    """Return what each run looks up, since a mean over seeds hides whether it was learned at all."""
+    tasks = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
+    rows = []
+    for arm, seeds in arms_of(results).items():
+        for seed in seeds:
+            cells = [
+                scores_of(results, arm, [seed], Measure("", PHONEBOOK, (name,), "exact_match"))
+                for name in tasks
+            ]
+            means = [f"{100 * mean_with_interval(scored).mean:.0f}" for scored in cells]
+            rows.append([arm.title, str(seed), *means])
+    return rows_of_table(["per cent", "seed", *(name.replace("_", " ") for name in tasks)], rows)
 
 
 def _table_of_cells(results: Results) -> str:

@@ -148,6 +148,9 @@ def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp
     planned = list(runs_of(study.scale))
     text = all_tables(results, planned, ["python", "-m", "benchmarks.retrieval_study"], figures)
     assert next(iter(arms_of(results))).title in text
+    exact = results[run]["fine_tuned"]["phonebook"]["test"]["entries_2"]["scores"]["exact_match"]
+    by_seed = text.partition("Phone book by seed")[2].partition("###")[0]
+    assert f"| {run.seed} | {100 * sum(exact) / len(exact):.0f} |" in by_seed
     assert f"Not run: {len(planned) - 1} of {len(planned)}" in text
     for other in planned:
         assert (f"--only={other.name}" in text) == (other != run)
