@@ -11,6 +11,7 @@ from birdie_jax.models.classification_head import CLASSIFICATION
 from birdie_jax.models.regression_head import REGRESSION, label_of_number, number_of_label
 from birdie_jax.models.task_head import Head
 from birdie_jax.storage import make_path, shown
+from birdie_jax.tasks.cola_annotations import read_phenomena
 from birdie_jax.tasks.glue_datasets import ACCURACY, GLUE_DATASETS, MAX_SCORE, GlueDataset
 from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.label_metrics import (
@@ -52,6 +53,8 @@ class Glue(HeadTask):
         path: the folder of its files, or its URL.
         split: the file that is measured: dev; of MNLI dev_matched or dev_mismatched; or train. Empty = the
             first of these that the data set has.
+        phenomena: of CoLA, the annotated development set, a file or its URL, by whose phenomena scores are
+            broken down (birdie_jax/tasks/cola_annotations.py); empty = they are not.
         skip_bad_records: whether rows that cannot be read are passed over and told, not refused.
     """
 
@@ -60,9 +63,12 @@ class Glue(HeadTask):
     dataset: Literal["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"]
     path: DataPath
     split: Literal["", "dev", "dev_matched", "dev_mismatched", "train"] = ""
+    phenomena: str = ""
     skip_bad_records: bool = False
 
     def __post_init__(self):
+        if self.phenomena and self.dataset != "cola":
+            raise ValueError(f"phenomena: found {self.phenomena!r}; allowed for {self.dataset}: none")
         allowed = ("", *self._form.splits, TRAIN)
         if self.split not in allowed:
             names = ", ".join(filter(None, allowed))
@@ -107,6 +113,7 @@ class Glue(HeadTask):
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell every label of the split."""
         samples, refused = self.samples(self.split or self._form.splits[0])
+        phenomena = self._phenomena(samples)
         found, too_long = self.scores(samples, model, progress)
         asked = [samples[number] for number, _, _ in found]
         told = [_told(self._form, scores) for _, _, scores in found]
@@ -118,10 +125,22 @@ class Glue(HeadTask):
                 prompt="\n".join(sample.texts),
                 references=(self._shown(_number(self._form, sample.label)),),
                 choices=self._form.classes,
-                groups={LENGTH_GROUP: positions},
+                groups={LENGTH_GROUP: positions, **phenomena.get(sample.texts[0], {})},
             )
             answers.append(ScoredAnswer(question, self._shown(number), metric, details={"scores": scores}))
         return TaskResult(tuple(answers), (*refused, *too_long))
+
+    def _phenomena(self, samples: Sequence[Sample]) -> dict[str, dict[str, int]]:
+        """Return the groups of annotated sentences."""
+        if not self.phenomena:
+            return {}
+        found = read_phenomena(make_path(self.phenomena))
+        if not any(sample.texts[0] in found for sample in samples):
+            raise DataError(
+                f"{self.phenomena}: has none of the sentences of {self.path}; allowed: annotations of the "
+                "split that is measured"
+            )
+        return found
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return F1 and the correlations, as far as the data set has them."""

@@ -154,6 +154,43 @@ def test_numbers_are_scored_by_their_correlations(tmp_path, monkeypatch):
     assert result.answers[0].answer == f"{told[0]:.3f}"
 
 
+def write_phenomena(path, sentences, *flags):
+    head = "Domain\tLabel\tSentence\tSimple\tComp Clause"
+    rows = ["\t".join(["in", "1", sentence, *of]) for sentence, of in zip(sentences, flags, strict=True)]
+    path.write_text("\n".join([head, *rows]) + "\n")
+    return path
+
+
+def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, monkeypatch):
+    rows = rows_of("cola", 4)
+    write_glue(tmp_path, "cola", "dev", rows)
+    sentences = [sentence for sentence, *_ in rows]
+    path = write_phenomena(tmp_path / "major.tsv", sentences[:3], "10", "01", "11")
+    task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
+    result, _ = measured(monkeypatch, task, [[0, 1]] * 4)
+    groups = [dict(answer.question.groups) for answer in result.answers]
+    assert [group.get("phenomenon/Simple") for group in groups] == [1, 0, 1, None]
+    assert [group.get("phenomenon/Comp_Clause") for group in groups] == [0, 1, 1, None]
+
+
+def test_phenomena_that_cannot_be(tmp_path):
+    rows = rows_of("cola", 2)
+    write_glue(tmp_path, "cola", "dev", rows)
+    sentences = [sentence for sentence, *_ in rows]
+    path = write_phenomena(tmp_path / "major.tsv", sentences, "10", ("0", "x"))
+    task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
+    with pytest.raises(DataError, match="line 3: Comp Clause: found 'x'; allowed: 0, 1"):
+        task.measure(tiny_task_model())
+    write_phenomena(path, ["another"], "11")
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}: has none of the sentences of"):
+        task.measure(tiny_task_model())
+    path.write_text("Sentence\tLabel\nabc\t1\n")
+    with pytest.raises(DataError, match="line 2: has no column of a phenomenon beside Sentence, Label"):
+        task.measure(tiny_task_model())
+    with pytest.raises(ConfigError, match=r"phenomena: found 'a\.tsv'; allowed for rte: none"):
+        task_of_flag("glue:dataset=rte,path=x,phenomena=a.tsv")
+
+
 def test_samples_that_are_too_long_are_told_or_cut(tmp_path, monkeypatch):
     path = write_glue(tmp_path, "sst2", "dev", [("abc", "", "0"), ("abcdefghi" * 20, "", "1")])
     monkeypatch.setattr(
