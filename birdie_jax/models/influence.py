@@ -1,7 +1,8 @@
 """The influence of each token on what a recurrent layer gives at its sample's anchor (Simba, eq. 4).
 
-With h_t = a_t h_{t-1} + x_t and y_T = o_T h_T, the part of y_T that token t brought in is, channel by
-channel,
+What a layer is asked for, and the answer of a recurrence with one number a channel; that of Mamba, which
+has N of them, is in selective_influence.py. With h_t = a_t h_{t-1} + x_t and y_T = o_T h_T, the part of
+y_T that token t brought in is, channel by channel,
 
     Delta y_T(t) = o_T a_{t+1} ... a_T x_t,
 
@@ -10,10 +11,12 @@ changes, not what leaving out the step would. With g_T = o_T and g_t = a_{t+1} g
 that all tokens take one scan in reverse.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -57,8 +60,31 @@ class InfluenceRequest:
     directions: str = "forward"
 
 
+@runtime_checkable
+class ScoredArrays(Protocol):
+    """The arrays of a recurrence, by which the influence of its tokens is known."""
+
+    def split_channels(self, parts: int) -> Sequence["ScoredArrays"]:
+        """Return the arrays of `parts` equal parts of the channels, one after the other."""
+        ...
+
+    def reversed_in_time(self) -> "ScoredArrays":
+        """Return the arrays of the same channels with the last token first."""
+        ...
+
+    def forward_score(self, request: InfluenceRequest, reset: TokenMask, anchors: TokenMask) -> TokenScores:
+        """Return the score of each token by channels that all run forward.
+
+        Args:
+            request: what is asked for; its anchors are not read.
+            reset: where nothing enters a token from the one before it.
+            anchors: the tokens that the others are scored against.
+        """
+        ...
+
+
 class RecurrenceArrays(NamedTuple):
-    """The arrays of h_t = a_t h_{t-1} + x_t, y_t = o_t h_t.
+    """The arrays of h_t = a_t h_{t-1} + x_t, y_t = o_t h_t; see `ScoredArrays`.
 
     Attributes:
         decay: a_t; in a bidirectional layer its second half belongs to the channels that run in reverse.
@@ -70,9 +96,31 @@ class RecurrenceArrays(NamedTuple):
     entry: StateSequence
     gate: StateSequence | None
 
+    def split_channels(self, parts: int) -> list["RecurrenceArrays"]:
+        """Return the arrays of `parts` equal parts of the channels."""
+        return [
+            jax.tree.map(lambda array, part=part: jnp.split(array, parts, axis=-1)[part], self)
+            for part in range(parts)
+        ]
+
+    def reversed_in_time(self) -> "RecurrenceArrays":
+        """Return the arrays with the last token first."""
+        return jax.tree.map(lambda array: array[:, ::-1], self)
+
+    def forward_score(self, request: InfluenceRequest, reset: TokenMask, anchors: TokenMask) -> TokenScores:
+        """Return the score of each token, float32; see `ScoredArrays`."""
+        decay, entry, gate = jax.tree.map(lambda array: array.astype(jnp.float32), self)
+        if request.norm == "entry":
+            return jnp.linalg.norm(entry, axis=-1)
+        readout = jnp.ones_like(entry) if gate is None or request.readout == "state" else gate
+        passed_on = jnp.where(reset[..., None], 0.0, decay)
+        to_the_left = jnp.concatenate([passed_on[:, 1:], jnp.zeros_like(passed_on[:, :1])], axis=1)
+        reached = linear_scan(to_the_left, jnp.where(anchors[..., None], readout, 0.0), reverse=True)
+        return channel_score(request.norm, reached * entry)
+
 
 def recurrence_influence(
-    request: InfluenceRequest, recurrence: RecurrenceArrays, resets: tuple[TokenMask, ...]
+    request: InfluenceRequest, recurrence: ScoredArrays, resets: tuple[TokenMask, ...]
 ) -> TokenScores:
     """Return the score of each token, float32; without meaning on padding.
 
@@ -81,33 +129,23 @@ def recurrence_influence(
         recurrence: the arrays of the layer.
         resets: the resets of the forward channels, and of the reverse ones where there are any.
     """
-    recurrence = jax.tree.map(lambda array: array.astype(jnp.float32), recurrence)
-    halves = [
-        jax.tree.map(lambda array, part=part: jnp.split(array, len(resets), axis=-1)[part], recurrence)
-        for part in range(len(resets))
-    ]
-    forward = _direction_score(request, halves[0], resets[0], request.anchors)
+    halves = recurrence.split_channels(len(resets))
+    forward = halves[0].forward_score(request, resets[0], request.anchors)
     if request.directions == "forward" or len(resets) == 1:
         return forward
-    mirrored, reset, first = jax.tree.map(lambda array: array[:, ::-1], (halves[1], resets[1], resets[0]))
-    return jnp.maximum(forward, _direction_score(request, mirrored, reset, first)[:, ::-1])
+    reset, first = resets[1][:, ::-1], resets[0][:, ::-1]
+    return jnp.maximum(forward, halves[1].reversed_in_time().forward_score(request, reset, first)[:, ::-1])
 
 
-def _direction_score(
-    request: InfluenceRequest, recurrence: RecurrenceArrays, reset: TokenMask, anchors: TokenMask
-) -> TokenScores:
-    """Return the score by the channels that run forward in the given order."""
-    decay, entry, gate = recurrence
-    if request.norm == "entry":
-        return jnp.linalg.norm(entry, axis=-1)
-    readout = jnp.ones_like(entry) if gate is None or request.readout == "state" else gate
-    passed_on = jnp.where(reset[..., None], 0.0, decay)
-    to_the_left = jnp.concatenate([passed_on[:, 1:], jnp.zeros_like(passed_on[:, :1])], axis=1)
-    reached = linear_scan(to_the_left, jnp.where(anchors[..., None], readout, 0.0), reverse=True)
-    return channel_score(request.norm, reached * entry)
+def leave_influence(
+    module: nn.Module, request: InfluenceRequest, recurrence: ScoredArrays, resets: tuple[TokenMask, ...]
+) -> None:
+    """Leave the score of each token in `COLLECTION`, under the module of the layer that was asked."""
+    score = recurrence_influence(request, recurrence, resets)
+    module.sow(COLLECTION, "score", score, init_fn=lambda: score, reduce_fn=lambda _, new: new)
 
 
-def channel_score(norm: str, influence: Float[Array, "rows length channels"]) -> TokenScores:
+def channel_score(norm: str, influence: Float[Array, "*tokens channels"]) -> Float[Array, "*tokens"]:
     """Return the number that stands for the channels of Delta y_T(t), by one of `NORMS` but "entry"."""
     if norm == "l2":
         return jnp.linalg.norm(influence, axis=-1)

@@ -14,12 +14,14 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, Key, RowState, StateSequence
 from birdie_jax.config_sections import ModelConfig, Require
 from birdie_jax.config_types import ConvolutionTaps, RankOrDerived, Width
+from birdie_jax.models.influence import leave_influence
 from birdie_jax.models.layers import Projection, ShortConvolution
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence import RecurrentCache, RecurrentConfig
 from birdie_jax.models.registry import register_model
+from birdie_jax.models.selective_influence import SelectiveArrays
 from birdie_jax.models.sequence_parallel import (
     Recurrence,
     RecurrenceOperands,
@@ -188,6 +190,10 @@ class Mamba(nn.Module):
         resets = (layout.forward_reset,)
         if self.bidirectional:
             resets = (layout.forward_reset, layout.reverse_reset)
+        if layout.influence is not None:
+            u, steps, _ = sequences
+            taken = jax.nn.softplus(steps.astype(jnp.float32) + bias)
+            leave_influence(self, layout.influence, SelectiveArrays(taken, u, A, *weights), resets)
         rows = sequences[0].shape[0]
         h0 = jnp.zeros((rows, self.state_size, self.state), jnp.float32)
         if initial is not None:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import RowState, StateSequence, TokenMask
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.models.axes import must_divide
-from birdie_jax.models.influence import COLLECTION, RecurrenceArrays, recurrence_influence
+from birdie_jax.models.influence import RecurrenceArrays, leave_influence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.sequence_parallel import (
@@ -162,8 +162,7 @@ def recurrent_layer(
         resets = (layout.forward_reset, layout.reverse_reset)
     if layout.influence is not None:
         arrays = _cell_recurrence(cell, operands, gate, parameters, resets)
-        score = recurrence_influence(layout.influence, arrays, resets)
-        mixer.sow(COLLECTION, "score", score, init_fn=lambda: score, reduce_fn=lambda _, new: new)
+        leave_influence(mixer, layout.influence, arrays, resets)
     if settings.bidirectional and initial is not None:
         # What comes after the last token is not known yet: the channels in reverse start from zero.
         initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)

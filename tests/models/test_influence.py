@@ -104,7 +104,7 @@ def test_a_long_row_has_no_nan():
     assert found[-3] == 0.25
 
 
-@pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm"])
+@pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba"])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_a_packed_sample_is_scored_as_it_is_alone(name, bidirectional):
     model, params = small_model(name, bidirectional, layers=1)

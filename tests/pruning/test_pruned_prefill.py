@@ -15,7 +15,7 @@ from birdie_jax.pruning.pruned_prefill import PromptRows, layer_lengths
 from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit
 
-NAMES = ("gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm")
+NAMES = ("gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba")
 LAYERS = 3
 # Near a decay of 1 a rounding of the RG-LRU's root is a thousand times as large.
 TOLERANCE = {"rtol": 2e-2, "atol": 1e-2}
@@ -84,8 +84,9 @@ def test_layers_above_are_the_dense_ones_on_the_survivors(name):
 
 
 @pytest.mark.parametrize("policy", ["influence", "random", "uniform"])
-def test_a_prompt_is_pruned_as_it_is_alone(policy):
-    model, params = small_model("hawk", layers=LAYERS)
+@pytest.mark.parametrize("name", ["hawk", "mamba"])
+def test_a_prompt_is_pruned_as_it_is_alone(name, policy):
+    model, params = small_model(name, layers=LAYERS)
     settings = PruningSettings(keep=0.3, policy=policy)
     prompts = some_prompts(28, 7, 17, 0)
     together, _, _ = run(model, params, prompts, settings)

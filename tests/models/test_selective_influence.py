@@ -1,0 +1,169 @@
+"""Mamba's influence is what zeroing a token's entry takes from the scan's output at the anchor."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
+from birdie_jax.models.selective_influence import SelectiveArrays
+from pallas_kernels.selective_scan import selective_scan
+from tests.quick_jit import quick_jit
+
+CHANNELS, STATES, LENGTH = 5, 3, 17
+
+
+def some_arrays(seed, length, channels=CHANNELS, states=STATES):
+    rng = np.random.default_rng(seed)
+    return SelectiveArrays(
+        steps=rng.uniform(0.01, 0.5, (1, length, channels)),
+        u=rng.normal(size=(1, length, channels)),
+        A=-np.exp(rng.normal(size=(channels, states))),
+        B=rng.normal(size=(1, length, states)),
+        C=rng.normal(size=(1, length, states)),
+    )
+
+
+def zeroed_entries(given_arrays, reset, anchor):
+    """Return, by a float64 loop, what each token's entry adds to the state [N, channels] at the anchor."""
+    steps, u, A, B, _ = given_arrays
+    steps, u, B = steps[0], u[0], B[0]
+    entries = (steps * u)[:, None] * B[..., None]
+
+    def state(entries):
+        h = np.zeros(entries.shape[1:])
+        for t in range(anchor + 1):
+            h = (0 if reset[t] else np.exp(steps[t] * A.T)) * h + entries[t]
+        return h
+
+    whole = state(entries)
+    added = np.zeros_like(entries)
+    for t in range(len(entries)):
+        without = entries.copy()
+        without[t] = 0
+        added[t] = whole - state(without)
+    return added, whole
+
+
+def score(request, arrays, *resets):
+    found = recurrence_influence(
+        request, jax.tree.map(jnp.asarray, arrays), tuple(map(jnp.asarray, resets))
+    )
+    return np.asarray(found)[0]
+
+
+KINDS = [(readout, norm) for readout in ("gated", "state") for norm in ("absolute", "signed", "l2")]
+
+
+@quick_jit
+def scores_of_all_kinds(arrays, reset, anchors):
+    requests = [InfluenceRequest(anchors, readout, norm) for readout, norm in KINDS]
+    requests.append(InfluenceRequest(anchors, norm="entry"))
+    return [recurrence_influence(request, arrays, (reset,))[0] for request in requests]
+
+
+@given(seed=st.integers(0, 99), cut=st.integers(0, LENGTH - 1), anchor=st.integers(0, LENGTH - 1))
+@settings(max_examples=12, deadline=None)
+def test_scores_are_those_of_zeroed_entries(seed, cut, anchor):
+    arrays = some_arrays(seed, LENGTH)
+    reset = np.arange(LENGTH)[None] == cut
+    states, whole = zeroed_entries(arrays, reset[0], anchor)
+    output = np.einsum("n,tne->te", arrays.C[0, anchor], states)
+    np.testing.assert_allclose(output.sum(axis=0), arrays.C[0, anchor] @ whole, atol=1e-9)
+    *found, entry = scores_of_all_kinds(arrays, reset, np.arange(LENGTH)[None] == anchor)
+    for (readout, norm), value in zip(KINDS, found, strict=True):
+        influence = output if readout == "gated" else states.reshape(LENGTH, -1)
+        expected = {
+            "absolute": np.abs(influence).max(axis=-1),
+            "signed": influence.max(axis=-1),
+            "l2": np.linalg.norm(influence, axis=-1),
+        }[norm]
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6, err_msg=f"{readout} {norm}")
+    entries = (arrays.steps * arrays.u)[0, :, None] * arrays.B[0, ..., None]
+    np.testing.assert_allclose(entry, np.linalg.norm(entries, axis=(1, 2)), rtol=1e-5)
+
+
+def test_scores_are_the_input_times_its_derivative():
+    """The scan is linear in u where the steps stay: u . dy_T / du is the influence, channel by channel."""
+    length = 24
+    arrays = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), some_arrays(4, length))
+    anchors = jnp.arange(length)[None] == length - 1
+
+    @quick_jit
+    def derivative(arrays):
+        steps, u, A, B, C = arrays
+        y, pull = jax.vjp(lambda u: selective_scan(u, steps, A, B, C)[0], u)
+        return y, pull(jnp.where(anchors[..., None], jnp.ones_like(u), 0))[0]
+
+    y, du = derivative(arrays)
+    influence = np.asarray(arrays.u * du)[0]
+    np.testing.assert_allclose(influence.sum(axis=0), y[0, -1], rtol=1e-4, atol=1e-5)
+    reset = np.zeros((1, length), bool)
+    found = score(InfluenceRequest(anchors), arrays, reset)
+    np.testing.assert_allclose(found, np.abs(influence).max(axis=-1), rtol=1e-4, atol=1e-6)
+
+
+def test_reverse_channels_count_at_the_first_token():
+    length = 9
+    arrays = some_arrays(3, length, channels=2 * CHANNELS)
+    forward_reset = np.arange(length)[None] == 0
+    reverse_reset = np.arange(length)[None] >= length - 2
+    anchors = jnp.arange(length)[None] == length - 1
+    ahead, back = (
+        SelectiveArrays(arrays.steps[..., half], arrays.u[..., half], arrays.A[half], arrays.B, arrays.C)
+        for half in (slice(0, CHANNELS), slice(CHANNELS, None))
+    )
+    back = back.reversed_in_time()
+
+    def expected(part, reset):
+        added, _ = zeroed_entries(part, reset, length - 1)
+        return np.abs(np.einsum("n,tne->te", part.C[0, -1], added)).max(axis=-1)
+
+    one, other = expected(ahead, forward_reset[0]), expected(back, reverse_reset[0, ::-1])[::-1]
+    request = InfluenceRequest(anchors, directions="both")
+    both = score(request, arrays, forward_reset, reverse_reset)
+    np.testing.assert_allclose(both, np.maximum(one, other), rtol=1e-5, atol=1e-6)
+    alone = score(InfluenceRequest(anchors), arrays, forward_reset, reverse_reset)
+    np.testing.assert_allclose(alone, one, rtol=1e-5, atol=1e-6)
+
+
+def test_each_sample_is_scored_against_its_own_anchor():
+    arrays = some_arrays(7, 20)
+    reset = np.isin(np.arange(20), (0, 8))[None]
+    anchors = jnp.isin(jnp.arange(20), jnp.array([5, 19]))[None]
+    found = score(InfluenceRequest(anchors), arrays, reset)
+    for first, end, anchor in ((0, 8, 5), (8, 20, 19)):
+        part = SelectiveArrays(*(array if array is arrays.A else array[:, first:end] for array in arrays))
+        alone = score(InfluenceRequest(anchors[:, first:end]), part, reset[:, first:end])
+        np.testing.assert_allclose(found[first:end], alone, rtol=1e-6)
+        assert (found[first : anchor + 1] > 0).all()
+        np.testing.assert_array_equal(found[anchor + 1 : end], 0)
+
+
+def test_a_long_row_has_no_nan_and_what_is_forgotten_counts_nothing():
+    length = 4096
+    one = np.ones((1, length, 2))
+    # exp of minus 1e34 times a step of the anchor's own distance, 0, is 1 all the same.
+    arrays = SelectiveArrays(one, one, np.array([[-np.log(2)], [-1e34]]), one[..., :1], one[..., :1])
+    anchors = jnp.arange(length)[None] == length - 1
+    found = score(InfluenceRequest(anchors), arrays, np.zeros((1, length), bool))
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[[-1, -3]], [1, 0.25], rtol=1e-6)
+    assert found[0] == 0
+
+
+def test_nothing_as_wide_as_all_states_is_in_memory():
+    length, channels, states = 256, 64, 64
+    shapes = jax.tree.map(
+        lambda array: jax.ShapeDtypeStruct(array.shape, jnp.float32),
+        some_arrays(0, length, channels, states),
+    )
+    mask = jax.ShapeDtypeStruct((1, length), bool)
+    for readout in ("gated", "state"):
+
+        def influence(arrays, anchors, reset, readout=readout):
+            return recurrence_influence(InfluenceRequest(anchors, readout=readout), arrays, (reset,))
+
+        analysis = jax.jit(influence).lower(shapes, mask, mask).compile().memory_analysis()
+        assert analysis.temp_size_in_bytes < length * channels * states * 4 / 4, readout
