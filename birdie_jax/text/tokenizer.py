@@ -1,35 +1,37 @@
-"""A SentencePiece model behind the fixed block of special ids: piece p is token p + 256."""
+"""A model of pieces behind the fixed block of special ids: piece p is token p + 256."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
-import sentencepiece
 from jaxtyping import Int, Integer
 
 from birdie_jax.storage import is_remote, read_bytes
 from birdie_jax.text.errors import DataError
+from birdie_jax.text.huggingface_pieces import HuggingFacePieces
 from birdie_jax.text.locations import Location, locate, reason
+from birdie_jax.text.pieces import Pieces
 from birdie_jax.text.regular_files import read_regular
 from birdie_jax.text.saving import save_file
+from birdie_jax.text.sentencepiece_pieces import SentencePiecePieces
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size, special_token_name
 
-# SentencePiece writes a space as this character, and so decodes this character as a space.
-_SPACE_MARK = "\u2581"
-_EXACTNESS_PROBE = "  a \n\t b\u00a0\ufb01  "
+# A tokenizer.json is an object, and no protocol buffer of a SentencePiece model begins like one.
+_JSON_BEGINS = b"{"
 
 
 class Tokenizer:
-    """Text to token ids and back, with any SentencePiece model.
+    """Text to token ids and back, with any SentencePiece model, or a tokenizer.json of Hugging Face's.
 
     No text gives a special id (0..255), not even text that looks like a special token. Instances can be
-    pickled (the model's bytes travel) and shared between threads.
+    pickled (the model's bytes travel) and shared between threads. A file is of the kind that its contents
+    tell, whatever its name.
 
     Attributes:
         name: the model's file, or what was said to stand for it; used in messages.
-        model_bytes: the SentencePiece model, as in its file.
+        model_bytes: the contents of the file.
+        is_json: whether they are a tokenizer.json.
         sha256: hexadecimal hash of `model_bytes`; it identifies the tokenizer of token shards.
         num_pieces: pieces of the model.
         vocab_size: rows that an embedding table needs: `num_pieces` + 256, padded to a multiple of 128.
@@ -43,7 +45,7 @@ class Tokenizer:
         """Return a tokenizer of a model given as its file's bytes; `name` stands for it in messages.
 
         Raises:
-            DataError: the bytes are not a SentencePiece model.
+            DataError: the bytes are neither a SentencePiece model nor a tokenizer.json.
         """
         tokenizer = cls.__new__(cls)
         tokenizer._load(model_bytes, name)
@@ -52,19 +54,14 @@ class Tokenizer:
     def _load(self, model_bytes: bytes, name: str) -> None:
         if not model_bytes:
             raise DataError(f"{name}: is empty; a SentencePiece model is expected")
-        try:
-            processor = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
-        except (RuntimeError, OSError, ValueError) as error:
-            raise DataError(f"{name}: is not a SentencePiece model ({error})") from error
-        self.num_pieces = processor.get_piece_size()
-        if self.num_pieces == 0:
-            raise DataError(f"{name}: is not a SentencePiece model (it has no pieces)")
+        self.is_json = model_bytes.startswith(_JSON_BEGINS)
+        kind = HuggingFacePieces if self.is_json else SentencePiecePieces
+        self._pieces: Pieces = kind(model_bytes, name)
+        self.num_pieces = self._pieces.count
         self.name = name
         self.model_bytes = model_bytes
         self.sha256 = hashlib.sha256(model_bytes).hexdigest()
         self.vocab_size = padded_vocab_size(self.num_pieces)
-        self._processor = processor
-        self._space_mark_tokens = _space_mark_tokens(processor)
 
     def __reduce__(self):
         return Tokenizer.from_bytes, (self.model_bytes, self.name)
@@ -80,31 +77,15 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
         """Return the int32 token ids of each text, as `encode` does, on `num_threads` threads (-1: all).
 
+        Of a tokenizer.json its own library chooses the threads.
+
         Raises:
             ValueError: a text holds a lone surrogate, so that it is not Unicode text.
         """
-        texts = list(texts)
-        mark_tokens = self._space_mark_tokens
-        if mark_tokens is None or not any(_SPACE_MARK in text for text in texts):
-            return self._encode(texts, num_threads)
-        parts = [text.split(_SPACE_MARK) for text in texts]
-        encoded = iter(self._encode([part for text_parts in parts for part in text_parts], num_threads))
-        joined = []
-        for text_parts in parts:
-            arrays = [next(encoded)]
-            for _ in text_parts[1:]:
-                arrays += [mark_tokens, next(encoded)]
-            joined.append(np.concatenate(arrays))
-        return joined
-
-    def _encode(self, texts: list[str], num_threads: int) -> list[np.ndarray]:
-        try:
-            encoded = self._processor.encode(texts, return_type="numpy", num_threads=num_threads)
-        except (RuntimeError, TypeError):
-            for text in texts:
-                text.encode()  # UnicodeEncodeError, a ValueError, names the surrogate and its place
-            raise
-        return [pieces + np.int32(NUM_SPECIAL_TOKENS) for pieces in encoded]
+        return [
+            pieces + np.int32(NUM_SPECIAL_TOKENS)
+            for pieces in self._pieces.encode(list(texts), num_threads)
+        ]
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the token ids of `text`, those of `encode`, and the characters that each stands for.
@@ -116,22 +97,8 @@ class Tokenizer:
         Raises:
             ValueError: `text` holds a lone surrogate, so that it is not Unicode text.
         """
-        mark_tokens = self._space_mark_tokens
-        parts = [text] if mark_tokens is None else text.split(_SPACE_MARK)
-        tokens: list[np.ndarray] = []
-        offsets: list[np.ndarray] = []
-        begin = 0
-        for number, part in enumerate(parts):
-            if number and mark_tokens is not None:
-                tokens.append(mark_tokens)
-                offsets.append(begin + np.array([[0, 0]] * (len(mark_tokens) - 1) + [[0, 1]], np.int64))
-                begin += 1
-            part.encode()
-            found = self._processor.encode(part, return_type="offset_mapping")
-            tokens.append(np.array(found["ids"], np.int32) + np.int32(NUM_SPECIAL_TOKENS))
-            offsets.append(begin + np.array(found["offsets"], np.int64).reshape(-1, 2))
-            begin += len(part)
-        return np.concatenate(tokens).astype(np.int32), np.concatenate(offsets)
+        pieces, offsets = self._pieces.encode_with_offsets(text)
+        return pieces + np.int32(NUM_SPECIAL_TOKENS), offsets
 
     def decode(self, tokens: Integer[np.ndarray, " tokens"] | Sequence[int]) -> str:
         """Return the text of token ids; a special id is written as its name, e.g. `[COPY]`.
@@ -157,17 +124,11 @@ class Tokenizer:
     def _decode_run(self, ids: Integer[np.ndarray, " tokens"]) -> str:
         if ids[0] < NUM_SPECIAL_TOKENS:
             return "".join(special_token_name(int(token)) for token in ids)
-        # Annotated as a sequence in sentencepiece, which takes an array as it is.
-        return self._processor.decode(cast(Sequence[int], (ids - NUM_SPECIAL_TOKENS).astype(np.int32)))
+        return self._pieces.decode((ids - NUM_SPECIAL_TOKENS).astype(np.int32))
 
     def ordinary_tokens(self) -> Int[np.ndarray, " tokens"]:
         """Return the int32 ids of the pieces of text: no bytes, no control, unknown or unused pieces."""
-        processor = self._processor
-        others = (processor.is_byte, processor.is_control, processor.is_unknown, processor.is_unused)
-        pieces = [
-            piece for piece in range(self.num_pieces) if not any(is_other(piece) for is_other in others)
-        ]
-        return np.array(pieces, np.int32) + np.int32(NUM_SPECIAL_TOKENS)
+        return np.array(self._pieces.ordinary(), np.int32) + np.int32(NUM_SPECIAL_TOKENS)
 
     def byte_lengths(self) -> Int[np.ndarray, " ids"]:
         """Return the UTF-8 bytes of the text that each token id stands for, int64; 0 for special ids.
@@ -176,13 +137,7 @@ class Tokenizer:
         model that normalises text, or has no piece for some character, is off by what it changes. There a
         piece without text of its own counts 1.
         """
-        lengths = np.ones(NUM_SPECIAL_TOKENS + self.num_pieces, np.int64)
-        lengths[:NUM_SPECIAL_TOKENS] = 0
-        for piece in range(self.num_pieces):
-            if not any(kind(piece) for kind in (self._processor.is_byte, self._processor.is_unknown)):
-                text = self._processor.id_to_piece(piece).replace(_SPACE_MARK, " ")
-                lengths[NUM_SPECIAL_TOKENS + piece] = len(text.encode())
-        return lengths
+        return np.concatenate([np.zeros(NUM_SPECIAL_TOKENS, np.int64), self._pieces.byte_lengths()])
 
     def save(self, path: str | Location) -> None:
         """Write the model to `path` in one step.
@@ -198,15 +153,3 @@ def _read_model(path: Location) -> bytes:
         return read_bytes(path) if is_remote(path) else read_regular(Path(path))
     except OSError as error:
         raise DataError(f"{path}: the tokenizer model cannot be read: {reason(error)}") from error
-
-
-def _space_mark_tokens(
-    processor: sentencepiece.SentencePieceProcessor,
-) -> Int[np.ndarray, " 3"] | None:
-    """Return the three byte tokens of U+2581, or None where the model would not keep text exact anyway."""
-    if processor.normalize(_EXACTNESS_PROBE) != _EXACTNESS_PROBE.replace(" ", _SPACE_MARK):
-        return None
-    pieces = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE_MARK.encode()]
-    if not all(processor.is_byte(piece) for piece in pieces):
-        return None
-    return np.array(pieces, dtype=np.int32) + np.int32(NUM_SPECIAL_TOKENS)

@@ -1,0 +1,116 @@
+"""A tokenizer.json of Hugging Face's: the library's own ids behind the special ones, and back."""
+
+import json
+import pickle
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+
+def trained():
+    """Return a byte-level BPE like that of GPT-NeoX: a special token first, a run of spaces last."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["the river of seven returns to the river"] * 20, trainer)
+    made.add_tokens([tokenizers.AddedToken("    ", normalized=False)])
+    made.enable_truncation(4)
+    made.enable_padding()
+    return made
+
+
+@pytest.fixture(scope="module")
+def library():
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(library):
+    return Tokenizer.from_bytes(library.to_str().encode(), "tokenizer.json")
+
+
+def test_ids_are_those_of_the_library_behind_the_special_ones(tokenizer, library):
+    whole = tokenizers.Tokenizer.from_str(library.to_str())
+    whole.no_truncation()
+    whole.no_padding()
+    text = "the river returns\n    to \u00e9 \U0001f300"
+    expected = np.array(whole.encode(text).ids) + NUM_SPECIAL_TOKENS
+    np.testing.assert_array_equal(tokenizer.encode(text), expected)
+    np.testing.assert_array_equal(tokenizer.encode_batch(["", text])[1], expected)
+    assert tokenizer.encode(text).dtype == np.int32
+    assert tokenizer.num_pieces == whole.get_vocab_size()
+    assert tokenizer.vocab_size == 640
+    assert tokenizer.is_json
+
+
+@cache
+def own_tokenizer():
+    return Tokenizer.from_bytes(trained().to_str().encode())
+
+
+@given(st.text())
+def test_text_comes_back_in_its_normal_form(text):
+    tokenizer = own_tokenizer()
+    tokens = tokenizer.encode(text)
+    normal = normalizers.NFC().normalize_str(text)
+    assert tokenizer.decode(tokens) == normal
+    assert tokenizer.byte_lengths()[tokens].sum() == len(normal.encode())
+    # No text gives the token by which texts end.
+    assert NUM_SPECIAL_TOKENS not in tokens
+
+
+def test_text_like_a_special_token_stays_text(tokenizer):
+    tokens = tokenizer.encode("<|endoftext|>")
+    assert len(tokens) > 1
+    assert tokenizer.decode(tokens) == "<|endoftext|>"
+    assert tokenizer.decode([NUM_SPECIAL_TOKENS]) == "<|endoftext|>"
+    assert NUM_SPECIAL_TOKENS not in tokenizer.ordinary_tokens()
+    assert tokenizer.decode([12, NUM_SPECIAL_TOKENS]) == "[DONE]<|endoftext|>"
+
+
+def test_offsets_are_those_of_characters(tokenizer):
+    text = "river \U0001f300 of"
+    tokens, offsets = tokenizer.encode_with_offsets(text)
+    np.testing.assert_array_equal(tokens, tokenizer.encode(text))
+    assert "".join(text[begin:end] for begin, end in offsets) == text
+
+
+def test_it_travels_and_is_told_by_its_contents(tokenizer, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.model"))
+    read = Tokenizer(str(tmp_path / "tokenizer.model"))
+    assert read.sha256 == tokenizer.sha256
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(read)).encode("river"), tokenizer.encode("river")
+    )
+
+
+def test_what_cannot_be_used_is_told_by_name(tokenizer, library, monkeypatch):
+    with pytest.raises(ValueError, match="surrogates"):
+        tokenizer.encode("\ud800")
+    with pytest.raises(DataError, match=r"^x: is not a tokenizer.json \("):
+        Tokenizer.from_bytes(b'{"model": 1}', "x")
+    holes = json.loads(library.to_str())
+    holes["model"]["vocab"]["Ġreturns"] += 7
+    with pytest.raises(
+        DataError, match=r"^x: has \d+ pieces with ids up to \d+; allowed: ids without a gap"
+    ):
+        Tokenizer.from_bytes(json.dumps(holes).encode(), "x")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match=r"^x: is a tokenizer.json, and the library .* is not installed"):
+        Tokenizer.from_bytes(library.to_str().encode(), "x")
