@@ -27,6 +27,7 @@ from birdie_jax.config_sections import (
     ModelConfig,
     ObjectivesConfig,
     OptimizerConfig,
+    Require,
     TrainConfig,
 )
 from birdie_jax.config_types import MAX_BATCH_TOKENS
@@ -34,6 +35,7 @@ from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
 from birdie_jax.storage import file_key, inner_path, parse_typed, shown
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
 
 __all__ = [
@@ -144,6 +146,17 @@ def _homonyms(fields: dict[str, Any], name: object, path: str) -> str:
     return f"; such a field is {' and '.join(found)}" if found else ""
 
 
+def _check_predicted_ids(model: ModelConfig, require: Require) -> None:
+    """Check what prompts without a start token need, and that some token has a probability."""
+    allowed = "true, or a causal model: model.bidirectional=false"
+    require(model.start_token or not model.bidirectional, "model.start_token", allowed)
+    allowed = "an id of text, at least 256, where model.start_token=false"
+    require(model.start_token or model.end_token >= NUM_SPECIAL_TOKENS, "model.end_token", allowed)
+    allowed = f"at least model.min_predicted_id = {model.min_predicted_id}, or 0"
+    least = model.max_predicted_id == 0 or model.max_predicted_id >= model.min_predicted_id
+    require(least, "model.max_predicted_id", allowed)
+
+
 def check_config(config: Config) -> None:
     """Check what fields have to be to one another, and the names that they hold.
 
@@ -165,12 +178,14 @@ def check_config(config: Config) -> None:
     one_of("model.name", *model_names())
     one_of("model.dtype", "float32", "bfloat16")
     one_of("model.scan_dtype", "float32", "bfloat16")
+    one_of("model.residual_dtype", "", "float32", "bfloat16")
     one_of("model.remat", "none", "dots", "full")
     one_of("model.scan_implementation", "", *IMPLEMENTATIONS)
     one_of("model.head", "", *HEADS)
     allowed = "'' without config.finetune.stages: pre-training has none"
     require(not config.model.head or bool(config.finetune.stages), "model.head", allowed)
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
+    _check_predicted_ids(config.model, require)
     for kind in mixer_sections():
         config.model.section(kind).check_fields(require)
     mixer_config(config.model).check_model(config, require)

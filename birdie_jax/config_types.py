@@ -23,6 +23,10 @@ HeadsOrAsMany = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 HeadOutputs = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 # 0 = derived from the width.
 RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]
+# The factor of the embedding; 0 = the square root of the width.
+ScaleOrDerived = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e3, besides=(0,))]
+# An id of a token; 0, padding, stands for none.
+TokenIdOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24 + 2**8)]
 # Sixteen times the largest vocabularies of tokenizers, which have a million pieces.
 VocabularySize = Annotated[int, Bounds(at_least=1, at_most=2**24)]
 

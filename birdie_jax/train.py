@@ -23,7 +23,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.command_line import define_path, is_output_closed, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.config import Config, default_config, parse_config, to_dict
+from birdie_jax.config import Config, ModelConfig, default_config, parse_config, to_dict
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_flag import define_config
 from birdie_jax.engine import CheckpointError, Outcome, Workdir
@@ -92,6 +92,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     processes = watch.processes
     stages = read_stages(config)
     config = with_task_head(config, stages)
+    _check_formats(config)
     # What is wrong with the tasks is told now, and not when they are measured.
     tasks_of_config(config.eval.tasks, "config.eval.tasks")
     # Before a preparation that may take hours.
@@ -125,6 +126,21 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             workdir.write(workdir.summary, known | summary)
             _write_report(workdir)
     return outcome
+
+
+def _check_formats(config: Config) -> None:
+    """Check that the model may learn the formats of this program.
+
+    Raises:
+        ConfigError: it is told to leave out tokens that training reads and predicts.
+    """
+    default, model = ModelConfig(), config.model
+    for name in ("start_token", "min_predicted_id", "max_predicted_id"):
+        if getattr(model, name) != getattr(default, name):
+            raise ConfigError(
+                f"config.model.{name}: found {getattr(model, name)}; allowed: {getattr(default, name)} in "
+                "training, which teaches a model of another program the special tokens of this one"
+            )
 
 
 def _pretrain(

@@ -26,7 +26,7 @@ from birdie_jax.generation.continuation import (
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
 from birdie_jax.generation.device_programs import DevicePrograms
 from birdie_jax.generation.kernel_types import cast_kernels
-from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two
+from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read
 from birdie_jax.generation.remaining_tokens import RemainingTokens
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
@@ -92,7 +92,7 @@ class Generator:
             num_tokens: the number of token ids that may be generated; ids from it on are padding of the
                 embedding table. None = all of the table.
             sampling: the rule by which tokens are chosen.
-            stop_tokens: the token ids that end an answer.
+            stop_tokens: the token ids that end an answer, besides the model's own end token.
             chunk_tokens: the number of tokens decoded for each dispatch of the loop.
             max_length: the largest number of tokens, of prompt and answer, in a row; None = no limit.
             devices: the devices that answer; None = all that JAX has.
@@ -102,16 +102,18 @@ class Generator:
             ValueError: a stop token is not an id that may be generated.
             PruningError: the model has attention, or the schedule is for other layers than it has.
         """
-        self.model, self.sampling, self.stop_tokens = model, sampling, tuple(stop_tokens)
+        end_token = [model.config.end_token] if model.config.end_token else []
+        self.model, self.sampling = model, sampling
+        self.stop_tokens = tuple(dict.fromkeys([*stop_tokens, *end_token]))
         self.max_length, self.cache_grows = max_length, cache_grows(model)
         self.pruning = _checked_pruning(pruning, model, grows=self.cache_grows)
         self._chunk_tokens = chunk_tokens
         self._num_tokens = model.vocab_size if num_tokens is None else num_tokens
-        for token in stop_tokens:
+        for token in self.stop_tokens:
             if not 0 <= token < self._num_tokens:
                 raise ValueError(f"stop token: found {token}; allowed: 0..{self._num_tokens - 1}")
         ids = np.arange(model.vocab_size)
-        self._stops = np.isin(ids, list(stop_tokens))
+        self._stops = np.isin(ids, list(self.stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
         self.times = GenerationTimes()
         params = cast_kernels(params, model.config.dtype)
@@ -154,6 +156,7 @@ class Generator:
         """
         if states is not None:
             check_constant_size(self.model)
+        prompts = [prompt_as_read(prompt, self.model.config) for prompt in prompts]
         before: Sequence[SavedState | None] = [None] * len(prompts) if states is None else states
         for number, (prompt, count, state) in enumerate(zip(prompts, max_tokens, before, strict=True)):
             self.check_length(prompt, count, f"prompt {number + 1}", state)
@@ -231,6 +234,7 @@ class Generator:
             PromptTooLong: the prompt is longer than the limit.
         """
         check_constant_size(self.model)
+        prompt = prompt_as_read(prompt, self.model.config)
         tokens = opening_tokens(prompt)
         self.check_length(prompt, 0, "prompt of a state")
         chunk_tokens = check_chunk(self.model, prompt, chunk_tokens)
@@ -263,6 +267,7 @@ class Generator:
             PromptTooLong: they are not.
             SavedStateError: the prompt cannot go on from the state.
         """
+        prompt = prompt_as_read(prompt, self.model.config)
         count = len(prompt.tokens)
         if state is not None:
             count = state.tokens + len(continuation_tokens(prompt, state))
@@ -322,7 +327,7 @@ def generate(
     for chunk in generator.generate_chunks(prompts, [max_tokens] * count, [seed] * count):
         for row, tokens in enumerate(chunk):
             parts[row].append(tokens)
-    return [_split_stop_token(np.concatenate(tokens), stop_tokens) for tokens in parts]
+    return [_split_stop_token(np.concatenate(tokens), generator.stop_tokens) for tokens in parts]
 
 
 def _split_stop_token(tokens: Int32[np.ndarray, " tokens"], stop_tokens: Sequence[int]) -> Answer:

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.generator import Generator
-from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two
+from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read
 from birdie_jax.generation.scoring import (
     PromptState,
     TextChunk,
@@ -56,12 +56,15 @@ class _Window(NamedTuple):
 class Scorer:
     """Scores given texts by the model of a generator, on its devices.
 
-    Probabilities are those of the softmax over the whole embedding table, as in training.
+    Probabilities are those of the softmax over the whole embedding table, as in training, but for ids that
+    the model's configuration bars.
     """
 
     def __init__(self, generator: Generator):
         """Score by the model, parameters and devices of `generator`."""
         self._generator = generator
+        config = generator.model.config
+        self._text_start = START if config.start_token else config.end_token
 
     def score(
         self, prompts: Sequence[Prompt], continuations: Sequence[Sequence[np.ndarray]]
@@ -98,6 +101,7 @@ class Scorer:
 
     def _read(self, prompts: Sequence[Prompt], room: int) -> PromptState:
         generator = self._generator
+        prompts = [prompt_as_read(prompt, generator.model.config) for prompt in prompts]
         room = room if generator.cache_grows else 0
         batch = PromptBatch(
             *map(generator.programs.put_rows, pad_prompts(prompts, power_of_two(len(prompts))))
@@ -171,7 +175,7 @@ class Scorer:
         windows = [
             (number, part)
             for number, text in enumerate(tokens)
-            for part in _windows(np.asarray(text, np.int32), window, stride or window)
+            for part in _windows(np.asarray(text, np.int32), self._text_start, window, stride or window)
         ]
         order = sorted(range(len(windows)), key=lambda index: -len(windows[index][1].tokens))
         losses: dict[int, np.ndarray] = {}
@@ -224,9 +228,9 @@ def _powers(count: int) -> Iterator[int]:
         count -= power
 
 
-def _windows(text: np.ndarray, window: int | None, stride: int | None) -> Iterator[_Window]:
-    """Yield the windows of a text; their scored targets are the text."""
-    tokens = np.concatenate([np.array([START], np.int32), text[:-1]])
+def _windows(text: np.ndarray, start: int, window: int | None, stride: int | None) -> Iterator[_Window]:
+    """Yield the windows of a text that begins after `start`; their scored targets are the text."""
+    tokens = np.concatenate([np.array([start], np.int32), text[:-1]])
     scored = 0
     while scored < len(text):
         advance = window if scored == 0 else stride

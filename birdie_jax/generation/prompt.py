@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from birdie_jax.config_sections import ModelConfig
 from birdie_jax.vocabulary import PADDING, START
 
 _MIN_LENGTH = 32
@@ -18,20 +19,35 @@ class Prompt(NamedTuple):
     Attributes:
         context: int32 [context], the tokens that the model sees bidirectionally.
         target_prefix: int32 [prefix], the given beginning of the answer, which follows the start token.
+        start: the token between the two; None = there is none.
     """
 
     context: Int32[np.ndarray, " context"]
     target_prefix: Int32[np.ndarray, " prefix"]
+    start: int | None = START
 
     @property
     def tokens(self) -> Int32[np.ndarray, " tokens"]:
         """What is prefilled: context, start token, target prefix."""
-        return np.concatenate([self.context, np.array([START], np.int32), self.target_prefix])
+        start = np.array([] if self.start is None else [self.start], np.int32)
+        return np.concatenate([self.context, start, self.target_prefix])
 
     @property
     def fingerprint(self) -> int:
         """Return a number of 32 bits that tells prompts apart, for their random keys."""
         return zlib.crc32(self.tokens.astype("<i4").tobytes(), len(self.context))
+
+
+def prompt_as_read(prompt: Prompt, model: ModelConfig) -> Prompt:
+    """Return what a model reads for a prompt: without a start token if it knows none, and all context.
+
+    Of such a prompt without text its end token is what is left: texts begin after one.
+    """
+    if model.start_token:
+        return prompt
+    nothing = np.empty(0, np.int32)
+    tokens = np.concatenate([prompt.context, prompt.target_prefix])
+    return Prompt(tokens, nothing, None) if len(tokens) else Prompt(nothing, nothing, model.end_token)
 
 
 class PaddedPrompts(NamedTuple):

@@ -138,8 +138,9 @@ def _losses(
     model: LanguageModel, params: PyTree, hidden: Activations, targets: TokenIds, scored: TokenMask
 ) -> tuple[Float[Array, "rows length"], TokenMask]:
     table: Any = model.apply({"params": params}, method=LanguageModel.head_table)
+    bias = cast(Array | None, model.apply({"params": params}, method=LanguageModel.head_bias))
     rows, length = targets.shape
     chunk = 1
     while chunk * 2 * rows <= _LOSS_POSITIONS and length % (chunk * 2) == 0:
         chunk *= 2
-    return token_losses(hidden, table, targets, scored, chunk)
+    return token_losses(hidden, table, targets, scored, chunk, bias=bias)

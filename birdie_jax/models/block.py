@@ -50,13 +50,13 @@ class Block(nn.Module):
             row_keys: the keys of dropout in this layer; None: there is none.
         """
         config = self.config
-        normalised = RMSNorm(config.norm_epsilon, name="mixer_norm")(x)
+        # The residual stream may be of another type.
+        dtype = jnp.dtype(config.dtype)
+        normalised = RMSNorm(config.norm_epsilon, name="mixer_norm")(x).astype(dtype)
         mixed, cache = make_mixer(config, name="mixer")(normalised, layout, cache)
         x = x + dropout(mixed, config.dropout, row_keys, 0)
         if architecture_of(config).has_mlp:
-            normalised = RMSNorm(config.norm_epsilon, name="mlp_norm")(x)
-            mapped = GatedMLP(
-                config.mlp_features, jnp.dtype(config.dtype), _residual_scale(config), name="mlp"
-            )(normalised)
+            normalised = RMSNorm(config.norm_epsilon, name="mlp_norm")(x).astype(dtype)
+            mapped = GatedMLP(config.mlp_features, dtype, _residual_scale(config), name="mlp")(normalised)
             x = x + dropout(mapped, config.dropout, row_keys, 1)
         return x, cache

@@ -25,6 +25,9 @@ _REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
+# Added to the score of a token that has no probability: its exponential is 0, and its loss a number.
+BARRED_SCORE = -1e30
+
 # Compiling takes about a second more for each layer that is unrolled.
 MAX_UNROLLED_LAYERS = 8
 
@@ -126,14 +129,16 @@ class LanguageModel(nn.Module):
         del layout, row_keys
         if token_types is not None:
             raise ValueError(f"token_types: found some for model {self.config.name}; allowed: None")
+        config = self.config
         # Of unit variance, like what the blocks add, as in Griffin: else the token is lost in the stream.
-        x = self._look_up(self.embedding, tokens) * self.config.features**0.5
-        x = x.astype(jnp.dtype(self.config.dtype))
+        scale = config.embedding_scale or config.features**0.5
+        x = self._look_up(self.embedding, tokens) * scale
+        x = x.astype(jnp.dtype(config.residual_dtype or config.dtype))
         return constrained(x, "rows", "length", None)
 
     def normalise(self, x: Activations) -> Activations:
         """Return the normalised output of the last block."""
-        return self.final_norm(x)
+        return self.final_norm(x).astype(jnp.dtype(self.config.dtype))
 
     def transform(self, x: Float[Array, "*positions features"]) -> Float[Array, "*positions features"]:
         """Return what the head's table is multiplied with: here `x` itself."""
@@ -166,8 +171,12 @@ class LanguageModel(nn.Module):
         return self.embedding if self.config.tie_embeddings else self.head
 
     def head_bias(self) -> Float[Array, " vocab"] | None:
-        """Return what is added to the score of each token; None: nothing."""
-        return None
+        """Return what is added to the score of each token, which bars some; None: nothing."""
+        first, last = self.config.min_predicted_id, self.config.max_predicted_id or self.vocab_size - 1
+        if first == 0 and last >= self.vocab_size - 1:
+            return None
+        ids = jnp.arange(self.vocab_size)
+        return jnp.where((ids >= first) & (ids <= last), 0.0, BARRED_SCORE)
 
     def empty_cache(self, rows: int, length: int | None = None) -> Cache:
         """Return the cache from which `rows` new samples start, one slice a layer.
