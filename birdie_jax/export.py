@@ -2,7 +2,9 @@
 
     python -m birdie_jax.export --workdir=runs/tiny --output=exported/tiny
 
-The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it.
+The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it. With
+--format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba
+(docs/mamba.md).
 """
 
 from absl import flags, logging
@@ -10,14 +12,35 @@ from absl import flags, logging
 from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.config import ConfigError
 from birdie_jax.engine.checkpoint_format import CheckpointError
-from birdie_jax.interop import InteropError, write_model
+from birdie_jax.interop import InteropError, write_huggingface, write_model
 from birdie_jax.storage import make_path
 from birdie_jax.text import DataError
-from birdie_jax.trained_model import model_of_workdir
+from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
-_WORKDIR = define_path("workdir", "Folder of the run.", required=True)
+_WORKDIR = define_path("workdir", "Folder of the run.")
+_MODEL = define_path(
+    "model", "Folder that birdie_jax.export or birdie_jax.import_model wrote, in place of --workdir."
+)
 _OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_FORMAT = flags.DEFINE_enum(
+    "format", "birdie_jax", ["birdie_jax", "huggingface"], "What the folder is to be read by."
+)
+
+
+def _load_model() -> TrainedModel:
+    """Return the model of --workdir or --model.
+
+    Raises:
+        ConfigError: both flags are given, or none; or --step is given with --model.
+    """
+    if (_WORKDIR.value is None) == (_MODEL.value is None):
+        raise ConfigError("give either --workdir, a run, or --model, an exported folder")
+    if _MODEL.value is None:
+        return model_of_workdir(_WORKDIR.value, _STEP.value)
+    if _STEP.value is not None:
+        raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+    return model_of_folder(_MODEL.value)
 
 
 def main(arguments: list[str]) -> None:
@@ -25,8 +48,12 @@ def main(arguments: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     try:
         output = make_path(_OUTPUT.value)
-        trained = model_of_workdir(_WORKDIR.value, _STEP.value)
-        write_model(output, trained.config, trained.params, trained.tokenizer, trained.step)
+        trained = _load_model()
+        parts = trained.config, trained.params, trained.tokenizer
+        if _FORMAT.value == "huggingface":
+            write_huggingface(output, *parts)
+        else:
+            write_model(output, *parts, trained.step)
     except (ConfigError, DataError, CheckpointError, InteropError) as error:
         refuse("export", error)
     print(f"{trained.origin}: exported to {output}")

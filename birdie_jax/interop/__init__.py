@@ -1,5 +1,6 @@
 """Models as folders that other programs can read, and saved states as files: both are safetensors."""
 
+from birdie_jax.interop.huggingface_folder import read_huggingface, write_huggingface
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.interop.model_folder import ExportedModel, read_model, write_model
 from birdie_jax.interop.model_identity import ModelIdentity, identify_model
@@ -15,8 +16,10 @@ __all__ = [
     "identify_model",
     "name_parameters",
     "parameters_from_names",
+    "read_huggingface",
     "read_model",
     "read_state",
+    "write_huggingface",
     "write_model",
     "write_state",
 ]

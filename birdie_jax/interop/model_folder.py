@@ -1,7 +1,6 @@
 """A model as a folder: model.safetensors, config.json and tokenizer.model, and back bit for bit."""
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -15,28 +14,19 @@ from jaxtyping import PyTree
 
 from birdie_jax.config import Config, ConfigError, to_dict
 from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.interop.new_folder import CONFIG, new_folder
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.saved_config import parse_saved_config, read_json
-from birdie_jax.storage import (
-    PARTIAL_SUFFIX,
-    download,
-    exists,
-    is_remote,
-    make_path,
-    publish,
-    sync,
-    upload,
-    write_json,
-)
+from birdie_jax.storage import download, is_remote, make_path, write_json
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.text import DataError, Tokenizer
 
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.model"
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.model"
 _FORMAT, _VERSION = "birdie_jax", 1
-_EXPORTED = "a folder that birdie_jax.export wrote"
+_EXPORTED = "a folder that birdie_jax.export or birdie_jax.import_model wrote"
 
 
 @dataclass(frozen=True)
@@ -86,13 +76,6 @@ def write_model(
     Raises:
         InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
     """
-    folder = make_path(folder)
-    if _is_there(folder):
-        raise InteropError(f"{folder}: exists; allowed: the name of a new folder")
-    if is_remote(folder):
-        _write_to_bucket(folder, config, params, tokenizer, step)
-        return
-    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     named = {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
     description = _Description(
         format=_FORMAT,
@@ -103,39 +86,10 @@ def write_model(
         tokenizer_sha256=tokenizer.sha256,
         config=to_dict(config),
     )
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write_weights(Path(partial / WEIGHTS), named)
-        write_json(partial / CONFIG, asdict(description))
-        tokenizer.save(str(partial / TOKENIZER))
-        # The library that writes the weights makes them readable for their owner alone.
-        shutil.copymode(partial / CONFIG, partial / WEIGHTS)
-        sync(partial / WEIGHTS)
-        publish(partial, folder)
-    except (OSError, DataError) as error:
-        raise InteropError(f"{folder}: cannot be written: {error}") from error
-
-
-def _is_there(path: epath.Path) -> bool:
-    try:
-        return exists(path)
-    except OSError as error:
-        raise InteropError(f"{path}: cannot be looked for: {error}") from error
-
-
-def _write_to_bucket(
-    folder: epath.Path, config: Config, params: PyTree, tokenizer: Tokenizer, step: int
-) -> None:
-    """Write a model here first, and copy its files; without the last of them it is none."""
-    with tempfile.TemporaryDirectory() as here:
-        local = epath.Path(here) / "model"
-        write_model(local, config, params, tokenizer, step)
-        try:
-            for name in (WEIGHTS, TOKENIZER, CONFIG):
-                upload(Path(local / name), folder / name)
-        except OSError as error:
-            raise InteropError(f"{folder}: cannot be written: {error}") from error
+    with new_folder(folder) as new:
+        write_weights(new / WEIGHTS, named)
+        write_json(new / CONFIG, asdict(description))
+        tokenizer.save(str(new / TOKENIZER))
 
 
 @contextlib.contextmanager

@@ -14,8 +14,15 @@ TYPES = ("float16", "bfloat16", "float32", "float64")
 _CHECKSUMS = "crc32"
 
 
-def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+def write_weights(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write `tensors` to `path`.
+
+    Args:
+        path: the file.
+        tensors: name -> tensor.
+        metadata: what the file's header says besides the checksums.
 
     Raises:
         InteropError: a tensor is not of a type in `TYPES`, or the file cannot be written.
@@ -37,7 +44,7 @@ def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
         for name, tensor in whole.items()
     }
     try:
-        serialize_file(specifications, path, metadata={_CHECKSUMS: checksums})
+        serialize_file(specifications, path, metadata={**(metadata or {}), _CHECKSUMS: checksums})
     except (SafetensorError, OSError) as error:
         raise InteropError(f"{path}: cannot be written: {error}") from error
 
@@ -67,7 +74,7 @@ def read_weights(
                         f"{path}: tensor {name!r} has shape {part.get_shape()}; {described_by} asks for "
                         f"{list(shape)}"
                     )
-                tensors[name] = _tensor(path, name, file, part.get_dtype())
+                tensors[name] = checked_tensor(path, name, file)
                 if checksums is not None and checksums.get(name) != _checksum(tensors[name]):
                     raise InteropError(
                         f"{path}: tensor {name!r} is damaged: its bytes have checksum "
@@ -90,7 +97,13 @@ def _check_names(path: Path, found: set[str], expected: set[str], described_by: 
             raise InteropError(f"{path}: {what} the tensor {min(names)!r}{more}, {other}")
 
 
-def _tensor(path: Path, name: str, file: safe_open, kind: str) -> np.ndarray:
+def checked_tensor(path: Path, name: str, file: safe_open) -> np.ndarray:
+    """Return a tensor of an open file.
+
+    Raises:
+        InteropError: its type is none of the floating-point ones that are read.
+    """
+    kind = file.get_slice(name).get_dtype()
     allowed = {"F16", "BF16", "F32", "F64"}
     if kind not in allowed:
         raise InteropError(

@@ -237,7 +237,10 @@ def test_a_folder_of_another_program(folder):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[1]", "found list; allowed: a folder that birdie_jax.export wrote"), ("{", "cannot be used: ")],
+    [
+        ("[1]", "found list; allowed: a folder that birdie_jax.export or birdie_jax.import_model wrote"),
+        ("{", "cannot be used: "),
+    ],
 )
 def test_a_config_that_cannot_be_read(folder, content, message):
     (folder / "config.json").write_text(content)

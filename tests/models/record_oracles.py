@@ -155,7 +155,8 @@ def record_mamba() -> None:
     """Record the scores of a whole Mamba whose weights let every part of it show.
 
     At their usual start steps are so small that the scan hardly shows beside D u, and what starts at one or
-    zero would not show at all. The embedding is small enough for the epsilon of the first norm to show.
+    zero would not show at all. The embedding is small enough for the epsilon of the first norm to show. The
+    folder that `save_pretrained` makes of it is recorded too, in shards.
     """
     config = MambaConfig(
         vocab_size=24,
@@ -190,6 +191,8 @@ def record_mamba() -> None:
         **{f"parameter/{key}": value for key, value in parameters.items()},
         **{f"gradient/{key}": value.grad.numpy() for key, value in model.named_parameters()},
     )
+    model.save_pretrained(FOLDER / "mamba", max_shard_size="3KB")
+    (FOLDER / "mamba" / "generation_config.json").unlink()
 
 
 if __name__ == "__main__":

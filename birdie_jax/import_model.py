@@ -1,0 +1,40 @@
+"""Import a model of Hugging Face's, so that it generates, is evaluated and is fine-tuned here.
+
+    python -m birdie_jax.import_model --source=mamba-130m-hf --output=imported/mamba-130m
+
+--source is a folder with config.json, tokenizer.json and safetensors; the models are Mamba's
+(docs/mamba.md). The new folder is one like those that birdie_jax.export writes: `generate --model=DIR` and
+`evaluate --model=DIR` read it, and `--config.init.from=DIR` starts from it. Nothing is downloaded.
+"""
+
+from absl import flags, logging
+
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.interop import InteropError, read_huggingface, write_model
+from birdie_jax.storage import make_path
+
+_SOURCE = define_path("source", "Folder of a model of Hugging Face's.", required=True)
+_OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
+_DTYPE = flags.DEFINE_enum(
+    "dtype",
+    "float32",
+    ["float32", "bfloat16"],
+    "Type of activations and matrix products; parameters are float32.",
+)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the folder; print a user's error as one line."""
+    logging.set_verbosity(logging.WARNING)
+    try:
+        output = make_path(_OUTPUT.value)
+        read = read_huggingface(_SOURCE.value, _DTYPE.value)
+        write_model(output, read.config, read.params, read.tokenizer, read.step)
+    except InteropError as error:
+        refuse("import_model", error)
+    model = read.config.model
+    print(f"{_SOURCE.value}: {model.name}, {model.layers} layers of {model.features}, imported to {output}")
+
+
+if __name__ == "__main__":
+    start("import_model", main)

@@ -1,0 +1,148 @@
+"""A Mamba of `transformers` as a model of this project, and back, bit for bit.
+
+Their token i is token 256 + i here: the rows of the special tokens before it, and those that fill the table
+up, are the mean of the others until training gives them a meaning. Such a model knows no special token; the
+configuration says so (`model.start_token`, `model.min_predicted_id` and those beside them).
+"""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+from etils import epath
+from jaxtyping import PyTree
+
+from birdie_jax.config import Config, ConfigError
+from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
+from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.interop.mamba_settings import MambaSettings, from_config, read_settings, to_config
+from birdie_jax.interop.mamba_tensors import (
+    EMBEDDING,
+    EMBEDDING_OF_AUTHORS,
+    HEAD,
+    Tensor,
+    counterparts,
+)
+from birdie_jax.interop.model_folder import ExportedModel
+from birdie_jax.interop.new_folder import CONFIG, new_folder
+from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
+from birdie_jax.interop.weights_file import write_weights
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.saved_config import read_json
+from birdie_jax.storage import is_remote, make_path, write_json
+from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+TOKENIZER_JSON, TOKENIZER_MODEL = "tokenizer.json", "tokenizer.model"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+def read_huggingface(folder: epath.PathLike, dtype: str = "float32") -> ExportedModel:
+    """Read a folder with config.json, tokenizer.json and safetensors, in one file or in shards.
+
+    Args:
+        folder: the folder, on this machine.
+        dtype: the type of activations and matrix products; parameters are float32.
+
+    Raises:
+        InteropError: a file is missing or damaged, they do not fit one another, or ask for what is not
+            built.
+    """
+    if is_remote(make_path(folder)):
+        raise InteropError(f"{folder}: found a URL; allowed: a folder of this machine")
+    folder = Path(folder)
+    path = folder / CONFIG
+    try:
+        settings = read_settings(read_json(path, "a folder of a model of Hugging Face's"), path)
+        config = to_config(settings, dtype, path)
+        tokenizer = Tokenizer(str(folder / TOKENIZER_JSON))
+    except (ConfigError, DataError) as error:
+        raise InteropError(str(error)) from error
+    _check_tokenizer(folder, settings, tokenizer)
+    shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
+    with open_tensors(folder) as stored:
+        named = _read_tensors(stored, settings, name_parameters(shapes), path)
+    return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, 0)
+
+
+def _check_tokenizer(folder: Path, settings: MambaSettings, tokenizer: Tokenizer) -> None:
+    rows = tokenizer.vocab_size - NUM_SPECIAL_TOKENS
+    if not tokenizer.num_pieces <= settings.vocab_size <= rows:
+        raise InteropError(
+            f"{folder / CONFIG}: vocab_size: found {settings.vocab_size}; {folder / TOKENIZER_JSON} has "
+            f"{tokenizer.num_pieces} pieces; allowed: from that to {rows}"
+        )
+
+
+def _read_tensors(
+    stored: StoredTensors, settings: MambaSettings, ours: dict[str, jax.ShapeDtypeStruct], path: Path
+) -> dict[str, Tensor]:
+    """Return our tensors by their names."""
+    shapes = {name: leaf.shape for name, leaf in ours.items()}
+    parts = counterparts(settings.num_hidden_layers)
+    table = (settings.vocab_size, settings.hidden_size)
+    embedding = EMBEDDING_OF_AUTHORS if EMBEDDING_OF_AUTHORS in stored.files else EMBEDDING
+    expected = {one.theirs: one.shape(shapes) for one in parts} | {embedding: table}
+    if not settings.tie_word_embeddings or HEAD in stored.files:
+        expected[HEAD] = table
+    stored.check(expected, str(path))
+    named: dict[str, Tensor] = {}
+    for one in parts:
+        named |= one.take_apart(stored.read(one.theirs))
+    rows = stored.read(embedding)
+    if settings.tie_word_embeddings and HEAD in expected and not np.array_equal(rows, stored.read(HEAD)):
+        raise InteropError(
+            f"{stored.files[HEAD][1]}: tensor {HEAD!r} differs from {embedding!r}; allowed: the same, as "
+            f"{path} has tie_word_embeddings = true"
+        )
+    named["embedding"] = _with_special_rows(rows, shapes["embedding"][0])
+    if not settings.tie_word_embeddings:
+        named["head"] = _with_special_rows(stored.read(HEAD), shapes["head"][0])
+    return named
+
+
+def _with_special_rows(rows: Tensor, count: int) -> Tensor:
+    """Return a table of `count` rows in which those of text begin after those of the special tokens."""
+    table = np.empty((count, rows.shape[1]), np.float32)
+    table[:] = rows.mean(axis=0, dtype=np.float64)
+    table[NUM_SPECIAL_TOKENS : NUM_SPECIAL_TOKENS + len(rows)] = rows
+    return table
+
+
+def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer) -> None:
+    """Write a Mamba to `folder`, a new one, as `transformers` reads it.
+
+    The rows of the special tokens are left out. Where the head is not the embedded token itself, as with
+    `model.embedding_scale`, the two are written as two tensors.
+
+    Raises:
+        InteropError: it is of another architecture or bidirectional; or the folder exists or cannot be
+            written.
+    """
+    model = config.model
+    last = model.max_predicted_id or NUM_SPECIAL_TOKENS + tokenizer.num_pieces - 1
+    settings = from_config(model, last + 1 - NUM_SPECIAL_TOKENS)
+    ours: dict[str, Tensor] = {
+        name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()
+    }
+    rows = slice(NUM_SPECIAL_TOKENS, last + 1)
+    scale = np.float32(model.embedding_scale or model.features**0.5)
+    tensors = {one.theirs: one.put_together(ours) for one in counterparts(model.layers)}
+    tensors[EMBEDDING] = ours["embedding"][rows] * scale
+    if not settings.tie_word_embeddings:
+        tensors[HEAD] = ours["embedding" if model.tie_embeddings else "head"][rows]
+    with new_folder(folder) as new:
+        write_weights(new / SINGLE, tensors, {"format": "pt"})
+        write_json(new / CONFIG, settings.to_json())
+        tokenizer.save(str(new / (TOKENIZER_JSON if tokenizer.is_json else TOKENIZER_MODEL)))
+        if tokenizer.is_json:
+            write_json(new / TOKENIZER_CONFIG, _tokenizer_config(settings, tokenizer))
+
+
+def _tokenizer_config(settings: MambaSettings, tokenizer: Tokenizer) -> dict[str, str]:
+    described = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if settings.eos_token_id is not None:
+        end = tokenizer.decode([NUM_SPECIAL_TOKENS + settings.eos_token_id])
+        described |= dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
+    return described

@@ -1,0 +1,179 @@
+"""The config.json of a Mamba of `transformers`, and the configuration that it is here."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+
+from birdie_jax.config import Config, ConfigError, ModelConfig, parse_config, to_dict
+from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
+from birdie_jax.storage import shown
+from birdie_jax.storage.typed import parse_typed
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+MODEL_TYPE = "mamba"
+# Without a start token a prompt is the beginning of a text, as in causal language modelling.
+_ARMS = {"causal_lm": {"objective": "causal_lm"}}
+# Settings of which one value is built; files may lack them.
+_BUILT: dict[str, Any] = {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu", "ssm_cfg": {}}
+
+
+@dataclass(frozen=True)
+class MambaSettings:
+    """The settings of a config.json that say what is computed; see `MambaConfig` of `transformers`.
+
+    Attributes:
+        vocab_size: the number of rows of the embedding.
+        hidden_size: the width D of the residual stream.
+        num_hidden_layers: the number of layers.
+        intermediate_size: the inner channels E.
+        state_size: the states N of a channel.
+        conv_kernel: the taps of the short convolution.
+        time_step_rank: the rank R of the map to the steps.
+        layer_norm_epsilon: what is added to the mean square in norms.
+        residual_in_fp32: whether the residual stream is float32 whatever the other types are.
+        tie_word_embeddings: whether the head is the embedding.
+        eos_token_id: the token that ends a text.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    state_size: int = 16
+    conv_kernel: int = 4
+    time_step_rank: int = 0
+    layer_norm_epsilon: float = 1e-5
+    residual_in_fp32: bool = True
+    tie_word_embeddings: bool = True
+    eos_token_id: int | None = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a config.json with these settings."""
+        described = dataclasses.asdict(self)
+        described["expand"] = self.intermediate_size / self.hidden_size
+        if described["expand"] == int(described["expand"]):
+            described["expand"] = int(described["expand"])
+        tokens = {name: self.eos_token_id for name in ("bos_token_id", "pad_token_id")}
+        built = {name: value for name, value in _BUILT.items() if name != "ssm_cfg"}
+        return {
+            "architectures": ["MambaForCausalLM"],
+            "model_type": MODEL_TYPE,
+            "torch_dtype": "float32",
+            **described,
+            **tokens,
+            **built,
+        }
+
+
+def read_settings(described: dict[str, Any], path: Path) -> MambaSettings:
+    """Return the settings in `described`, the contents of `path`.
+
+    Raises:
+        InteropError: it is of another model, lacks a setting, or asks for what is not built.
+    """
+    if described.get("model_type") != MODEL_TYPE:
+        raise InteropError(
+            f"{path}: model_type: found {shown(described.get('model_type'))}; allowed: {MODEL_TYPE!r}"
+        )
+    for name, built in _BUILT.items():
+        if described.get(name, built) != built:
+            raise InteropError(
+                f"{path}: {name}: found {shown(described[name])}, which is not built; allowed: {built!r}"
+            )
+    names = [field.name for field in dataclasses.fields(MambaSettings)]
+    given = {name: described[name] for name in names if name in described}
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(MambaSettings)
+        if field.default is not dataclasses.MISSING
+    }
+    width, expand = described.get("hidden_size"), described.get("expand")
+    if isinstance(width, int) and isinstance(expand, int | float):
+        inner = expand * width
+        if given.setdefault("intermediate_size", inner) != inner:
+            raise InteropError(
+                f"{path}: intermediate_size: found {shown(given['intermediate_size'])}; allowed: expand * "
+                f"hidden_size = {shown(inner)}"
+            )
+    return parse_typed(MambaSettings, defaults | given, str(path), InteropError)
+
+
+def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
+    """Return the configuration of a model with these settings, which knows no special token.
+
+    Args:
+        settings: the settings.
+        dtype: the type of activations and matrix products.
+        path: the file that they are from, for messages.
+
+    Raises:
+        InteropError: a setting is not one that this program can have.
+    """
+    if settings.eos_token_id is None or not 0 <= settings.eos_token_id < settings.vocab_size:
+        raise InteropError(
+            f"{path}: eos_token_id: found {settings.eos_token_id}; allowed: the id of the token that ends "
+            f"a text, below vocab_size = {settings.vocab_size}"
+        )
+    model = ModelConfig(
+        name="mamba",
+        layers=settings.num_hidden_layers,
+        features=settings.hidden_size,
+        state=settings.intermediate_size,
+        bidirectional=False,
+        tie_embeddings=settings.tie_word_embeddings,
+        dtype=dtype,
+        norm_epsilon=settings.layer_norm_epsilon,
+        embedding_scale=1.0,
+        residual_dtype="float32" if settings.residual_in_fp32 else "",
+        start_token=False,
+        end_token=NUM_SPECIAL_TOKENS + settings.eos_token_id,
+        min_predicted_id=NUM_SPECIAL_TOKENS,
+        max_predicted_id=NUM_SPECIAL_TOKENS + settings.vocab_size - 1,
+        sections=(MambaConfig(settings.state_size, settings.time_step_rank, settings.conv_kernel),),
+    )
+    config = Config(model=model)
+    batching = dataclasses.replace(
+        config.batching, spacing=max(config.batching.spacing, settings.conv_kernel - 1)
+    )
+    objectives = dataclasses.replace(config.objectives, arms=_ARMS)
+    config = dataclasses.replace(config, batching=batching, objectives=objectives)
+    try:
+        return parse_config(ml_collections.ConfigDict(to_dict(config)))
+    except ConfigError as error:
+        raise InteropError(f"{path}: {error}") from error
+
+
+def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
+    """Return the settings of a Mamba that `transformers` can have.
+
+    Args:
+        model: the architecture.
+        vocab_size: the rows of the embedding there.
+
+    Raises:
+        InteropError: it is of another architecture, or reads in both directions.
+    """
+    if model.name != "mamba":
+        raise InteropError(f"model.name: found {model.name!r}; allowed: 'mamba', which transformers has")
+    if model.bidirectional:
+        raise InteropError("model.bidirectional: found True; allowed: False: transformers' Mamba is causal")
+    section = model.section(MambaConfig)
+    rank = section.time_step_rank or math.ceil(model.features / FEATURES_PER_RANK)
+    return MambaSettings(
+        vocab_size=vocab_size,
+        hidden_size=model.features,
+        num_hidden_layers=model.layers,
+        intermediate_size=model.state,
+        state_size=section.state_size,
+        conv_kernel=section.conv_width,
+        time_step_rank=rank,
+        layer_norm_epsilon=model.norm_epsilon,
+        residual_in_fp32=(model.residual_dtype or model.dtype) == "float32",
+        tie_word_embeddings=model.tie_embeddings and model.embedding_scale == 1,
+        eos_token_id=model.end_token - NUM_SPECIAL_TOKENS if model.end_token else None,
+    )

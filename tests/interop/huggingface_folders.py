@@ -1,0 +1,84 @@
+"""Small folders of the kind of mamba-*-hf: the recorded weights of `transformers`, with a tokenizer."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "mamba.npz"
+PIECES = 24
+
+
+def recorded_tensors():
+    """Return the weights, tokens and scores that record_oracles.py has recorded."""
+    arrays = np.load(RECORDED)
+    prefix = "parameter/"
+    tensors = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+    return tensors, arrays["tokens"], arrays["scores"]
+
+
+def settings(**changes):
+    """Return the config.json of the recorded model, as `transformers` writes one, with old keys beside."""
+    described = {
+        "architectures": ["MambaForCausalLM"],
+        "model_type": "mamba",
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "state_size": 4,
+        "expand": 2,
+        "intermediate_size": 16,
+        "conv_kernel": 4,
+        "time_step_rank": 3,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "hidden_act": "silu",
+        "layer_norm_epsilon": 1e-5,
+        "residual_in_fp32": True,
+        "vocab_size": PIECES,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+        "time_step_min": 0.001,
+        "torch_dtype": "float32",
+        "d_model": 8,
+        "ssm_cfg": {},
+    }
+    described.update(changes)
+    return {name: value for name, value in described.items() if value is not ...}
+
+
+def tokenizer(pieces=PIECES):
+    """Return a byte-level BPE of a few characters, whose first piece is the special one."""
+    characters = [*"abcdefghijklmnopqrs", "Ġ", "Ċ", "th"]
+    vocabulary = {"<|endoftext|>": 0}
+    for character in characters[: pieces - 1]:
+        vocabulary[character] = len(vocabulary)
+    while len(vocabulary) < pieces:
+        vocabulary[f"x{len(vocabulary)}"] = len(vocabulary)
+    made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|endoftext|>"])
+    return made
+
+
+def write_folder(folder, tensors=None, shards=1, pieces=PIECES, **changes):
+    """Write a folder; `...` for a setting leaves it out."""
+    folder.mkdir()
+    tensors = recorded_tensors()[0] if tensors is None else tensors
+    (folder / "config.json").write_text(json.dumps(settings(**changes)))
+    tokenizer(pieces).save(str(folder / "tokenizer.json"))
+    if shards == 1:
+        safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        return folder
+    names, index = sorted(tensors), {}
+    for number in range(shards):
+        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        own = names[number::shards]
+        safetensors.numpy.save_file({name: tensors[name] for name in own}, folder / file, {"format": "pt"})
+        index |= dict.fromkeys(own, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return folder

@@ -1,0 +1,280 @@
+"""A Mamba of `transformers` computes here what it does there, and goes back as it came, bit for bit."""
+
+import json
+import re
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.interop import InteropError, read_huggingface, read_model, write_huggingface, write_model
+from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
+from birdie_jax.models import build_model
+from birdie_jax.models.layout import causal_layout
+from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from tests.interop.huggingface_folders import PIECES, RECORDED, recorded_tensors, write_folder
+from tests.quick_jit import quick_jit
+
+EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"
+TEXT = slice(256, 256 + PIECES)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "there")
+
+
+def scores_of(config, params, tokens, vocab_size):
+    """Return the scores of the ids of text."""
+    model = build_model(config.model, vocab_size)
+
+    @quick_jit
+    def scores(params, tokens):
+        hidden, _ = model.apply({"params": params}, tokens, causal_layout(*tokens.shape), method="hidden")
+        return model.apply({"params": params}, hidden, method="logits")
+
+    return np.asarray(scores(params, jnp.asarray(tokens)))
+
+
+def test_scores_are_those_of_transformers(folder):
+    _, tokens, expected = recorded_tensors()
+    read = read_huggingface(folder)
+    found = scores_of(read.config, read.params, tokens + 256, read.tokenizer.vocab_size)
+    np.testing.assert_allclose(found[..., TEXT], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    others = np.delete(found, np.arange(256, 256 + PIECES), axis=-1)
+    assert (others < -1e29).all()
+
+
+def test_what_differs_is_said_by_the_configuration(folder):
+    read = read_huggingface(folder)
+    model = read.config.model
+    assert (model.name, model.layers, model.features, model.state) == ("mamba", 2, 8, 16)
+    assert model.section(MambaConfig) == MambaConfig(state_size=4, time_step_rank=3, conv_width=4)
+    assert (model.norm_epsilon, model.embedding_scale, model.residual_dtype) == (1e-5, 1.0, "float32")
+    assert not model.bidirectional
+    assert not model.start_token
+    assert (model.end_token, model.min_predicted_id, model.max_predicted_id) == (256, 256, 279)
+    np.testing.assert_array_equal(read.tokenizer.encode("ab") - 256, [1, 2])
+    table = np.asarray(read.params["embedding"])
+    assert table.shape == (384, 8)
+    mean = table[TEXT].mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(table[:256], np.broadcast_to(mean, (256, 8)), rtol=1e-6)
+    assert read_huggingface(folder, "bfloat16").config.model.dtype == "bfloat16"
+
+
+def test_shards_are_one_model(folder, tmp_path):
+    whole, parts = read_huggingface(folder), read_huggingface(write_folder(tmp_path / "shards", shards=3))
+    assert whole.config == parts.config
+    for name, tensor in name_parameters(whole.params).items():
+        np.testing.assert_array_equal(tensor, name_parameters(parts.params)[name], err_msg=name)
+
+
+def test_a_folder_that_transformers_has_written(folder, tmp_path):
+    """`save_pretrained` gives the recorded weights in shards, and the settings that are written here."""
+    theirs = tmp_path / "theirs"
+    shutil.copytree(RECORDED.with_suffix(""), theirs)
+    shutil.copy(folder / "tokenizer.json", theirs)
+    assert len(list(theirs.glob("*.safetensors"))) > 1
+    read, expected = read_huggingface(theirs), read_huggingface(folder)
+    assert read.config == expected.config
+    for name, tensor in name_parameters(expected.params).items():
+        np.testing.assert_array_equal(name_parameters(read.params)[name], tensor, err_msg=name)
+    write_huggingface(tmp_path / "back", read.config, read.params, read.tokenizer)
+    found, wanted = (json.loads((path / "config.json").read_text()) for path in (tmp_path / "back", theirs))
+    # It is `dtype` there, and both are read.
+    assert found.pop("torch_dtype") == wanted["dtype"]
+    assert {name: wanted[name] for name in found} == found
+
+
+def test_round_trip_is_bit_for_bit(folder, tmp_path):
+    """In as a folder of theirs, out and in as one of ours, and out as one of theirs."""
+    read = read_huggingface(folder)
+    write_model(tmp_path / "here", read.config, read.params, read.tokenizer, 0)
+    here = read_model(tmp_path / "here")
+    assert here.config == read.config
+    write_huggingface(tmp_path / "back", here.config, here.params, here.tokenizer)
+    before = safetensors.numpy.load_file(folder / "model.safetensors")
+    after = safetensors.numpy.load_file(tmp_path / "back" / "model.safetensors")
+    assert after.keys() == before.keys()
+    for name, tensor in before.items():
+        assert after[name].tobytes() == tensor.tobytes(), name
+    found, wanted = (json.loads((path / "config.json").read_text()) for path in (tmp_path / "back", folder))
+    assert {name: wanted[name] for name in found if name != "tie_word_embeddings"} | {
+        "tie_word_embeddings": True
+    } == found
+    there, back = (
+        json.loads((path / "tokenizer.json").read_text()) for path in (folder, tmp_path / "back")
+    )
+    assert back == there
+    end = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())["eos_token"]
+    assert end == "<|endoftext|>"
+
+
+def test_names_and_settings_of_other_writers(tmp_path, folder):
+    """The authors' name of the embedding; a head that is written though it is tied; half precision."""
+    tensors = {name: tensor.astype(np.float16) for name, tensor in recorded_tensors()[0].items()}
+    rows = tensors.pop(EMBEDDING)
+    tensors |= {"backbone.embedding.weight": rows, HEAD: rows.copy()}
+    other = write_folder(tmp_path / "other", tensors, intermediate_size=..., residual_in_fp32=False)
+    read = read_huggingface(other)
+    assert read.config.model.residual_dtype == ""
+    np.testing.assert_array_equal(read.params["embedding"][TEXT], rows.astype(np.float32))
+    assert read.params["embedding"].dtype == np.float32
+
+
+def test_a_head_of_its_own_stays_one(tmp_path):
+    tensors = recorded_tensors()[0]
+    tensors[HEAD] = tensors[EMBEDDING] + 1
+    read = read_huggingface(write_folder(tmp_path / "untied", tensors, tie_word_embeddings=False))
+    np.testing.assert_array_equal(read.params["head"][TEXT], tensors[HEAD])
+    write_huggingface(tmp_path / "back", read.config, read.params, read.tokenizer)
+    back = safetensors.numpy.load_file(tmp_path / "back" / "model.safetensors")
+    assert back.keys() == tensors.keys()
+    np.testing.assert_array_equal(back[HEAD], tensors[HEAD])
+
+
+def test_a_model_trained_here_has_the_same_scores_there(tmp_path, folder):
+    """The scale of its embedding makes embedding and head two tensors."""
+    tokenizer = read_huggingface(folder).tokenizer
+    config = Config(
+        model=ModelConfig(
+            name="mamba",
+            layers=1,
+            features=8,
+            state=16,
+            bidirectional=False,
+            dtype="float32",
+            sections=(MambaConfig(state_size=2),),
+        )
+    )
+    random = np.random.default_rng(0)
+    shapes = name_parameters(parameter_shapes(build_model(config.model, tokenizer.vocab_size)))
+    named = {name: random.normal(size=leaf.shape).astype(np.float32) for name, leaf in shapes.items()}
+    params = parameters_from_names(named, parameter_shapes(build_model(config.model, tokenizer.vocab_size)))
+    write_huggingface(tmp_path / "out", config, params, tokenizer)
+    described = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert described["tie_word_embeddings"] is False
+    assert described["eos_token_id"] is None
+    # A text has an end there.
+    (tmp_path / "out" / "config.json").write_text(json.dumps(described | {"eos_token_id": 0}))
+    read = read_huggingface(tmp_path / "out")
+    tokens = 256 + random.integers(0, PIECES, (1, 7))
+    found = scores_of(read.config, read.params, tokens, tokenizer.vocab_size)[..., TEXT]
+    expected = scores_of(config, params, tokens, tokenizer.vocab_size)[..., TEXT]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba2"}, "model_type: found 'mamba2'; allowed: 'mamba'"),
+        ({"use_bias": True}, "use_bias: found True, which is not built; allowed: False"),
+        ({"use_conv_bias": False}, "use_conv_bias: found False, which is not built; allowed: True"),
+        ({"hidden_act": "gelu"}, "hidden_act: found 'gelu', which is not built; allowed: 'silu'"),
+        ({"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg: found {'layer': 'Mamba2'}, which is not built"),
+        ({"intermediate_size": 24}, "intermediate_size: found 24; allowed: expand . hidden_size = 16"),
+        ({"hidden_size": "8"}, "hidden_size: found '8'.*; allowed"),
+        ({"hidden_size": ...}, "hidden_size: missing"),
+        ({"eos_token_id": None}, "eos_token_id: found None; allowed: the id of the token that ends a text"),
+        (
+            {"vocab_size": 9},
+            "vocab_size: found 9; .*tokenizer.json has 24 pieces; allowed: from that to 128",
+        ),
+        ({"num_hidden_layers": 0}, "config.model.layers: found 0; allowed"),
+    ],
+)
+def test_settings_are_refused_by_name(changes, message, tmp_path):
+    with pytest.raises(InteropError, match=f"^{re.escape(str(tmp_path))}/there/config.json.*{message}"):
+        read_huggingface(write_folder(tmp_path / "there", **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tensors: tensors.pop("backbone.layers.1.mixer.D"),
+            "lacks the tensor 'backbone.layers.1.mixer.D'",
+        ),
+        (
+            lambda tensors: tensors.update(
+                {"backbone.layers.0.mixer.in_proj.bias": np.zeros(32, np.float32)}
+            ),
+            "holds the tensor 'backbone.layers.0.mixer.in_proj.bias', which is no part",
+        ),
+        (
+            lambda tensors: tensors.update({"backbone.norm_f.weight": np.zeros(9, np.float32)}),
+            r"tensor 'backbone.norm_f.weight' has shape \[9\]; .*config.json asks for \[8\]",
+        ),
+        (
+            lambda tensors: tensors.update({HEAD: tensors[EMBEDDING] + 1}),
+            "tensor 'lm_head.weight' differs from 'backbone.embeddings.weight'; allowed: the same",
+        ),
+        (
+            lambda tensors: tensors.update({"backbone.norm_f.weight": np.zeros(8, np.int32)}),
+            "tensor 'backbone.norm_f.weight' is of type I32; allowed: BF16, F16, F32, F64",
+        ),
+    ],
+)
+def test_tensors_are_refused_by_name(change, message, tmp_path):
+    tensors = recorded_tensors()[0]
+    change(tensors)
+    with pytest.raises(InteropError, match=message):
+        read_huggingface(write_folder(tmp_path / "there", tensors))
+
+
+def test_files_are_refused_by_name(tmp_path):
+    shards = write_folder(tmp_path / "shards", shards=2)
+    index = shards / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    name = next(name for name, file in listed["weight_map"].items() if file == second)
+
+    def refused(message):
+        with pytest.raises(InteropError, match=f"^{re.escape(str(shards))}/{message}"):
+            read_huggingface(shards)
+
+    for wrong, message in (
+        ({name: first}, f"model.safetensors.index.json: tensor '{name}' is in {first} by the index"),
+        (
+            {"x": first},
+            f"model.safetensors.index.json: tensor 'x' is in {first} by the index, and is in no shard",
+        ),
+        (
+            {"x": "../x.safetensors"},
+            r"model.safetensors.index.json: weight_map: 'x': found '../x.safetensors'",
+        ),
+    ):
+        index.write_text(json.dumps({"weight_map": listed["weight_map"] | wrong}))
+        refused(message)
+    index.write_text("{}")
+    refused("model.safetensors.index.json: weight_map: found None; allowed: an object")
+    index.write_text(json.dumps(listed))
+    (shards / second).write_bytes(b"x" * 99)
+    refused(f"{second}: is damaged, or no safetensors file")
+    (shards / second).unlink()
+    refused(f"{second}: not found; allowed: all shards")
+    index.unlink()
+    refused("model.safetensors: not found; allowed: model.safetensors, or shards")
+    (shards / "pytorch_model.bin").write_bytes(b"")
+    refused("model.safetensors: found pytorch_model.bin, a pickle, which is never read")
+    (shards / "tokenizer.json").unlink()
+    refused("tokenizer.json: the tokenizer model cannot be read")
+
+
+def test_what_transformers_has_not_is_not_written(tmp_path, folder):
+    read = read_huggingface(folder)
+    for changes, message in (
+        ({"name": "hawk"}, "model.name: found 'hawk'; allowed: 'mamba', which transformers has"),
+        ({"bidirectional": True}, "model.bidirectional: found True; allowed: False"),
+    ):
+        fields = {"name": "mamba", "bidirectional": False} | changes
+        with pytest.raises(InteropError, match=f"^{message}"):
+            write_huggingface(
+                tmp_path / "out", Config(model=ModelConfig(**fields)), read.params, read.tokenizer
+            )
+    with pytest.raises(InteropError, match="exists; allowed: the name of a new folder"):
+        write_huggingface(folder, read.config, read.params, read.tokenizer)
