@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "mamba.npz"
 PIECES = 24
@@ -81,4 +81,47 @@ def write_folder(folder, tensors=None, shards=1, pieces=PIECES, **changes):
         safetensors.numpy.save_file({name: tensors[name] for name in own}, folder / file, {"format": "pt"})
         index |= dict.fromkeys(own, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return folder
+
+
+def write_random_folder(folder, features, layers):
+    """Write a folder of a model of another size, whose tokenizer knows every text."""
+    folder.mkdir()
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=260,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([], trainer)
+    made.save(str(folder / "tokenizer.json"))
+    inner, states, rank, taps = 2 * features, 16, -(-features // 16), 4
+    pieces = made.get_vocab_size()
+    shapes = {"backbone.embeddings.weight": (pieces, features), "backbone.norm_f.weight": (features,)}
+    for layer in range(layers):
+        own = {
+            "norm.weight": (features,),
+            "mixer.in_proj.weight": (2 * inner, features),
+            "mixer.conv1d.weight": (inner, 1, taps),
+            "mixer.conv1d.bias": (inner,),
+            "mixer.x_proj.weight": (rank + 2 * states, inner),
+            "mixer.dt_proj.weight": (inner, rank),
+            "mixer.dt_proj.bias": (inner,),
+            "mixer.A_log": (inner, states),
+            "mixer.D": (inner,),
+            "mixer.out_proj.weight": (features, inner),
+        }
+        shapes |= {f"backbone.layers.{layer}.{name}": shape for name, shape in own.items()}
+    random = np.random.default_rng(0)
+    tensors = {
+        name: random.normal(scale=shape[-1] ** -0.5, size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    sizes = {"hidden_size": features, "num_hidden_layers": layers, "intermediate_size": inner}
+    sizes |= {"state_size": states, "time_step_rank": rank, "d_model": features, "vocab_size": pieces}
+    (folder / "config.json").write_text(json.dumps(settings(**sizes)))
     return folder

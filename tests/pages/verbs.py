@@ -15,7 +15,8 @@ from birdie_jax.config_flag import check_overrides
 REQUIRED = {
     "train": ("config", "workdir"),
     "plan": ("config", "topology"),
-    "export": ("workdir", "output"),
+    "export": ("output",),
+    "import_model": ("source", "output"),
     "report": ("workdir",),
     "prepare_data": ("output",),
     "generate": (),

@@ -1,0 +1,60 @@
+"""The commands of the page on Mamba, in its order, on a folder like the published ones of a tiny model."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.interop.huggingface_folders import write_random_folder
+from tests.pages.page_commands import REPOSITORY, commands_of_page
+from tests.pages.test_tiny_runs import train
+from tests.pages.verbs import parsed
+
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+PAGE = "docs/mamba.md"
+COMMANDS = [
+    command
+    for command in commands_of_page(PAGE, (REPOSITORY / PAGE).read_text())
+    if command.whole and command.arguments[2].startswith("birdie_jax.")
+]
+
+
+@pytest.mark.slow
+def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    write_random_folder(tmp_path / "mamba-130m-hf", features=64, layers=2)
+    (tmp_path / "held-out.txt").write_text("The river of seven returns to the river.\n" * 3)
+    said = {}
+    for command in COMMANDS:
+        verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
+        if verb == "train":
+            options = [one.replace(":130m", ":tiny") for one in options] + [
+                "--config.model.dtype=float32",
+                "--config.train.num_steps=2",
+                "--config.eval.tasks.phonebook.num_questions=2",
+                "--config.finetune.stages.phonebook.rows=2",
+            ]
+            said.setdefault(verb, []).append(train(tmp_path, *options))
+            continue
+        with parsed(verb, [one.replace("=32", "=4") for one in options], whole=True) as module:
+            module.main([verb])
+        said.setdefault(verb, []).append(capsys.readouterr().out)
+    assert list(said) == ["import_model", "generate", "evaluate", "train", "export"]
+    assert "mamba, 2 layers of 64, imported to imported/mamba-130m" in said["import_model"][0]
+    dense, pruned = said["generate"]
+    assert dense.strip() and pruned.strip()
+    assert re.search(r"perplexity +\d", said["evaluate"][0])
+    assert "new " not in said["train"][0]
+    found, source = (
+        safetensors.numpy.load_file(tmp_path / folder / "model.safetensors")
+        for folder in ("exported/mamba-hf", "mamba-130m-hf")
+    )
+    assert {name: tensor.shape for name, tensor in found.items()} == {
+        name: tensor.shape for name, tensor in source.items()
+    }
+    assert not np.array_equal(found["backbone.norm_f.weight"], source["backbone.norm_f.weight"])
+    described = json.loads((tmp_path / "exported/mamba-hf/config.json").read_text())
+    assert (described["model_type"], described["eos_token_id"]) == ("mamba", 0)
