@@ -103,6 +103,7 @@ def test_default_is_usable_and_round_trips():
             4,
             "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
             "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
+            "embedding_scale, residual_dtype, start_token, end_token, min_predicted_id, max_predicted_id, "
             "dropout, head, head_name, head_outputs, head_dropout, attention, birdie_ssm, encoder, "
             "gated_ssm, hawk, mamba; such a field is "
             "config.model.attention.heads and config.model.hawk.heads",
