@@ -6,7 +6,8 @@ r"""Fine-tuning an imported Mamba on phone number retrieval (Birdie paper, secti
 Variants: the published sizes 130m (the default), 370m, 790m, 1_4b and 2_8b, and tiny, a model of two layers
 that tests write. docs/mamba.md tells how such a model is imported.
 
-The task and its values are those of configs/finetune_phonebook.py, in 64 rows of 2,048: books of 4 to 16 first
+The task and its values are those of configs/finetune_phonebook.py, in 512
+rows of 2,048 (any power of two of devices divides them): books of 4 to 16 first
 names with numbers of four digits for tiny, of 8 to 64 entries for the others. Everything is fine-tuned in
 the format of this program, with its start token: the rows of the special tokens begin as the mean of the
 others.
@@ -53,9 +54,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     )
     if not is_tiny:
         books = {"max_entries": 64, "max_positions": 2048}
-        config.batching.update({"length": 2048, "rows": 64})
+        config.batching.update({"length": 2048, "rows": 512})
         config.finetune.stages = {
-            "phonebook": {"task": "phonebook", **books, "length": 2048, "rows": 64, "steps": 250}
+            "phonebook": {"task": "phonebook", **books, "length": 2048, "rows": 512, "steps": 250}
         }
         config.eval.tasks = {"phonebook": {"task": "phonebook", **books, "num_questions": 96}}
     return config
