@@ -28,7 +28,7 @@ COLLECTION = "influence"
 """The collection of variables in which a layer that is asked for them leaves its scores."""
 
 READOUTS = ("gated", "state")
-NORMS = ("absolute", "signed", "l2", "entry")
+NORMS = ("absolute", "signed", "l2", "entry", "relative")
 DIRECTIONS = ("forward", "both")
 
 TokenScores = Float[Array, "rows length"]
@@ -48,7 +48,9 @@ class InfluenceRequest:
         readout: "gated": o_T is the output gate at the anchor, as Mamba's C_T; "state": 1, for questions
             that come later.
         norm: how the channels of Delta y_T(t) become a number: the largest "absolute" value, the largest
-            "signed" value, the "l2" norm; or "entry", the l2 norm of x_t alone, without decay and readout.
+            "signed" value, the "l2" norm; or "entry", the l2 norm of x_t alone, without decay and readout;
+            or "relative", the largest absolute value divided by the l2 norm of y_T (Simba, appendix A.2),
+            for rows of one sample each.
         directions: "forward": the channels that run forward, the only ones that bring anything to a later
             token; "both": the larger of that and the mirrored score of the reverse channels at the first
             token of the sample.
@@ -149,4 +151,11 @@ def channel_score(norm: str, influence: Float[Array, "*tokens channels"]) -> Flo
     """Return the number that stands for the channels of Delta y_T(t), by one of `NORMS` but "entry"."""
     if norm == "l2":
         return jnp.linalg.norm(influence, axis=-1)
-    return jnp.max(jnp.abs(influence) if norm == "absolute" else influence, axis=-1)
+    if norm == "signed":
+        return jnp.max(influence, axis=-1)
+    largest = jnp.max(jnp.abs(influence), axis=-1)
+    if norm == "absolute":
+        return largest
+    # Delta y_T(t) sums up to y_T over the tokens, and is 0 on padding.
+    whole = jnp.linalg.norm(influence.sum(axis=1), axis=-1)
+    return largest / jnp.maximum(whole, jnp.finfo(jnp.float32).tiny)[:, None]

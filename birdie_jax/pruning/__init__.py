@@ -1,10 +1,11 @@
 """Pruning of a prompt's tokens as depth grows (Simba), for every recurrence."""
 
 from birdie_jax.pruning.policies import Policy, policy_names, register_policy
-from birdie_jax.pruning.pruned_prefill import PrunedLayer, pruned_hidden
+from birdie_jax.pruning.pruned_prefill import LayerTrace, PrunedLayer, pruned_hidden
 from birdie_jax.pruning.settings import PruningError, PruningSettings, parse_pruning
 
 __all__ = [
+    "LayerTrace",
     "Policy",
     "PrunedLayer",
     "PruningError",

@@ -31,6 +31,24 @@ from birdie_jax.pruning.samples import (
 from birdie_jax.pruning.schedule import kept_tokens
 from birdie_jax.pruning.settings import PruningError, PruningSettings
 
+# Where flax puts what it is asked to capture.
+_CAPTURED = "intermediates"
+
+
+class LayerTrace(NamedTuple):
+    """What a layer has computed.
+
+    Attributes:
+        output: the residual stream after the block.
+        mixed: the output of the block's sequence mixer.
+        influence: the influence of each token, as a share of the l2 norm of what all of them bring to the
+            anchor.
+    """
+
+    output: Activations
+    mixed: Activations
+    influence: TokenNumbers
+
 
 class PrunedLayer(NamedTuple):
     """What a layer has read.
@@ -38,10 +56,12 @@ class PrunedLayer(NamedTuple):
     Attributes:
         index: the place in the row of each token that it has read, in ascending order within a sample.
         segment_ids: the sample of each of them, 0 on padding.
+        trace: what it has computed of them; None where that is not asked for.
     """
 
     index: TokenIds
     segment_ids: TokenIds
+    trace: LayerTrace | None = None
 
 
 class PromptRows(NamedTuple):
@@ -50,14 +70,17 @@ class PromptRows(NamedTuple):
     Attributes:
         tokens: the prompts' tokens.
         segment_ids: 1 on the prompts, 0 on padding.
-        bidirectional: whether a token belongs to the context; the others always stay.
+        bidirectional: whether a token belongs to the context.
         keys: a random key for each row, on which its random choices depend.
+        prunable: whether a token may be dropped, unless it is the anchor or has to stay as the first one;
+            None = those of the context may, and no other.
     """
 
     tokens: TokenIds
     segment_ids: TokenIds
     bidirectional: TokenMask
     keys: Key[Array, " rows"]
+    prunable: TokenMask | None = None
 
 
 class PrunedRows(NamedTuple):
@@ -79,10 +102,10 @@ def prompt_anchors(segment_ids: TokenIds) -> TokenMask:
 
 
 def protected_tokens(
-    segment_ids: TokenIds, bidirectional: TokenMask, anchors: TokenMask, *, keep_first: bool
+    segment_ids: TokenIds, prunable: TokenMask, anchors: TokenMask, *, keep_first: bool
 ) -> TokenMask:
-    """Return which tokens always stay: all but the context, the anchor and, if asked for, the first."""
-    protected = ~bidirectional | anchors
+    """Return which tokens always stay: those not prunable, the anchor and, if asked for, the first."""
+    protected = ~prunable | anchors
     if keep_first:
         left = jnp.concatenate([jnp.zeros_like(segment_ids[:, :1]), segment_ids[:, :-1]], axis=1)
         protected |= segment_ids != left
@@ -110,6 +133,7 @@ def pruned_hidden(
     settings: PruningSettings,
     *,
     protected: int,
+    traced: bool = False,
 ) -> tuple[Activations, Cache, list[PrunedLayer]]:
     """Read one prompt a row, and return what the head reads, the cache, and which tokens each layer read.
 
@@ -120,19 +144,22 @@ def pruned_hidden(
         cache: what decoding carries, new.
         settings: the settings of pruning.
         protected: the largest number of tokens of a prompt that always stay.
+        traced: whether what each layer has computed is returned too.
 
     Returns:
         The hidden states of the last layer's tokens, the row's last one at its right end; the cache after
         them; and for each layer the tokens that it has read.
 
     Raises:
-        PruningError: the model's layers give no scores, and the policy asks for them.
+        PruningError: the model's layers give no scores, and the policy asks for them; or traces are asked
+            for, whose scores are others than those of the settings.
     """
     layers, length = model.config.layers, prompts.tokens.shape[1]
     anchors = prompt_anchors(prompts.segment_ids)
-    stays = protected_tokens(
-        prompts.segment_ids, prompts.bidirectional, anchors, keep_first=settings.keep_first
-    )
+    prunable = prompts.bidirectional if prompts.prunable is None else prompts.prunable
+    stays = protected_tokens(prompts.segment_ids, prunable, anchors, keep_first=settings.keep_first)
+    if traced:
+        _check_traced(settings)
     lengths = layer_lengths(settings, layers, length, protected)
     shares = settings.layer_shares(layers)
     layout = packed_layout(prompts.segment_ids, prompts.bidirectional)
@@ -141,13 +168,14 @@ def pruned_hidden(
     caches, read = [], []
     unstacked = unstack_layers(model, params, cache)
     for layer, (layer_params, layer_cache) in enumerate(zip(*unstacked, strict=True)):
-        read.append(PrunedLayer(rows.tokens.index, rows.tokens.segment_ids))
         prunes = layer + 1 < layers and lengths[layer + 1] < lengths[layer]
-        x, scores, new_cache = _run_block(
-            model, layer_params, rows, layer_cache, settings if prunes else None
-        )
-        caches.append(new_cache)
-        rows = rows._replace(x=x)
+        norm = "relative" if traced else settings.asked_norm if prunes else None
+        run = _run_block(model, layer_params, rows, layer_cache, settings, norm)
+        scores = run.scores
+        caches.append(run.cache)
+        trace = None if not traced or scores is None else LayerTrace(run.x, run.mixed, scores)
+        read.append(PrunedLayer(rows.tokens.index, rows.tokens.segment_ids, trace))
+        rows = rows._replace(x=run.x)
         if prunes:
             keys = _layer_keys(settings.seed, prompts.keys, layer)
             scored = ScoredLayer(rows.tokens, shares[layer + 1], scores, keys)
@@ -171,32 +199,58 @@ def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings
     return PrunedRows(x, gather(rows.tokens, kept, order))
 
 
-def _run_block(
+class _BlockRun(NamedTuple):
+    """What a block gives: its output, its mixer's, the scores that it was asked for, and its cache."""
+
+    x: Activations
+    mixed: Activations
+    scores: TokenNumbers | None
+    cache: Cache | None
+
+
+def _run_block(  # noqa: PLR0917
     model: LanguageModel,
     params: PyTree,
     rows: PrunedRows,
     cache: Cache | None,
-    scored_by: PruningSettings | None,
-) -> tuple[Activations, TokenNumbers | None, Cache | None]:
-    """Run a layer on what is left, and return its scores where they are asked for."""
+    settings: PruningSettings,
+    norm: str | None,
+) -> _BlockRun:
+    """Run a layer on what is left, and ask it for scores by a norm; None: it is not asked."""
     tokens = rows.tokens
     layout = packed_layout(tokens.segment_ids, tokens.bidirectional)
-    norm = None if scored_by is None else scored_by.asked_norm
-    if scored_by is not None and norm is not None:
+    if norm is not None:
         anchors = prompt_anchors(tokens.segment_ids)
-        request = InfluenceRequest(anchors, scored_by.readout, norm, scored_by.directions)
+        request = InfluenceRequest(anchors, settings.readout, norm, settings.directions)
         layout = layout._replace(influence=request)
     block: Any = Block(model.config)
-    (x, cache), left = block.apply({"params": params}, rows.x, cache, layout, mutable=[COLLECTION])
-    scores: list[Float[Array, "rows length"]] = jax.tree.leaves(left)
-    if scored_by is None or norm is None:
-        return x, None, cache
+    (x, cache), left = block.apply(
+        {"params": params},
+        rows.x,
+        cache,
+        layout,
+        mutable=[COLLECTION, _CAPTURED],
+        capture_intermediates=lambda module, method: module.name == "mixer" and method == "__call__",
+    )
+    mixed = left[_CAPTURED]["mixer"]["__call__"][0][0]
+    if norm is None:
+        return _BlockRun(x, mixed, None, cache)
+    scores: list[Float[Array, "rows length"]] = jax.tree.leaves(left.get(COLLECTION, {}))
     if len(scores) != 1:
         raise PruningError(
-            f"policy: found {scored_by.policy!r} for model {model.config.name!r}, whose layers give no "
+            f"policy: found {settings.policy!r} for model {model.config.name!r}, whose layers give no "
             "score of a token; allowed: a policy that asks them for none, or a recurrent model"
         )
-    return x, scores[0], cache
+    return _BlockRun(x, mixed, scores[0], cache)
+
+
+def _check_traced(settings: PruningSettings) -> None:
+    """Check that the scores of traces put tokens in the order of the settings."""
+    found = (settings.asked_norm, settings.directions)
+    if found not in {(None, "forward"), ("absolute", "forward")}:
+        raise PruningError(
+            f"traces: found norm {found[0]!r}, directions {found[1]!r}; allowed: 'absolute' or none, 'forward'"
+        )
 
 
 def _layer_keys(seed: int, keys: Key[Array, " rows"], layer: int) -> Key[Array, " rows"]:

@@ -9,6 +9,9 @@ from birdie_jax.pruning.policies import find_policy, policy_names
 from birdie_jax.pruning.schedule import SCHEDULES, check_shares
 from birdie_jax.storage import shown
 
+# Norms that a policy or a picture asks for by itself.
+_OTHER_NORMS = ("entry", "relative")
+
 
 class PruningError(ConfigError):
     """Pruning that is not possible: names the setting, what was found, and what is allowed."""
@@ -50,7 +53,7 @@ class PruningSettings:
             raise PruningError(f"keep: found {self.keep}; allowed: above 0, at most 1")
         _check_name("policy", self.policy, policy_names())
         _check_name("schedule", self.schedule, tuple(SCHEDULES))
-        _check_name("norm", self.norm, tuple(norm for norm in NORMS if norm != "entry"))
+        _check_name("norm", self.norm, tuple(norm for norm in NORMS if norm not in _OTHER_NORMS))
         _check_name("readout", self.readout, READOUTS)
         _check_name("directions", self.directions, DIRECTIONS)
 
