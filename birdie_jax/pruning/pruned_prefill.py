@@ -249,7 +249,8 @@ def _check_traced(settings: PruningSettings) -> None:
     found = (settings.asked_norm, settings.directions)
     if found not in {(None, "forward"), ("absolute", "forward")}:
         raise PruningError(
-            f"traces: found norm {found[0]!r}, directions {found[1]!r}; allowed: 'absolute' or none, 'forward'"
+            f"traces: found norm {found[0]!r}, directions {found[1]!r}; allowed: 'absolute' or None, and "
+            "'forward'"
         )
 
 

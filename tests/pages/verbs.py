@@ -21,6 +21,7 @@ REQUIRED = {
     "prepare_data": ("output",),
     "generate": (),
     "evaluate": ("task",),
+    "prune": ("workdir", "output"),
     "tasks.infilling_filter": ("input", "output"),
     "tasks.seed_summary": ("workdir",),
 }

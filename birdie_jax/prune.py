@@ -1,0 +1,281 @@
+"""Measure what pruning costs: python -m birdie_jax.prune --workdir=runs/tiny --output=pruned.
+
+Held-out text of the run is read by contexts whose tokens are pruned as depth grows, and the loss of the
+tokens after them is set against that of the dense model and of other policies, window by window. Started
+again with the same output folder, the command goes on after the last cell that it has measured.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from absl import flags, logging
+
+from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.compiled_programs import cache_compiled_programs
+from birdie_jax.config import ConfigError
+from birdie_jax.engine import CheckpointError
+from birdie_jax.generation import PromptError, choose_arm
+from birdie_jax.generation.cache_size import cache_grows
+from birdie_jax.interop import InteropError
+from birdie_jax.models.encoder_mixer import refuse_cache
+from birdie_jax.models.registry import architecture_of
+from birdie_jax.objectives import Objective
+from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, policy_names
+from birdie_jax.pruning_cost.cells import FORMAT_VERSION, Cell, CellFolder, StudySettings
+from birdie_jax.pruning_cost.held_out_windows import (
+    HeldOutWindows,
+    choose_windows,
+    documents_of_run,
+    documents_of_text,
+)
+from birdie_jax.pruning_cost.layer_flow import measure_flow
+from birdie_jax.pruning_cost.page import FlowPictures, PageHeading, ShownText, render_page
+from birdie_jax.pruning_cost.study import Condition, conditions, measure_cells
+from birdie_jax.pruning_cost.summary import INFLUENCE, cells_table, summarise_cells
+from birdie_jax.pruning_cost.survivors import layers_that_read, read_parts
+from birdie_jax.storage import make_path, to_plain, write_json, write_whole
+from birdie_jax.text import DataError
+from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
+
+_MANY = 1 << 20
+
+Number = TypeVar("Number", int, float)
+
+_WORKDIR = define_path("workdir", "Folder of a run.")
+_MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir; with --text.")
+_STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_OUTPUT = define_path("output", "Folder for what is measured, the table and the page.", required=True)
+_COMPARE = flags.DEFINE_multi_string(
+    "compare",
+    [],
+    "Workdir of another model, such as a smaller one, set beside the first as it is; several.",
+)
+_TEXT = define_path("text", "Held-out text: a file, a folder, a glob or a URL. Default: the run's own.")
+_TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of JSON lines and Parquet with the text.")
+_KEEP = flags.DEFINE_list("keep", "0.9,0.7,0.5,0.3,0.1", "Shares that the schedule ends with.")
+_POLICY = flags.DEFINE_list(
+    "policy", "influence,uniform,random,recency,entry_norm", f"Policies: {', '.join(policy_names())}."
+)
+_PRUNING = flags.DEFINE_multi_string(
+    "pruning", [], "Setting of pruning but its policy, NAME=VALUE; several (docs/prune.md)."
+)
+_CONTEXT = flags.DEFINE_list("context", "256", "Lengths of contexts, in tokens.")
+_CONTINUATION = flags.DEFINE_integer(
+    "continuation", 100, "Tokens after a context that are scored.", lower_bound=1, upper_bound=_MANY
+)
+_WINDOWS = flags.DEFINE_integer(
+    "windows", 300, "Windows of text, the same for all policies.", lower_bound=1, upper_bound=_MANY
+)
+_ROWS = flags.DEFINE_integer("rows", 8, "Windows read at a time.", lower_bound=1, upper_bound=_MANY)
+_OBJECTIVE = flags.DEFINE_string(
+    "objective",
+    None,
+    "Read contexts in the form of this objective, or arm: prefix_lm or causal_lm. Default: the first of "
+    "these that the model has learned.",
+)
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "Seed of the choice of windows and of the bootstrap.", lower_bound=0, upper_bound=1 << 30
+)
+_SHOWN = flags.DEFINE_integer(
+    "shown", 2, "Windows of which the page shows the surviving tokens.", lower_bound=0, upper_bound=100
+)
+_TRACED = flags.DEFINE_integer(
+    "traced", 16, "Windows of which flow and redundancy are drawn.", lower_bound=0, upper_bound=_MANY
+)
+
+_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, OSError)
+
+
+def run() -> None:
+    """Measure all cells, and write the table, the numbers and the page."""
+    shares = _numbers("keep", _KEEP.value, float)
+    contexts = sorted(_numbers("context", _CONTEXT.value, int))
+    if contexts[0] < 1:
+        raise ConfigError(f"--context: found {contexts[0]}; allowed: at least 1")
+    for setting in _PRUNING.value:
+        if setting.startswith(("policy=", "shares=")):
+            raise ConfigError(
+                f"--pruning: found {setting!r}; allowed: other settings, as --policy and --keep give these"
+            )
+    settings = parse_pruning(min(shares), _PRUNING.value)
+    policies = list(dict.fromkeys(_POLICY.value))
+    asked = list(conditions(settings, policies, shares, contexts))
+    trained = _load_model()
+    _check_model(trained, settings)
+    arm = choose_arm(trained.arms, _OBJECTIVE.value)
+    windows = _windows(trained, contexts[-1])
+    kept = StudySettings(
+        FORMAT_VERSION,
+        trained.identify().parameters_sha256,
+        arm.name,
+        windows.sha256,
+        len(windows.tokens),
+        contexts[-1],
+        windows.continuation,
+        sorted(_PRUNING.value),
+    )
+    folder = CellFolder(make_path(_OUTPUT.value), kept)
+    print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
+    cells = measure_cells(trained, arm.objective, windows, asked, folder, rows=_ROWS.value, told=_tell)
+    for other in _COMPARE.value:
+        cells += _compared_cells(other, trained, windows, contexts, folder)
+    summaries = summarise_cells(cells, windows.documents, _SEED.value)
+    write_json(folder.root / "results.json", {"cells": [to_plain(one) for one in summaries]})
+    table = cells_table(summaries)
+    write_whole(folder.root / "table.txt", (table + "\n").encode())
+    texts = _shown_texts(trained, arm.objective, windows, settings, policies)
+    flow = _flow(trained, arm.objective, windows, settings) if INFLUENCE in policies else None
+    description = (
+        f"The loss of {windows.continuation} tokens after pruned contexts, in {len(windows.tokens):,} "
+        f"windows of {len(set(windows.documents.tolist())):,} documents, asked as {arm.name}."
+    )
+    heading = PageHeading(trained.origin, description, trained.model.config.layers)
+    page = render_page(heading, summaries, texts, flow)
+    path = folder.root / "index.html"
+    write_whole(path, page.encode(errors="backslashreplace"))
+    print(table)
+    print(path)
+
+
+def _numbers(flag: str, values: Sequence[str], kind: Callable[[str], Number]) -> list[Number]:
+    """Return the numbers of a flag, each once.
+
+    Raises:
+        ConfigError: there is none, or one is no number.
+    """
+    try:
+        found = list(dict.fromkeys(kind(value) for value in values))
+    except ValueError as error:
+        raise ConfigError(
+            f"--{flag}: found {','.join(values)!r}; allowed: numbers joined by commas"
+        ) from error
+    if not found:
+        raise ConfigError(f"--{flag}: found ''; allowed: numbers joined by commas")
+    return found
+
+
+def _load_model() -> TrainedModel:
+    """Return the model of --workdir or --model.
+
+    Raises:
+        ConfigError: both flags are given, or none.
+    """
+    if _WORKDIR.value is not None and _MODEL.value is None:
+        return model_of_workdir(_WORKDIR.value, _STEP.value)
+    if _MODEL.value is not None and _WORKDIR.value is None:
+        if _TEXT.value is None or _STEP.value is not None:
+            raise ConfigError(
+                "--model: an exported folder has one step and no text; allowed: with --text, no --step"
+            )
+        return model_of_folder(_MODEL.value)
+    raise ConfigError("give either --workdir, a run, or --model, an exported folder")
+
+
+def _check_model(trained: TrainedModel, settings: PruningSettings) -> None:
+    """Check, before anything is compiled, that a model can be pruned.
+
+    Raises:
+        PruningError: it has attention, or other layers than the schedule is for.
+    """
+    config = trained.model.config
+    if architecture_of(config).encoder:
+        refuse_cache(config)
+    if cache_grows(trained.model):
+        raise PruningError(
+            f"--workdir: found model {config.name!r}, which has attention, whose cache holds every token; "
+            "allowed: a model without attention"
+        )
+    settings.layer_shares(config.layers)
+
+
+def _windows(trained: TrainedModel, context: int) -> HeldOutWindows:
+    if _TEXT.value is not None:
+        documents = documents_of_text(_TEXT.value, _TEXT_FIELD.value, trained.tokenizer)
+    else:
+        documents = documents_of_run(trained.folder, trained.tokenizer)
+    return choose_windows(
+        documents, _WINDOWS.value, context=context, continuation=_CONTINUATION.value, seed=_SEED.value
+    )
+
+
+def _compared_cells(
+    workdir: str,
+    first: TrainedModel,
+    windows: HeldOutWindows,
+    contexts: Sequence[int],
+    folder: CellFolder,
+) -> list[Cell]:
+    """Return the dense cells of another model on the same windows.
+
+    Raises:
+        ConfigError: it has another tokenizer, so that a token is not a token.
+    """
+    other = model_of_workdir(workdir)
+    if other.tokenizer.sha256 != first.tokenizer.sha256:
+        raise ConfigError(
+            f"--compare: {workdir} has the tokenizer of SHA-256 {other.tokenizer.sha256}, the first model "
+            f"{first.tokenizer.sha256}; allowed: models of one tokenizer"
+        )
+    arm = choose_arm(other.arms, _OBJECTIVE.value)
+    asked = [Condition("dense", 1.0, context, None) for context in contexts]
+    return measure_cells(other, arm.objective, windows, asked, folder, rows=_ROWS.value, told=_tell)
+
+
+def _shown_texts(
+    trained: TrainedModel,
+    objective: Objective,
+    windows: HeldOutWindows,
+    settings: PruningSettings,
+    policies: Sequence[str],
+) -> list[ShownText]:
+    """Return what each policy leaves of the first windows, at the smallest share."""
+    contexts = windows.contexts(windows.tokens.shape[1] - windows.continuation)[: _SHOWN.value]
+    if not len(contexts):
+        return []
+    texts = []
+    for policy in policies:
+        own = replace(settings, policy=policy)
+        read = layers_that_read(trained.model, trained.params, objective, contexts, own)
+        texts += [
+            ShownText(
+                f"{policy}, keep {own.keep:g}, window {number}",
+                read_parts(trained.tokenizer, tokens.tolist(), layers.tolist()),
+            )
+            for number, (tokens, layers) in enumerate(zip(*read, strict=True))
+        ]
+    return texts
+
+
+def _flow(
+    trained: TrainedModel, objective: Objective, windows: HeldOutWindows, settings: PruningSettings
+) -> FlowPictures | None:
+    """Return the flow through the layers in the first windows, at the smallest share and dense."""
+    contexts = windows.contexts(windows.tokens.shape[1] - windows.continuation)[: _TRACED.value]
+    if not len(contexts):
+        return None
+    pruned = replace(settings, policy=INFLUENCE, norm="absolute", directions="forward")
+    dense = replace(pruned, keep=1.0, shares=())
+    flows = [
+        measure_flow(trained.model, trained.params, objective, contexts, one) for one in (dense, pruned)
+    ]
+    return FlowPictures(pruned.keep, *flows)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Parse flags and measure; a fault of the user's is told in one line."""
+    logging.set_verbosity(logging.WARNING)
+    cache_compiled_programs()
+    try:
+        run()
+    except _FAULTS as error:
+        refuse("prune", error)
+
+
+if __name__ == "__main__":
+    start("prune", main)

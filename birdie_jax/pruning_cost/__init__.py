@@ -1,0 +1,1 @@
+"""What pruning costs a trained model on held-out text, measured, drawn and written: the verb `prune`."""

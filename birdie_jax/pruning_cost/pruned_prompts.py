@@ -1,0 +1,193 @@
+"""Prompts of windows as rows of one length, and the compiled programs that read and score them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Int32, PyTree
+
+from birdie_jax.generation import PromptError
+from birdie_jax.generation.decoding import PromptBatch
+from birdie_jax.generation.device_programs import DevicePrograms
+from birdie_jax.generation.kernel_types import cast_kernels
+from birdie_jax.generation.scoring import PromptState, read_prompts, score_choices
+from birdie_jax.generation.timing import GenerationTimes
+from birdie_jax.models import LanguageModel
+from birdie_jax.objectives import Objective
+from birdie_jax.planning.pruned_flops import counted_flops, paper_flops
+from birdie_jax.pruning import PruningSettings, pruned_hidden
+from birdie_jax.pruning.pruned_prefill import PromptRows, prompt_anchors, protected_tokens
+from birdie_jax.vocabulary import START
+
+PREFIX_LM, CAUSAL_LM = "prefix_lm", "causal_lm"
+
+
+class ContinuationLosses(NamedTuple):
+    """What reading and scoring some windows has given.
+
+    Attributes:
+        losses: float64 [windows], the mean loss of a continuation's tokens, nats.
+        executed_flops: the FLOPs of the matrix products of the compiled prefill, for one row.
+    """
+
+    losses: Float[np.ndarray, " windows"]
+    executed_flops: float
+
+
+def make_rows(
+    objective: Objective, contexts: Int32[np.ndarray, "rows context"], numbers: Int[np.ndarray, " rows"]
+) -> PromptRows:
+    """Return prompts that go on with contexts, in the form of an objective, without padding.
+
+    By prefix_lm a context is read as such, and the start token follows it; by causal_lm it follows the
+    start token. The context's tokens may be dropped, the start token never.
+
+    Args:
+        objective: the objective.
+        contexts: the tokens of the contexts.
+        numbers: a number for each row, on which its random choices depend.
+
+    Raises:
+        PromptError: the objective is another one.
+    """
+    rows = len(contexts)
+    start = np.full((rows, 1), START, np.int32)
+    if objective.name == PREFIX_LM:
+        marker = [] if objective.marker is None else [np.full((rows, 1), objective.marker, np.int32)]
+        tokens = np.concatenate([*marker, contexts, start], axis=1)
+    elif objective.name == CAUSAL_LM:
+        tokens = np.concatenate([start, contexts], axis=1)
+    else:
+        raise PromptError(
+            f"--objective: found {objective.name}, which does not go on with a text; allowed: {PREFIX_LM}, "
+            f"{CAUSAL_LM}"
+        )
+    prunable = tokens != START
+    context = prunable if objective.name == PREFIX_LM else np.zeros_like(prunable)
+    keys = jax.vmap(jax.random.key)(jnp.asarray(numbers))
+    return PromptRows(
+        jnp.asarray(tokens),
+        jnp.ones(tokens.shape, jnp.int32),
+        jnp.asarray(context),
+        keys,
+        jnp.asarray(prunable),
+    )
+
+
+def protected_count(rows: PromptRows, settings: PruningSettings) -> int:
+    """Return the largest number of tokens of a row that are never dropped."""
+    assert rows.prunable is not None  # `make_rows` says it
+    anchors = prompt_anchors(rows.segment_ids)
+    kept = protected_tokens(rows.segment_ids, rows.prunable, anchors, keep_first=settings.keep_first)
+    return int(kept.sum(axis=1).max())
+
+
+class PrunedScorer:
+    """A model that reads pruned contexts and scores what follows them, on one device.
+
+    Attributes:
+        model: the language model.
+        programs: its parameters on the device, and the compiled functions of them.
+    """
+
+    def __init__(self, model: LanguageModel, params: PyTree, objective: Objective, rows: int):
+        """Put the parameters on this process's first device.
+
+        Args:
+            model: the language model.
+            params: its parameters.
+            objective: the form in which contexts are read.
+            rows: the number of windows that are read at a time.
+        """
+        self.model, self._objective, self._rows = model, objective, rows
+        params = cast_kernels(params, model.config.dtype)
+        self.programs = DevicePrograms(params, [jax.local_devices()[0]], GenerationTimes())
+
+    def paper_flops(self, settings: PruningSettings | None, context: int) -> float:
+        """Return the FLOPs of reading a context in the unit of Simba."""
+        layers = self.model.config.layers
+        shares = (1.0,) * layers if settings is None else settings.layer_shares(layers)
+        return paper_flops(self.model, shares, context)
+
+    def losses(
+        self,
+        settings: PruningSettings | None,
+        contexts: Int32[np.ndarray, "windows context"],
+        continuations: Int32[np.ndarray, "windows tokens"],
+    ) -> ContinuationLosses:
+        """Return the loss of each continuation after its context.
+
+        Args:
+            settings: how contexts are pruned; None: they are not, and the model may be any.
+            contexts: the tokens of the contexts.
+            continuations: the tokens that are scored, none of which is dropped.
+
+        Raises:
+            PruningError: the model's layers give no scores, and the policy asks for them.
+        """
+        found, count = [], continuations.shape[1]
+        flops = 0.0
+        for first in range(0, len(contexts), self._rows):
+            # The last rows are filled up, so that one program is compiled.
+            numbers = np.minimum(np.arange(first, first + self._rows), len(contexts) - 1)
+            read = self._read_program(
+                settings, make_rows(self._objective, contexts[numbers], numbers), count
+            )
+            state = read.call(self.programs.params)
+            flops = flops or counted_flops(read.compiled) / self._rows
+            tokens = self.programs.put_rows(continuations[numbers][:, None])
+            lengths = self.programs.put_rows(np.full((self._rows, 1), count, np.int32))
+            given = (state, tokens, lengths)
+            score = self.programs.compile("score", 0, partial(score_choices, self.model), *given)
+            scores = np.asarray(score(self.programs.params, *given).log_likelihoods, np.float64)
+            found.append(-scores[:, 0] / count)
+        return ContinuationLosses(np.concatenate(found)[: len(contexts)], flops)
+
+    def _read_program(
+        self, settings: PruningSettings | None, rows: PromptRows, room: int
+    ) -> "_ReadProgram":
+        """Return the program that reads such rows, with what it is called with."""
+        if settings is None:
+            batch = PromptBatch(rows.tokens, rows.bidirectional, rows.segment_ids)
+            arguments: tuple[Any, ...] = (jax.tree.map(self.programs.put_rows, batch),)
+            function: Callable[..., PromptState] = partial(read_prompts, self.model, room)
+        else:
+            arguments = (rows,)
+            function = partial(_read_pruned, self.model, settings, protected_count(rows, settings))
+        name = f"read {settings}"
+        return _ReadProgram(self.programs.compile(name, room, function, *arguments), arguments)
+
+
+class _ReadProgram(NamedTuple):
+    """A compiled program of parameters and arguments, and the arguments."""
+
+    compiled: jax.stages.Compiled
+    arguments: tuple[Any, ...]
+
+    def call(self, params: PyTree) -> PromptState:
+        return self.compiled(params, *self.arguments)
+
+
+def _read_pruned(
+    model: LanguageModel, settings: PruningSettings, protected: int, params: PyTree, rows: PromptRows
+) -> PromptState:
+    """Read pruned prompts with a cache of constant size."""
+    cache = model.empty_cache(rows.tokens.shape[0], rows.tokens.shape[1])
+    hidden, cache, _ = pruned_hidden(model, params, rows, cache, settings, protected=protected)
+    return PromptState(cache, hidden[:, -1:])
+
+
+def read_places(
+    model: LanguageModel, settings: PruningSettings, protected: int, params: PyTree, rows: PromptRows
+) -> Int[Array, "rows length"]:
+    """Return how many layers have read each token of the rows."""
+    cache = model.empty_cache(*rows.tokens.shape)
+    _, _, layers = pruned_hidden(model, params, rows, cache, settings, protected=protected)
+    depths = jnp.zeros(rows.tokens.shape, jnp.int32)
+    places = jnp.arange(len(depths))[:, None]
+    for layer in layers:
+        depths = depths.at[places, layer.index].add((layer.segment_ids > 0).astype(jnp.int32))
+    return depths

@@ -1,0 +1,126 @@
+"""Cells in numbers: mean losses and paired differences, with bootstrap intervals by document; a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from birdie_jax.evaluation_record import Interval
+from birdie_jax.pruning_cost.cells import DENSE, Cell
+from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
+from birdie_jax.tasks.evaluation_table import rendered_columns
+
+# What the other policies are set against.
+INFLUENCE = "influence"
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """What a cell says.
+
+    Attributes:
+        model: the folder and step of the model.
+        policy: the name of the policy; "dense" where nothing is dropped.
+        keep: the share that the schedule ends with.
+        context: the number of tokens of a context.
+        loss: the mean loss, nats a token.
+        from_dense: the loss minus that of the first model where nothing is dropped, window by window.
+        from_influence: the loss minus that by influence at the same share; None of influence itself, of
+            what is dense, and where influence was not measured.
+        paper_flops: the FLOPs of reading a context, in the unit of Simba.
+        executed_flops: the FLOPs of the matrix products of the compiled program that reads it.
+    """
+
+    model: str
+    policy: str
+    keep: float
+    context: int
+    loss: Interval
+    from_dense: Interval
+    from_influence: Interval | None
+    paper_flops: float
+    executed_flops: float
+
+
+def summarise_cells(
+    cells: Sequence[Cell], documents: Int[np.ndarray, " windows"], seed: int = 0
+) -> list[CellSummary]:
+    """Return what each cell says, those of a length of context together.
+
+    Args:
+        cells: the cells; the first model's dense ones among them, at each length.
+        documents: the document that each window is of, of which whole ones are resampled.
+        seed: the seed of the resamples.
+    """
+    _, owners = np.unique(documents, return_inverse=True)
+    weights = np.bincount(owners).astype(np.float64)
+
+    def by_document(cell: Cell) -> Float[np.ndarray, "documents 1"]:
+        return (np.bincount(owners, np.array(cell.losses, np.float64)) / weights)[:, None]
+
+    def difference(cell: Cell, other: Cell) -> Interval:
+        return bootstrap_differences(by_document(other), by_document(cell), weights, weights, seed)[0]
+
+    first = cells[0].parameters_sha256
+    own = {(one.policy, one.keep, one.context): one for one in cells if one.parameters_sha256 == first}
+    found = []
+    for cell in sorted(cells, key=lambda one: one.context):
+        influence = own.get((INFLUENCE, cell.keep, cell.context))
+        compared = influence is not None and cell.policy not in (INFLUENCE, DENSE)
+        found.append(
+            CellSummary(
+                cell.model,
+                cell.policy,
+                cell.keep,
+                cell.context,
+                bootstrap_means(by_document(cell), weights, seed)[0],
+                difference(cell, own[DENSE, 1.0, cell.context]),
+                difference(cell, influence) if influence is not None and compared else None,
+                cell.paper_flops,
+                cell.executed_flops,
+            )
+        )
+    return found
+
+
+COLUMNS = (
+    "model",
+    "policy",
+    "keep",
+    "context",
+    "loss",
+    "minus dense",
+    "minus influence",
+    "paper's MFLOPs",
+    "executed MFLOPs",
+)
+
+
+def table_rows(summaries: Sequence[CellSummary]) -> list[list[str]]:
+    """Return the cells of the table as text, a row a cell, under `COLUMNS`."""
+    return [
+        [
+            one.model,
+            one.policy,
+            f"{one.keep:g}",
+            f"{one.context:,}",
+            f"{one.loss.mean:.4f}",
+            "" if one.policy == DENSE and one.model == summaries[0].model else _with_ends(one.from_dense),
+            "" if one.from_influence is None else _with_ends(one.from_influence),
+            f"{one.paper_flops / 1e6:,.2f}",
+            f"{one.executed_flops / 1e6:,.2f}",
+        ]
+        for one in summaries
+    ]
+
+
+def cells_table(summaries: Sequence[CellSummary]) -> str:
+    """Return the table for the terminal, with the model's name where there are several."""
+    several = len({one.model for one in summaries}) > 1
+    begin = 0 if several else 1
+    return rendered_columns(COLUMNS[begin:], [row[begin:] for row in table_rows(summaries)])
+
+
+def _with_ends(interval: Interval) -> str:
+    return f"{interval.mean:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
