@@ -90,5 +90,6 @@ def measure_cells(
                 f"{number} of {len(asked)}: {one.policy} keep {one.keep:g}, {one.context:,} tokens: "
                 f"loss {cell.mean:.4f}"
             )
-        cells.append(cell)
+        # Where its folder is now, wherever it was when the cell was measured.
+        cells.append(replace(cell, model=trained.origin))
     return cells

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.pruning_cost.cells import DENSE, Cell
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
-from birdie_jax.tasks.evaluation_table import rendered_columns
 
 # What the other policies are set against.
 INFLUENCE = "influence"
@@ -118,8 +117,17 @@ def table_rows(summaries: Sequence[CellSummary]) -> list[list[str]]:
 def cells_table(summaries: Sequence[CellSummary]) -> str:
     """Return the table for the terminal, with the model's name where there are several."""
     several = len({one.model for one in summaries}) > 1
-    begin = 0 if several else 1
-    return rendered_columns(COLUMNS[begin:], [row[begin:] for row in table_rows(summaries)])
+    lines = [[*row[1:], row[0]] if several else row[1:] for row in (list(COLUMNS), *table_rows(summaries))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    # Names stand at the left of their columns, numbers at the right.
+    names = (0, len(COLUMNS) - 1)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number in names else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def _with_ends(interval: Interval) -> str:

@@ -134,6 +134,13 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
             with parsed(verb, [*options, *more], whole=True) as module:
                 module.main([verb])
             assert capsys.readouterr().out
+    for options in shown("prune"):
+        # The text of a few documents has few windows.
+        smaller = ["--context=16", "--continuation=8", "--windows=4", "--keep=0.5", "--policy=influence"]
+        with parsed("prune", [*options, *smaller], whole=True) as module:
+            module.main(["prune"])
+        assert "influence" in capsys.readouterr().out
+        assert (sandbox / "pruned/index.html").is_file()
     assert (sandbox / "runs/tiny/report.html").is_file()
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
 
