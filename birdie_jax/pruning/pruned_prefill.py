@@ -159,7 +159,7 @@ def pruned_hidden(
     prunable = prompts.bidirectional if prompts.prunable is None else prompts.prunable
     stays = protected_tokens(prompts.segment_ids, prunable, anchors, keep_first=settings.keep_first)
     if traced:
-        _check_traced(settings)
+        check_traced(settings)
     lengths = layer_lengths(settings, layers, length, protected)
     shares = settings.layer_shares(layers)
     layout = packed_layout(prompts.segment_ids, prompts.bidirectional)
@@ -244,8 +244,12 @@ def _run_block(  # noqa: PLR0917
     return _BlockRun(x, mixed, scores[0], cache)
 
 
-def _check_traced(settings: PruningSettings) -> None:
-    """Check that the scores of traces put tokens in the order of the settings."""
+def check_traced(settings: PruningSettings) -> None:
+    """Check that the scores of traces put tokens in the order of the settings.
+
+    Raises:
+        PruningError: they do not; or, of both directions, need not.
+    """
     found = (settings.asked_norm, settings.directions)
     if found not in {(None, "forward"), ("absolute", "forward")}:
         raise PruningError(

@@ -64,6 +64,7 @@ def test_scores_are_those_of_zeroed_entries(seed, length):
         "signed": influence.max(axis=-1),
         "l2": np.linalg.norm(influence, axis=-1),
         "entry": np.linalg.norm(entry[0], axis=-1),
+        "relative": np.abs(influence).max(axis=-1) / np.linalg.norm(whole),
     }.items():
         found = score(InfluenceRequest(anchors, norm=norm), decay, entry, gate, reset)
         np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5, err_msg=norm)

@@ -11,7 +11,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.block import Block
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, pruned_hidden
-from birdie_jax.pruning.pruned_prefill import PromptRows, layer_lengths
+from birdie_jax.pruning.pruned_prefill import PromptRows, check_traced, layer_lengths
 from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit
 
@@ -143,6 +143,10 @@ def test_settings_are_refused_by_name():
             PruningSettings(**{wrong: message[0]})
     with pytest.raises(PruningError, match=r"shares: found .* allowed: 3 shares"):
         PruningSettings(shares=(1.0, 0.5)).layer_shares(LAYERS)
+    for wrong in ({"norm": "l2"}, {"directions": "both"}, {"policy": "entry_norm"}):
+        with pytest.raises(PruningError, match=r"traces: found norm .* allowed: 'absolute' or None"):
+            check_traced(PruningSettings(**wrong))
+    check_traced(PruningSettings(policy="recency"))
     model, params = small_model("transformer", layers=2)
     with pytest.raises(PruningError, match="policy: found 'influence' for model 'transformer'"):
         run(model, params, some_prompts(9), PruningSettings(keep=0.5))
