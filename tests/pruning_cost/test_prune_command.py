@@ -31,10 +31,11 @@ def folder(tmp_path_factory):
 def measured(folder):
     """The results of a first start, of one that asks for more, and of one that asks for the same again."""
     base = ("prune", f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt")
+    compared, without = f"--compare={folder}/smaller", ("--shown=0", "--traced=0")
     commands = [
-        (*base, *ASKED),
-        (*base, *ASKED, f"--compare={folder}/smaller"),
-        (*base, *ASKED, f"--compare={folder}/smaller"),
+        (*base, *ASKED, *without),
+        (*base, *ASKED, *without, compared),
+        (*base, *ASKED, compared, "--shown=1", "--traced=4"),
     ]
     results = run_commands(commands)
     for status, _, errors in results:
