@@ -86,7 +86,7 @@ def test_wrong_input_is_told_in_one_line(folder, measured):
     write_workdir(folder / "attention", micro_config(name="transformer"))
     run, out, text = f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt"
     cases = [
-        ((run, out, text, *SIZES, "--keep=0.5,x"), "--keep: found ['0.5', 'x']; allowed: numbers"),
+        ((run, out, text, *SIZES, "--keep=0.5,x"), "--keep: found '0.5,x'; allowed: numbers"),
         ((run, out, text, *SIZES, "--keep=0"), "keep: found 0.0; allowed: above 0, at most 1"),
         ((run, out, text, *SIZES, "--policy=loudest"), "policy: found 'loudest'; allowed: influence, "),
         ((run, out, text, "--windows=99999"), "--windows: found 99,999 of 356 tokens"),
