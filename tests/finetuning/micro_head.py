@@ -5,11 +5,22 @@ from pathlib import Path
 
 import ml_collections
 
+LEARNABLE = {
+    "spans": {
+        "task": "squad_spans",
+        "path": "",
+        "max_positions": 32,
+        "stride": 8,
+        "max_question_tokens": 8,
+        "max_answer_tokens": 2,
+    },
+    "choices": {"task": "quality", "path": ""},
+}
 MICRO = Path(__file__).parents[1] / "micro_config.py"
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return the configuration; `variant` is a data set of GLUE, and a model behind a comma."""
+    """Return the configuration; `variant` is a data set or a kind of head, and a model behind a comma."""
     dataset, _, model = variant.partition(",")
     config = runpy.run_path(str(MICRO))["get_config"]()
     config.objectives.mixture = "masked_lm"
@@ -26,7 +37,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.checkpoint.every_steps = 3
     config.checkpoint.keep = 100
     config.eval.task_rows = 16
-    if dataset:
+    if dataset in LEARNABLE:
+        config.model.dropout = 0.1
+        config.model.head_dropout = 0.1
+        config.checkpoint.every_steps = 40
+        batch = {"length": 64, "rows": 8, "steps": 120}
+        config.finetune.stages = {dataset: LEARNABLE[dataset] | batch}
+        config.eval.tasks = {dataset: LEARNABLE[dataset]}
+    elif dataset:
         task = {"task": "glue", "dataset": dataset, "path": ""}
         batch = {"length": 64, "rows": 4, "epochs": 3.0, "steps": 30, "pack": True}
         config.finetune.stages = {"glue": task | batch}
