@@ -89,8 +89,8 @@ class HuggingFacePieces:
             if piece in added:
                 lengths[piece] = len(added[piece].content.encode())
             elif self._by_bytes:
-                # Each byte is written as one character.
-                lengths[piece] = len(self._tokenizer.id_to_token(piece))
+                # Each byte is written as one character; an id that no piece has is in no text.
+                lengths[piece] = len(self._tokenizer.id_to_token(piece) or "")
             else:
                 lengths[piece] = len(self._tokenizer.decode([piece], skip_special_tokens=False).encode())
         return lengths
