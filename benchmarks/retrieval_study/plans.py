@@ -138,6 +138,7 @@ class Scale:
         text: the corpus unless --text names one.
         validation_fraction: the share of documents that is held out.
         sample_bytes: the bytes of text on which the tokenizer is trained.
+        pretrained_at: the scale whose pre-trained runs and questions it takes; empty = its own.
     """
 
     name: str
@@ -158,3 +159,9 @@ class Scale:
     text: str = "stdlib"
     validation_fraction: float = 0.02
     sample_bytes: int = 4 << 20
+    pretrained_at: str = ""
+
+    @property
+    def pretraining_name(self) -> str:
+        """The name of the scale at which its runs are pre-trained."""
+        return self.pretrained_at or self.name

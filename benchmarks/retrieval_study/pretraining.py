@@ -58,7 +58,8 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
 
 def pretraining_command(run: Run, text: Path | str, workdir: Path | str) -> Command:
     """Return the command that pre-trains a run on prepared text."""
-    variant = f"{run.scale},{run.model},{run.procedure},{run.seed}"
+    scale = SCALES[run.scale].pretraining_name
+    variant = f"{scale},{run.model},{run.procedure},{run.seed}"
     return Command(
         "train",
         (

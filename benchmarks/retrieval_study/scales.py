@@ -198,6 +198,14 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 models=(DEFAULT_MODEL,),
             ),
             _SMALL,
+            # Whether what was not learned would have been, with the same books three times as often.
+            replace(
+                _SMALL,
+                name="small_longer_tuning",
+                pretrained_at="small",
+                phonebook_tuning=replace(_SMALL.phonebook_tuning, steps=6000, measured_every=300),
+                models=(DEFAULT_MODEL,),
+            ),
             _paper_scale("110m", "birdie_110m.py", "pile/**/*.jsonl.zst"),
             _paper_scale("1_4b", "birdie_1_4b.py", "pile/**/*.jsonl.zst"),
         )

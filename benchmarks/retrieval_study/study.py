@@ -47,7 +47,8 @@ class Study(NamedTuple):
     def corpus(self) -> Corpus:
         """The files of the corpus."""
         return Corpus(
-            self.workdirs / f"text_{self.scale.pieces}", self.workdirs / self.scale.name / "questions"
+            self.workdirs / f"text_{self.scale.pieces}",
+            self.workdirs / self.scale.pretraining_name / "questions",
         )
 
     def folder(self, run: Run) -> Path:
@@ -56,7 +57,7 @@ class Study(NamedTuple):
 
     def pretrained(self, run: Run) -> Path:
         """Return the workdir of a run's pre-training."""
-        return self.folder(run) / "pretraining"
+        return self.workdirs / self.scale.pretraining_name / run.name / "pretraining"
 
     def tuned(self, run: Run, tuning: str, learning_rate: float) -> Path:
         """Return the workdir of a fine-tuning of a run."""

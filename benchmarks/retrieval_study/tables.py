@@ -102,7 +102,10 @@ def _table_of_runs(results: Results) -> str:
                 str(run.seed),
                 f"{pretraining['summary']['parameters']:,}",
                 f"{pretraining['positions'] / 1e6:.2f}M",
-                *(f"{part / _HOUR:.2f}" for part in (seconds["pretraining"], tuning, seconds["measuring"])),
+                *(
+                    f"{part / _HOUR:.2f}"
+                    for part in (seconds.get("pretraining", 0.0), tuning, seconds["measuring"])
+                ),
                 str(result["circumstances"]["machine"]["cores_used"]),
                 (result["circumstances"]["commit"] or "")[:10],
                 result["circumstances"]["date"][:10],

@@ -10,6 +10,7 @@ from benchmarks.retrieval_study.config import get_config
 from benchmarks.retrieval_study.fine_tuning import TUNINGS, choose, steps_to
 from benchmarks.retrieval_study.matrix import PROCEDURES, runs_of
 from benchmarks.retrieval_study.scales import SCALES
+from benchmarks.retrieval_study.study import Study, commands_left
 from benchmarks.studies.comparison import Scored, gather, mean_with_interval, paired_difference
 from benchmarks.studies.verbs import StudyError
 from birdie_jax.config import ConfigError, parse_config
@@ -102,6 +103,18 @@ def test_deciding_arms_come_first_with_every_seed():
     }
     assert [run.seed for run in runs[:12]] == [0] * 4 + [1] * 4 + [2] * 4
     assert {run.procedure for run in runs[12:15]} == {"birdie"}
+
+
+def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
+    longer, small = (SCALES[name] for name in ("small_longer_tuning", "small"))
+    studies = [Study(scale, tmp_path, tmp_path, "text") for scale in (longer, small)]
+    runs = [next(runs_of(study.scale)) for study in studies]
+    assert studies[0].corpus == studies[1].corpus
+    left = [[str(command) for command in commands_left(*one)] for one in zip(studies, runs, strict=True)]
+    shared = [command for command in left[0] if command in left[1]]
+    assert len(shared) == 3, "preparing the text, pre-training, and measuring what was pre-trained"
+    assert longer.phonebook_tuning.steps > small.phonebook_tuning.steps
+    assert studies[0].tuned(runs[0], "phonebook", 2e-3) != studies[1].tuned(runs[1], "phonebook", 2e-3)
 
 
 @pytest.mark.parametrize("scale", SCALES)
