@@ -5,16 +5,18 @@ r"""Fine-tuning an encoder on a data set of GLUE, as in "Pretraining Without Att
     python -m birdie_jax.train --config=configs/finetune_glue.py:tiny,rte --config.init.from=runs/mnli \
         --workdir=runs/rte
 
-Variants: the size of the model, tiny (that of configs/bigs_tiny.py); the data set behind a comma: cola (if
+Variants: the model as it was pre-trained, tiny (by configs/bigs_tiny.py) or 11b, 29b, 97b, 119m (by
+configs/bigs.py); the data set behind a comma: cola (if
 none is named), sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; and the name of the model behind another, as
 in `tiny,rte,stack_attention`. Files are those of data/glue/, in folders with the published names;
 docs/glue.md tells all. RTE, MRPC and STS-B start from a run on MNLI, as in the paper.
 
 The paper's grid: learning rate 1e-5, 2e-5, 3e-5, 5e-5, 6e-5, weight decay 0.01, 0.1, batches of 16, 32
 samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear to 0. What is set here is of that
-grid but for the learning rate, 3e-4 for a small model, and warm-up is a tenth of the steps of the published
-files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples cut to 128, each in
-a row of its own. Scores are those of the last checkpoint: nothing is chosen on the development set.
+grid, the learning rate 3e-5, but that of the small model is 3e-4; warm-up is a tenth of the steps of the
+published files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples cut to
+128, each in a row of its own. Scores are those of the last checkpoint: nothing is chosen on the development
+set.
 """
 
 import runpy
@@ -24,7 +26,11 @@ import ml_collections
 
 from birdie_jax.presets import choose_variant
 
-_SIZES = {"tiny": "bigs_tiny.py"}
+# The preset of each size, whether the size is its variant, and the learning rate.
+_SIZES = {
+    "tiny": ("bigs_tiny.py", False, 3e-4),
+    **{name: ("bigs.py", True, 3e-5) for name in ("11b", "29b", "97b", "119m")},
+}
 # The published folders, and the rows of their training files.
 _DATASETS = {
     "cola": ("CoLA", 8551),
@@ -44,8 +50,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` is a size, a data set and a model with commas between."""
     size, _, rest = variant.partition(",")
     dataset, _, model = rest.partition(",")
-    preset = Path(__file__).with_name(_SIZES[choose_variant(size, tuple(_SIZES))])
-    config = runpy.run_path(str(preset))["get_config"](model)
+    size = choose_variant(size, tuple(_SIZES))
+    file, is_variant, learning_rate = _SIZES[size]
+    preset = runpy.run_path(str(Path(__file__).with_name(file)))["get_config"]
+    config = preset(f"{size},{model}" if is_variant else model)
     dataset = choose_variant(dataset, tuple(_DATASETS))
 
     folder, examples = _DATASETS[dataset]
@@ -65,7 +73,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.model.encoder.embedding_dropout = 0.1
     config.model.dropout = 0.1 if model == "stack_attention" else 0.0
-    config.optimizer.learning_rate = 3e-4
+    config.optimizer.learning_rate = learning_rate
     config.optimizer.final_learning_rate = 0.0
     config.optimizer.warmup_steps = _EPOCHS * examples // _ROWS // 10
     config.optimizer.schedule = "linear"

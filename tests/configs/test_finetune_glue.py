@@ -48,9 +48,19 @@ def test_the_model_is_that_of_the_preset_but_for_dropout(name):
     assert (tuned.dropout > 0) == (name == "stack_attention")
 
 
+@pytest.mark.parametrize("size", ["11b", "29b", "97b", "119m"])
+@pytest.mark.parametrize("name", ["bigs", "stack_attention"])
+def test_the_paper_s_sizes_are_those_of_their_pretraining(size, name):
+    tuned, preset = load("finetune_glue", f"{size},mnli,{name}"), load("bigs", f"{size},{name}")
+    assert tuned.model == preset.model
+    assert (tuned.batching.rows, tuned.batching.length) == (16, 128)
+    assert tuned.optimizer.learning_rate == 3e-5
+    assert tuned.train.num_steps == 0 and tuned.train.accumulation_steps == preset.train.accumulation_steps
+
+
 def test_unknown_parts_of_a_variant_are_refused():
     for variant, said in (
-        ("large", "config variant 'large' is unknown; allowed: tiny"),
+        ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m"),
         ("tiny,snli", "config variant 'snli' is unknown; allowed: cola, sst2, "),
         ("tiny,rte,llama", "config variant 'llama' is unknown; allowed: bigs, "),
     ):
