@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from birdie_jax.models.attention import AttentionConfig
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
 
@@ -22,7 +23,7 @@ def folder(tmp_path_factory):
     write_workdir(folder / "smaller", micro_config(layers=1))
     words = random.Random(1)
     for number in range(4):
-        text = "".join(words.choices("abcdefghijklmno <b>&", k=400))
+        text = "".join(words.choices("abcdef <>&", k=400))
         (folder / f"text{number}.txt").write_text(text)
     return folder
 
@@ -83,7 +84,8 @@ def test_the_page_shows_plots_and_survivors(folder, measured):
 
 
 def test_wrong_input_is_told_in_one_line(folder, measured):
-    write_workdir(folder / "attention", micro_config(name="transformer"))
+    section = AttentionConfig(heads=2)
+    write_workdir(folder / "attention", micro_config(name="transformer", sections=(section,)))
     run, out, text = f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt"
     cases = [
         ((run, out, text, *SIZES, "--keep=0.5,x"), "--keep: found '0.5,x'; allowed: numbers"),
