@@ -167,7 +167,7 @@ def test_long_texts_roll_through_a_window(stride):
 
 def test_windows_without_overlap_are_those_of_the_harness():
     """The example of lm-eval's `loglikelihood_rolling`: ten tokens, windows of four."""
-    windows = list(likelihood_module._windows(np.arange(10), 4, 4))
+    windows = list(likelihood_module._windows(np.arange(10), START, 4, 4))
     assert [list(window.tokens) for window in windows] == [[START, 0, 1, 2], [3, 4, 5, 6], [5, 6, 7, 8]]
     assert [list(window.targets[window.first_scored :]) for window in windows] == [
         [0, 1, 2, 3],
