@@ -67,9 +67,8 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
     return config
 
 
-def task_settings(scale: Scale, task: str) -> dict[str, Any]:
+def task_settings(task: str) -> dict[str, Any]:
     """Return the settings of a task but for the file of its samples."""
-    del scale
     found = TRANSFER_TASKS[task]
     return {
         "task": "labelled_text",
@@ -84,7 +83,7 @@ def _fine_tuning(
     config: ml_collections.ConfigDict, scale: Scale, task: str, learning_rate: float
 ) -> ml_collections.ConfigDict:
     """Return the paper's fine-tuning: warm-up over a tenth, then a line to 0; files are set beside it."""
-    settings = task_settings(scale, task)
+    settings = task_settings(task)
     stage = {"length": _LENGTH, "rows": scale.tuning_rows, "epochs": scale.epochs, "steps": None}
     config.finetune.stages = {task: {**settings, **stage, "path": "samples.jsonl"}}
     config.batching.rows = scale.tuning_rows

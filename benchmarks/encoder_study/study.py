@@ -147,7 +147,7 @@ def run_to_its_result(study: Study, run: Run) -> Path:
         # Of equals the smaller rate.
         chosen = min(validated, key=lambda rate: (-validated[rate], rate))
         with clock.stage("measuring"):
-            asked = {**task_settings(study.scale, task), "path": str(study.corpus.samples(task, TEST))}
+            asked = {**task_settings(task), "path": str(study.corpus.samples(task, TEST))}
             test = _measure(study, {task: asked}, study.tuned(run, task, chosen), log)
         tuned[task] = {
             "validation": {f"{rate:g}": score for rate, score in validated.items()},

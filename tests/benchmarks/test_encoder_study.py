@@ -22,6 +22,7 @@ from benchmarks.encoder_study.tasks import PROSE, TRANSFER_TASKS, Document
 from benchmarks.encoder_study.text import SPLITS, TEST
 from benchmarks.encoder_study.verses import neighbouring_pairs, words_of
 from benchmarks.studies.verbs import StudyError
+from tests.benchmarks.verbs_that_stop import VerbsThatStop
 from tests.forked_verbs import ForkedVerbs
 from tests.whole_runs import run_environment
 
@@ -53,22 +54,6 @@ def make_documents(count=20):
 
 
 DOCUMENTS, WORDS, VERSES = make_documents()
-
-
-class VerbsThatStop:
-    """Runs verbs in forks, keeps the commands, and fails instead of running those that are listed."""
-
-    def __init__(self, verbs, stopped_at):
-        self._verbs, self._stopped_at = verbs, stopped_at
-        self.commands = []
-
-    def __call__(self, command, log):
-        if len(self.commands) in self._stopped_at:
-            self._stopped_at.remove(len(self.commands))
-            raise StudyError("stopped")
-        status, _, errors = self._verbs.run(command.verb, *command.arguments)
-        assert status == 0, errors[-3000:]
-        self.commands.append(command)
 
 
 @pytest.fixture(scope="module")

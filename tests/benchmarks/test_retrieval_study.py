@@ -16,6 +16,7 @@ from benchmarks.retrieval_study.study import Study, commands_left, run_to_its_re
 from benchmarks.retrieval_study.tables import all_tables
 from benchmarks.studies.markdown import write_tables
 from benchmarks.studies.verbs import StudyError
+from tests.benchmarks.verbs_that_stop import VerbsThatStop
 from tests.forked_verbs import ForkedVerbs
 from tests.whole_runs import run_environment
 
@@ -33,22 +34,6 @@ def write_text(folder: Path) -> Path:
             ]
             file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
     return path
-
-
-class VerbsThatStop:
-    """Runs verbs in forks, keeps the commands, and fails instead of running those that are listed."""
-
-    def __init__(self, verbs: ForkedVerbs, stopped_at: set[int]):
-        self._verbs, self._stopped_at = verbs, stopped_at
-        self.commands = []
-
-    def __call__(self, command, log):
-        if len(self.commands) in self._stopped_at:
-            self._stopped_at.remove(len(self.commands))
-            raise StudyError("stopped")
-        status, _, errors = self._verbs.run(command.verb, *command.arguments)
-        assert status == 0, errors[-3000:]
-        self.commands.append(command)
 
 
 @pytest.fixture(scope="module")
