@@ -34,6 +34,7 @@ from birdie_jax.config_types import MAX_BATCH_TOKENS
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
+from birdie_jax.pruning import finetune_settings
 from birdie_jax.storage import file_key, inner_path, parse_typed, shown
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
@@ -223,6 +224,10 @@ def check_config(config: Config) -> None:
         "train.num_steps",
         "at least 1, or with config.finetune.stages 0: all steps of the stages",
     )
+    finetune_settings(config.finetune.pruning)
+    allowed = "0 without config.finetune.stages: pre-training has no second loss"
+    unused = config.finetune.pruning.max_pruned == 0
+    require(unused or bool(config.finetune.stages), "finetune.pruning.max_pruned", allowed)
     one_of("objectives.shares_of", *UNITS)
     one_of("bandit.policy", *POLICIES)
     one_of("bandit.reward", *REWARDS)

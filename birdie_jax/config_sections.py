@@ -27,6 +27,7 @@ from birdie_jax.config_types import (
     Parts,
     PeakLearningRate,
     Prefetch,
+    PrunedShare,
     RequiredName,
     RowLength,
     Rows,
@@ -384,6 +385,32 @@ class InitConfig:
 
 
 @dataclass(frozen=True)
+class FinetunePruningConfig:
+    """Fine-tuning for pruned prompts (Simba, appendix A.3): a second loss, of a pass that drops tokens.
+
+    The share that is dropped is drawn for each sample and step, uniformly from 0 to `max_pruned`. What else
+    is said here is what `birdie_jax.pruning.PruningSettings` says of prompts.
+
+    Attributes:
+        max_pruned: the largest share of a sample's tokens that is dropped; 0 = there is no second loss.
+        policy: the name of the rule by which tokens are kept.
+        schedule: the name of the schedule, linear or constant.
+        norm: how channels become a score: absolute, signed or l2.
+        readout: gated or state.
+        directions: forward or both.
+        keep_first: whether the first token of a sample always stays; its last one does in any case.
+    """
+
+    max_pruned: PrunedShare = 0.0
+    policy: Name = "influence"
+    schedule: Name = "linear"
+    norm: Name = "absolute"
+    readout: Name = "gated"
+    directions: Name = "forward"
+    keep_first: bool = False
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """Fine-tuning: the same verb on the examples of tasks, one stage after another.
 
@@ -391,9 +418,11 @@ class FinetuneConfig:
         stages: name -> {task, its settings, length, rows, epochs, steps, skip_long}, as
             birdie_jax/finetuning/stages.py documents them; they run in the sorted order of their names.
             Empty = pre-training.
+        pruning: the second loss, of a pass that drops tokens as depth grows.
     """
 
     stages: dict[str, Any] = field(default_factory=dict)
+    pruning: FinetunePruningConfig = field(default_factory=FinetunePruningConfig)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.
 Share = Annotated[float, Bounds(at_least=0, at_most=1)]
 ShareOfBoth = Annotated[float, Bounds(more_than=0, less_than=1)]
+# The largest share of a sample's tokens that is dropped: of all of them nothing would be left.
+PrunedShare = Annotated[float, Bounds(at_least=0, less_than=1)]
 # What is divided by it stays within float32.
 PositiveShare = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1)]
 Decay = Annotated[float, Bounds(at_least=0, less_than=1)]

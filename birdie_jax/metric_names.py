@@ -3,11 +3,15 @@
 arm/<name>/examples, positions, tokens, loss, accuracy               of the training steps logged
 arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
 stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
+stage/<name>/pruned_loss, surviving_share                            of these, where a pass drops tokens
 """
 
 ARM_PREFIX = "arm/"
 # Of the training steps since the last line.
 TRAINING_QUANTITIES = ("examples", "positions", "tokens", "loss", "accuracy")
+# Of the pass of fine-tuning that drops tokens, of all stages together and of each: its loss, and the share
+# of the target tokens that are left after the last layer.
+PRUNED_LOSS, SURVIVING_SHARE = "pruned_loss", "surviving_share"
 # Of a decision of the bandit.
 DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
 

@@ -5,6 +5,7 @@ from jax.sharding import Mesh
 from birdie_jax.config import Config
 from birdie_jax.engine import ShardedStep
 from birdie_jax.finetuning.head_step import make_head_step
+from birdie_jax.finetuning.pruned_step import make_pruned_step
 from birdie_jax.finetuning.stages import Stage, read_stages, stage_arms, stage_config
 from birdie_jax.finetuning.task_heads import max_samples, with_task_head
 from birdie_jax.objectives import Mixture
@@ -37,5 +38,9 @@ def abstract_stage_step(config: Config, vocab_size: int, mesh: Mesh) -> ShardedS
         room = max_samples(config, largest_stage(config))
         return make_head_step(
             config, vocab_size, mesh, {}, num_stages=len(stages), max_samples=room, summarise=lambda _: {}
+        )
+    if config.finetune.pruning.max_pruned:
+        return make_pruned_step(
+            config, vocab_size, mesh, {}, num_stages=len(stages), summarise=lambda _: {}
         )
     return make_language_model_step(config, vocab_size, Mixture(stage_arms(stages)), mesh, {})

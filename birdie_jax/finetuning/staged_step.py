@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -17,10 +18,11 @@ from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.engine.state import StepMetrics, TrainState
 from birdie_jax.finetuning.head_step import make_head_step
+from birdie_jax.finetuning.pruned_step import PrunedSums, make_pruned_step
 from birdie_jax.finetuning.stage_sequence import StageSequence
 from birdie_jax.finetuning.stages import stage_arms, stage_config, stage_errors
 from birdie_jax.finetuning.task_heads import max_samples
-from birdie_jax.metric_names import stage_metric
+from birdie_jax.metric_names import PRUNED_LOSS, SURVIVING_SHARE, stage_metric
 from birdie_jax.models.task_head import head_type
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step
@@ -82,7 +84,7 @@ def make_staged_step(
     """Return the train step of a fine-tuning run.
 
     The loss is the mean over the target tokens of the global batch, or, of a model with a head, over its
-    samples.
+    samples. With `finetune.pruning` the loss of a pass that drops tokens is added to it.
 
     Args:
         config: the configuration of the run, with its head if it has one.
@@ -113,6 +115,10 @@ def make_staged_step(
                 max_samples=room,
                 summarise=summarise,
             )
+        elif config.finetune.pruning.max_pruned:
+            by_shape[shape] = make_pruned_step(
+                sized, vocab_size, mesh, sections, num_stages=len(sequence.stages), summarise=summarise
+            )
         else:
             arms = Mixture(stage_arms(sequence.stages))
             by_shape[shape] = make_language_model_step(
@@ -124,12 +130,14 @@ def make_staged_step(
 def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> dict[str, float]:
     """Return the scalars of some steps: of all of them, and of each stage that they are of.
 
-    Of a head the samples are counted, and accuracy is told where an answer is right or wrong.
+    Of a head the samples are counted, and accuracy is told where an answer is right or wrong. The loss of a
+    pass that drops tokens stands beside the dense one.
     """
     unit = "samples" if config.model.head else "tokens"
     has_accuracy = not config.model.head or head_type(config.model).has_accuracy
     loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
     total = max(tokens.sum(), 1.0)
+    pruned_loss, surviving = (totals.sums.get(name, np.zeros(0)) for name in PrunedSums._fields)
     positions = sequence.positions(totals.step - totals.num_steps, totals.step)
     schedule = learning_rate_schedule(config.optimizer, sequence.num_steps)
     scalars = {
@@ -138,10 +146,15 @@ def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> d
         "padding_share": 1.0 - totals.tokens / positions,
         "learning_rate": schedule(totals.step - 1),
     }
+    if len(pruned_loss):
+        scalars |= {PRUNED_LOSS: pruned_loss.sum() / total, SURVIVING_SHARE: surviving.sum() / total}
     for number, stage in enumerate(sequence.stages):
         if tokens[number]:
             scalars[stage_metric(stage.name, unit)] = tokens[number]
             scalars[stage_metric(stage.name, "loss")] = loss[number] / tokens[number]
             if has_accuracy:
                 scalars[stage_metric(stage.name, "accuracy")] = correct[number] / tokens[number]
+            if len(pruned_loss):
+                scalars[stage_metric(stage.name, PRUNED_LOSS)] = pruned_loss[number] / tokens[number]
+                scalars[stage_metric(stage.name, SURVIVING_SHARE)] = surviving[number] / tokens[number]
     return {name: float(value) for name, value in scalars.items()}

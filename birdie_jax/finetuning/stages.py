@@ -3,16 +3,20 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from birdie_jax.config import Config, check_config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RowLength, Rows, Steps
+from birdie_jax.generation.cache_size import cache_grows
+from birdie_jax.models import build_model
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import Bounds, inner_path, parse_typed, shown
 from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]
 _REQUIRED = {"length": RowLength, "rows": Rows}
@@ -70,7 +74,37 @@ def read_stages(config: Config) -> tuple[Stage, ...]:
         with stage_errors(stage):
             check_config(stage_config(config, stage))
         stages.append(stage)
+    _check_pruning(config, stages)
     return tuple(stages)
+
+
+def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
+    """Check that the model and the stages of a run can have the second loss, of a pass that drops tokens.
+
+    Raises:
+        ConfigError: they cannot; the message names the field.
+    """
+    max_pruned = config.finetune.pruning.max_pruned
+    if max_pruned == 0 or not stages:
+        return
+    named = f"config.model.name = {config.model.name!r}"
+    with_head = next((stage for stage in stages if stage.task.head is not None), None)
+    problem = None
+    if with_head is not None:
+        problem = f"{with_head.where}, whose task {with_head.task.name} has a head and no next token"
+    elif architecture_of(config.model).encoder:
+        problem = f"{named}, a bidirectional encoder, which predicts no next token"
+    elif cache_grows(build_model(config.model, NUM_SPECIAL_TOKENS)):
+        problem = f"{named}, which has attention, whose layers give no score of a token"
+    if problem is not None:
+        raise ConfigError(
+            f"config.finetune.pruning.max_pruned: found {max_pruned}; allowed: 0 with {problem}"
+        )
+    if config.mesh.sequence != 1:
+        raise ConfigError(
+            f"config.mesh.sequence: found {config.mesh.sequence}; allowed: 1 with "
+            "config.finetune.pruning.max_pruned: the tokens of a row are ranked together"
+        )
 
 
 def stage_arms(stages: tuple[Stage, ...]) -> tuple[Arm, ...]:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import StateSequence, TokenMask
+from birdie_jax.models.shard_map import logical_shard_map
 from pallas_kernels.linear_scan import linear_scan
 
 COLLECTION = "influence"
@@ -32,6 +33,9 @@ NORMS = ("absolute", "signed", "l2", "entry", "relative")
 DIRECTIONS = ("forward", "both")
 
 TokenScores = Float[Array, "rows length"]
+
+# What devices divide where a score is computed: its largest channel is sought among all of them.
+_ROWS = ("rows", None, None)
 
 
 @partial(
@@ -117,7 +121,13 @@ class RecurrenceArrays(NamedTuple):
         readout = jnp.ones_like(entry) if gate is None or request.readout == "state" else gate
         passed_on = jnp.where(reset[..., None], 0.0, decay)
         to_the_left = jnp.concatenate([passed_on[:, 1:], jnp.zeros_like(passed_on[:, :1])], axis=1)
-        reached = linear_scan(to_the_left, jnp.where(anchors[..., None], readout, 0.0), reverse=True)
+        reached = logical_shard_map(
+            partial(linear_scan, reverse=True),
+            to_the_left,
+            jnp.where(anchors[..., None], readout, 0.0),
+            in_axes=[_ROWS, _ROWS],
+            out_axes=_ROWS,
+        )
         return channel_score(request.norm, reached * entry)
 
 
@@ -142,8 +152,11 @@ def recurrence_influence(
 def leave_influence(
     module: nn.Module, request: InfluenceRequest, recurrence: ScoredArrays, resets: tuple[TokenMask, ...]
 ) -> None:
-    """Leave the score of each token in `COLLECTION`, under the module of the layer that was asked."""
-    score = recurrence_influence(request, recurrence, resets)
+    """Leave the score of each token in `COLLECTION`, under the module of the layer that was asked.
+
+    Scores have no gradient: they say which tokens stay, and that is nothing to differentiate.
+    """
+    score = recurrence_influence(request, jax.lax.stop_gradient(recurrence), resets)
     module.sow(COLLECTION, "score", score, init_fn=lambda: score, reduce_fn=lambda _, new: new)
 
 

@@ -20,10 +20,11 @@ from birdie_jax.models.parameters import SCANNED_COLLECTIONS, ParameterPolicy, p
 from birdie_jax.models.registry import Cache
 from birdie_jax.models.task_head import Samples, head_type
 
-_REMAT_POLICIES = {
+REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+"""What a rematerialised block keeps for the gradient, by `config.model.remat`."""
 
 # Added to the score of a token that has no probability: its exponential is 0, and its loss a number.
 BARRED_SCORE = -1e30
@@ -200,7 +201,7 @@ def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
         config: the architecture.
     """
     if config.remat != "none":
-        block = nn.remat(block, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+        block = nn.remat(block, prevent_cse=False, policy=REMAT_POLICIES[config.remat])
     stack: Any = nn.scan(
         block,
         variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow

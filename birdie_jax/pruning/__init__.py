@@ -1,8 +1,14 @@
 """Pruning of a prompt's tokens as depth grows (Simba), for every recurrence."""
 
 from birdie_jax.pruning.policies import Policy, policy_names, register_policy
+from birdie_jax.pruning.pruned_encoding import encode_pruned
 from birdie_jax.pruning.pruned_prefill import LayerTrace, PrunedLayer, pruned_hidden
-from birdie_jax.pruning.settings import PruningError, PruningSettings, parse_pruning
+from birdie_jax.pruning.settings import (
+    PruningError,
+    PruningSettings,
+    finetune_settings,
+    parse_pruning,
+)
 
 __all__ = [
     "LayerTrace",
@@ -10,6 +16,8 @@ __all__ = [
     "PrunedLayer",
     "PruningError",
     "PruningSettings",
+    "encode_pruned",
+    "finetune_settings",
     "parse_pruning",
     "policy_names",
     "pruned_hidden",

@@ -6,6 +6,7 @@ by the row's padded length, and each sample's own share of them by its own lengt
 on the left.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -16,7 +17,7 @@ from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.block import Block
 from birdie_jax.models.influence import COLLECTION, InfluenceRequest
-from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.registry import Cache
 from birdie_jax.models.unrolled_decode import stack_caches, unstack_layers
 from birdie_jax.pruning.policies import ScoredLayer, find_policy
@@ -177,10 +178,10 @@ def pruned_hidden(
         read.append(PrunedLayer(rows.tokens.index, rows.tokens.segment_ids, trace))
         rows = rows._replace(x=run.x)
         if prunes:
-            keys = _layer_keys(settings.seed, prompts.keys, layer)
+            keys = layer_keys(settings.seed, prompts.keys, layer)
             scored = ScoredLayer(rows.tokens, shares[layer + 1], scores, keys)
             rows = drop_tokens(rows, scored, settings, lengths[layer + 1])
-    return _finish(model, params, rows.x), stack_caches(caches), read
+    return finish(model, params, rows.x), stack_caches(caches), read
 
 
 def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings, count: int) -> PrunedRows:
@@ -217,12 +218,7 @@ def _run_block(  # noqa: PLR0917
     norm: str | None,
 ) -> _BlockRun:
     """Run a layer on what is left, and ask it for scores by a norm; None: it is not asked."""
-    tokens = rows.tokens
-    layout = packed_layout(tokens.segment_ids, tokens.bidirectional)
-    if norm is not None:
-        anchors = prompt_anchors(tokens.segment_ids)
-        request = InfluenceRequest(anchors, settings.readout, norm, settings.directions)
-        layout = layout._replace(influence=request)
+    layout = scored_layout(rows.tokens, settings, norm)
     block: Any = Block(model.config)
     (x, cache), left = block.apply(
         {"params": params},
@@ -233,15 +229,36 @@ def _run_block(  # noqa: PLR0917
         capture_intermediates=lambda module, method: module.name == "mixer" and method == "__call__",
     )
     mixed = left[_CAPTURED]["mixer"]["__call__"][0][0]
+    return _BlockRun(x, mixed, None if norm is None else scores_left(model, settings, left), cache)
+
+
+def scored_layout(tokens: PackedTokens, settings: PruningSettings, norm: str | None) -> Layout:
+    """Return the layout of what is left, which asks a layer for scores by a norm; None: for none."""
+    layout = packed_layout(tokens.segment_ids, tokens.bidirectional)
     if norm is None:
-        return _BlockRun(x, mixed, None, cache)
+        return layout
+    anchors = prompt_anchors(tokens.segment_ids)
+    return layout._replace(influence=InfluenceRequest(anchors, settings.readout, norm, settings.directions))
+
+
+def scores_left(model: LanguageModel, settings: PruningSettings, left: Mapping[str, Any]) -> TokenNumbers:
+    """Return the scores that a layer which was asked for them has left.
+
+    Args:
+        model: the language model.
+        settings: the settings of pruning.
+        left: the variables that the layer has left, by their collections.
+
+    Raises:
+        PruningError: there are none.
+    """
     scores: list[Float[Array, "rows length"]] = jax.tree.leaves(left.get(COLLECTION, {}))
     if len(scores) != 1:
         raise PruningError(
             f"policy: found {settings.policy!r} for model {model.config.name!r}, whose layers give no "
             "score of a token; allowed: a policy that asks them for none, or a recurrent model"
         )
-    return _BlockRun(x, mixed, scores[0], cache)
+    return scores[0]
 
 
 def check_traced(settings: PruningSettings) -> None:
@@ -258,10 +275,12 @@ def check_traced(settings: PruningSettings) -> None:
         )
 
 
-def _layer_keys(seed: int, keys: Key[Array, " rows"], layer: int) -> Key[Array, " rows"]:
+def layer_keys(seed: int, keys: Key[Array, " rows"], layer: int | Array) -> Key[Array, " rows"]:
+    """Return the key of each row in a layer, on which its random choices there depend."""
     return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, seed), layer))(keys)
 
 
-def _finish(model: LanguageModel, params: PyTree, x: Activations) -> Activations:
+def finish(model: LanguageModel, params: PyTree, x: Activations) -> Activations:
+    """Return what the head's table is multiplied with, for the residual stream after the last layer."""
     normalised = cast(Array, model.apply({"params": params}, x, method=LanguageModel.normalise))
     return cast(Array, model.apply({"params": params}, normalised, method=LanguageModel.transform))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.config_sections import FinetunePruningConfig
 from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
 from birdie_jax.pruning.policies import find_policy, policy_names
 from birdie_jax.pruning.schedule import SCHEDULES, check_shares
@@ -74,6 +75,20 @@ class PruningSettings:
         """The norm by which layers are asked for scores; None: they are not."""
         norm = find_policy(self.policy).norm
         return self.norm if norm == "" else norm
+
+
+def finetune_settings(config: FinetunePruningConfig) -> PruningSettings:
+    """Return the settings of a fine-tuning run, with the smallest share that its samples keep.
+
+    Raises:
+        ConfigError: one is not allowed; the message names the field.
+    """
+    own = {field.name: getattr(config, field.name) for field in fields(config)}
+    keep = 1 - own.pop("max_pruned")
+    try:
+        return PruningSettings(keep=keep, **own)
+    except PruningError as error:
+        raise ConfigError(f"config.finetune.pruning.{error}") from error
 
 
 def _check_name(setting: str, found: str, allowed: Sequence[str]) -> None:

@@ -1,0 +1,150 @@
+"""The train step of fine-tuning for pruned prompts: the dense loss, and that of a pass that drops tokens.
+
+The second loss is the next-token loss on the tokens that the last layer has read, each of which predicts
+the token that followed it in the sample before any was dropped (Simba, appendix A.3).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, PyTree
+
+from birdie_jax.array_types import ArmVector, Key, TokenIds, TokenMask
+from birdie_jax.batch import Batch
+from birdie_jax.config import Config
+from birdie_jax.engine import LossFunction, ShardedStep, make_step
+from birdie_jax.engine.mesh import state_sharding
+from birdie_jax.engine.optimizer import make_optimizer
+from birdie_jax.engine.sharded_step import Summarise
+from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models.dropout import RowKeys
+from birdie_jax.models.parameters import one_token_batch, parameter_policies
+from birdie_jax.models.token_losses import token_losses
+from birdie_jax.pretraining.language_model_step import language_model_loss, sums_by_arm
+from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
+from birdie_jax.pruning.samples import TokenNumbers, samples_sum
+
+# Sets the draw of shares apart from dropout, which folds the numbers of layers into the same keys.
+_DRAW_SHARES = 0x7072756E
+
+
+class PrunedSums(NamedTuple):
+    """Sums over the tokens of each arm that are left after the last layer.
+
+    Attributes:
+        pruned_loss: the mean cross-entropy of a sample's survivors, in nats, times the number of its target
+            tokens, summed over samples; what divides the dense loss divides it.
+        surviving: the number of target tokens that are left.
+    """
+
+    pruned_loss: ArmVector
+    surviving: ArmVector
+
+
+def make_pruned_step(
+    config: Config,
+    vocab_size: int,
+    mesh: Mesh,
+    sections: Mapping[str, Callable[[Key], Any]],
+    *,
+    num_stages: int,
+    summarise: Summarise,
+) -> ShardedStep:
+    """Return the train step of the batches of a stage, with both losses.
+
+    Args:
+        config: the configuration of the run, with the batches of the stage.
+        vocab_size: the number of rows of the embedding table.
+        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        sections: what makes the sections of the hooks, by their names.
+        num_stages: the number of stages, by which sums are told apart.
+        summarise: what is logged of the sums, which are `ArmSums`, `ArmCounts` and `PrunedSums`.
+    """
+    model = build_model(config.model, vocab_size)
+    policies = parameter_policies(model)
+    pruning = config.finetune.pruning
+    return make_step(
+        lambda key: model.init(key, one_token_batch())["params"],
+        dense_and_pruned_loss(
+            model, num_stages, config.train.loss_chunk, finetune_settings(pruning), pruning.max_pruned
+        ),
+        make_optimizer(config.optimizer, config.train.num_steps, policies),
+        mesh,
+        seed=config.seed,
+        sections=sections,
+        summarise=summarise,
+        accumulation_steps=config.train.accumulation_steps,
+        param_shardings=partial(state_sharding, mesh, policies=policies),
+    )
+
+
+def dense_and_pruned_loss(
+    model: LanguageModel, num_arms: int, loss_chunk: int, settings: PruningSettings, max_pruned: float
+) -> LossFunction:
+    """Return the sum of two means: of the dense loss, and of the loss of a pass that drops tokens.
+
+    Args:
+        model: the language model.
+        num_arms: the number of arms, by which sums are told apart.
+        loss_chunk: the number of sequence positions whose logits are held at a time.
+        settings: the settings of pruning.
+        max_pruned: the largest share of a sample's tokens that is dropped.
+    """
+    dense = language_model_loss(model, num_arms, loss_chunk)
+
+    def sums(params, batch, row_keys):
+        keep = draw_kept_shares(row_keys, batch.segment_ids, max_pruned)
+        dense_loss, by_arm = dense.sums(params, batch, row_keys if model.drops else None)
+        pruned = pruned_sums(model, num_arms, loss_chunk, settings, params, batch, keep, row_keys)
+        return dense_loss + jnp.sum(pruned.pruned_loss), by_arm | pruned._asdict()
+
+    return LossFunction(sums, dense.weight, dense.tokens, takes_row_keys=True)
+
+
+def draw_kept_shares(row_keys: RowKeys, segment_ids: TokenIds, max_pruned: float) -> TokenNumbers:
+    """Return for each token the share of its sample that stays, uniform on (1 - max_pruned, 1].
+
+    It is a function of the key of the row and of the number of the sample within it.
+    """
+
+    def of_row(key: Array, samples: Array) -> Array:
+        of_shares = jax.random.fold_in(key, _DRAW_SHARES)
+        return jax.vmap(lambda sample: jax.random.uniform(jax.random.fold_in(of_shares, sample)))(samples)
+
+    return 1 - max_pruned * jax.vmap(of_row)(row_keys, segment_ids)
+
+
+def pruned_sums(  # noqa: PLR0917
+    model: LanguageModel,
+    num_arms: int,
+    loss_chunk: int,
+    settings: PruningSettings,
+    params: PyTree,
+    batch: Batch,
+    keep: TokenNumbers,
+    row_keys: RowKeys,
+) -> PrunedSums:
+    """Return the loss of the tokens that are left after the last layer, by arms.
+
+    Each sample counts as it does in the dense loss, however many of its tokens are left.
+    """
+    hidden, tokens = encode_pruned(model, params, batch, keep, row_keys, settings)
+
+    def left(values: Array) -> Array:
+        return jnp.take_along_axis(values, tokens.index, axis=1)
+
+    loss_mask = cast(TokenMask, batch.loss_mask)
+    given = left(loss_mask) & (tokens.segment_ids > 0)
+    table = cast(Array, model.apply({"params": params}, method="head_table"))
+    bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
+    targets = left(cast(TokenIds, batch.targets))
+    losses, correct = token_losses(hidden, table, targets, given, loss_chunk, bias=bias)
+    of_sample = left(samples_sum(loss_mask, cast(TokenIds, batch.segment_ids)))
+    survivors = jnp.maximum(samples_sum(given, tokens.segment_ids), 1)
+    losses = losses * (of_sample / survivors)
+    sums = sums_by_arm(losses, correct, given, left(cast(TokenIds, batch.arm_ids)), num_arms)
+    return PrunedSums(sums.loss, sums.tokens)

@@ -1,0 +1,128 @@
+"""A pass over packed rows of training in which each sample's tokens leave as depth grows (Simba, A.3).
+
+Unlike a prompt's, the share that stays is a sample's own, and drawn: it is a number of the program, not a
+shape. So every layer reads as many positions as a row has, which the sample that keeps all may need, and
+what the others drop becomes padding. All layers are one compiled body, like those of the dense pass.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from birdie_jax.array_types import Activations, TokenIds, TokenMask
+from birdie_jax.batch import Batch
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.block import Block
+from birdie_jax.models.dropout import keys_of_layers
+from birdie_jax.models.influence import COLLECTION
+from birdie_jax.models.language_model import REMAT_POLICIES, layers_at_a_time
+from birdie_jax.models.layout import batch_layout
+from birdie_jax.pruning.policies import ScoredLayer
+from birdie_jax.pruning.pruned_prefill import (
+    PrunedRows,
+    drop_tokens,
+    finish,
+    layer_keys,
+    prompt_anchors,
+    protected_tokens,
+    scored_layout,
+    scores_left,
+)
+from birdie_jax.pruning.samples import PackedTokens, TokenNumbers, whole_rows
+from birdie_jax.pruning.schedule import SCHEDULES
+from birdie_jax.pruning.settings import PruningSettings
+
+
+class _LayerInputs(NamedTuple):
+    """What differs from layer to layer; the leading axis of each array is that of the layers.
+
+    Attributes:
+        params: the parameters of the block.
+        share: for each token of the whole row, the share of its sample that the next layer reads.
+        number: the number of the layer.
+        dropout_keys: the keys of dropout; None: there is none.
+    """
+
+    params: PyTree[Array]
+    share: Float[Array, "*layers rows length"]
+    number: Array
+    dropout_keys: Key[Array, "*layers rows"] | None
+
+
+def encode_pruned(  # noqa: PLR0917
+    model: LanguageModel,
+    params: PyTree,
+    batch: Batch,
+    keep: TokenNumbers,
+    row_keys: Key[Array, " rows"],
+    settings: PruningSettings,
+) -> tuple[Activations, PackedTokens]:
+    """Read packed rows, and return what the head reads of the tokens that the last layer has read.
+
+    Gradients flow through the tokens that stay. Which ones stay has none.
+
+    Args:
+        model: a model without attention, whose layers can say which tokens matter; or which are not asked.
+        params: its parameters.
+        batch: the packed rows; every token of a sample but its last one, and its first one where the
+            settings say so, may be dropped.
+        keep: for each token, the share of its sample that the schedule ends with; 1 drops nothing.
+        row_keys: the key of each row, on which dropout and random choices depend.
+        settings: the settings of pruning, whose `keep` and `shares` are not read.
+
+    Returns:
+        The hidden states [rows, length, features], and which tokens they are of: each row's survivors at
+        its right end, in their order, and padding before them.
+
+    Raises:
+        PruningError: the model's layers give no scores, and the policy asks for them.
+    """
+    config = model.config
+    layout = batch_layout(batch)
+    anchors = prompt_anchors(layout.segment_ids)
+    real = layout.segment_ids > 0
+    stays = protected_tokens(layout.segment_ids, real, anchors, keep_first=settings.keep_first)
+    tokens = cast(TokenIds, batch.tokens)
+    x = cast(Array, model.apply({"params": params}, tokens, layout, row_keys, method=LanguageModel.embed))
+    rows = PrunedRows(x, whole_rows(layout.segment_ids, cast(TokenMask, batch.bidirectional), stays))
+    # A schedule is arithmetic, of arrays as of numbers.
+    by_layer = SCHEDULES[settings.schedule](cast(Any, keep), config.layers)
+    shares = jnp.stack([jnp.broadcast_to(share, keep.shape) for share in by_layer])
+    inputs = _LayerInputs(
+        params["blocks"],
+        # The last layer drops nothing: it keeps the share that it has read.
+        jnp.concatenate([shares[1:], shares[-1:]]),
+        jnp.arange(config.layers),
+        keys_of_layers(row_keys, config.layers) if config.dropout > 0 else None,
+    )
+    layer = partial(_pruned_layer, model, settings, row_keys)
+    if config.remat != "none":
+        layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[config.remat])
+    rows, _ = jax.lax.scan(layer, rows, inputs, unroll=layers_at_a_time(config))
+    return finish(model, params, rows.x), rows.tokens
+
+
+def _pruned_layer(
+    model: LanguageModel,
+    settings: PruningSettings,
+    row_keys: Key[Array, " rows"],
+    rows: PrunedRows,
+    given: _LayerInputs,
+) -> tuple[PrunedRows, None]:
+    """Run a layer on what is left, and return what the next one reads."""
+    norm = settings.asked_norm
+    layout = scored_layout(rows.tokens, settings, norm)
+    block: Any = Block(model.config)
+    (x, _), left = block.apply(
+        {"params": given.params}, rows.x, None, layout, given.dropout_keys, mutable=[COLLECTION]
+    )
+    scored = ScoredLayer(
+        rows.tokens,
+        jnp.take_along_axis(given.share, rows.tokens.index, axis=1),
+        None if norm is None else scores_left(model, settings, left),
+        layer_keys(settings.seed, row_keys, given.number),
+    )
+    return drop_tokens(rows._replace(x=x), scored, settings, x.shape[1]), None
