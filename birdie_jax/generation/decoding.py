@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
+from birdie_jax.generation.prunable_tokens import prunable_tokens
 from birdie_jax.generation.sampling import Sampling, sample_tokens
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import causal_layout, packed_layout
@@ -107,7 +108,8 @@ def prefill(
     rows, length = prompts.tokens.shape
     cache = model.empty_cache(rows, length + settings.max_tokens)
     if settings.pruning is not None:
-        read = PromptRows(prompts.tokens, prompts.segment_ids, prompts.bidirectional, rules.keys)
+        prunable = prunable_tokens(prompts.tokens, prompts.segment_ids, prompts.bidirectional)
+        read = PromptRows(prompts.tokens, prompts.segment_ids, prompts.bidirectional, rules.keys, prunable)
         hidden, cache, _ = pruned_hidden(
             model, params, read, cache, settings.pruning, protected=settings.protected
         )

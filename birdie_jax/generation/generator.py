@@ -27,6 +27,7 @@ from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBa
 from birdie_jax.generation.device_programs import DevicePrograms
 from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read
+from birdie_jax.generation.prunable_tokens import max_protected
 from birdie_jax.generation.remaining_tokens import RemainingTokens
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
@@ -164,8 +165,8 @@ class Generator:
         room = power_of_two(max(max_tokens)) if self.cache_grows else 0
         settings = DecodeSettings(self.model, self.sampling, self._chunk_tokens, room)
         if self.pruning is not None and states is None:
-            # The start token, what follows it, and the first of the context; few sizes are compiled for.
-            longest = power_of_two(2 + max(len(prompt.target_prefix) for prompt in prompts))
+            # Few sizes are compiled for.
+            longest = power_of_two(max(map(max_protected, prompts)))
             settings = settings._replace(pruning=self.pruning, protected=longest)
         programs, rows = self.programs, power_of_two(len(prompts))
         ended = np.zeros(len(prompts), bool) if ended is None else ended
