@@ -88,8 +88,7 @@ def encode_pruned(  # noqa: PLR0917
     tokens = cast(TokenIds, batch.tokens)
     x = cast(Array, model.apply({"params": params}, tokens, layout, row_keys, method=LanguageModel.embed))
     rows = PrunedRows(x, whole_rows(layout.segment_ids, cast(TokenMask, batch.bidirectional), stays))
-    # A schedule is arithmetic, of arrays as of numbers.
-    by_layer = SCHEDULES[settings.schedule](cast(Any, keep), config.layers)
+    by_layer = SCHEDULES[settings.schedule](keep, config.layers)
     shares = jnp.stack([jnp.broadcast_to(share, keep.shape) for share in by_layer])
     inputs = _LayerInputs(
         params["blocks"],

@@ -4,18 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
+from jaxtyping import Array, Float
 
-def linear_shares(keep: float, layers: int) -> tuple[float, ...]:
+Share = float | Float[Array, "*tokens"]
+"""A share of a sample's tokens, or one for each of some tokens."""
+
+
+def linear_shares(keep: Share, layers: int) -> tuple[Share, ...]:
     """Return 1 - (1 - keep) l / L for layer l of L: the paper's, which the last layer does not reach."""
     return tuple(1 - (1 - keep) * layer / layers for layer in range(layers))
 
 
-def constant_shares(keep: float, layers: int) -> tuple[float, ...]:
+def constant_shares(keep: Share, layers: int) -> tuple[Share, ...]:
     """Return 1 for the first layer, which has to read all, and `keep` for the others."""
     return (1.0, *[keep] * (layers - 1))
 
 
-SCHEDULES: Mapping[str, Callable[[float, int], tuple[float, ...]]] = MappingProxyType(
+SCHEDULES: Mapping[str, Callable[[Share, int], tuple[Share, ...]]] = MappingProxyType(
     {"linear": linear_shares, "constant": constant_shares}
 )
 """The schedules by name: (share that is kept at the end, layers) -> the share that enters each layer."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import cast
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import FinetunePruningConfig
@@ -65,7 +66,7 @@ class PruningSettings:
             PruningError: `shares` is not a schedule for so many layers.
         """
         if not self.shares:
-            return SCHEDULES[self.schedule](self.keep, layers)
+            return cast(tuple[float, ...], SCHEDULES[self.schedule](self.keep, layers))
         if allowed := check_shares(self.shares, layers):
             raise PruningError(f"shares: found {self.shares}; allowed: {allowed}")
         return self.shares

@@ -5,10 +5,12 @@ import re
 
 import pytest
 
-from birdie_jax.config import ConfigError, FinetuneConfig
+from birdie_jax.config import ConfigError, FinetuneConfig, check_config
+from birdie_jax.config_sections import FinetunePruningConfig
 from birdie_jax.finetuning.run import check_stages
 from birdie_jax.finetuning.stage_sequence import make_stage_sequence
 from birdie_jax.finetuning.stages import read_stages, stage_config
+from birdie_jax.models.attention import AttentionConfig
 from tests.finetuning.toy_tasks import BackwardWords, Words
 from tests.trained_workdirs import micro_config, small_tokenizer
 
@@ -24,6 +26,13 @@ def config_with(stages, **train):
     )
 
 
+def pruning_config(stages, model=None, **pruning):
+    config = config_with(stages)
+    section = FinetunePruningConfig(**{"max_pruned": 0.9, **pruning})
+    finetune = FinetuneConfig(stages, section)
+    return dataclasses.replace(config, model=model or config.model, finetune=finetune)
+
+
 def refusal(stages, **train):
     with pytest.raises(ConfigError) as caught:
         read_stages(config_with(stages, **train))
@@ -36,6 +45,56 @@ def test_stages_run_in_the_sorted_order_of_their_names():
     assert (first.length, first.rows, first.epochs, first.steps) == (64, 4, 1.5, None)
     assert (second.name, second.number, second.task) == ("2_words", 1, Words(max_letters=9))
     assert (second.epochs, second.steps, second.skip_long) == (None, 5, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "message"),
+    [
+        (
+            "transformer",
+            WORDS,
+            "config.model.name = 'transformer', which has attention, whose layers give no score of a token",
+        ),
+        (
+            "bigs",
+            WORDS,
+            "config.model.name = 'bigs', a bidirectional encoder, which predicts no next token",
+        ),
+        (
+            "bigs",
+            {
+                "task": "labelled_text",
+                "path": "x.jsonl",
+                "classes": ("yes", "no"),
+                "length": 64,
+                "rows": 2,
+                "epochs": 1.0,
+            },
+            "config.finetune.stages.a, whose task labelled_text has a head and no next token",
+        ),
+    ],
+)
+def test_what_cannot_drop_tokens_is_refused(name, stage, message):
+    model = micro_config(name=name, sections=(AttentionConfig(heads=2),)).model
+    with pytest.raises(ConfigError) as caught:
+        read_stages(pruning_config({"a": stage}, model))
+    assert str(caught.value) == f"config.finetune.pruning.max_pruned: found 0.9; allowed: 0 with {message}"
+
+
+def test_pruning_is_refused_by_its_fields():
+    config = pruning_config({"a": WORDS})
+    assert len(read_stages(config)) == 1
+    divided = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, sequence=2))
+    with pytest.raises(
+        ConfigError, match=r"^config\.mesh\.sequence: found 2; allowed: 1 with config\.fine"
+    ):
+        read_stages(divided)
+    with pytest.raises(ConfigError, match=r"^config\.finetune\.pruning\.policy: found 'x'; allowed: influ"):
+        check_config(pruning_config({"a": WORDS}, policy="x"))
+    with pytest.raises(
+        ConfigError, match=r"^config\.finetune\.pruning\.max_pruned: found 0\.9; allowed: 0 w"
+    ):
+        check_config(dataclasses.replace(pruning_config({}), train=micro_config().train))
 
 
 def test_a_configuration_without_stages_is_of_pretraining():
