@@ -77,7 +77,34 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(w
     steps, run = num_steps(expected), tmp_path / "run"
     gone = tmp_path / "source"
     shutil.copytree(source, gone)
-    process = start(command(run, gone))
+    kill_early(command(run, gone), run)
+    shutil.rmtree(gone)
+    status, output = finish(command(run, gone))
+    assert status == 0, output
+    check_same_end(run, expected, steps)
+
+
+def test_a_run_that_drops_tokens_logs_both_losses_and_ends_bit_for_bit_where_it_would_have_ended(
+    source, tmp_path
+):
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    pruning = "--config.finetune.pruning.max_pruned=0.9"
+    status, output = finish(command(expected, source, pruning))
+    assert status == 0, output
+    for line in metrics(expected):
+        stage = next(name for name in ("1_backward", "2_words") if f"stage/{name}/loss" in line)
+        for quantity in ("loss", "pruned_loss"):
+            assert line[quantity] == pytest.approx(line[f"stage/{stage}/{quantity}"], rel=1e-6)
+        assert line["surviving_share"] == pytest.approx(line[f"stage/{stage}/surviving_share"], rel=1e-6)
+    kill_early(command(run, source, pruning), run)
+    status, output = finish(command(run, source, pruning))
+    assert status == 0, output
+    check_same_end(run, expected, num_steps(expected))
+
+
+def kill_early(arguments, run) -> None:
+    """Start a run, and kill it soon after its first checkpoint."""
+    process = start(arguments)
     deadline = time.monotonic() + 200
     while process.poll() is None and not Workdir(run).saved_steps():
         assert time.monotonic() < deadline, "training did not get under way"
@@ -85,9 +112,10 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(w
     time.sleep(random.Random(3).uniform(0.0, 0.2))
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    shutil.rmtree(gone)
-    status, output = finish(command(run, gone))
-    assert status == 0, output
+
+
+def check_same_end(run, expected, steps: int) -> None:
+    """Check that two runs have left the same parameters and metrics, bit for bit."""
     found, wanted = checkpoint_arrays(run, steps), checkpoint_arrays(expected, steps)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
