@@ -126,9 +126,11 @@ class MixerConfig:
 
     Attributes:
         section: the name of the section.
+        has_attention: whether the mixer's cache holds tokens, and not a recurrent state.
     """
 
     section: ClassVar[str]
+    has_attention: ClassVar[bool] = False
 
     def check_fields(self, require: Require) -> None:
         """Check each field by itself; this is done whichever model is configured.

@@ -17,10 +17,9 @@ from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import ConfigError
 from birdie_jax.engine import CheckpointError
 from birdie_jax.generation import PromptError, choose_arm
-from birdie_jax.generation.cache_size import cache_grows
 from birdie_jax.interop import InteropError
 from birdie_jax.models.encoder_mixer import refuse_cache
-from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Objective
 from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, policy_names
 from birdie_jax.pruning_cost.cells import FORMAT_VERSION, Cell, CellFolder, StudySettings
@@ -182,9 +181,9 @@ def _check_model(trained: TrainedModel, settings: PruningSettings) -> None:
     config = trained.model.config
     if architecture_of(config).encoder:
         refuse_cache(config)
-    if cache_grows(trained.model):
+    if mixer_config(config).has_attention:
         raise PruningError(
-            f"--workdir: found model {config.name!r}, which has attention, whose cache holds every token; "
+            f"--workdir: found model {config.name!r}, which has attention, whose cache holds tokens; "
             "allowed: a model without attention"
         )
     settings.layer_shares(config.layers)

@@ -32,6 +32,7 @@ from birdie_jax.generation.remaining_tokens import RemainingTokens
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.saved_state import SavedState, stack_states
 from birdie_jax.pruning import PruningError, PruningSettings
 from birdie_jax.vocabulary import DONE, END, PADDING, START
@@ -107,7 +108,7 @@ class Generator:
         self.model, self.sampling = model, sampling
         self.stop_tokens = tuple(dict.fromkeys([*stop_tokens, *end_token]))
         self.max_length, self.cache_grows = max_length, cache_grows(model)
-        self.pruning = _checked_pruning(pruning, model, grows=self.cache_grows)
+        self.pruning = _checked_pruning(pruning, model)
         self._chunk_tokens = chunk_tokens
         self._num_tokens = model.vocab_size if num_tokens is None else num_tokens
         for token in self.stop_tokens:
@@ -292,16 +293,14 @@ class Generator:
         )
 
 
-def _checked_pruning(
-    pruning: PruningSettings | None, model: LanguageModel, *, grows: bool
-) -> PruningSettings | None:
+def _checked_pruning(pruning: PruningSettings | None, model: LanguageModel) -> PruningSettings | None:
     """Return what has to be done of pruning: None where all tokens stay."""
     if pruning is None or all(share == 1 for share in pruning.layer_shares(model.config.layers)):
         return None
-    if grows:
+    if mixer_config(model.config).has_attention:
         raise PruningError(
             f"keep: found {pruning.keep} for model {model.config.name!r}, which has attention, whose cache "
-            "holds every token; allowed: 1, or a model without attention"
+            "holds tokens; allowed: 1, or a model without attention"
         )
     return pruning
 

@@ -62,6 +62,7 @@ class AttentionConfig(MixerConfig):
     """
 
     section: ClassVar[str] = "attention"
+    has_attention: ClassVar[bool] = True
 
     heads: Heads = 16
     kv_heads: HeadsOrAsMany = 0
