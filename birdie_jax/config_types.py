@@ -104,6 +104,9 @@ ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at
 # The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
 RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
 
+# The tokens that a token attends to; 0 = all of its sample.
+WindowOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24)]
+
 # The names of files, whose paths Linux limits to 4,096 bytes, and lists of names.
 Text = Annotated[str, Line(at_most=4096)]
 # The name of one thing.

@@ -116,7 +116,7 @@ _LENGTH_LIMIT = flags.DEFINE_integer(
     "length_limit",
     None,
     "Largest number of tokens of prompt and answer. Default: with attention the length of training's rows, "
-    "otherwise no limit.",
+    "unless a window is within it; otherwise no limit.",
     lower_bound=2,
     upper_bound=1 << 30,
 )

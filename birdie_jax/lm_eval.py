@@ -54,7 +54,7 @@ class ModelArguments:
         batch_size: the largest number of contexts that are read at a time; "auto" = 32.
         batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
         max_length: the largest number of tokens of prompt and continuation; None = with attention the
-            length of training's rows, otherwise no limit.
+            length of training's rows, unless a window is within it; otherwise no limit.
         normalization: "none", or "tokens" for the paper's accuracy (`HarnessModel`).
     """
 

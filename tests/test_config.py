@@ -7,6 +7,7 @@ import pytest
 
 from birdie_jax.command_line import subscript_keywords
 from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 
 
@@ -92,6 +93,7 @@ def test_default_is_usable_and_round_trips():
         ("model.hawk.conv_width", 0, "config.model.hawk.conv_width: found 0; allowed: at least 1"),
         ("model.hawk.heads", 0, "config.model.hawk.heads: found 0; allowed: at least 1"),
         ("model.attention.heads", 0, "config.model.attention.heads: found 0; allowed: at least 1"),
+        ("model.attention.window", -1, "config.model.attention.window: found -1; allowed: at least 0"),
         ("model.attention.kv_heads", -1, "config.model.attention.kv_heads: found -1; allowed: at least 0"),
         (
             "model.attention.rope_base",
@@ -202,6 +204,22 @@ def test_rows_that_splash_attention_cannot_read_are_refused():
         "config.batching.length: found 1000; allowed: a multiple of 128, the block of "
         "model.attention.implementation splash"
     )
+
+
+def test_a_window_that_splash_attention_cannot_have_is_refused():
+    """Its kernel has one bound for each query; a context that is read both ways has two."""
+
+    def change(config, bidirectional=True):
+        attention = {"implementation": "splash", "window": 64}
+        config.model.update(name="transformer", bidirectional=bidirectional, attention=attention)
+
+    assert refusal(change) == (
+        "config.model.attention.window: found 64; allowed: 0 for model.attention.implementation splash "
+        "with model.bidirectional"
+    )
+    causal = default_config()
+    change(causal, bidirectional=False)
+    assert parse_config(causal).model.section(AttentionConfig).window == 64
 
 
 def test_attention_over_divided_rows_is_refused():

@@ -13,7 +13,7 @@ def cache_bytes(model: LanguageModel, length: int) -> int:
 
 
 def cache_grows(model: LanguageModel) -> bool:
-    """Tell whether the model's cache grows with the tokens of a row, as that of attention does.
+    """Tell whether the model's cache grows with the tokens of a row, as that of attention without a window.
 
     An encoder has none.
     """

@@ -83,7 +83,7 @@ def check_constant_size(model: LanguageModel) -> None:
     """Check that the model's cache has one size, whatever it has read.
 
     Raises:
-        SavedStateError: it grows, as that of attention.
+        SavedStateError: it grows, as that of attention without a window.
     """
     if cache_grows(model):
         growth = cache_bytes(model, 2) - cache_bytes(model, 1)

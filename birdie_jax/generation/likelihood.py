@@ -18,6 +18,7 @@ from birdie_jax.generation.scoring import (
     read_texts,
     score_choices,
 )
+from birdie_jax.models.registry import mixer_config
 from birdie_jax.vocabulary import PADDING, START
 
 # Positions of a text that are read at a time, and the least number that is compiled for.
@@ -155,7 +156,7 @@ class Scorer:
         Args:
             tokens: the tokens of each text, int32 [tokens].
             window: the largest number of tokens that the model reads at a time, without memory of those
-                before; None = the generator's limit where the cache grows, or else no limit.
+                before; None = the generator's limit where the model has attention, or else no limit.
             stride: the number of targets that each window but the first adds; those before them are read
                 and not scored again. From 1 to `window`; None = `window`. The last window of a text is a
                 whole one all the same.
@@ -164,7 +165,7 @@ class Scorer:
         Raises:
             ValueError: window, stride or rows is out of range.
         """
-        if window is None and self._generator.cache_grows:
+        if window is None and mixer_config(self._generator.model.config).has_attention:
             window = self._generator.max_length
         _require(rows >= 1, "rows", rows, "at least 1")
         _require(window is None or window >= 1, "window", window, "at least 1")

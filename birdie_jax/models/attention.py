@@ -1,17 +1,18 @@
 """The Transformer's sequence mixer: attention within packed samples, unmasked on the context."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from birdie_jax.array_types import Activations, TokenMask
+from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
-from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase
+from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase, WindowOrNone
 from birdie_jax.models.axes import must_divide
+from birdie_jax.models.key_value_cache import KeyValueCache
 from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout, own_segments
 from birdie_jax.models.platforms import check_implementation
@@ -19,25 +20,7 @@ from birdie_jax.models.registry import register_model
 from birdie_jax.models.rotary import rotate
 from birdie_jax.models.splash import fits as splash_fits
 from birdie_jax.models.splash import packed_splash_attention
-
-
-class KeyValueCache(NamedTuple):
-    """What decoding carries from token to token: room for a fixed number of tokens.
-
-    Attributes:
-        keys: the keys of all tokens so far, already turned to their positions.
-        values: the values of all tokens so far.
-        visible: whether a token belongs to the sample that a next token may continue.
-        used: the number of filled slots, the same in all rows.
-        tokens: the number of tokens of the open sample of each row.
-    """
-
-    keys: Float[Array, "rows slots kv_heads width"]
-    values: Float[Array, "rows slots kv_heads width"]
-    visible: Bool[Array, "rows slots"]
-    used: Int[Array, ""]
-    tokens: Int[Array, " rows"]
-
+from birdie_jax.models.window_cache import WindowCache
 
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "": ("cpu", "gpu", "tpu"),
@@ -57,8 +40,11 @@ class AttentionConfig(MixerConfig):
         heads: the number of query heads.
         kv_heads: the number of heads of keys and values; 0 = as many as `heads`.
         rope_base: the base of the rotary frequencies.
+        window: the number of tokens that a token sees, itself and those before it; a token of a context
+            that is read in both directions sees as many after it, within the context. 0 = the whole sample.
         implementation: xla, cudnn (NVIDIA), splash (TPU) or splash_interpret (the same kernel in the
-            interpreter); empty = splash on a TPU where a row is a multiple of 128 tokens, else xla.
+            interpreter); empty = splash on a TPU where a row is a multiple of 128 tokens and no window
+            bounds a context that is read in both directions, else xla.
     """
 
     section: ClassVar[str] = "attention"
@@ -67,6 +53,7 @@ class AttentionConfig(MixerConfig):
     heads: Heads = 16
     kv_heads: HeadsOrAsMany = 0
     rope_base: RopeBase = 500_000.0
+    window: WindowOrNone = 0
     implementation: Name = ""
 
     def check_fields(self, require: Require) -> None:
@@ -85,6 +72,9 @@ class AttentionConfig(MixerConfig):
         if self.implementation.startswith("splash"):
             allowed = "a multiple of 128, the block of model.attention.implementation splash"
             require(config.batching.length % 128 == 0, "batching.length", allowed)
+            allowed = f"0 for model.attention.implementation {self.implementation} with model.bidirectional"
+            one_bound = self.window == 0 or not config.model.bidirectional
+            require(one_bound, "model.attention.window", allowed)
         if self.implementation == "cudnn":
             asked = "for model.attention.implementation cudnn"
             require(config.model.dtype == "bfloat16", "model.dtype", f"bfloat16 {asked}")
@@ -113,23 +103,31 @@ class AttentionConfig(MixerConfig):
         return None
 
     def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
-        """Return 12 * layers * length * features: all pairs of tokens as in PaLM, whatever the mask."""
-        return 12.0 * model.layers * length * model.features
+        """Return 12 * layers * length * features: all pairs of tokens as in PaLM, whatever the mask.
+
+        With a window shorter than a row, it stands in the place of the length.
+        """
+        return 12.0 * model.layers * min(length, self.window or length) * model.features
 
 
-def packed_mask(layout: Layout, bidirectional: bool) -> Bool[Array, "rows length length"]:
+def packed_mask(layout: Layout, bidirectional: bool, window: int = 0) -> Bool[Array, "rows length length"]:
     """Return which token (second axis) may attend to which (third).
 
     Within a sample, to itself and those before it, and, where `bidirectional`, to the whole context: since
     the context is the sample's beginning, that changes context tokens alone. The start token is no part of
     the context (Birdie paper, appendix E.1: attn_mask). Across samples, and to padding, nothing.
+    A `window` of more than 0 leaves of these the tokens that are less than `window` away: to the left (the
+    sliding window of Griffin, De et al. 2024, section 2.3), and on the context to the right as well.
     """
     segments = own_segments(layout)
     index = jnp.arange(segments.shape[1])
     earlier = (index <= index[:, None])[None]
     if bidirectional:
         earlier = earlier | layout.bidirectional[:, None, :]
-    return earlier & (segments[:, :, None] == segments[:, None, :])
+    mask = earlier & (segments[:, :, None] == segments[:, None, :])
+    if window:
+        mask &= jnp.abs(index - index[:, None]) < window
+    return mask
 
 
 def packed_attention(
@@ -139,23 +137,25 @@ def packed_attention(
     layout: Layout,
     *,
     bidirectional: bool,
+    window: int = 0,
     implementation: str | None,
 ) -> Float[Array, "rows length heads width"]:
     """Return attention under `packed_mask`, by the `implementation` of `Attention`."""
 
     def splash(query, key, value, interpret=False):
         return packed_splash_attention(
-            query, key, value, layout, bidirectional=bidirectional, interpret=interpret
+            query, key, value, layout, bidirectional=bidirectional, window=window, interpret=interpret
         )
 
     def masked(query, key, value):
-        mask = packed_mask(layout, bidirectional)[:, None]
+        mask = packed_mask(layout, bidirectional, window)[:, None]
         backend = implementation if implementation == "cudnn" else "xla"
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=backend)
 
     if implementation in ("splash", "splash_interpret"):
         return splash(query, key, value, interpret=implementation == "splash_interpret")
-    if implementation is None and splash_fits(query.shape[1]):
+    one_bound = window == 0 or not bidirectional
+    if implementation is None and one_bound and splash_fits(query.shape[1]):
         return jax.lax.platform_dependent(query, key, value, tpu=splash, default=masked)
     return masked(query, key, value)
 
@@ -176,6 +176,7 @@ class Attention(nn.Module):
         rope_base: the base of the rotary frequencies.
         bidirectional: whether the context attends to the whole context.
         dtype: the type of the matrix products; the softmax is in float32.
+        window: the reach of a token: see `packed_mask`; 0 = the whole sample.
         implementation: "xla" or "cudnn" of `jax.nn.dot_product_attention`, "splash" (TPU), or
             "splash_interpret" (the same in the interpreter); None = the best one for the platform. Beside a
             cache, splash does not run, and "xla" does.
@@ -188,6 +189,7 @@ class Attention(nn.Module):
     rope_base: float
     bidirectional: bool
     dtype: jnp.dtype
+    window: int = 0
     implementation: str | None = None
     output_scale: float = 1.0
 
@@ -202,6 +204,7 @@ class Attention(nn.Module):
             rope_base=section.rope_base,
             bidirectional=config.bidirectional,
             dtype=jnp.dtype(config.dtype),
+            window=section.window,
             implementation=section.implementation or None,
             output_scale=output_scale,
             **module,
@@ -209,24 +212,23 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Activations, layout: Layout, cache: KeyValueCache | None = None
-    ) -> tuple[Activations, KeyValueCache | None]:
+        self, x: Activations, layout: Layout, cache: KeyValueCache | WindowCache | None = None
+    ) -> tuple[Activations, KeyValueCache | WindowCache | None]:
         """Mix along the sequence.
 
         Args:
             x: normalised inputs.
             layout: the resets and the context, which keep samples, padding and the target's future apart.
             cache: keys and values of earlier parts of the same samples, or `empty_cache` to start one. If
-                the call has more tokens than it has room left, every output is NaN.
+                there is no window and the call has more tokens than it has room left, every output is NaN.
 
         Returns:
             Outputs, and the cache that continues after the last token (None if none was given).
 
         Raises:
-            ValueError: the call alone has more tokens than the cache has room, or the layout skips tokens.
+            ValueError: there is no window, and the call alone has more tokens than the cache has room, or
+                the layout skips tokens.
         """
-        if layout.skipped is not None:
-            raise ValueError("attention: found a layout with skipped tokens; allowed: one without")
         width = self.features // self.heads
         query, key, value = (
             projection(heads * width, name, self.dtype)(x).reshape(*x.shape[:2], heads, width)
@@ -241,74 +243,35 @@ class Attention(nn.Module):
                 value,
                 layout,
                 bidirectional=self.bidirectional,
+                window=self.window,
                 implementation=self.implementation,
             )
         else:
-            mask = packed_mask(layout, self.bidirectional)
+            mask = packed_mask(layout, self.bidirectional, self.window)
             backend = self.implementation if self.implementation == "cudnn" else "xla"
-            cache, mask = _extended(cache, layout, mask, key=key, value=value, tokens=positions[:, -1] + 1)
+            cache, attended = cache.extended(layout, mask, positions, key, value)
             mixed = jax.nn.dot_product_attention(
-                query, cache.keys, cache.values, mask=mask[:, None], implementation=backend
+                query, attended.keys, attended.values, mask=attended.mask[:, None], implementation=backend
             )
         y = output_projection(self.features, "out", self.dtype, self.output_scale)(mixed.reshape(x.shape))
-        if cache is not None:
-            # There is no error on the device: NaN is what cannot be taken for an answer.
-            y = jnp.where(cache.used > cache.keys.shape[1], jnp.nan, y)
-        return y, cache
+        return y if cache is None else cache.checked(y), cache
 
-    def empty_cache(self, rows: int, length: int | None = None) -> KeyValueCache:
-        """Return the cache from which `rows` new samples of at most `length` tokens start.
+    def empty_cache(self, rows: int, length: int | None = None) -> KeyValueCache | WindowCache:
+        """Return the cache from which `rows` new samples start; with a window it has one size.
+
+        Args:
+            rows: the number of samples.
+            length: the maximum number of tokens of a sample; with a window it is not read.
 
         Raises:
-            ValueError: `length` is not given.
+            ValueError: there is no window, and `length` is not given.
         """
-        if length is None:
+        kind, slots = (WindowCache, self.window) if self.window else (KeyValueCache, length)
+        if slots is None:
             raise ValueError(
                 "empty_cache: attention needs length, the maximum number of tokens of a row; found None"
             )
-        shape = (rows, length, self.kv_heads, self.features // self.heads)
-        return KeyValueCache(
-            keys=jnp.zeros(shape, self.dtype),
-            values=jnp.zeros(shape, self.dtype),
-            visible=jnp.zeros((rows, length), bool),
-            used=jnp.zeros((), jnp.int32),
-            tokens=jnp.zeros((rows,), jnp.int32),
-        )
-
-
-def _extended(
-    cache: KeyValueCache,
-    layout: Layout,
-    mask: Bool[Array, "rows length length"],
-    *,
-    key: Float[Array, "rows length kv_heads width"],
-    value: Float[Array, "rows length kv_heads width"],
-    tokens: Int[Array, " rows"],
-) -> tuple[KeyValueCache, Bool[Array, "rows length slots"]]:
-    """Return the cache with the tokens of this call, and which of its slots each of them may attend to."""
-    length, slots = key.shape[1], cache.keys.shape[1]
-    if length > slots:
-        raise ValueError(f"attention: the cache has room for {slots} tokens; found a call of {length}")
-    # A token goes on with the open sample until the first reset of this call.
-    continues = ~jax.lax.associative_scan(jnp.logical_or, layout.forward_reset, axis=1)
-    earlier = continues[:, :, None] & cache.visible[:, None, :]
-    mask = jax.lax.dynamic_update_slice(earlier, mask, (0, 0, cache.used))
-    extended = KeyValueCache(
-        keys=jax.lax.dynamic_update_slice(cache.keys, key, (0, cache.used, 0, 0)),
-        values=jax.lax.dynamic_update_slice(cache.values, value, (0, cache.used, 0, 0)),
-        visible=jax.lax.dynamic_update_slice(
-            cache.visible & continues[:, -1:], _open_sample(layout), (0, cache.used)
-        ),
-        used=cache.used + length,
-        tokens=tokens,
-    )
-    return extended, mask
-
-
-def _open_sample(layout: Layout) -> TokenMask:
-    """Return the tokens of the sample that the last token belongs to, if it is one."""
-    segments = layout.segment_ids
-    return (segments == segments[:, -1:]) & (segments > 0)
+        return kind.empty((rows, slots, self.kv_heads, self.features // self.heads), self.dtype)
 
 
 register_model("transformer", mixer=Attention, config=AttentionConfig, has_mlp=True)

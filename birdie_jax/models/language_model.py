@@ -184,10 +184,10 @@ class LanguageModel(nn.Module):
 
         Args:
             rows: the number of samples, one a row.
-            length: the maximum number of tokens of a row; a model without attention does not read it.
+            length: the maximum number of tokens of a row; read by attention without a window alone.
 
         Raises:
-            ValueError: the model has attention and `length` is not given.
+            ValueError: the model has attention without a window, and `length` is not given.
         """
         one = make_mixer(self.config, parent=None).empty_cache(rows, length)
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.config.layers, *leaf.shape)), one)

@@ -21,7 +21,7 @@ class Layout(NamedTuple):
         bidirectional: whether a token belongs to a context, whose tokens may attend to one another (E.1:
             attn_mask = 1).
         skipped: whether a token at the end of its row only fills it, so that the cache after it is the one
-            before it; None = no token does. Recurrent mixers alone can skip.
+            before it; None = no token does. Attention without a window cannot skip.
         influence: the scores that a recurrent mixer is asked for, which it leaves in the collection of
             `models.influence`; None = none.
     """

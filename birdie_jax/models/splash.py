@@ -33,6 +33,7 @@ def packed_splash_attention(
     layout: Layout,
     *,
     bidirectional: bool,
+    window: int = 0,
     interpret: bool = False,
 ) -> Float[Array, "rows length heads width"]:
     """Return attention under `birdie_jax.models.attention.packed_mask`, on the devices of the mesh.
@@ -43,19 +44,23 @@ def packed_splash_attention(
         value: the values.
         layout: the samples and their contexts.
         bidirectional: whether the context attends to the whole context.
+        window: the number of tokens that a token sees, itself and those before it; 0 = the whole sample.
         interpret: whether to run in the interpreter, on any platform.
 
     Raises:
-        ValueError: the length is no multiple of 128.
+        ValueError: the length is no multiple of 128, or there is a window where the context is read in both
+            directions: the kernel has one bound for each query.
     """
     length, _, width = query.shape[1:]
     if not fits(length):
         raise ValueError(f"splash attention: length must be a multiple of 128; found {length}")
+    if bidirectional and window:
+        raise ValueError(f"splash attention: found a window of {window} and bidirectional; allowed: 0")
 
     def attend_row(projected, segments, last):
         query, key, value = projected
         # Of the heads that this device has.
-        one = _make_kernel(length, query.shape[1], bidirectional, interpret)
+        one = _make_kernel(length, query.shape[1], bidirectional, window, interpret)
         if bidirectional:
             one = _with_last_keys(one, last - _offset(length))
         by_head = (jnp.swapaxes(x, 0, 1) for x in (query * width**-0.5, key, value))
@@ -90,10 +95,16 @@ def _offset(length: int) -> int:
     return length - 2
 
 
-def _make_kernel(length: int, heads: int, bidirectional: bool, interpret: bool) -> SplashAttentionKernel:
+def _make_kernel(
+    length: int, heads: int, bidirectional: bool, window: int, interpret: bool
+) -> SplashAttentionKernel:
     size = next(size for size in BLOCK_SIZES if length % size == 0)
     offset = _offset(length) if bidirectional else 0
-    mask = splash_attention.CausalMask((length, length), offset=offset)
+    if window:
+        # Blocks that no window reaches are skipped.
+        mask = splash_attention.LocalMask((length, length), (window - 1, 0), offset=0)
+    else:
+        mask = splash_attention.CausalMask((length, length), offset=offset)
     return splash_attention.make_splash_mha_single_device(
         mask=splash_attention.MultiHeadMask([mask] * heads),
         block_sizes=splash_attention.BlockSizes(

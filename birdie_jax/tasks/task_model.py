@@ -25,8 +25,9 @@ from birdie_jax.generation.likelihood import Likelihood, Scorer
 from birdie_jax.generation.prompt import bucket_length, power_of_two
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.masked_predictions import predict_masked
-from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.models.sample_scores import score_samples
 from birdie_jax.models.task_head import head_type
 from birdie_jax.objectives import Arm, Example
@@ -59,8 +60,13 @@ def no_progress(done: int, of_all: int) -> None:
 
 
 def max_length_of(model: LanguageModel, config: Config) -> int | None:
-    """Return the limit of a row's tokens: attention and encoders know no positions but training's."""
-    learned = cache_grows(model) or architecture_of(model.config).encoder
+    """Return the limit of a row's tokens: encoders and attention know no positions but training's.
+
+    Attention with a window sees distances alone, up to its window, which has to be within those rows.
+    """
+    own = mixer_config(model.config)
+    wide = isinstance(own, AttentionConfig) and own.window > config.row_length
+    learned = wide or cache_grows(model) or architecture_of(model.config).encoder
     return config.row_length if learned else None
 
 

@@ -12,6 +12,7 @@ from birdie_jax.batching.packing import layout_example
 from birdie_jax.generation import Generator, Prompt
 from birdie_jax.generation import likelihood as likelihood_module
 from birdie_jax.generation.likelihood import Scorer
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.objectives import Example
 from birdie_jax.vocabulary import START
 from tests.generation.conftest import VOCAB, small_model
@@ -185,6 +186,22 @@ def test_a_recurrent_model_reads_a_text_of_any_length_in_constant_memory():
     assert losses.shape == (20 * likelihood_module._CHUNK + 3,)
     assert np.isfinite(losses).all()
     assert generator.times.compile_seconds == compiled, "the same programs serve a text of any length"
+
+
+def test_attention_with_a_window_reads_a_text_of_any_length(monkeypatch):
+    """In chunks of 16 tokens that go on from a ring of five, and no limit beside it."""
+    monkeypatch.setattr(likelihood_module, "_CHUNK", 16)
+    model, params = small_model("transformer", sections=(AttentionConfig(heads=4, window=5),))
+    own = texts()[:2]
+    found = Scorer(Generator(model, params)).text_losses(own)
+    apply = quick_jit(model.apply)
+    for text, losses in zip(own, found, strict=True):
+        batch = layout_example(Example(NONE, text), start_id=START)
+        row = jax.tree.map(lambda field: np.pad(field, (0, LENGTH - len(field)))[None], batch)
+        expected = jax.nn.log_softmax(apply({"params": params}, row)[0])
+        np.testing.assert_allclose(
+            losses, -np.asarray(expected)[np.arange(len(text)), text], rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from birdie_jax.generation import Generator, Prompt, Sampling, SavedStateError
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.vocabulary import PADDING, START
 from tests.generation.conftest import VOCAB, small_model
@@ -118,6 +119,22 @@ def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
         (alone,) = zip(*generator.generate_chunks([prompt], [MAX_TOKENS], [1], states=[state]), strict=True)
         np.testing.assert_array_equal(np.concatenate(alone), expected)
     assert together[0].tolist() != together[1].tolist()
+
+
+def test_a_window_is_a_state_of_one_size():
+    """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
+    model, params = small_model("transformer", False, sections=(AttentionConfig(heads=4, window=5),))
+    generator = Generator(model, params, sampling=RANDOM)
+    questions = QUESTIONS[:2]
+    whole = [Prompt(np.concatenate([CONTEXT, question]), NONE) for question in questions]
+    expected = all_tokens(generator, whole, [MAX_TOKENS] * 2, [3, 4])
+    state = generator.read_state(Prompt(CONTEXT, NONE), 9)
+    assert state.cache.keys.shape == (2, 1, 5, 4, 4)
+    chunks = generator.generate_chunks(
+        [Prompt(question, NONE) for question in questions], [MAX_TOKENS] * 2, [3, 4], states=[state] * 2
+    )
+    for answer, parts in zip(expected, zip(*chunks, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(parts), answer)
 
 
 def test_what_cannot_be_read_or_gone_on_with():

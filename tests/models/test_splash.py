@@ -37,18 +37,19 @@ def layout():
     return packed_layout(jnp.asarray(segments, jnp.int32), jnp.asarray(context))
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_values_and_gradients_are_those_of_the_written_mask(bidirectional, layout):
+@pytest.mark.parametrize(("bidirectional", "window"), [(True, 0), (False, 0), (False, 40)])
+def test_values_and_gradients_are_those_of_the_written_mask(bidirectional, window, layout):
     keys = jax.random.split(jax.random.key(0), 4)
     rows = layout.segment_ids.shape[0]
     query, cotangent = (jax.random.normal(key, (rows, LENGTH, HEADS, WIDTH)) for key in keys[:2])
     key, value = (jax.random.normal(key, (rows, LENGTH, KV_HEADS, WIDTH)) for key in keys[2:])
 
     def plain(query, key, value):
-        mask = packed_mask(layout, bidirectional)[:, None]
+        mask = packed_mask(layout, bidirectional, window)[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=mask)
 
-    kernel = partial(packed_splash_attention, layout=layout, bidirectional=bidirectional, interpret=True)
+    settings = {"bidirectional": bidirectional, "window": window}
+    kernel = partial(packed_splash_attention, layout=layout, **settings, interpret=True)
 
     def both(function):
         y, pull = jax.vjp(function, query, key, value)
@@ -76,6 +77,14 @@ def test_a_length_of_no_whole_blocks_is_refused():
     x = jnp.zeros((1, 100, 2, WIDTH))
     with pytest.raises(ValueError, match="length must be a multiple of 128; found 100"):
         packed_splash_attention(x, x, x, layout, bidirectional=True)
+
+
+def test_a_window_where_the_context_is_read_both_ways_is_refused(layout):
+    x = jnp.zeros((3, LENGTH, 2, WIDTH))
+    with pytest.raises(
+        ValueError, match="splash attention: found a window of 8 and bidirectional; allowed: 0"
+    ):
+        packed_splash_attention(x, x, x, layout, bidirectional=True, window=8)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

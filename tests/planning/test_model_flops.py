@@ -9,8 +9,9 @@ from birdie_jax.planning.model_flops import model_flops_per_token
 
 
 def config(**fields):
-    sections = (HawkConfig(heads=4), AttentionConfig(heads=4))
-    return ModelConfig(layers=2, features=32, state=48, mlp_features=64, sections=sections, **fields)
+    sizes = {"layers": 2, "features": 32, "state": 48, "mlp_features": 64}
+    sizes["sections"] = (HawkConfig(heads=4), AttentionConfig(heads=4))
+    return ModelConfig(**(sizes | fields))
 
 
 def test_a_gated_ssm_by_hand():
@@ -44,6 +45,15 @@ def test_attention_grows_with_the_row_and_recurrences_do_not():
     short, long = (model_flops_per_token(config(name="transformer"), 384, length) for length in (128, 256))
     assert long - short == 12 * 2 * 128 * 32
     assert len({model_flops_per_token(config(name="hawk"), 384, length) for length in (128, 256)}) == 1
+
+
+def test_a_window_shorter_than_the_row_stands_in_its_place():
+    windowed = config(name="transformer", sections=(AttentionConfig(heads=4, window=100),))
+    whole, short, long = (
+        model_flops_per_token(model, 384, length)
+        for model, length in ((config(name="transformer"), 100), (windowed, 128), (windowed, 256))
+    )
+    assert short == long == whole
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("gated_ssm_plus", 1.4e9), ("transformer", 1.4e9)])

@@ -8,6 +8,7 @@ import pytest
 from birdie_jax.generation import Generator, Prompt
 from birdie_jax.generation.prompt import pad_prompts
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.block import Block
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, pruned_hidden
@@ -182,5 +183,6 @@ def test_generation_prunes_and_keep_one_is_the_dense_program():
     assert generator.pruning is None
     pruned, _ = answers(pruning=PruningSettings(keep=0.1, policy="random"))
     assert pruned != dense
-    with pytest.raises(PruningError, match="model 'transformer', which has attention"):
-        Generator(*small_model("transformer"), pruning=PruningSettings(keep=0.5))
+    for section in (AttentionConfig(heads=4), AttentionConfig(heads=4, window=5)):
+        with pytest.raises(PruningError, match="model 'transformer', which has attention"):
+            Generator(*small_model("transformer", sections=(section,)), pruning=PruningSettings(keep=0.5))

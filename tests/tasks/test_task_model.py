@@ -11,8 +11,10 @@ import pytest
 
 from birdie_jax.generation import generate, make_prompt
 from birdie_jax.models import build_model
+from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.tasks import LENGTH_GROUP, Share, TaskModel
+from birdie_jax.tasks.task_model import max_length_of
 from tests.tasks.toy_tasks import Lengths, Picks
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 
@@ -25,6 +27,13 @@ def parts():
     tokenizer = small_tokenizer()
     params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, 0))
     return build_model(config.model, tokenizer.vocab_size), params, tokenizer
+
+
+@pytest.mark.parametrize(("window", "limit"), [(0, 64), (64, None), (65, 64)])
+def test_attention_has_learned_rows_or_the_distances_of_its_window(window, limit):
+    config = micro_config(name="transformer", sections=(AttentionConfig(heads=2, window=window),))
+    config = dataclasses.replace(config, batching=dataclasses.replace(config.batching, length=64))
+    assert max_length_of(build_model(config.model, 512), config) == limit
 
 
 def test_answers_are_those_of_generate(parts):
