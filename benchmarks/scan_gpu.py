@@ -15,37 +15,28 @@ by design.
 import argparse
 import importlib
 import json
-import os
-import re
 import tempfile
 import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
-from jax.sharding import SingleDeviceSharding
 
+from benchmarks import gpu_programs
+from benchmarks.gpu_programs import REPEATS
 from benchmarks.scan import associative_scan, lax_scan
-from birdie_jax.planning.topology import H200_TARGET
 from pallas_kernels.linear_scan import gpu
 from pallas_kernels.linear_scan.gpu_grid import choose_chunks, count_blocks, make_grid
 
 TYPES = ("bfloat16", "float32")
 SHAPES = ((8, 2048, 2048), (1, 16384, 2048))
 CHAIN = 8
-REPEATS = 20
 
 
 def compiled_rows(dumps):
     """Yield a row for each pass compiled for an H200; the compiler writes to the folder `dumps`."""
-    # Read when a program is compiled; the dump has the report of the assembler on a kernel.
-    os.environ |= {"MOSAIC_GPU_DUMP_TO": dumps, "MOSAIC_GPU_DUMP_PTXAS": "1"}
-    topology = topologies.get_topology_desc("1x1x1", "cuda", target_config=H200_TARGET, topology="1x1x1")
-    sharding = SingleDeviceSharding(topology.devices[0])
-
-    def array(shape, dtype):
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    gpu_programs.dump_to(dumps)
+    array = gpu_programs.abstract_arrays()
 
     def forward(a, x, h0, reset):
         return gpu.forward(a, x, h0, resets=(reset, reset), direction="both")
@@ -62,14 +53,7 @@ def compiled_rows(dumps):
                 (forward, (block, block, state, reset), 2, 1),
                 (backward, (block, block, state, block, reset), 3, 2),
             ):
-                begin = time.monotonic()
-                compiled = jax.jit(function).lower(*arguments).compile()
-                seconds = time.monotonic() - begin
-                if "mosaic_gpu" not in (compiled.as_text() or ""):
-                    raise RuntimeError(f"no kernel in the program of {function.__name__}")
-                memory = compiled.memory_analysis()
-                if memory is None:
-                    raise RuntimeError("the GPU compiler does not state the memory of the program")
+                compiled = gpu_programs.compile_kernel(dumps, function, *arguments)
                 chunks = choose_chunks(shape, "both")
                 plan = make_grid(block, block, "both", streams=streams, chunks=chunks, interpret=None)
                 item, elements = jnp.dtype(dtype).itemsize, batch * length * channels
@@ -82,46 +66,12 @@ def compiled_rows(dumps):
                     "pass": function.__name__,
                     "chunks": chunks,
                     "blocks": count_blocks(shape, "both", chunks),
-                    **assembler_report(Path(dumps)),
+                    **compiled.report,
                     "buffers_kib": streams * plan.slots * plan.rows * 128 * item // 1024,
                     "accesses": (streams + results) + (flags + again) / (elements * item),
-                    "temporary": memory.temp_size_in_bytes / (elements * item),
-                    "seconds": seconds,
+                    "temporary": compiled.temporary_bytes / (elements * item),
+                    "seconds": compiled.seconds,
                 }
-
-
-def assembler_report(dumps: Path) -> dict[str, float]:
-    """Return registers per thread, spilled bytes and KiB of shared memory of the kernel compiled last.
-
-    Raises:
-        ValueError: the report is not in the format of this version of ptxas.
-    """
-    newest = max(dumps.glob("*.ptxas"), key=lambda path: path.stat().st_mtime_ns)
-    report = newest.read_text()
-    passes = newest.with_suffix(".mlir-passes.log").read_text()
-    shared = re.search(r"dynamic_shared_memory_size %c(\d+)_i32", passes)
-    registers = re.search(r"Used (\d+) registers", report)
-    if shared is None or registers is None:
-        raise ValueError(f"{newest}: found neither registers nor shared memory; expected a report of ptxas")
-    return {
-        "registers": int(registers.group(1)),
-        "spilled": sum(map(int, re.findall(r"(\d+) bytes (?:stack frame|spill)", report))),
-        "shared_kib": round(int(shared.group(1)) / 1024, 1),
-    }
-
-
-def seconds_of(run, *arguments):
-    """Return the best seconds of one call in a chain of `CHAIN`; chains are dispatched without waiting."""
-    jax.block_until_ready(run(*arguments))
-    best = float("inf")
-    for _ in range(3):
-        begin = time.perf_counter()
-        result = None
-        for _ in range(REPEATS):
-            result = run(*arguments)
-        jax.block_until_ready(result)
-        best = min(best, (time.perf_counter() - begin) / REPEATS / CHAIN)
-    return best
 
 
 def chains(forward, backward):
@@ -202,7 +152,7 @@ def measured_rows():
     size = 2**28
     ones = jnp.ones(size, jnp.float32)
     copies, _ = chains(lambda a, x: x + a, None)
-    copy = 2 * 4 * size / seconds_of(copies, jnp.float32(1), ones)
+    copy = 2 * 4 * size / gpu_programs.seconds_of(copies, jnp.float32(1), ones, calls=CHAIN)
     for dtype in TYPES:
         for shape in SHAPES:
             keys = jax.random.split(jax.random.key(0))
@@ -219,8 +169,8 @@ def measured_rows():
                     dtype,
                     shape,
                     name,
-                    seconds_of(forwards, a, x),
-                    seconds_of(pairs, a, x),
+                    gpu_programs.seconds_of(forwards, a, x, calls=CHAIN),
+                    gpu_programs.seconds_of(pairs, a, x, calls=CHAIN),
                     a.nbytes,
                     copy,
                 )
@@ -234,7 +184,7 @@ def main():
     parser.add_argument("--compile", action="store_true", help="compile for an H200 although a GPU is here")
     parser.add_argument("--json", type=Path, help="also write the rows of --compile to this file")
     options = parser.parse_args()
-    if Path("/dev/nvidiactl").exists() and not options.compile:
+    if gpu_programs.is_here() and not options.compile:
         print("| type | shape | implementation | forward us | of copy | with backward us | of copy |")
         print("|---|---|---|---|---|---|---|")
         for dtype, shape, name, forward, pair, size, copy in measured_rows():

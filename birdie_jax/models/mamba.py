@@ -28,7 +28,7 @@ from birdie_jax.models.sequence_parallel import (
     Resets,
     sharded_recurrence,
 )
-from pallas_kernels.selective_scan import IMPLEMENTATIONS, selective_scan
+from pallas_kernels.selective_scan import IMPLEMENTATIONS, MAX_GPU_STATES, selective_scan
 
 FEATURES_PER_RANK = 16
 STEP_RANGE = (1e-3, 0.1)
@@ -66,6 +66,8 @@ class MambaConfig(RecurrentConfig):
         """Check that the implementation of the scan is one of `selective_scan`, and for the platform."""
         asked = model.scan_implementation
         check_implementation(require, "model.scan_implementation", asked, IMPLEMENTATIONS, platform)
+        fits = asked != "pallas_gpu" or self.state_size <= MAX_GPU_STATES
+        require(fits, "model.mamba.state_size", f"at most {MAX_GPU_STATES} with pallas_gpu")
 
 
 def real_s4d(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

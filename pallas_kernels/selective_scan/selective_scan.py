@@ -1,34 +1,47 @@
 """The public operation: argument checks, the choice of an implementation, and the derivative."""
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType, ModuleType
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.selective_scan import tpu, xla
+from pallas_kernels.selective_scan import gpu, tpu, xla
 from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
 
 DIRECTIONS = ("forward", "reverse", "both")
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "xla": ("cpu", "gpu", "tpu"),
     "pallas_tpu": ("tpu",),
+    "pallas_gpu": ("attached gpu",),
     "pallas_interpret": ("cpu", "gpu", "tpu"),
 }
-"""Every implementation, and the platforms that it can be compiled for."""
+"""Every implementation, and the platforms that it can be compiled for; Mosaic GPU needs the GPU itself."""
+
+_KERNELS: Mapping[str, ModuleType] = MappingProxyType({"tpu": tpu, "gpu": gpu})
 
 
 class _StaticArguments(NamedTuple):
     """The arguments that a program is compiled for.
 
     Attributes:
+        kernel: the platform of the kernel.
         direction: one of `DIRECTIONS`.
-        interpret: whether the kernel runs in the TPU interpreter.
+        interpret: the argument of the kernel of this name; None: it is compiled.
     """
 
+    kernel: str
     direction: str
-    interpret: bool = False
+    interpret: object = None
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The keyword arguments of the passes."""
+        given = {} if self.interpret is None else {"interpret": self.interpret}
+        return {"direction": self.direction} | given
 
 
 def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D may be left out
@@ -73,7 +86,8 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
             channels is.
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
             TPU takes its kernel where length and the channels of a direction are multiples of 128; asked
-            for by name, it pads others.
+            for by name, it pads others. "pallas_gpu" is for Hopper GPUs and later ones, must be asked for,
+            and takes up to 64 states a channel.
 
     Returns:
         y in the type of `u`, and in float32 the state after the last step that was read.
@@ -91,8 +105,8 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
     h0 = h0.astype(jnp.float32)
     inputs = SelectiveScanInputs(u, dt, A.T, B, C, D, z, dt_bias, h0, resets)
 
-    def in_kernel(inputs, interpret=False):
-        return _in_kernel(_StaticArguments(direction, interpret), inputs)
+    def in_kernel(inputs, kernel="tpu", interpret=None):
+        return _in_kernel(_StaticArguments(kernel, direction, interpret), inputs)
 
     def in_xla(inputs):
         return xla.selective_scan(inputs, direction)
@@ -100,6 +114,8 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
     match implementation:
         case "pallas_tpu":
             return in_kernel(inputs)
+        case "pallas_gpu":
+            return in_kernel(inputs, "gpu")
         case "pallas_interpret":
             return in_kernel(inputs, interpret=True)
         case None if tpu.suits(u.shape, direction):
@@ -157,7 +173,7 @@ def _in_kernel(settings: _StaticArguments, inputs: SelectiveScanInputs) -> tuple
 def _kernel_forward(
     settings: _StaticArguments, inputs: SelectiveScanInputs
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[SelectiveScanInputs, jax.Array]]:
-    y, last, block_h0 = tpu.forward(inputs, direction=settings.direction, interpret=settings.interpret)
+    y, last, block_h0 = _KERNELS[settings.kernel].forward(inputs, **settings.options)
     return (y, last), (inputs, block_h0)
 
 
@@ -167,9 +183,7 @@ def _kernel_backward(
     cotangents: tuple[jax.Array, jax.Array],
 ) -> tuple[SelectiveScanInputs]:
     inputs, block_h0 = residuals
-    found = tpu.backward(
-        inputs, block_h0, *cotangents, direction=settings.direction, interpret=settings.interpret
-    )
+    found = _KERNELS[settings.kernel].backward(inputs, block_h0, *cotangents, **settings.options)
     # The cotangents of parameters are summed in float32, whatever their types.
     return (jax.tree.map(lambda given, new: new.astype(given.dtype), inputs._replace(resets=None), found),)
 

@@ -20,18 +20,16 @@ the three cotangents).
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length, round_up
+from pallas_kernels.linear_scan.padding import pad_length
 from pallas_kernels.linear_scan.tpu import suits
 from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, Interpret, pack_resets
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
 from pallas_kernels.selective_scan import tpu_steps
 from pallas_kernels.selective_scan.inputs import SelectiveScanInputs, Sequence, State
+from pallas_kernels.selective_scan.padding import Padding
 from pallas_kernels.selective_scan.tpu_call import STATES_UNIT, Scratch, call_kernel, make_grid
 
 __all__ = ["backward", "forward", "suits"]
-
-# The softplus of this plus any bias is 0: through such a step the state passes unchanged.
-NO_STEP = -1e30
 
 
 def forward(
@@ -134,15 +132,11 @@ def backward(
     )
 
 
-class _Padding:
-    """Padding through which the state passes unchanged, so that it may be read first; and its removal."""
+class _Padding(Padding):
+    """The padding of a TPU's blocks, and the operands of both passes."""
 
     def __init__(self, inputs, direction):
-        self.inputs = inputs
-        self.halves = 2 if direction == "both" else 1
-        self.states = round_up(inputs.A.shape[0], STATES_UNIT)
-        given = [array for array in (inputs.u, inputs.dt, inputs.z) if array is not None]
-        self.dtype = jnp.result_type(*given)
+        super().__init__(inputs, direction, length_unit=LENGTH_UNIT, lanes=LANES, states_unit=STATES_UNIT)
 
     def operands(self):
         """Return the (name, kind, array) of what both passes read of the inputs."""
@@ -150,32 +144,19 @@ class _Padding:
         columns = jnp.concatenate([self._columns(B), self._columns(C)], axis=1)
         operands = [
             ("u", "block", self.sequence(u)),
-            ("dt", "block", self.sequence(dt, 0.0 if dt_bias is None else NO_STEP)),
+            ("dt", "block", self.steps(dt)),
             ("columns", "columns", columns),
             ("A", "matrix", self.state(A[None])[0]),
-            ("D", "vector", self._channels(D[None])),
+            ("D", "vector", self.channels(D[None])),
         ]
         if z is not None:
             operands.append(("z", "block", self.sequence(z)))
         if dt_bias is not None:
-            operands.append(("dt_bias", "vector", self._channels(dt_bias.astype(jnp.float32)[None])))
+            operands.append(("dt_bias", "vector", self.channels(dt_bias.astype(jnp.float32)[None])))
         return operands
 
-    def sequence(self, array, fill=0.0):
-        return pad_length(self._channels(array), LENGTH_UNIT, fill)
-
-    def state(self, array):
-        missing = self.states - array.shape[1]
-        return jnp.pad(self._channels(array.astype(jnp.float32)), ((0, 0), (0, missing), (0, 0)))
-
-    def crop(self, array):
-        return self._crop_channels(array[:, : self.inputs.u.shape[1]])
-
-    def crop_state(self, array):
-        return self._crop_channels(array[:, : self.inputs.A.shape[0]])
-
     def crop_row(self, array):
-        return self._crop_channels(array[:, 0]).sum(axis=0)
+        return self.crop_channels(array[:, 0]).sum(axis=0)
 
     def crop_columns(self, partial):
         """Return the sums of dB and dC over the blocks of channels, [batch, length, N]."""
@@ -187,9 +168,3 @@ class _Padding:
         missing = self.states - array.shape[2]
         array = jnp.pad(pad_length(array, LENGTH_UNIT, 0.0), ((0, 0), (0, 0), (0, missing)))
         return array.swapaxes(1, 2)
-
-    def _channels(self, array):
-        return pad_channels(array, self.halves, LANES)
-
-    def _crop_channels(self, array):
-        return crop_channels(array, self.halves, self.inputs.u.shape[2])

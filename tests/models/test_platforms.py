@@ -9,6 +9,7 @@ from birdie_jax.config import Config, ConfigError, default_config, parse_config
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.models import attention, language_model_names
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.platforms import check_platform, for_platform
 from pallas_kernels import linear_scan, selective_scan
 from tests.pages.hardware import FakeDevice, devices_of
@@ -38,9 +39,8 @@ def test_every_implementation_is_refused_where_it_cannot_run(name, platform, mon
         field, implementations = "model.attention.implementation", attention.IMPLEMENTATIONS
         known = implementations
     if name == "mamba":
-        # The configuration knows one more, of the other recurrences.
         implementations = {"": PLATFORMS, **selective_scan.IMPLEMENTATIONS}
-        assert implementations.keys() < known.keys()
+        assert implementations.keys() == known.keys()
     fits = [one for one, of in implementations.items() if platform in of or f"attached {platform}" in of]
     for implementation in known:
         config = config_with(name, implementation)
@@ -78,6 +78,16 @@ def test_a_mesh_is_refused_for_the_platform_of_its_own_devices(name, implementat
             f"config.model.{field}: found {implementation!r} for devices of {platform}; allowed: {allowed}"
             ", or empty for the best of them"
         )
+
+
+def test_more_states_than_the_gpu_kernel_takes_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    model = replace(config_with("mamba", "pallas_gpu").model, sections=(MambaConfig(state_size=65),))
+    with pytest.raises(ConfigError) as error:
+        check_platform(model, "gpu")
+    assert str(error.value) == (
+        "config.model.mamba.state_size: found 65 for devices of gpu; allowed: at most 64 with pallas_gpu"
+    )
 
 
 def test_what_another_mixer_reads_is_not_checked():

@@ -12,12 +12,20 @@ import jax
 from jax.extend.core import Var
 
 
-def hazards(function, *arguments):
-    """Return a line for every access of the kernel in `function` that comes too early."""
+def hazards(function, *arguments, own=()):
+    """Return a line for every access of the kernel in `function` that comes too early.
+
+    Args:
+        function: the function.
+        arguments: its arguments.
+        own: the places, among the kernel's shared memory, of what each thread has for itself: no other
+            thread reads or writes its elements, so that the rules do not hold for it.
+    """
     kernel = _find(jax.make_jaxpr(function)(*arguments).jaxpr, "run_scoped")
     follower = _Follower()
     body = kernel.params["jaxpr"]
-    follower.follow(body, dict(zip(body.invars, range(len(body.invars)), strict=True)))
+    names = {var: place for place, var in enumerate(body.invars) if place not in own}
+    follower.follow(body, names)
     assert follower.accesses > 0
     return follower.found + [f"end with shared memory {ref} on its way out" for ref in follower.leaving]
 

@@ -1,0 +1,108 @@
+"""Programs compiled for an H200 that is not there, what the assembler says of them, and times on a GPU.
+
+The compilers must be installed: jax-cuda13-pjrt, jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of
+JAX's version (launch/compilers.sh).
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import SingleDeviceSharding
+
+from birdie_jax.planning.topology import H200_TARGET
+
+REPEATS = 20
+
+
+class CompiledKernel(NamedTuple):
+    """What is known of a program with one Mosaic kernel.
+
+    Attributes:
+        report: registers per thread, spilled bytes, and KiB of shared memory of the kernel.
+        temporary_bytes: the memory that the program needs beside its arguments and results.
+        seconds: the seconds that the compiler took.
+    """
+
+    report: dict[str, float]
+    temporary_bytes: int
+    seconds: float
+
+
+def abstract_arrays() -> Callable[..., jax.ShapeDtypeStruct]:
+    """Return the function (shape, dtype) -> array of an H200, of which there is none here."""
+    topology = topologies.get_topology_desc("1x1x1", "cuda", target_config=H200_TARGET, topology="1x1x1")
+    sharding = SingleDeviceSharding(topology.devices[0])
+    return lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def dump_to(folder: str) -> None:
+    """Have the compiler write its reports to `folder`; to be called before a program is compiled."""
+    os.environ |= {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTXAS": "1"}
+
+
+def compile_kernel(dumps: str, function: Callable[..., Any], *arguments: Any) -> CompiledKernel:
+    """Compile a function with a kernel for the device of its arguments.
+
+    Args:
+        dumps: the folder of `dump_to`.
+        function: the function.
+        arguments: its arguments, of `abstract_arrays`.
+
+    Raises:
+        RuntimeError: there is no kernel in the program, or the compiler does not state its memory.
+        ValueError: the report is not in the format of this version of ptxas.
+    """
+    begin = time.monotonic()
+    compiled = jax.jit(function).lower(*arguments).compile()
+    seconds = time.monotonic() - begin
+    if "mosaic_gpu" not in (compiled.as_text() or ""):
+        raise RuntimeError(f"no kernel in the program of {function.__name__}")
+    memory = compiled.memory_analysis()
+    if memory is None:
+        raise RuntimeError("the GPU compiler does not state the memory of the program")
+    return CompiledKernel(assembler_report(Path(dumps)), memory.temp_size_in_bytes, seconds)
+
+
+def assembler_report(dumps: Path) -> dict[str, float]:
+    """Return registers per thread, spilled bytes and KiB of shared memory of the kernel compiled last.
+
+    Raises:
+        ValueError: the report is not in the format of this version of ptxas.
+    """
+    newest = max(dumps.glob("*.ptxas"), key=lambda path: path.stat().st_mtime_ns)
+    report = newest.read_text()
+    passes = newest.with_suffix(".mlir-passes.log").read_text()
+    shared = re.search(r"dynamic_shared_memory_size %c(\d+)_i32", passes)
+    registers = re.search(r"Used (\d+) registers", report)
+    if shared is None or registers is None:
+        raise ValueError(f"{newest}: found neither registers nor shared memory; expected a report of ptxas")
+    return {
+        "registers": int(registers.group(1)),
+        "spilled": sum(map(int, re.findall(r"(\d+) bytes (?:stack frame|spill)", report))),
+        "shared_kib": round(int(shared.group(1)) / 1024, 1),
+    }
+
+
+def seconds_of(run: Callable[..., Any], *arguments: Any, calls: int = 1) -> float:
+    """Return the best seconds of one of the `calls` in `run`; runs are dispatched without waiting."""
+    jax.block_until_ready(run(*arguments))
+    best = float("inf")
+    for _ in range(3):
+        begin = time.perf_counter()
+        result = None
+        for _ in range(REPEATS):
+            result = run(*arguments)
+        jax.block_until_ready(result)
+        best = min(best, (time.perf_counter() - begin) / REPEATS / calls)
+    return best
+
+
+def is_here() -> bool:
+    """Tell whether this machine has an NVIDIA GPU."""
+    return Path("/dev/nvidiactl").exists()

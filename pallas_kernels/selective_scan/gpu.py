@@ -1,0 +1,207 @@
+"""selective_scan for NVIDIA GPUs from Hopper on, in Mosaic GPU: four and seven memory accesses an element.
+
+A block of 128 threads takes 128 channels of one batch row through the whole sequence, a channel a thread.
+Tiles of 16 steps stream through shared memory by asynchronous copies. In a tile the states come one after
+the other: a thread has the steps, the inputs and the sums of the 16 outputs in registers and takes one
+state through the 16 steps, whose exponentials do not depend on each other. So registers do not grow with
+N. B_t and C_t are scalars that all threads read from the same place in shared memory.
+
+The gradient reads the states that the forward pass kept, every 128 steps where memory allows, runs the
+recurrence again to have those that enter each tile (Chen et al. 2016; for scans Gu and Dao 2023, appendix
+D), which stay in shared memory, then takes the tiles from the last one read to the first. In a tile it has
+the decays and states of one state index at a time in registers. What the channels add to the cotangents of
+B and C is written side by side to shared memory, read again with rows along the threads, and summed: of the
+blocks' sums XLA takes the total. Every sum has a fixed order, so that two runs agree bit for bit.
+
+Each exponential is computed once forward and twice backward; 16 of them an element, of which a
+multiprocessor does 16 a clock, bound the pass rather than memory: 128 us at [8, 2048, 2048] on an H200,
+where memory would allow 63.
+
+A call of few rows and channels has few blocks: [1, 16384, 2048] has 16 for 132 multiprocessors. The kernel
+is for batches that fill the chip.
+"""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.linear_scan.padding import pad_length, round_up
+from pallas_kernels.selective_scan import gpu_backward, gpu_forward
+from pallas_kernels.selective_scan.gpu_call import call_kernel, shape_of, tiled
+from pallas_kernels.selective_scan.gpu_grid import (
+    MAX_STATES,
+    STATES_UNIT,
+    SUMS,
+    THREADS,
+    TILE,
+    GpuGrid,
+    make_grid,
+)
+from pallas_kernels.selective_scan.inputs import SelectiveScanInputs, Sequence, State
+from pallas_kernels.selective_scan.padding import Padding
+
+
+def forward(
+    inputs: SelectiveScanInputs, *, direction: str, interpret: object = None
+) -> tuple[Sequence, State, Float[Array, "batch blocks padded_N padded_channels"]]:
+    """Return (y, last state, state before each block of time).
+
+    Args:
+        inputs: the arrays, sequences in float32 or bfloat16; sizes that do not suit are padded, at the cost
+            of a copy of every operand.
+        direction: "forward", "reverse" or "both".
+        interpret: the parameters of the interpreter of Mosaic GPU, to run on any platform, slowly.
+
+    Returns:
+        y in the type of u; the state after the last step read, and those before each block, float32.
+
+    Raises:
+        ValueError: a channel has more states than a block has memory for.
+    """
+    call = _Call(inputs, direction, interpret)
+    pad, grid = call.pad, call.grid
+    batch, _, _, channels = call.sequences["u"].shape
+    state = (batch, grid.states, channels)
+    found = call_kernel(
+        grid,
+        gpu_forward,
+        call.sequences,
+        call.others | {"h0": pad.state(inputs.h0)},
+        {
+            "y": shape_of(call.sequences["u"].shape, inputs.u.dtype),
+            "block_h0": shape_of((batch, grid.blocks, *state[1:])),
+            "last": shape_of(state),
+        },
+        with_resets=inputs.resets is not None,
+    )
+    return call.crop(found["y"]), pad.crop_state(found["last"]), found["block_h0"]
+
+
+def backward(
+    inputs: SelectiveScanInputs,
+    block_h0: Float[Array, "batch blocks padded_N padded_channels"],
+    dy: Sequence,
+    dlast: State,
+    *,
+    direction: str,
+    interpret: object = None,
+) -> SelectiveScanInputs:
+    """Return the cotangents of the inputs, those of all but u, dt and z in float32; None for the resets.
+
+    Args:
+        inputs: as for `forward`.
+        block_h0: the state before each block, from `forward`.
+        dy: the cotangent of y.
+        dlast: the cotangent of the last state.
+        direction: as for `forward`.
+        interpret: as for `forward`.
+    """
+    call = _Call(inputs, direction, interpret)
+    pad, grid = call.pad, call.grid
+    sequences = call.sequences | {"dy": tiled(grid, pad.sequence(dy))}
+    shape = sequences["u"].shape
+    batch, _, _, channels = shape
+    state = (batch, grid.states, channels)
+    sums = (channels // THREADS, batch, grid.tiles, grid.states // STATES_UNIT, SUMS)
+    results = {
+        "du": shape_of(shape, inputs.u.dtype),
+        "ddt": shape_of(shape, inputs.dt.dtype),
+        "dcolumns": shape_of(sums),
+        "dA": shape_of(state),
+        "dD": shape_of((batch, channels)),
+        "dh0": shape_of(state),
+    }
+    if inputs.z is not None:
+        results["dz"] = shape_of(shape, inputs.z.dtype)
+    if inputs.dt_bias is not None:
+        results["ddt_bias"] = shape_of((batch, channels))
+    others = call.others | {"block_h0": block_h0, "dlast": pad.state(dlast)}
+    found = call_kernel(
+        grid, gpu_backward, sequences, others, results, with_resets=inputs.resets is not None
+    )
+    dB, dC = call.crop_columns(found["dcolumns"])
+    return SelectiveScanInputs(
+        u=call.crop(found["du"]),
+        dt=call.crop(found["ddt"]),
+        A=pad.crop_state(found["dA"]).sum(axis=0),
+        B=dB,
+        C=dC,
+        D=pad.crop_channels(found["dD"]).sum(axis=0),
+        z=None if inputs.z is None else call.crop(found["dz"]),
+        dt_bias=None if inputs.dt_bias is None else pad.crop_channels(found["ddt_bias"]).sum(axis=0),
+        h0=pad.crop_state(found["dh0"]),
+        resets=None,
+    )
+
+
+def grid_of(inputs: SelectiveScanInputs, direction: str) -> GpuGrid:
+    """Return how a call is cut; the inputs may be shapes and types alone.
+
+    Raises:
+        ValueError: a channel has more states than a block has memory for.
+    """
+    return _grid_of(inputs, direction, None)
+
+
+def _grid_of(inputs, direction, interpret):
+    states = inputs.A.shape[0]
+    if states > MAX_STATES:
+        raise ValueError(f"selective_scan: N must be at most {MAX_STATES} for pallas_gpu; found {states}")
+    given = [array for array in (inputs.u, inputs.dt, inputs.z) if array is not None]
+    return make_grid(
+        inputs.u.shape[1],
+        round_up(states, STATES_UNIT),
+        direction,
+        dtype=jnp.result_type(*given),
+        gated=inputs.z is not None,
+        interpret=interpret,
+    )
+
+
+class _Call:
+    """The padded operands of both passes, and the removal of padding."""
+
+    def __init__(self, inputs, direction, interpret):
+        self.inputs = inputs
+        self.grid = _grid_of(inputs, direction, interpret)
+        self.pad = pad = Padding(
+            inputs,
+            direction,
+            length_unit=TILE * self.grid.block_tiles,
+            lanes=THREADS,
+            states_unit=STATES_UNIT,
+        )
+        sequences = {"u": pad.sequence(inputs.u), "dt": pad.steps(inputs.dt)}
+        if inputs.z is not None:
+            sequences["z"] = pad.sequence(inputs.z)
+        self.sequences = {name: tiled(self.grid, array) for name, array in sequences.items()}
+        self.others = {
+            "columns": tiled(self.grid, self._columns()),
+            "A": pad.state(inputs.A[None])[0] * (1 / math.log(2)),
+            "D": pad.channels(inputs.D),
+        }
+        if inputs.dt_bias is not None:
+            self.others["dt_bias"] = pad.channels(inputs.dt_bias.astype(jnp.float32))
+
+    def crop(self, array):
+        return self.pad.crop(array.reshape(array.shape[0], -1, array.shape[-1]))
+
+    def crop_columns(self, partial):
+        """Return the sums of dB and dC over the blocks of channels, [batch, length, N]."""
+        batch, length = self.inputs.u.shape[:2]
+        totals = partial.sum(axis=0).reshape(batch, self.grid.tiles, -1, STATES_UNIT, 2, TILE)
+        # [dB or dC, batch, tiles, step, pair of states, state of the pair]
+        totals = totals.transpose(4, 0, 1, 5, 2, 3).reshape(2, batch, self.grid.tiles * TILE, -1)
+        return totals[:, :, :length, : self.inputs.A.shape[0]]
+
+    def _columns(self):
+        """Return B, C and, for each direction, what is kept at a step, [batch, length, columns]."""
+        missing = self.grid.states - self.inputs.A.shape[0]
+        parts = [jnp.pad(array, ((0, 0), (0, 0), (0, missing))) for array in (self.inputs.B, self.inputs.C)]
+        parts += [~reset[..., None] for reset in self.inputs.resets or ()]
+        columns = jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)
+        columns = jnp.pad(columns, ((0, 0), (0, 0), (0, self.grid.columns - columns.shape[-1])))
+        # Nothing enters in padding, and nothing is lost.
+        is_kept = jnp.arange(self.grid.columns) >= 2 * self.grid.states
+        return pad_length(columns, TILE * self.grid.block_tiles, is_kept.astype(jnp.float32))

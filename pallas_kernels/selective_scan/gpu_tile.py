@@ -1,0 +1,181 @@
+"""What both passes of the GPU kernel do with a tile of 16 steps. See `gpu`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.selective_scan.gpu_grid import THREADS, TILE, GpuGrid
+
+# Of 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...), which for s <= 1/3 leaves less than 1e-9.
+TERMS = 8
+
+
+class BlockIndices(NamedTuple):
+    """The indices of the part of the arrays that a block computes.
+
+    Attributes:
+        row: the row of the batch.
+        lanes: the slice of the channels.
+        column: the number of that slice.
+        part: the number of its direction among those of the call.
+        reverse: whether the sequence is read from its end.
+    """
+
+    row: Any
+    lanes: Any
+    column: Any
+    part: int
+    reverse: bool
+
+    def tile_at(self, grid: GpuGrid, number: Any) -> Any:
+        """Return the tile that is read as the `number`-th."""
+        return grid.tiles - 1 - number if self.reverse else number
+
+    def block_at(self, grid: GpuGrid, number: Any) -> Any:
+        """Return the block of tiles that is read as the `number`-th."""
+        return grid.blocks - 1 - number if self.reverse else number
+
+    @property
+    def steps(self) -> range:
+        """The steps of a tile in reading order."""
+        return range(TILE)[::-1] if self.reverse else range(TILE)
+
+
+class Ring:
+    """Tiles of operands on their way into shared memory, in an order that is known ahead."""
+
+    def __init__(
+        self,
+        ring: str,
+        grid: GpuGrid,
+        block: BlockIndices,
+        refs: dict[str, Any],
+        *,
+        names: tuple[str, ...],
+        tile_of: Callable[[Any], Any],
+    ) -> None:
+        """Remember the order; nothing is fetched before `start`.
+
+        Args:
+            ring: the name of the ring.
+            grid: the grid of the call.
+            block: the part of the arrays.
+            refs: all memory by name; of this ring the slots as RING_NAME, and RING_barriers.
+            names: the names of the sequences.
+            tile_of: the number of a fetch -> the tile that it brings.
+        """
+        self._ring, self._grid, self._block, self._refs = ring, grid, block, refs
+        self._names, self._tile_of = (*names, "columns"), tile_of
+        self.slots = refs[f"{ring}_columns"].shape[0]
+
+    def fetch(self, number: Any) -> None:
+        """Begin to bring the tile of this number, whose slot must be free."""
+        tile, slot = self._tile_of(number), jax.lax.rem(number, self.slots)
+        row, lanes = self._block.row, self._block.lanes
+        for name in self._names:
+            ref = self._refs[name]
+            source = ref.at[row, tile] if name == "columns" else ref.at[row, tile, :, lanes]
+            barrier = self._refs[f"{self._ring}_barriers"].at[slot]
+            plgpu.copy_gmem_to_smem(source, self._refs[f"{self._ring}_{name}"].at[slot], barrier)
+
+    def start(self, count: int) -> None:
+        """Begin to bring the first tiles, of `count` in all."""
+        for number in range(min(self.slots, count)):
+            self.fetch(jnp.int32(number))
+
+    def wait(self, number: Any) -> Any:
+        """Wait for the tile of this number, and return its slot."""
+        slot = jax.lax.rem(number, self.slots)
+        plgpu.barrier_wait(self._refs[f"{self._ring}_barriers"].at[slot])
+        return slot
+
+    def refill(self, number: Any, count: Any) -> None:
+        """Begin to bring the tile that takes the slot of this number, where there is one of `count`."""
+        pl.when(number + self.slots < count)(lambda: self.fetch(number + self.slots))
+
+    def rows(self, name: str, slot: Any) -> list:
+        """Return the steps of a sequence in a slot, in float32, one channel a thread."""
+        ref = self._refs[f"{self._ring}_{name}"]
+        return [ref[slot, t].astype(jnp.float32) for t in range(TILE)]
+
+    def weights(self, slot: Any, t: int, n: Any) -> tuple[Any, Any]:
+        """Return the scalars B and C of step t for state n."""
+        columns = self._refs[f"{self._ring}_columns"]
+        return columns[slot, t, n], columns[slot, t, n + self._grid.states]
+
+    def kept(self, slot: Any, t: int) -> Any:
+        """Return the scalar that is 0 where step t is a reset, else 1."""
+        return self._refs[f"{self._ring}_columns"][slot, t, 2 * self._grid.states + self._block.part]
+
+
+class Steps:
+    """The steps of a tile: raw, after the softplus, and times the input; one channel a thread."""
+
+    def __init__(self, ring: Ring, slot: Any, bias: Any, *, with_resets: bool):
+        """Load u and dt of the slot; `bias` is that of the step, or None where dt is the step."""
+        self._ring, self._slot, self._with_resets = ring, slot, with_resets
+        raw = ring.rows("dt", slot)
+        self.dt = raw
+        self.raw = raw
+        if bias is not None:
+            self.raw = [row + bias for row in raw]
+            self.dt = [softplus(row) for row in self.raw]
+        self.dtu = [dt * u for dt, u in zip(self.dt, ring.rows("u", slot), strict=True)]
+
+    def decay(self, t: int, rate: Any) -> Any:
+        """Return the decay of step t for a rate in base 2; 0 at a reset."""
+        decay = jnp.exp2(self.dt[t] * rate)
+        return decay * self._ring.kept(self._slot, t) if self._with_resets else decay
+
+    def weights(self, t: int, n: Any) -> tuple[Any, Any]:
+        """Return the scalars B and C of step t for state n."""
+        return self._ring.weights(self._slot, t, n)
+
+
+def softplus(x: Any) -> Any:
+    """Return log(1 + exp(x)) without loss where that is small; the logarithm is 2 artanh of e / (2 + e)."""
+    e = jnp.exp(-jnp.abs(x))
+    s = e / (2.0 + e)
+    square = s * s
+    total = square * (1.0 / (2 * TERMS - 1))
+    for term in range(TERMS - 2, 0, -1):
+        total = (total + 1.0 / (2 * term + 1)) * square
+    return jnp.maximum(x, 0.0) + 2.0 * s * (total + 1.0)
+
+
+def spread(grid: GpuGrid, value: Any) -> Any:
+    """Give the compiler the layout of what a loop carries, one channel a thread."""
+    return with_layout(grid, value, plgpu.Layout.WG_STRIDED((THREADS,), 1))
+
+
+def with_layout(grid: GpuGrid, value: Any, layout: Any) -> Any:
+    """Give the compiler the layout of a value; the interpreter has no layouts."""
+    return value if grid.interpret is not None else plgpu.layout_cast(value, layout)
+
+
+def zeros(grid: GpuGrid) -> Any:
+    """Return zero in every thread."""
+    return spread(grid, jnp.zeros((THREADS,), jnp.float32))
+
+
+def for_each_state(grid: GpuGrid, body: Any) -> None:
+    """Run body(n) for every state of a channel."""
+
+    def run(n, _):
+        body(n)
+        return jnp.int32(0)
+
+    jax.lax.fori_loop(0, grid.states, run, jnp.int32(0))
+
+
+def load_rows(grid: GpuGrid, source: Any, target: Any) -> None:
+    """Copy [N, channels of the block] from global memory to shared, each thread its own channel."""
+
+    def load(n):
+        target[n] = source[n]
+
+    for_each_state(grid, load)

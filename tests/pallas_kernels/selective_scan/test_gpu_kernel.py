@@ -1,0 +1,156 @@
+"""The GPU kernel in the interpreter of Mosaic GPU, which also detects races, against the definition."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
+from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.selective_scan import gpu, gpu_backward, gpu_forward, gpu_grid, gpu_tile, selective_scan
+from tests.pallas_kernels.linear_scan.shared_memory import hazards
+from tests.pallas_kernels.selective_scan.oracle import scan_inputs, scan_oracle
+from tests.pallas_kernels.selective_scan.test_selective_scan import compare
+from tests.quick_jit import quick_jit
+
+INTERPRETED = InterpretGPUParams(detect_races=True)
+TILE = gpu_grid.TILE
+
+
+def without_races(function, *arguments, **options):
+    run = quick_jit(partial(function, interpret=INTERPRETED, **options))
+    results = jax.block_until_ready(run(*arguments))
+    assert not interpreter.get_races().races_found
+    return results
+
+
+def check(shape, direction, *, tolerance=1e-5, **options):
+    """Compare both passes with the definition, and return the states that were kept."""
+    inputs, dy, dlast = scan_inputs(shape, direction=direction, **options)
+    y, last, block_h0 = without_races(gpu.forward, inputs, direction=direction)
+    found = without_races(gpu.backward, inputs, block_h0, dy, dlast, direction=direction)
+    compare(inputs, (y, last, found), scan_oracle(inputs, dy, dlast, direction), tolerance)
+    return block_h0
+
+
+@pytest.mark.slow
+def test_both_directions_several_blocks_and_states_that_are_padded():
+    """Two blocks of two tiles in each direction; three states and four channels do not fit."""
+    block_h0 = check((1, 3 * TILE - 3, 4), "both", states=3)
+    assert block_h0.shape == (1, 2, 4, 2 * gpu_grid.THREADS)
+
+
+@pytest.mark.slow
+def test_slots_are_filled_again(monkeypatch):
+    """Of five tiles forward; a block of one tile has no states to compute again."""
+    monkeypatch.setattr(gpu_grid, "MAX_SLOTS", 2)
+    monkeypatch.setattr(gpu_grid, "MAX_TILES", 1)
+    left_out = dict.fromkeys(("z", "dt_bias", "resets"))
+    check((1, 5 * TILE, 4), "forward", states=2, dtype=jnp.bfloat16, tolerance=2**-7, **left_out)
+
+
+@pytest.mark.parametrize("x", [-1e30, -90.0, -20.0, -1e-3, 0.0, 0.5, 3.0, 80.0])
+def test_the_softplus_loses_nothing(x):
+    found = gpu_tile.softplus(jnp.float32(x))
+    np.testing.assert_allclose(found, np.logaddexp(0.0, np.float64(np.float32(x))), rtol=1e-6, atol=1e-37)
+
+
+def test_a_missing_wait_for_a_copy_is_a_race(monkeypatch):
+    monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
+    inputs, *_ = scan_inputs((1, TILE, 4), states=2, direction="forward")
+    with pytest.raises(AssertionError, match="races_found"):
+        without_races(gpu.forward, inputs, direction="forward")
+
+
+def passes(direction):
+    """Yield both passes with their arguments and the places of what threads have for themselves."""
+    inputs, dy, dlast = scan_inputs((1, 4 * TILE, 2 * gpu_grid.THREADS), states=4, direction=direction)
+    grid = gpu.grid_of(inputs, direction)
+    block_h0 = jnp.zeros((1, grid.blocks, grid.states, inputs.u.shape[2]))
+    sequences = {"u": inputs.u, "dt": inputs.dt, "z": inputs.z}
+    results = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in ("y", "du", "ddt", "dz")}
+    for module, function, arguments in (
+        (gpu_forward, partial(gpu.forward, direction=direction), (inputs,)),
+        (gpu_backward, partial(gpu.backward, direction=direction), (inputs, block_h0, dy, dlast)),
+    ):
+        given = sequences if module is gpu_forward else sequences | {"dy": dy}
+        names = sorted(module.scratch(grid, given, results))
+        yield function, arguments, {names.index(name) for name in names if name.startswith("own_")}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "both"])
+def test_threads_and_copies_wait_for_each_other(direction):
+    for function, arguments, own in passes(direction):
+        assert len(own) >= 2
+        assert hazards(function, *arguments, own=own) == []
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "call", "found"),
+    [
+        (0, "commit_smem", 0, {"copy_smem_to_gmem", "copy_gmem_to_smem"}),
+        (0, "wait_smem_to_gmem", 0, {"swap"}),
+        (0, "wait_smem_to_gmem", 1, {"end"}),
+        (1, "commit_smem", 0, {"copy_gmem_to_smem"}),
+        (1, "commit_smem", 1, {"swap"}),
+        (1, "commit_smem", 2, {"get"}),
+        (1, "wait_smem_to_gmem", 0, {"swap"}),
+    ],
+)
+def test_a_missing_wait_between_threads_is_found(monkeypatch, which, name, call, found):
+    function, arguments, own = list(passes("forward"))[which]
+    calls, real = itertools.count(), getattr(plgpu, name)
+
+    def all_but_one(*arguments, **options):
+        if next(calls) != call:
+            real(*arguments, **options)
+
+    monkeypatch.setattr(plgpu, name, all_but_one)
+    assert {line.split()[0] for line in hazards(function, *arguments, own=own)} == found
+
+
+@pytest.mark.parametrize(
+    ("length", "states", "dtype", "expected"),
+    [
+        (2048, 16, jnp.bfloat16, (128, 8)),
+        (2048, 16, jnp.float32, (128, 4)),
+        (2048, 64, jnp.float32, (128, 1)),
+        (40, 16, jnp.bfloat16, (4, 2)),
+        (1, 2, jnp.bfloat16, (1, 1)),
+    ],
+    ids=str,
+)
+def test_blocks_are_as_long_as_memory_allows(length, states, dtype, expected):
+    grid = gpu_grid.make_grid(length, states, "both", dtype=dtype, gated=True, interpret=None)
+    assert (grid.tiles, grid.block_tiles) == expected
+    assert grid.forward_slots >= min(2, grid.tiles)
+
+
+def test_too_many_states_are_refused():
+    inputs, *_ = scan_inputs((1, 4, 2), states=65, direction="forward")
+    with pytest.raises(
+        ValueError, match=r"^selective_scan: N must be at most 64 for pallas_gpu; found 65$"
+    ):
+        gpu.forward(inputs, direction="forward")
+
+
+def test_a_gpu_gets_the_kernel_when_it_is_asked_for():
+    inputs, dy, _ = scan_inputs((1, 20, 6), direction="both")
+
+    def gradient(inputs):
+        u, dt, A, B, C, D, z, dt_bias, h0, resets = inputs
+        options = {"z": z, "dt_bias": dt_bias, "h0": h0, "resets": resets, "direction": "both"}
+
+        def loss(u):
+            return jnp.sum(
+                dy * selective_scan(u, dt, A.T, B, C, D, **options, implementation="pallas_gpu")[0]
+            )
+
+        return jax.grad(loss)(u)
+
+    text = jax.jit(gradient).trace(inputs).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@mosaic_gpu") == 2
