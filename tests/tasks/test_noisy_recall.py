@@ -1,0 +1,119 @@
+"""Items among noise: what is asked, with the query before, after or without."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from birdie_jax import vocabulary
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.tasks import make_task
+from birdie_jax.tasks.noisy_recall import NoisyRecall
+from tests.tasks.tokenizers import word_tokenizer
+
+SMALL = {"sequence_length": 20, "items": 3, "noise": 30, "keys": 12, "values": 10, "num_sequences": 5}
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    query=st.sampled_from(["none", "first", "last"]),
+    items=st.integers(1, 6),
+    more=st.integers(0, 10),
+)
+@settings(max_examples=60, deadline=None)
+def test_items_are_disjoint_and_all_else_is_noise(seed, query, items, more):
+    size = 1 if query == "none" else 2
+    task = NoisyRecall(
+        query=query, sequence_length=max(2, items * size + more), items=items, noise=9, keys=7, values=8
+    )
+    drawn = task.draw_sequence(np.random.default_rng(seed))
+    assert len(drawn.sequence) == task.sequence_length
+    is_value, is_key = drawn.sequence >= 16, (drawn.sequence >= 9) & (drawn.sequence < 16)
+    assert is_value.sum() == items == len(set(drawn.values.tolist()))
+    np.testing.assert_array_equal(drawn.sequence[is_value], drawn.values)
+    np.testing.assert_array_equal(np.flatnonzero(is_value), drawn.places)
+    assert is_key.sum() == len(set(drawn.keys.tolist())) == (0 if query == "none" else items)
+    np.testing.assert_array_equal(np.flatnonzero(is_key), drawn.places[: is_key.sum()] - 1)
+    np.testing.assert_array_equal(drawn.sequence[is_key], drawn.keys)
+    assert sorted(drawn.asked.tolist()) == list(range(items))
+
+
+def test_places_are_uniform():
+    task = NoisyRecall(query="last", sequence_length=5, items=1)
+    rng = np.random.default_rng(0)
+    places = np.bincount([task.draw_sequence(rng).places[0] for _ in range(4000)], minlength=5)
+    assert places[0] == 0
+    np.testing.assert_allclose(places[1:] / 4000, 0.25, atol=0.03)
+
+
+@pytest.mark.parametrize("query", ["none", "first", "last"])
+def test_the_answer_of_a_question_can_be_read_off_its_prompt(query):
+    task = NoisyRecall(query=query, **SMALL)
+    tokens = word_tokenizer().ordinary_tokens()
+    keys, values = set(tokens[30:42].tolist()), set(tokens[42:52].tolist())
+    questions, refused = task.questions(word_tokenizer())
+    assert not refused
+    assert len(questions) == 5
+    for question in questions:
+        marker, *context = question.prompt_tokens
+        assert marker == vocabulary.PREFIX_LM
+        if query == "none":
+            found = [token for token in context if token in values]
+            assert question.reference_tokens == (*found, vocabulary.END)
+            wanted, stands_in = found[0], context
+        else:
+            key = context[0] if query == "first" else question.target_prefix[0]
+            assert key in keys
+            stands_in = context[1:] if query == "first" else context
+            wanted = stands_in[stands_in.index(key) + 1]
+            end = (vocabulary.END,) if query == "first" else ()
+            assert question.reference_tokens == (wanted, *end)
+        assert len(stands_in) == 20
+        assert question.groups["distance"] == 20 - stands_in.index(wanted)
+    fewer, _ = NoisyRecall(query=query, **{**SMALL, "num_sequences": 2}).questions(word_tokenizer())
+    assert list(questions[:2]) == list(fewer)
+
+
+@pytest.mark.parametrize(("query", "positions"), [("none", 25), ("first", 24), ("last", 28)])
+def test_a_training_example_is_what_the_questions_ask(query, positions):
+    task = NoisyRecall(query=query, **SMALL)
+    examples = task.training_examples(word_tokenizer())
+    questions, _ = task.questions(word_tokenizer())
+    for number, question in enumerate(questions):
+        example = examples.draw(np.random.default_rng([task.seed, number]), positions)
+        assert example is not None
+        assert len(example.context) + len(example.target) == positions
+        assert tuple(example.context.tolist()) == question.prompt_tokens
+        asked = (*question.target_prefix, *question.reference_tokens)
+        assert tuple(example.target[: len(asked)].tolist()) == asked
+        assert example.target[-1] == vocabulary.END
+    assert examples.draw(np.random.default_rng(0), positions - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "said"),
+    [
+        (
+            {"items": 65, "values": 99, "keys": 99},
+            "t: items: found 65, of 1 tokens each; allowed: at most 64",
+        ),
+        (
+            {"query": "last", "items": 33, "values": 99},
+            "items: found 33, of 2 tokens each; allowed: at most 32",
+        ),
+        ({"values": 3}, "t: values: found 3; allowed: at least items = 4"),
+        ({"keys": 2}, "t: keys: found 2; allowed: at least items = 4"),
+        ({"query": "both"}, "t.query: found 'both'"),
+    ],
+)
+def test_settings_that_cannot_be(given_settings, said):
+    with pytest.raises(ConfigError) as caught:
+        make_task("noisy_recall", given_settings, "t")
+    assert said in str(caught.value)
+
+
+def test_a_tokenizer_of_too_few_pieces_is_refused():
+    with pytest.raises(
+        ConfigError, match="found 5064 together; allowed: at most 143, the pieces of text of"
+    ):
+        NoisyRecall(values=5000, keys=32, noise=32).questions(word_tokenizer())
