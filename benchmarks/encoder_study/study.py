@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from benchmarks.encoder_study.config import task_settings
 from benchmarks.encoder_study.plans import Run, Scale
 from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, Corpus, prepare_corpus
-from benchmarks.studies.circumstances import circumstances
 from benchmarks.studies.evaluations import evaluate_command, measured
-from benchmarks.studies.verbs import Clock, Command, RunVerb, StudyError, run_verb
+from benchmarks.studies.results import read_results as results_of_scale
+from benchmarks.studies.results import result_file, write_result
+from benchmarks.studies.verbs import Clock, Command, RunVerb, run_verb
 from benchmarks.studies.workdirs import is_trained, last_step, read_metric_lines
-from birdie_jax.storage import write_json
 
 FORMAT_VERSION = 1
 AGREEMENT = "agreement"
@@ -56,25 +56,13 @@ class Study(NamedTuple):
         return self.folder(run) / f"{task}_{learning_rate:g}"
 
 
-def result_file(results: Path, run: Run) -> Path:
-    """Return the file of a run's result."""
-    return results / f"{run.scale}.{run.name}.json"
-
-
 def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
     """Return the results of a scale that are there.
 
     Raises:
         StudyError: a file is of another format.
     """
-    found = {}
-    for file in sorted(results.glob(f"{scale}.*.json")):
-        result = json.loads(file.read_text())
-        version = result.get("format_version")
-        if version != FORMAT_VERSION:
-            raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
-        found[Run(**result["run"])] = result
-    return dict(sorted(found.items()))
+    return results_of_scale(results, scale, FORMAT_VERSION, Run)
 
 
 def pretraining_command(study: Study, run: Run) -> Command:
@@ -155,19 +143,13 @@ def run_to_its_result(study: Study, run: Run) -> Path:
             "steps": _steps(study.tuned(run, task, chosen)),
             "test": test[task],
         }
-    study.results.mkdir(parents=True, exist_ok=True)
-    write_json(
-        file,
-        {
-            "format_version": FORMAT_VERSION,
-            "run": run._asdict(),
-            "text": text,
-            "pretraining": _pretraining_record(pretrained),
-            "pretrained": as_it_is,
-            "fine_tuned": tuned,
-            "circumstances": circumstances() | {"seconds": clock.seconds},
-        },
-    )
+    found = {
+        "text": text,
+        "pretraining": _pretraining_record(pretrained),
+        "pretrained": as_it_is,
+        "fine_tuned": tuned,
+    }
+    write_result(study.results, run, FORMAT_VERSION, found, clock.seconds)
     for task in study.scale.tasks:
         for rate in study.scale.tuning_rates:
             # Only what was pre-trained is gone on with.

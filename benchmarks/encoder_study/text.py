@@ -6,7 +6,6 @@ test. The task `verse` is the exception: of its verses, most were pre-trained on
 which belongs to which is held out.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from benchmarks.encoder_study.agreement_sentences import agreement_sentences
 from benchmarks.encoder_study.plans import Scale
 from benchmarks.encoder_study.tasks import PAIR, PROSE, TRANSFER_TASKS, Document
+from benchmarks.studies.corpora import json_lines, read_record
 from benchmarks.studies.verbs import Command, RunVerb, StudyError
 from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.records import read_records, read_text
@@ -92,18 +92,13 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
         StudyError: the text cannot be read, or gives no samples of a task; or the folder is
             of another text.
     """
-    if corpus.record.exists():
-        record = json.loads(corpus.record.read_text())
-        if record["text"] != text:
-            raise StudyError(
-                f"{corpus.record}: the corpus is of {record['text']}; asked for is {text}; allowed: the "
-                "same, or another --workdirs"
-            )
-        return record
+    made = read_record(corpus.record, text)
+    if made is not None:
+        return made
     documents = _documents(text)
     corpus.folder.mkdir(parents=True, exist_ok=True)
     prose = [{"text": document.text} for document in documents if document.source in PROSE]
-    write_whole(corpus.prose, _json_lines(prose))
+    write_whole(corpus.prose, json_lines(prose))
     run_verb(corpus_command(scale, corpus), corpus.folder / "log.txt")
     counts = _write_samples(scale, documents, corpus)
     sentences = agreement_sentences(scale.agreement_questions, np.random.default_rng([0, 100]))
@@ -161,7 +156,7 @@ def _write_samples(scale: Scale, documents: Sequence[Document], corpus: Corpus) 
             samples = list(islice(given, limits[split]))
             if not samples:
                 raise StudyError(f"the text gives no samples of {name} for {split}; allowed: more text")
-            write_whole(corpus.samples(name, split), _json_lines(samples))
+            write_whole(corpus.samples(name, split), json_lines(samples))
             counts[name][split] = len(samples)
     return counts
 
@@ -185,7 +180,3 @@ def common_words(documents: Sequence[Document], tokenizer: Tokenizer) -> list[st
     ordered = sorted(found, key=lambda word: (-found[word], word))
     single = [word for word in ordered if len(tokenizer.encode(f" {word}")) == 1]
     return (single if len(single) >= _COMMON_WORDS else ordered)[:_COMMON_WORDS]
-
-
-def _json_lines(records: Sequence[Mapping[str, Any]]) -> bytes:
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)

@@ -12,9 +12,10 @@ from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK, TEST, 
 from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.plans import Scale
 from benchmarks.retrieval_study.pretraining import pretraining_command, pretraining_record
-from benchmarks.retrieval_study.result import result_file, write_result
+from benchmarks.retrieval_study.result import write_result
 from benchmarks.retrieval_study.text import Corpus, corpus_command, prepare_corpus
 from benchmarks.studies.evaluations import evaluate_command, measured
+from benchmarks.studies.results import result_file
 from benchmarks.studies.verbs import Clock, Command, RunVerb, run_verb
 from benchmarks.studies.workdirs import is_trained, last_step
 from birdie_jax.storage import write_json

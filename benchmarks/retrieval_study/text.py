@@ -15,7 +15,6 @@ A story is a row of three short consecutive clauses, one of which is missing; th
 and three clauses of other documents.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.retrieval_study.plans import ExtractionPlan, Scale
+from benchmarks.studies.corpora import json_lines, read_record
 from benchmarks.studies.verbs import Command, RunVerb, StudyError
 from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.infilling import Infilling
@@ -103,14 +103,9 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
         StudyError: the text cannot be prepared, or gives fewer questions than the scale asks; or the folder
             is of another text.
     """
-    if corpus.record.exists():
-        record = json.loads(corpus.record.read_text())
-        if record["text"] != text:
-            raise StudyError(
-                f"{corpus.record}: the corpus is of {record['text']}; asked for is {text}; allowed: the "
-                "same, or another --workdirs"
-            )
-        return record
+    made = read_record(corpus.record, text)
+    if made is not None:
+        return made
     corpus.folder.mkdir(parents=True, exist_ok=True)
     run_verb(corpus_command(scale, text, corpus), corpus.folder / "log.txt")
     tokenizer = load_tokenizer(corpus.prepared)
@@ -119,7 +114,7 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
     held_out = list(_texts(text, fraction, "validation"))
     if len(held_out) < 2:
         raise StudyError(f"{text}: {len(held_out)} of its documents are held out; allowed: 2 or more")
-    write_whole(corpus.held_out, _json_lines({"text": document} for document in held_out))
+    write_whole(corpus.held_out, json_lines({"text": document} for document in held_out))
     plan, half = scale.extraction, len(held_out) // 2
     parts = {
         "train": (train, plan.training_questions),
@@ -129,9 +124,9 @@ def prepare_corpus(scale: Scale, text: str, corpus: Corpus, run_verb: RunVerb) -
     for number, (split, (documents, count)) in enumerate(parts.items()):
         rng = np.random.default_rng([0, number])
         questions = extraction_questions(documents, plan, tokenizer, count, rng)
-        write_whole(corpus.extraction(split), _json_lines(questions))
+        write_whole(corpus.extraction(split), json_lines(questions))
     stories = infilling_stories(held_out, tokenizer, scale.measuring.stories, scale.measuring.story_tokens)
-    write_whole(corpus.stories, _json_lines(stories))
+    write_whole(corpus.stories, json_lines(stories))
     record = {
         "text": text,
         "documents": {"train": len(train), "held_out": len(held_out)},
@@ -148,10 +143,6 @@ def _texts(text: str, fraction: float, split: str) -> Iterator[str]:
     for document in open_source(text, "text").documents():
         if split_of(document.text, fraction) == split:
             yield document.text
-
-
-def _json_lines(records: Iterator[dict[str, Any]] | Sequence[dict[str, Any]]) -> bytes:
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
 def extraction_questions(

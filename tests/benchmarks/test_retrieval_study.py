@@ -10,11 +10,12 @@ import pytest
 from benchmarks.retrieval_study.arms import arms_of
 from benchmarks.retrieval_study.figures import draw_figures
 from benchmarks.retrieval_study.matrix import runs_of
-from benchmarks.retrieval_study.result import read_results, result_file
+from benchmarks.retrieval_study.result import read_results
 from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.study import Study, commands_left, run_to_its_result
 from benchmarks.retrieval_study.tables import all_tables
 from benchmarks.studies.markdown import write_tables
+from benchmarks.studies.results import result_file
 from benchmarks.studies.verbs import StudyError
 from tests.benchmarks.verbs_that_stop import VerbsThatStop
 from tests.forked_verbs import ForkedVerbs
