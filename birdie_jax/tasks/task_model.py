@@ -31,6 +31,7 @@ from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.models.sample_scores import score_samples
 from birdie_jax.models.task_head import head_type
 from birdie_jax.objectives import Arm, Example
+from birdie_jax.pruning import PruningSettings
 from birdie_jax.tasks.question import LENGTH_GROUP, Question
 from birdie_jax.tasks.question_prompt import prompt_of
 from birdie_jax.text import Tokenizer
@@ -105,6 +106,7 @@ class TaskModel:
         rows: int = 32,
         batch_tokens: int = 65_536,
         share: Share | None = None,
+        pruning: PruningSettings | None = None,
     ):
         """Put the model on this process's devices.
 
@@ -118,7 +120,12 @@ class TaskModel:
             rows: the largest number of questions that are answered at a time.
             batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
             share: the part of the questions that this process answers; None = all.
+            pruning: how the prompts of written answers are pruned; None = they are not.
+
+        Raises:
+            PruningError: the model has attention, or the schedule is for other layers than it has.
         """
+        self._pruning = pruning
         self.tokenizer, self.arm, self.max_length = tokenizer, arm, max_length
         self.arm_in_place = arm_in_place
         self._rows, self._batch_tokens, self._share = rows, batch_tokens, share or Share()
@@ -142,6 +149,7 @@ class TaskModel:
                 sampling=sampling,
                 max_length=self.max_length,
                 devices=jax.local_devices(),
+                pruning=self._pruning,
             )
         return self._generators[sampling]
 

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.generation import generate, make_prompt
+from birdie_jax.generation import Generator, generate, make_prompt
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.pruning import PruningSettings
 from birdie_jax.tasks import LENGTH_GROUP, Share, TaskModel
 from birdie_jax.tasks.task_model import max_length_of
 from tests.tasks.toy_tasks import Lengths, Picks
@@ -56,6 +57,25 @@ def test_answers_are_those_of_generate(parts):
         assert answer.question.groups[LENGTH_GROUP] == len(prompt.tokens)
         assert answer.question.groups["size"] == len(answer.question.prompt)
     assert len({answer.answer for answer in result.answers}) > 1
+
+
+def test_answers_to_pruned_prompts_are_those_of_the_generator():
+    config, tokenizer = micro_config(layers=2), small_tokenizer()
+    model = build_model(config.model, tokenizer.vocab_size)
+    params = jax.tree.map(jnp.asarray, random_params(config, tokenizer.vocab_size, 0))
+    pruning = PruningSettings(keep=0.1, policy="recency", schedule="constant")
+    letters = np.random.default_rng(0).choice(list("abcdefgh "), (6, 60))
+    prompts = [make_prompt("".join(text), ARM.objective, tokenizer) for text in letters]
+    pruned, dense = (
+        TaskModel(model, params, tokenizer, ARM, pruning=one).generate_tokens(prompts, [2] * 6)
+        for one in (pruning, None)
+    )
+    generator = Generator(model, params, num_tokens=256 + tokenizer.num_pieces, pruning=pruning)
+    alone = [()] * 6
+    for chunk in generator.generate_chunks(prompts, [2] * 6, [0] * 6):
+        alone = [(*found, *new.tolist()) for found, new in zip(alone, chunk, strict=True)]
+    assert pruned == alone
+    assert pruned != dense
 
 
 def test_prompts_over_the_limit_are_named(parts):
