@@ -52,14 +52,10 @@ def summarise_cells(
         documents: the document that each window is of, of which whole ones are resampled.
         seed: the seed of the resamples.
     """
-    _, owners = np.unique(documents, return_inverse=True)
-    weights = np.bincount(owners).astype(np.float64)
-
-    def by_document(cell: Cell) -> Float[np.ndarray, "documents 1"]:
-        return (np.bincount(owners, np.array(cell.losses, np.float64)) / weights)[:, None]
+    weights = _windows_of_documents(documents)
 
     def difference(cell: Cell, other: Cell) -> Interval:
-        return bootstrap_differences(by_document(other), by_document(cell), weights, weights, seed)[0]
+        return paired_difference(np.array(other.losses), np.array(cell.losses), documents, seed)
 
     first = cells[0].parameters_sha256
     own = {(one.policy, one.keep, one.context): one for one in cells if one.parameters_sha256 == first}
@@ -73,7 +69,7 @@ def summarise_cells(
                 cell.policy,
                 cell.keep,
                 cell.context,
-                bootstrap_means(by_document(cell), weights, seed)[0],
+                bootstrap_means(_by_document(np.array(cell.losses), documents), weights, seed)[0],
                 difference(cell, own[DENSE, 1.0, cell.context]),
                 difference(cell, influence) if influence is not None and compared else None,
                 cell.paper_flops,
@@ -81,6 +77,38 @@ def summarise_cells(
             )
         )
     return found
+
+
+def paired_difference(
+    first: Float[np.ndarray, " windows"],
+    second: Float[np.ndarray, " windows"],
+    documents: Int[np.ndarray, " windows"],
+    seed: int = 0,
+) -> Interval:
+    """Return the mean of the second losses minus the first, with the 95 % interval of resampled documents.
+
+    Args:
+        first: the loss of each window in one condition.
+        second: the loss of the same windows in another.
+        documents: the document that each window is of, of which whole ones are resampled.
+        seed: the seed of the resamples.
+    """
+    weights = _windows_of_documents(documents)
+    means = [_by_document(losses, documents) for losses in (first, second)]
+    return bootstrap_differences(*means, weights, weights, seed)[0]
+
+
+def _windows_of_documents(documents: Int[np.ndarray, " windows"]) -> Float[np.ndarray, " documents"]:
+    """Return the number of windows of each document."""
+    return np.unique(documents, return_counts=True)[1].astype(np.float64)
+
+
+def _by_document(
+    losses: Float[np.ndarray, " windows"], documents: Int[np.ndarray, " windows"]
+) -> Float[np.ndarray, "documents 1"]:
+    """Return the mean loss of each document's windows."""
+    _, owners = np.unique(documents, return_inverse=True)
+    return (np.bincount(owners, losses) / np.bincount(owners))[:, None]
 
 
 COLUMNS = (

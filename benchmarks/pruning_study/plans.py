@@ -1,0 +1,288 @@
+"""The scales of the study, its models, and what is measured of each."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+MODELS = ("mamba", "gated_ssm", "hawk")
+"""The models that are pruned; the first one with every seed."""
+
+SMALLER = "smaller"
+"""Behind the name of a model: a smaller one of its kind, which is measured as it is."""
+
+INFLUENCE, UNIFORM, RANDOM, RECENCY, ENTRY_NORM = "influence", "uniform", "random", "recency", "entry_norm"
+"""The policies."""
+
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1)
+"""The shares that the schedule ends with."""
+
+JUDGED_SHARES = (0.9, 0.7, 0.5, 0.3, 0.1)
+"""Those by which the claim is judged."""
+
+
+class Variant(NamedTuple):
+    """Conditions that differ by policy, share and length of context alone.
+
+    Attributes:
+        name: the name, after which its cells are kept.
+        policies: the policies.
+        settings: the settings of pruning but policy and share, NAME=VALUE each.
+        shares: the shares; empty = all of the scale.
+        contexts: the lengths of contexts; empty = the main one of the scale.
+        all_seeds: whether it is measured of all seeds; otherwise of the first.
+    """
+
+    name: str
+    policies: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    contexts: tuple[int, ...] = ()
+    all_seeds: bool = False
+
+
+MAIN = "main"
+"""The variant whose cells the claim is judged by."""
+
+
+def random_variants(seeds: int, shares: tuple[float, ...] = ()) -> tuple[Variant, ...]:
+    """Return a variant for each seed of random choices."""
+    return tuple(
+        Variant(f"{RANDOM}_{seed}", (RANDOM,), (f"seed={seed}",), shares, all_seeds=True)
+        for seed in range(seeds)
+    )
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A fine-tuning of a pre-trained model.
+
+    Attributes:
+        steps: the train steps.
+        rows: the rows of a batch.
+        length: the positions of a row.
+        learning_rate: the rate, after a warm-up over a tenth of the steps; of text a cosine to 0 follows.
+        max_pruned: the largest share of a sample's tokens that the second loss drops; 0 = it has none.
+    """
+
+    steps: int
+    rows: int
+    length: int
+    learning_rate: float
+    max_pruned: float = 0.0
+
+
+@dataclass(frozen=True)
+class Needles:
+    """Items that have to be found among noise: the settings of the task noisy_recall.
+
+    Attributes:
+        stages: the tokens of a context and the items among them, from few to many; each is learned for an
+            equal part of the steps, and the last one is asked for.
+        values: the different values.
+        questions: the questions that are asked of every condition.
+        shares: the shares that they are asked with, beside all tokens.
+        policies: the policy, with settings of pruning behind it, by the name of each.
+    """
+
+    stages: tuple[tuple[int, int], ...]
+    values: int
+    questions: int
+    shares: tuple[float, ...]
+    policies: Mapping[str, tuple[str, ...]]
+
+
+NEEDLE_POLICIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        INFLUENCE: (INFLUENCE,),
+        "influence, state": (INFLUENCE, "readout=state"),
+        UNIFORM: (UNIFORM,),
+        RANDOM: (RANDOM,),
+        RECENCY: (RECENCY,),
+        ENTRY_NORM: (ENTRY_NORM,),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of a study.
+
+    Attributes:
+        name: the name.
+        layers: the layers of a model.
+        features: its width; the recurrence has twice as many channels.
+        smaller_layers: the layers of the smaller one.
+        smaller_features: its width.
+        pieces: the pieces of the tokenizer.
+        validation_fraction: the share of documents that is held out.
+        rows: the rows of a batch of pre-training.
+        length: the positions of a row.
+        states: the states of a channel of mamba, whose scan on a CPU takes time in proportion.
+        tokens: the positions that a model is pre-trained on, by its name; a smaller one the same.
+        learning_rate: the largest rate of pre-training.
+        seeds: the seeds of the first model; the others have the first of them.
+        windows: the windows of held-out text.
+        contexts: the lengths of contexts at which the dense models are measured; windows have the longest.
+        main_context: the length of context at which the claim is judged.
+        continuation: the tokens after a context that are scored.
+        shares: the shares that the schedule ends with.
+        variants: what is measured on text; the main one first.
+        tuned_variant: what is measured of a model that was fine-tuned on text.
+        needles: the items among noise.
+        queries: where the query of an item stands; a model is fine-tuned for each.
+        needle_tuning: the fine-tuning for each of these.
+        text_tuning: the fine-tuning on text with a second loss, and the same without it.
+        traced: the windows whose information flow is measured.
+    """
+
+    name: str
+    layers: int
+    features: int
+    smaller_layers: int
+    smaller_features: int
+    pieces: int
+    validation_fraction: float
+    rows: int
+    length: int
+    states: int
+    tokens: Mapping[str, int]
+    learning_rate: float
+    seeds: tuple[int, ...]
+    windows: int
+    contexts: tuple[int, ...]
+    main_context: int
+    continuation: int
+    shares: tuple[float, ...]
+    variants: tuple[Variant, ...]
+    tuned_variant: Variant
+    needles: Needles
+    queries: tuple[str, ...]
+    needle_tuning: Tuning
+    text_tuning: Tuning
+    traced: int
+
+    def steps(self, mixer: str) -> int:
+        """Return the steps of pre-training of a model, by its name without its size."""
+        return self.tokens[mixer] // (self.rows * self.length)
+
+
+_SMALL = Scale(
+    name="small",
+    layers=6,
+    features=128,
+    smaller_layers=4,
+    smaller_features=96,
+    pieces=2048,
+    validation_fraction=0.04,
+    rows=4,
+    length=512,
+    states=8,
+    tokens=MappingProxyType({"mamba": 1_536_000, "gated_ssm": 4_096_000, "hawk": 4_096_000}),
+    learning_rate=2e-3,
+    seeds=(0, 1, 2),
+    windows=300,
+    contexts=(256, 512, 1024),
+    main_context=512,
+    continuation=100,
+    shares=SHARES,
+    variants=(
+        Variant(MAIN, (INFLUENCE, UNIFORM, RECENCY, ENTRY_NORM), all_seeds=True),
+        *random_variants(5, JUDGED_SHARES),
+        Variant("state", (INFLUENCE,), ("readout=state",), (0.5, 0.3, 0.1)),
+        Variant("constant", (INFLUENCE, RECENCY), ("schedule=constant",), (0.3, 0.1)),
+        Variant("l2", (INFLUENCE,), ("norm=l2",), (0.3, 0.1)),
+        Variant("signed", (INFLUENCE,), ("norm=signed",), (0.3, 0.1)),
+        Variant("lengths", (INFLUENCE, UNIFORM, RECENCY), (), (0.5, 0.1), (256, 1024)),
+    ),
+    tuned_variant=Variant("tuned", (INFLUENCE, UNIFORM, RECENCY), (), (0.5, 0.1)),
+    needles=Needles(
+        stages=((16, 1), (32, 2), (64, 4)),
+        values=16,
+        questions=256,
+        shares=(0.7, 0.5, 0.3, 0.1),
+        policies=NEEDLE_POLICIES,
+    ),
+    queries=("none", "first", "last"),
+    needle_tuning=Tuning(steps=900, rows=2, length=512, learning_rate=2e-3),
+    text_tuning=Tuning(steps=400, rows=2, length=512, learning_rate=5e-4, max_pruned=0.9),
+    traced=32,
+)
+
+_SMOKE = Scale(
+    name="smoke",
+    layers=2,
+    features=16,
+    smaller_layers=1,
+    smaller_features=16,
+    pieces=400,
+    validation_fraction=0.4,
+    rows=2,
+    length=32,
+    states=2,
+    tokens=MappingProxyType(dict.fromkeys(MODELS, 128)),
+    learning_rate=2e-3,
+    seeds=(0,),
+    windows=12,
+    contexts=(16,),
+    main_context=16,
+    continuation=4,
+    shares=(0.5, 0.1),
+    variants=(
+        Variant(MAIN, (INFLUENCE, UNIFORM, RECENCY), all_seeds=True),
+        *random_variants(1),
+    ),
+    tuned_variant=Variant("tuned", (INFLUENCE,), (), (0.1,)),
+    needles=Needles(
+        stages=((6, 1), (12, 2)),
+        values=8,
+        questions=4,
+        shares=(0.2,),
+        policies={INFLUENCE: (INFLUENCE,), RECENCY: (RECENCY,)},
+    ),
+    queries=("last",),
+    needle_tuning=Tuning(steps=2, rows=2, length=32, learning_rate=2e-3),
+    text_tuning=Tuning(steps=2, rows=2, length=32, learning_rate=5e-4, max_pruned=0.9),
+    traced=2,
+)
+
+SCALES: Mapping[str, Scale] = MappingProxyType({scale.name: scale for scale in (_SMOKE, _SMALL)})
+
+
+class Run(NamedTuple):
+    """A model that is pre-trained and measured; one that is not a smaller one is fine-tuned too.
+
+    Attributes:
+        scale: the name of its scale.
+        model: the name of the model, with `SMALLER` behind an underscore if it is one.
+        seed: the seed of everything that is drawn.
+    """
+
+    scale: str
+    model: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return f"{self.model}.{self.seed}"
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether it is a smaller model, which is measured as it is."""
+        return self.model.endswith(f"_{SMALLER}")
+
+    @property
+    def mixer(self) -> str:
+        """The name of the model without its size."""
+        return self.model.removesuffix(f"_{SMALLER}")
+
+
+def runs_of(scale: Scale) -> Iterator[Run]:
+    """Give the runs of a scale: each model and its smaller one, then the first with its other seeds."""
+    first, *others = scale.seeds
+    for model in MODELS:
+        yield Run(scale.name, model, first)
+        yield Run(scale.name, f"{model}_{SMALLER}", first)
+    for seed in others:
+        yield Run(scale.name, MODELS[0], seed)
