@@ -94,8 +94,8 @@ def paired_difference(
         seed: the seed of the resamples.
     """
     weights = _windows_of_documents(documents)
-    means = [_by_document(losses, documents) for losses in (first, second)]
-    return bootstrap_differences(*means, weights, weights, seed)[0]
+    one, other = (_by_document(losses, documents) for losses in (first, second))
+    return bootstrap_differences(one, other, weights, weights, seed)[0]
 
 
 def _windows_of_documents(documents: Int[np.ndarray, " windows"]) -> Float[np.ndarray, " documents"]:
