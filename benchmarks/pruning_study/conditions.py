@@ -75,7 +75,7 @@ class TextLosses:
 
 def _policy_name(variant: str, policy: str) -> str:
     """Return what a condition is called: by its policy, and by what else is not the default."""
-    if variant in (MAIN, DENSE, "lengths", "tuned") or variant.startswith(_RANDOM_OF_SEED):
+    if variant in (MAIN, DENSE, "lengths", "tuned", policy) or variant.startswith(_RANDOM_OF_SEED):
         return policy
     return f"{policy}, {variant}"
 

@@ -187,13 +187,16 @@ _SMALL = Scale(
     continuation=100,
     shares=SHARES,
     variants=(
-        Variant(MAIN, (INFLUENCE, UNIFORM, RECENCY, ENTRY_NORM), all_seeds=True),
-        *random_variants(5, JUDGED_SHARES),
+        Variant(MAIN, (INFLUENCE, UNIFORM, RECENCY), all_seeds=True),
+        *random_variants(1, JUDGED_SHARES),
+        # The first seed decides nothing alone where intervals are asked for.
+        *random_variants(5, (0.3, 0.1))[1:],
+        Variant(ENTRY_NORM, (ENTRY_NORM,), (), (0.5, 0.3, 0.1)),
         Variant("state", (INFLUENCE,), ("readout=state",), (0.5, 0.3, 0.1)),
         Variant("constant", (INFLUENCE, RECENCY), ("schedule=constant",), (0.3, 0.1)),
         Variant("l2", (INFLUENCE,), ("norm=l2",), (0.3, 0.1)),
         Variant("signed", (INFLUENCE,), ("norm=signed",), (0.3, 0.1)),
-        Variant("lengths", (INFLUENCE, UNIFORM, RECENCY), (), (0.5, 0.1), (256, 1024)),
+        Variant("lengths", (INFLUENCE, UNIFORM, RECENCY), (), (0.1,), (256, 1024)),
     ),
     tuned_variant=Variant("tuned", (INFLUENCE, UNIFORM, RECENCY), (), (0.5, 0.1)),
     needles=Needles(
