@@ -100,10 +100,10 @@ def work(model, form, steps):
 
     import jax
 
-    from birdie_jax.models import language_model, token_losses
+    from birdie_jax.models import scanned_layers, token_losses
 
     if "layers" in without:
-        language_model.MAX_UNROLLED_LAYERS = 0
+        scanned_layers.MAX_UNROLLED_LAYERS = 0
     if "logits" in without:
         token_losses.HELD_LOGITS_BYTES = 0
     began = time.perf_counter()

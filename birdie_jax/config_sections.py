@@ -132,6 +132,10 @@ class MixerConfig:
     section: ClassVar[str]
     has_attention: ClassVar[bool] = False
 
+    def layer_models(self) -> tuple[str, ...]:
+        """Return the models whose blocks the layers are, in turn; empty = all are blocks of this one."""
+        return ()
+
     def check_fields(self, require: Require) -> None:
         """Check each field by itself; this is done whichever model is configured.
 
@@ -195,8 +199,9 @@ class ModelConfig:
     Attributes:
         name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
             gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and short convolution), hawk, hawk_mlp
-            (separate MLP), birdie_ssm (the early draft's), mamba, transformer; and the bidirectional
-            encoders, for masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
+            (separate MLP), griffin (layers of hawk_mlp and of transformer in turn), birdie_ssm (the early
+            draft's), mamba, transformer; and the bidirectional encoders, for masked language modelling:
+            bigs, stack_ssm, gated_attention, stack_attention.
         layers: the number of blocks.
         features: the width D of the residual stream.
         state: the recurrent channels N of a block, in mamba the inner channels E; half of them run in

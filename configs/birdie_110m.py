@@ -3,9 +3,9 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_110m.py --workdir=runs/birdie_110m
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, mamba,
-transformer; all within 1.5 % of 110M parameters. Each of them with `,paper` has batches of 520 rows, for 20
-GPUs; otherwise they have 512, for any power of two of devices up to 512.
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
+mamba, transformer; all within 1.5 % of 110M parameters. Each of them with `,paper` has batches of 520
+rows, for 20 GPUs; otherwise they have 512, for any power of two of devices up to 512.
 
 The paper tells no more of these runs than their size and that each took "roughly 5 hours". The dimensions
 and the 8,000 steps (8.4B tokens, 76 a parameter) are ours; the learning rate is Mamba's for 125M.
@@ -23,6 +23,13 @@ _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 12, "state": 768, "mlp_features": 1792},
     "gated_ssm_mlp": {"layers": 12, "state": 768, "mlp_features": 1792},
     "gated_ssm": {"layers": 22, "state": 1024},
+    "griffin": {
+        "layers": 12,
+        "state": 768,
+        "mlp_features": 2304,
+        "hawk": {"heads": 12},
+        "attention": {"heads": 12, "kv_heads": 1, "window": 1024},
+    },
     "hawk": {"layers": 34, "state": 1024, "hawk": {"heads": 16}},
     "hawk_mlp": {"layers": 12, "state": 1024, "mlp_features": 2048, "hawk": {"heads": 16}},
     "birdie_ssm": {"layers": 24, "state": 1536},

@@ -3,9 +3,10 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=runs/birdie_1_4b
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, mamba,
-transformer; all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these are
-ours. Each of them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
+mamba, transformer; all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these
+are ours, but for griffin's, which its own paper has (De et al. 2024, table 2, 1B). Each of them with
+`,paper` has the paper's batch of 520 rows, for its 20 GPUs:
 
     python -m birdie_jax.train --config=configs/birdie_1_4b.py:gated_ssm,paper --workdir=runs/paper
 
@@ -34,6 +35,13 @@ _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 2560, "mlp_features": 4864},
     "gated_ssm_mlp": {"layers": 24, "state": 2560, "mlp_features": 4864},
     "gated_ssm": {"layers": 32, "state": 4096},
+    "griffin": {
+        "layers": 26,
+        "state": 2560,
+        "mlp_features": 6144,
+        "hawk": {"heads": 20},
+        "attention": {"heads": 16, "kv_heads": 1, "window": 1024},
+    },
     "hawk": {"layers": 51, "state": 4096, "hawk": {"heads": 32}},
     "hawk_mlp": {"layers": 24, "state": 2560, "mlp_features": 6400, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 53, "state": 4096},

@@ -3,9 +3,10 @@
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32000
     python -m birdie_jax.train --config=configs/birdie_400m.py --workdir=runs/birdie_400m
 
-Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, hawk, hawk_mlp, birdie_ssm, mamba,
-transformer; all within 1.5 % of 400M parameters, with dimensions of our own. Each of them with `,paper` has
-batches of 520 rows, for 20 GPUs; otherwise they have 512, for any power of two of devices up to 512.
+Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
+mamba, transformer; all within 1.5 % of 400M parameters, with dimensions of our own. Each of them with
+`,paper` has batches of 520 rows, for 20 GPUs; otherwise they have 512, for any power of two of devices up
+to 512.
 
 Planned, not run (docs/launch_presets.md): on v5e-256 a chip needs 6.9 of 15.8 GiB, and the 8,000 steps take
 8 minutes if everything overlaps and 15 if nothing does.
@@ -20,6 +21,13 @@ _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 1280, "mlp_features": 2816},
     "gated_ssm_mlp": {"layers": 24, "state": 1280, "mlp_features": 2816},
     "gated_ssm": {"layers": 28, "state": 2560},
+    "griffin": {
+        "layers": 24,
+        "state": 1280,
+        "mlp_features": 3840,
+        "hawk": {"heads": 20},
+        "attention": {"heads": 16, "kv_heads": 1, "window": 1024},
+    },
     "hawk": {"layers": 43, "state": 2560, "hawk": {"heads": 20}},
     "hawk_mlp": {"layers": 27, "state": 1280, "mlp_features": 3072, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 47, "state": 2560},

@@ -32,6 +32,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.mlp_features = 256
     config.model.hawk.heads = 4
     config.model.attention.heads = 4
+    if config.model.name == "griffin":
+        # Local, and with one head of keys and values, as in its paper.
+        config.model.attention.update(kv_heads=1, window=128)
     config.model.dtype = "float32"
     config.model.remat = "none"
 

@@ -76,8 +76,8 @@ def test_default_is_usable_and_round_trips():
             "model.name",
             "mamba2",
             "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, birdie_ssm, gated_ssm, "
-            "gated_ssm_mlp, hawk, hawk_mlp, mamba, transformer, bigs, gated_attention, stack_attention, "
-            "stack_ssm",
+            "gated_ssm_mlp, griffin, hawk, hawk_mlp, mamba, transformer, bigs, gated_attention, "
+            "stack_attention, stack_ssm",
         ),
         (
             "model.state",

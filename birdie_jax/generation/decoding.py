@@ -177,7 +177,7 @@ def _decode_unrolled(
         return unrolled_hidden(model, params, layers._replace(caches=caches), token[:, None], layout)
 
     state, tokens = _decode_loop(settings, params, state._replace(cache=layers.caches), rules, model_step)
-    return state._replace(cache=stack_caches(state.cache)), tokens
+    return state._replace(cache=stack_caches(model, state.cache)), tokens
 
 
 def _decode_loop(

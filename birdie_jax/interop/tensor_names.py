@@ -2,7 +2,8 @@
 
 A parameter keeps the names of the modules that it is in: `embedding`, `final_norm.scale`,
 `layers.3.mixer.forget_gate.kernel`. In the model the layers of a scanned stack are one array with a leading
-axis; in files each layer is a tensor of its own, as elsewhere in the field. Kernels are [inputs, outputs].
+axis (`birdie_jax.models.layer_stacks`); in files each layer is a tensor of its own, as elsewhere in the
+field. Kernels are [inputs, outputs].
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ import jax
 import numpy as np
 from jax.tree_util import KeyPath
 from jaxtyping import PyTree
+
+from birdie_jax.models.layer_stacks import PERIODS, REST, block_name
 
 _STACK, _LAYERS = "blocks", "layers"
 
@@ -26,8 +29,8 @@ def name_parameters(params: PyTree) -> dict[str, Leaf]:
         if keys[0] != _STACK:
             named[".".join(keys)] = leaf
             continue
-        for layer in range(leaf.shape[0]):
-            named[_layer_name(layer, keys)] = _take_layer(leaf, layer)
+        for index, name in enumerate(_names_of_layers(keys, leaf.shape[0], params)):
+            named[name] = _take_layer(leaf, index)
     return named
 
 
@@ -46,7 +49,7 @@ def parameters_from_names(named: Mapping[str, np.ndarray], shapes: PyTree) -> Py
         keys = _keys(path)
         if keys[0] != _STACK:
             return named[".".join(keys)]
-        return np.stack([named[_layer_name(layer, keys)] for layer in range(leaf.shape[0])])
+        return np.stack([named[name] for name in _names_of_layers(keys, leaf.shape[0], shapes)])
 
     return jax.tree_util.tree_map_with_path(find, shapes)
 
@@ -55,8 +58,17 @@ def _keys(path: KeyPath) -> list[str]:
     return [part.key for part in path]
 
 
-def _layer_name(layer: int, keys: Sequence[str]) -> str:
-    return ".".join([_LAYERS, str(layer), *keys[1:]])
+def _names_of_layers(keys: Sequence[str], count: int, params: PyTree) -> list[str]:
+    """Return the name of the tensor of each of the `count` layers whose array is found under `keys`."""
+    _, group, *names = keys
+    if group not in (PERIODS, REST):
+        return [".".join([_LAYERS, str(layer), group, *names]) for layer in range(count)]
+    block, *names = names
+    periods = params[_STACK].get(PERIODS, {})
+    first = [block_name(number) for number in range(len(params[_STACK][group]))].index(block)
+    if group == REST:
+        first += len(periods) * next((leaf.shape[0] for leaf in jax.tree.leaves(periods)), 0)
+    return [".".join([_LAYERS, str(first + len(periods) * index), *names]) for index in range(count)]
 
 
 def _take_layer(leaf: Leaf, layer: int) -> Leaf:

@@ -15,6 +15,7 @@ from birdie_jax.models import (  # noqa: F401 - they register models and heads
     classification_head,
     gated_attention,
     gated_ssm,
+    griffin,
     hawk,
     mamba,
     regression_head,

@@ -10,12 +10,12 @@ from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.dropout import RowKeys, dropout
 from birdie_jax.models.layers import GatedMLP, RMSNorm
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.registry import Cache, Mixer, architecture_of
+from birdie_jax.models.registry import Cache, Mixer, architecture_of, mixer_type
 
 
 def make_mixer(config: ModelConfig, **module: Any) -> Mixer:
     """Return the sequence mixer that `config.name` asks for; `module` are its linen name and parent."""
-    mixer = architecture_of(config).mixer
+    mixer = mixer_type(config)
     return mixer.from_config(config, output_scale=_residual_scale(config), **module)
 
 

@@ -14,10 +14,11 @@ from birdie_jax.models.encoder_block import EncoderBlock
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.encoder_layers import SMALL, Dense, LayerNorm
 from birdie_jax.models.encoder_mixer import refuse_cache
-from birdie_jax.models.language_model import LanguageModel, scanned
+from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.scanned_layers import scanned
 from birdie_jax.models.task_head import head_type
 
 

@@ -7,7 +7,7 @@ from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.dropout import RowKeys, dropout
 from birdie_jax.models.encoder_layers import FeedForward, LayerNorm
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.registry import Cache, architecture_of
+from birdie_jax.models.registry import Cache, architecture_of, mixer_type
 
 
 class EncoderBlock(nn.Module):
@@ -25,11 +25,10 @@ class EncoderBlock(nn.Module):
     ) -> tuple[Activations, Cache | None]:
         """Apply the block; arguments and results are those of `Block`."""
         config = self.config
-        architecture = architecture_of(config)
-        mixer = architecture.mixer.from_config(config, output_scale=1.0, name="mixer")
+        mixer = mixer_type(config).from_config(config, output_scale=1.0, name="mixer")
         mixed, cache = mixer(LayerNorm(config.norm_epsilon, name="mixer_norm")(x), layout, cache)
         x = x + dropout(mixed, config.dropout, row_keys, 0)
-        if architecture.has_mlp:
+        if architecture_of(config).has_mlp:
             normalised = LayerNorm(config.norm_epsilon, name="mlp_norm")(x)
             x = x + dropout(FeedForward(config, name="mlp")(normalised), config.dropout, row_keys, 1)
         return x, cache

@@ -1,6 +1,6 @@
 """The language model: embedding, scanned blocks, final norm, head."""
 
-from typing import Any, cast
+from typing import cast
 
 import flax.linen as nn
 import jax
@@ -10,27 +10,20 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models import matmul
-from birdie_jax.models.axes import constrained, mesh_platform
+from birdie_jax.models.axes import constrained
 from birdie_jax.models.block import Block, make_mixer
 from birdie_jax.models.dropout import RowKeys, keys_of_layers
+from birdie_jax.models.hybrid_layers import HybridLayers
+from birdie_jax.models.layer_stacks import assemble, is_hybrid, layer_stacks
 from birdie_jax.models.layers import RMSNorm
 from birdie_jax.models.layout import Layout, batch_layout
-from birdie_jax.models.parameters import SCANNED_COLLECTIONS, ParameterPolicy, parameter
+from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.registry import Cache
+from birdie_jax.models.scanned_layers import scanned
 from birdie_jax.models.task_head import Samples, head_type
-
-REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
-"""What a rematerialised block keeps for the gradient, by `config.model.remat`."""
 
 # Added to the score of a token that has no probability: its exponential is 0, and its loss a number.
 BARRED_SCORE = -1e30
-
-# Compiling takes about a second more for each layer that is unrolled.
-MAX_UNROLLED_LAYERS = 8
 
 
 class LanguageModel(nn.Module):
@@ -54,7 +47,7 @@ class LanguageModel(nn.Module):
         self.embedding = parameter(self, "embedding", table_init, table_shape, policy)
         if not config.tie_embeddings:
             self.head = parameter(self, "head", table_init, table_shape, policy)
-        self.blocks = scanned(Block, config)
+        self.blocks = HybridLayers(config) if is_hybrid(config) else scanned(Block, config)
         self.final_norm = RMSNorm(config.norm_epsilon)
         if config.head:
             self.task_head = head_type(config)(config)
@@ -85,7 +78,7 @@ class LanguageModel(nn.Module):
         Args:
             tokens: the inputs.
             layout: the bounds of the samples.
-            cache: what decoding carries (leading axis: layers); None in training.
+            cache: what decoding carries, as `empty_cache` has it; None in training.
             row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
         """
         x, cache = self.encode(tokens, layout, cache, row_keys)
@@ -104,7 +97,7 @@ class LanguageModel(nn.Module):
         Args:
             tokens: the inputs.
             layout: the bounds of the samples.
-            cache: what decoding carries (leading axis: layers); None in training.
+            cache: what decoding carries, as `empty_cache` has it; None in training.
             row_keys: the key of each row, from which dropout draws; None: nothing is dropped.
             token_types: the type of each token, where a model has types; None: 0.
         """
@@ -180,7 +173,7 @@ class LanguageModel(nn.Module):
         return jnp.where((ids >= first) & (ids <= last), 0.0, BARRED_SCORE)
 
     def empty_cache(self, rows: int, length: int | None = None) -> Cache:
-        """Return the cache from which `rows` new samples start, one slice a layer.
+        """Return the cache from which `rows` new samples start, one slice a layer (`layer_stacks`).
 
         Args:
             rows: the number of samples, one a row.
@@ -189,41 +182,13 @@ class LanguageModel(nn.Module):
         Raises:
             ValueError: the model has attention without a window, and `length` is not given.
         """
-        one = make_mixer(self.config, parent=None).empty_cache(rows, length)
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.config.layers, *leaf.shape)), one)
-
-
-def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
-    """Return the blocks of a model, their parameters stacked on a leading axis.
-
-    Args:
-        block: a module with `config` alone, called as `Block` is.
-        config: the architecture.
-    """
-    if config.remat != "none":
-        block = nn.remat(block, prevent_cse=False, policy=REMAT_POLICIES[config.remat])
-    stack: Any = nn.scan(
-        block,
-        variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
-        split_rngs={"params": True},
-        in_axes=(0, nn.broadcast, 0),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
-        length=config.layers,
-        unroll=layers_at_a_time(config),
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
-    return stack(config)
-
-
-def layers_at_a_time(config: ModelConfig) -> int:
-    """Return how many layers the body of the loop over layers has; parameters are stacked in any case.
-
-    On a CPU all of a shallow model: XLA's CPU compiler copies what a loop saves for the gradient into
-    stacks and out of them, and each layer's parameters and their gradients, which takes a fifth of a train
-    step. Rematerialised layers stay in the loop: outside of it XLA may merge the second computation with
-    the first, and hold what was to be computed again.
-    """
-    shallow = config.layers <= MAX_UNROLLED_LAYERS and config.remat == "none"
-    return config.layers if shallow and mesh_platform() == "cpu" else 1
+        caches = []
+        for stack in layer_stacks(self.config):
+            one = make_mixer(stack.config, parent=None).empty_cache(rows, length)
+            count = len(stack.layers)
+            alike = jax.tree.map(lambda leaf, n=count: jnp.broadcast_to(leaf, (n, *leaf.shape)), one)
+            caches.append((stack, alike))
+        return assemble(caches)
 
 
 def token_scores(

@@ -49,14 +49,15 @@ class Architecture:
     """What the name of a model stands for.
 
     Attributes:
-        mixer: the class of its sequence mixer, a linen module that is a `Mixer`.
+        mixer: the class of its sequence mixer, a linen module that is a `Mixer`; None in a hybrid, whose
+            layers are blocks of other models.
         config: the class of the mixer's own section of `config.model`.
         has_mlp: whether an MLP follows the mixer in a block.
         encoder: whether it is a bidirectional encoder (`birdie_jax.models.encoder`), which fills in masked
             tokens and generates none.
     """
 
-    mixer: type[Mixer]
+    mixer: type[Mixer] | None
     config: type[MixerConfig]
     has_mlp: bool
     encoder: bool = False
@@ -68,7 +69,7 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 def register_model(
     name: str,
     *,
-    mixer: type[Mixer],
+    mixer: type[Mixer] | None,
     config: type[MixerConfig],
     has_mlp: bool = False,
     encoder: bool = False,
@@ -77,8 +78,9 @@ def register_model(
 
     Args:
         name: the name of the model.
-        mixer: the class of its sequence mixer.
-        config: the class of the mixer's section; several models may share one.
+        mixer: the class of its sequence mixer; None for a hybrid.
+        config: the class of the mixer's section, a `HybridConfig` for a hybrid; several models may share
+            one.
         has_mlp: whether an MLP follows the mixer in a block.
         encoder: whether the model is a bidirectional encoder, not a language model.
 
@@ -107,6 +109,21 @@ def architecture_of(config: ModelConfig) -> Architecture:
     if config.name not in _ARCHITECTURES:
         raise ValueError(f"model.name: found {config.name!r}; allowed: {', '.join(model_names())}")
     return _ARCHITECTURES[config.name]
+
+
+def mixer_type(config: ModelConfig) -> type[Mixer]:
+    """Return the class of the sequence mixer that all layers of `config.name` have.
+
+    Raises:
+        ValueError: no mixer has registered such a model, or it is a hybrid.
+    """
+    mixer = architecture_of(config).mixer
+    if mixer is None:
+        allowed = ", ".join(dict.fromkeys(mixer_config(config).layer_models()))
+        raise ValueError(
+            f"model.name: found {config.name!r}, whose layers differ; allowed for one layer: {allowed}"
+        )
+    return mixer
 
 
 def mixer_config(config: ModelConfig) -> MixerConfig:

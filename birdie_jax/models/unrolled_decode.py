@@ -6,13 +6,12 @@ XLA's CPU compiler copies them first, at every token as many bytes again as the 
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.models.block import Block
 from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.layer_stacks import layer_configs, restacked, unstacked
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.registry import Cache
 
@@ -31,19 +30,12 @@ class UnstackedLayers(NamedTuple):
 
 def unstack_layers(model: LanguageModel, params: PyTree[Array], cache: Cache) -> UnstackedLayers:
     """Return the parameters and the cache of each layer, taken out of their stacks."""
-
-    def slices(stacked: PyTree[Array]) -> list[PyTree[Array]]:
-        return [
-            jax.tree.map(lambda leaf, layer=layer: leaf[layer], stacked)
-            for layer in range(model.config.layers)
-        ]
-
-    return UnstackedLayers(slices(params["blocks"]), slices(cache))
+    return UnstackedLayers(unstacked(model.config, params["blocks"]), unstacked(model.config, cache))
 
 
-def stack_caches(caches: list[Cache]) -> Cache:
-    """Return the caches as the model has them, layers on the leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *caches)
+def stack_caches(model: LanguageModel, caches: list[Cache]) -> Cache:
+    """Return the caches as the model has them, layers on the leading axis (`layer_stacks`)."""
+    return restacked(model.config, caches)
 
 
 def unrolled_hidden(
@@ -54,10 +46,9 @@ def unrolled_hidden(
     `params` holds all parameters of the model; those outside the layers are read.
     """
     x: Any = model.apply({"params": params}, tokens, layout, method=LanguageModel.embed)
-    block = Block(model.config)
     caches = []
-    for layer_params, layer_cache in zip(*layers, strict=True):
-        x, new_cache = block.apply({"params": layer_params}, x, layer_cache, layout)
+    for config, layer_params, layer_cache in zip(layer_configs(model.config), *layers, strict=True):
+        x, new_cache = Block(config).apply({"params": layer_params}, x, layer_cache, layout)
         caches.append(new_cache)
     normalised: Any = model.apply({"params": params}, x, method=LanguageModel.normalise)
     return normalised, caches

@@ -181,7 +181,7 @@ def pruned_hidden(
             keys = layer_keys(settings.seed, prompts.keys, layer)
             scored = ScoredLayer(rows.tokens, shares[layer + 1], scores, keys)
             rows = drop_tokens(rows, scored, settings, lengths[layer + 1])
-    return finish(model, params, rows.x), stack_caches(caches), read
+    return finish(model, params, rows.x), stack_caches(model, caches), read
 
 
 def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings, count: int) -> PrunedRows:

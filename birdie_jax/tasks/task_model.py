@@ -26,6 +26,7 @@ from birdie_jax.generation.prompt import bucket_length, power_of_two
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.layer_stacks import pattern_configs
 from birdie_jax.models.masked_predictions import predict_masked
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.models.sample_scores import score_samples
@@ -65,8 +66,8 @@ def max_length_of(model: LanguageModel, config: Config) -> int | None:
 
     Attention with a window sees distances alone, up to its window, which has to be within those rows.
     """
-    own = mixer_config(model.config)
-    wide = isinstance(own, AttentionConfig) and own.window > config.row_length
+    mixers = [mixer_config(layer) for layer in pattern_configs(model.config)]
+    wide = any(isinstance(own, AttentionConfig) and own.window > config.row_length for own in mixers)
     learned = wide or cache_grows(model) or architecture_of(model.config).encoder
     return config.row_length if learned else None
 

@@ -15,6 +15,7 @@ from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.models import encoder_names, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.layer_stacks import pattern_configs
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
@@ -102,11 +103,11 @@ def test_presets_have_widths_that_tile(name, model):
     settings = load(name, model).model
     assert settings.features % 256 == settings.state % 256 == settings.mlp_features % 256 == 0
     assert settings.state // 2 % 128 == 0
-    mixer = mixer_config(settings)
-    if isinstance(mixer, HawkConfig):
-        assert settings.state // mixer.heads in (64, 128)
-    if isinstance(mixer, AttentionConfig):
-        assert settings.features // mixer.heads in (64, 128)
+    for mixer in map(mixer_config, pattern_configs(settings)):
+        if isinstance(mixer, HawkConfig):
+            assert settings.state // mixer.heads in (64, 128)
+        if isinstance(mixer, AttentionConfig):
+            assert settings.features // mixer.heads in (64, 128)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -15,6 +15,7 @@ from birdie_jax.models import build_model, encoder_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.gated_ssm import GATED_SSM
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.parameters import parameter_policies
@@ -33,6 +34,7 @@ SECTIONS = (
     AttentionConfig(heads=8, kv_heads=4),
     EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=4, ssm_heads=2),
     MambaConfig(state_size=4),
+    GriffinConfig("recurrent,attention"),
 )
 # (data, fsdp, tensor, sequence), the models that are tried there.
 TABLE = {
@@ -40,8 +42,8 @@ TABLE = {
     (1, 1, 8, 1): (("hawk", BOTH),),
     (1, 1, 1, 8): (("gated_ssm_plus", BOTH), ("mamba", CAUSAL)),
     (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
+    (2, 2, 2, 1): (("gated_ssm_plus", BOTH), ("mamba", BOTH), ("griffin", BOTH)),
     (1, 2, 1, 4): (("hawk", BOTH), ("gated_ssm_plus", CAUSAL)),
-    (2, 2, 2, 1): (("gated_ssm_plus", BOTH), ("mamba", BOTH)),
     (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
     (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("hawk", BOTH), ("gated_ssm", BOTH), ("mamba", BOTH)),
 }

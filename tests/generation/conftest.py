@@ -11,6 +11,7 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.generation import Prompt
 from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from tests.quick_jit import quick_jit
 
@@ -22,11 +23,15 @@ KINDS = [
 ]
 
 
+SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4), GriffinConfig("recurrent,attention"))
+
+
 @cache
 def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
     """Return a model and parameters with which every token that was read matters for the next one."""
-    sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32}
-    sizes |= {"sections": (HawkConfig(heads=4), AttentionConfig(heads=4))}
+    # Of three layers one period of the hybrid, and one layer of the next.
+    sizes = {"layers": 3 if name == "griffin" else 2, "features": 16, "state": 16, "mlp_features": 32}
+    sizes |= {"sections": SECTIONS}
     exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
     config = ModelConfig(**(sizes | exact | fields), name=name, bidirectional=bidirectional)
     model = build_model(config, VOCAB)

@@ -16,6 +16,7 @@ from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.text import train_tokenizer
@@ -23,7 +24,12 @@ from birdie_jax.text import train_tokenizer
 
 def config_of(name="gated_ssm_plus", **fields):
     sizes = {"layers": 3, "features": 16, "state": 16, "mlp_features": 32}
-    sections = (AttentionConfig(heads=2), EncoderConfig(positions=2048), HawkConfig(heads=2))
+    sections = (
+        AttentionConfig(heads=2),
+        EncoderConfig(positions=2048),
+        GriffinConfig("recurrent,attention"),
+        HawkConfig(heads=2),
+    )
     sizes |= {"sections": sections}
     return Config(model=ModelConfig(name=name, **(sizes | fields)))
 

@@ -14,6 +14,7 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.models import Encoder, build_model, encoder_names, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.objectives import Example
@@ -25,7 +26,14 @@ LENGTH = 24
 SAMPLES = ((5, 3), (0, 4), (2, 2))
 SPACING = 3
 ENCODER = EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=8)
-SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=2), MambaConfig(state_size=4), ENCODER)
+SECTIONS = (
+    HawkConfig(heads=4),
+    AttentionConfig(heads=4, kv_heads=2),
+    MambaConfig(state_size=4),
+    ENCODER,
+    # Of three layers one period, and one layer of the next.
+    GriffinConfig("recurrent,attention"),
+)
 KINDS = [
     pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
     for name in language_model_names()
@@ -64,7 +72,8 @@ def make():
         return {"params": jax.tree_util.tree_map_with_path(enlarged, variables["params"])}
 
     def build(**fields):
-        sizes = {"layers": 2, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}
+        layers = 3 if fields.get("name") == "griffin" else 2
+        sizes = {"layers": layers, "features": 16, "state": 16, "mlp_features": 32, "sections": SECTIONS}
         exact = {"dtype": "float32", "remat": "none", "tie_embeddings": False}
         config = ModelConfig(**(sizes | exact | fields))
         # Neither direction nor types nor remat change the parameters (test_compute.py).

@@ -10,6 +10,7 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.objectives import Example
@@ -37,7 +38,7 @@ def main():
         model = build_model(
             ModelConfig(
                 name=name,
-                layers=1,
+                layers=2 if name == "griffin" else 1,
                 features=16,
                 state=16,
                 mlp_features=16,
@@ -46,6 +47,7 @@ def main():
                     MambaConfig(state_size=4),
                     AttentionConfig(heads=4, kv_heads=2),
                     EncoderConfig(ssm_state=4),
+                    GriffinConfig("attention,recurrent"),
                 ),
                 dtype="float32",
                 remat="none",

@@ -15,6 +15,7 @@ def test_every_mixer_has_registered_its_models():
         "birdie_ssm",
         "gated_ssm",
         "gated_ssm_mlp",
+        "griffin",
         "hawk",
         "hawk_mlp",
         "mamba",

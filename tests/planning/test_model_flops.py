@@ -56,6 +56,14 @@ def test_a_window_shorter_than_the_row_stands_in_its_place():
     assert short == long == whole
 
 
+def test_of_a_hybrid_the_layers_of_attention_grow_with_the_row():
+    # Of seven layers the third and the sixth.
+    short, long = (
+        model_flops_per_token(config(name="griffin", layers=7), 384, length) for length in (128, 256)
+    )
+    assert long - short == 12 * 2 * 128 * 32
+
+
 @pytest.mark.parametrize(("name", "parameters"), [("gated_ssm_plus", 1.4e9), ("transformer", 1.4e9)])
 def test_the_paper_s_size(name, parameters):
     fields = {"gated_ssm_plus": {"mlp_features": 4864}, "transformer": {"mlp_features": 6400}}[name]

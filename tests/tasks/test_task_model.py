@@ -31,8 +31,10 @@ def parts():
 
 
 @pytest.mark.parametrize(("window", "limit"), [(0, 64), (64, None), (65, 64)])
-def test_attention_has_learned_rows_or_the_distances_of_its_window(window, limit):
-    config = micro_config(name="transformer", sections=(AttentionConfig(heads=2, window=window),))
+@pytest.mark.parametrize("name", ["transformer", "griffin"])
+def test_attention_has_learned_rows_or_the_distances_of_its_window(name, window, limit):
+    sections = (AttentionConfig(heads=2, window=window),)
+    config = micro_config(name=name, layers=3, sections=sections)
     config = dataclasses.replace(config, batching=dataclasses.replace(config.batching, length=64))
     assert max_length_of(build_model(config.model, 512), config) == limit
 

@@ -1,0 +1,187 @@
+"""A hybrid: its layers are blocks of several models in turn, each in its place, with its own cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.config import ConfigError, ModelConfig, default_config, parse_config
+from birdie_jax.engine.mesh import check_divisible
+from birdie_jax.interop.tensor_names import name_parameters
+from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.block import Block, make_mixer
+from birdie_jax.models.dropout import keys_of_layers
+from birdie_jax.models.griffin import GriffinConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.key_value_cache import KeyValueCache
+from birdie_jax.models.layer_stacks import layer_configs, restacked, unstacked
+from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.recurrence import RecurrentCache
+from birdie_jax.models.window_cache import WindowCache
+from tests.models.conftest import VOCAB
+from tests.quick_jit import quick_jit
+
+# Whole periods and a part of one; whole periods; less than a period; a period of another order.
+PATTERNS = {
+    "recurrent,recurrent,attention": {3: "rra", 5: "rrarr", 2: "rr"},
+    "attention, recurrent": {1: "a", 4: "arar", 5: "arara"},
+}
+LAYERS = [(pattern, layers) for pattern, sizes in PATTERNS.items() for layers in sizes]
+KINDS = {"r": "hawk_mlp", "a": "transformer"}
+
+
+def hybrid(pattern="recurrent,recurrent,attention", layers=5, window=3, **fields):
+    sections = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=1, window=window))
+    return ModelConfig(
+        **{
+            "name": "griffin",
+            "layers": layers,
+            "features": 16,
+            "state": 16,
+            "mlp_features": 32,
+            "dtype": "float32",
+            "remat": "none",
+            "sections": (*sections, GriffinConfig(pattern)),
+            **fields,
+        }
+    )
+
+
+def shapes_of(config):
+    named = name_parameters(parameter_shapes(build_model(config, VOCAB)))
+    return {name: leaf.shape for name, leaf in named.items()}
+
+
+def part(named, layer):
+    """Return what a layer has, by the names within it."""
+    prefix = f"layers.{layer}."
+    return {name.removeprefix(prefix): one for name, one in named.items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize(("pattern", "layers"), LAYERS)
+def test_layers_take_turns_and_are_cut_where_the_model_ends(pattern, layers):
+    config = hybrid(pattern, layers)
+    kinds = [KINDS[letter] for letter in PATTERNS[pattern][layers]]
+    assert [layer.name for layer in layer_configs(config)] == kinds
+    named = shapes_of(config)
+    for layer, kind in enumerate(kinds):
+        assert part(named, layer) == part(shapes_of(hybrid(name=kind, layers=1)), 0)
+    assert not any(name.startswith(f"layers.{layers}.") for name in named)
+
+
+@pytest.mark.parametrize(("pattern", "layers"), LAYERS)
+def test_caches_are_those_of_the_layers_and_are_taken_apart_and_put_together(pattern, layers):
+    config = hybrid(pattern, layers)
+    cache = build_model(config, VOCAB).empty_cache(2)
+    parts = unstacked(config, cache)
+    assert [type(part) for part in parts] == [
+        {"r": RecurrentCache, "a": WindowCache}[letter] for letter in PATTERNS[pattern][layers]
+    ]
+    numbered = [jax.tree.map(lambda leaf, n=n: leaf + leaf.dtype.type(n), p) for n, p in enumerate(parts)]
+    back = unstacked(config, restacked(config, numbered))
+    assert jax.tree.structure(restacked(config, numbered)) == jax.tree.structure(cache)
+    jax.tree.map(np.testing.assert_array_equal, back, numbered)
+
+
+def test_without_a_window_the_cache_of_attention_grows():
+    model = build_model(hybrid(window=0), VOCAB)
+    with pytest.raises(ValueError, match="attention needs length"):
+        model.empty_cache(2)
+    assert {type(part) for part in unstacked(model.config, model.empty_cache(2, 8))} == {
+        RecurrentCache,
+        KeyValueCache,
+    }
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
+    """With dropout, whose keys are those of each layer's number; layers found by their exported names."""
+    config = hybrid(dropout=0.3, remat=remat)
+    model = build_model(config, VOCAB)
+    params = quick_jit(model.init)(jax.random.key(0), packed)["params"]
+    layout, row_keys = batch_layout(packed), jax.random.split(jax.random.key(1), 1)
+
+    @quick_jit
+    def whole(params):
+        encode = LanguageModel.encode
+        return model.apply({"params": params}, packed.tokens, layout, None, row_keys, method=encode)[0]
+
+    def layer_params(layer):
+        tree = {}
+        for name, tensor in part(name_parameters(params), layer).items():
+            *path, last = name.split(".")
+            inner = tree
+            for key in path:
+                inner = inner.setdefault(key, {})
+            inner[last] = tensor
+        return tree
+
+    @quick_jit
+    def by_blocks(layers):
+        x = model.apply({"params": params}, packed.tokens, layout, method=LanguageModel.embed)
+        keys = keys_of_layers(row_keys, config.layers)
+        for number, (own, kind) in enumerate(zip(layers, "rrarr", strict=True)):
+            block = Block(hybrid(dropout=0.3, name=KINDS[kind]))
+            x, _ = block.apply({"params": own}, x, None, layout, keys[number])
+        return model.apply({"params": params}, x, method=LanguageModel.normalise)
+
+    expected = by_blocks([layer_params(layer) for layer in range(config.layers)])
+    np.testing.assert_allclose(whole(params), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pattern", ["recurrent", "recurrent,mamba,attention", "recurrent,,attention"])
+def test_a_pattern_has_both_kinds_and_no_other(pattern):
+    config = default_config()
+    # It is checked whichever model is configured.
+    config.model.griffin.pattern = pattern
+    with pytest.raises(ConfigError) as error:
+        parse_config(config)
+    assert str(error.value) == (
+        f"config.model.griffin.pattern: found {pattern!r}; allowed: recurrent and attention, each at least "
+        "once, with commas between"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hawk": {"heads": 3}}, "config.model.hawk.heads: found 3; allowed: a divisor of model.state"),
+        ({"attention": {"heads": 3}}, "config.model.attention.heads: found 3; allowed: a divisor of model"),
+    ],
+)
+def test_layers_of_each_kind_refuse_what_they_refuse_elsewhere(changes, message):
+    config = default_config()
+    config.model.update(name="griffin", **changes)
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        parse_config(config)
+
+
+def test_a_mesh_divides_what_all_layers_allow():
+    config = default_config()
+    config.model.update(name="griffin", attention={"kv_heads": 2})
+    parsed = parse_config(config)
+    check_divisible(parsed, 32_256, {"data": 1, "fsdp": 1, "tensor": 2, "sequence": 1}, 2)
+    with pytest.raises(ConfigError, match=r"must divide model\.attention\.kv_heads = 2"):
+        check_divisible(parsed, 32_256, {"data": 1, "fsdp": 1, "tensor": 4, "sequence": 1}, 4)
+    config.mesh.sequence = 2
+    with pytest.raises(ConfigError) as error:
+        parse_config(config)
+    assert str(error.value) == (
+        "config.mesh.sequence: found 2; allowed: 1 for griffin: attention reads whole rows"
+    )
+
+
+def test_a_hybrid_has_no_mixer_of_its_own():
+    with pytest.raises(
+        ValueError, match="found 'griffin', whose layers differ; allowed for one layer: hawk"
+    ):
+        make_mixer(hybrid())
+
+
+def test_layers_have_parameters_of_their_own(packed):
+    params = quick_jit(build_model(hybrid(), VOCAB).init)(jax.random.key(0), packed)["params"]
+    gates = [tensor for name, tensor in name_parameters(params).items() if name.endswith("mlp.gate.kernel")]
+    assert len(gates) == 5
+    assert all(not jnp.allclose(one, other) for n, one in enumerate(gates) for other in gates[:n])
