@@ -10,13 +10,10 @@ from typing import Annotated, Any
 from birdie_jax.config import Config, check_config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RowLength, Rows, Steps
-from birdie_jax.generation.cache_size import cache_grows
-from birdie_jax.models import build_model
-from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import Bounds, inner_path, parse_typed, shown
 from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
-from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]
 _REQUIRED = {"length": RowLength, "rows": Rows}
@@ -94,7 +91,7 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
         problem = f"{with_head.where}, whose task {with_head.task.name} has a head and no next token"
     elif architecture_of(config.model).encoder:
         problem = f"{named}, a bidirectional encoder, which predicts no next token"
-    elif cache_grows(build_model(config.model, NUM_SPECIAL_TOKENS)):
+    elif mixer_config(config.model).has_attention:
         problem = f"{named}, which has attention, whose layers give no score of a token"
     if problem is not None:
         raise ConfigError(

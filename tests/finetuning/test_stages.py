@@ -56,6 +56,11 @@ def test_stages_run_in_the_sorted_order_of_their_names():
             "config.model.name = 'transformer', which has attention, whose layers give no score of a token",
         ),
         (
+            "griffin",
+            WORDS,
+            "config.model.name = 'griffin', which has attention, whose layers give no score of a token",
+        ),
+        (
             "bigs",
             WORDS,
             "config.model.name = 'bigs', a bidirectional encoder, which predicts no next token",
@@ -75,7 +80,8 @@ def test_stages_run_in_the_sorted_order_of_their_names():
     ],
 )
 def test_what_cannot_drop_tokens_is_refused(name, stage, message):
-    model = micro_config(name=name, sections=(AttentionConfig(heads=2),)).model
+    # Also with a window, whose cache does not grow.
+    model = micro_config(name=name, sections=(AttentionConfig(heads=2, window=4),)).model
     with pytest.raises(ConfigError) as caught:
         read_stages(pruning_config({"a": stage}, model))
     assert str(caught.value) == f"config.finetune.pruning.max_pruned: found 0.9; allowed: 0 with {message}"
