@@ -153,6 +153,9 @@ def _check_predicted_ids(model: ModelConfig, require: Require) -> None:
     require(model.start_token or not model.bidirectional, "model.start_token", allowed)
     allowed = "an id of text, at least 256, where model.start_token=false"
     require(model.start_token or model.end_token >= NUM_SPECIAL_TOKENS, "model.end_token", allowed)
+    allowed = "an id of text, at least 256, or 0 for none"
+    begins = model.begin_token == 0 or model.begin_token >= NUM_SPECIAL_TOKENS
+    require(begins, "model.begin_token", allowed)
     allowed = f"at least model.min_predicted_id = {model.min_predicted_id}, or 0"
     least = model.max_predicted_id == 0 or model.max_predicted_id >= model.min_predicted_id
     require(least, "model.max_predicted_id", allowed)

@@ -24,6 +24,7 @@ from birdie_jax.config_types import (
     MeshSize,
     MeshSizeOrAutomatic,
     Name,
+    NormOffset,
     Parts,
     PeakLearningRate,
     Prefetch,
@@ -35,6 +36,7 @@ from birdie_jax.config_types import (
     Seconds,
     Seed,
     ShareOfBoth,
+    SoftCapOrNone,
     Spacing,
     Steps,
     StepsOrNone,
@@ -217,16 +219,21 @@ class ModelConfig:
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
+        norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 less it; with 1, as
+            in RecurrentGemma, a scale of 0 is none.
+        mlp_bias: whether the maps of the gated MLP have a bias.
         embedding_scale: the factor of an embedded token where it enters the residual stream; 0 = the square
             root of `features`.
         residual_dtype: the type of the residual stream; empty = `dtype`.
         start_token: whether a start token stands between the context and the target of a prompt. Without,
             as in models of other programs, a prompt is its text alone, all of it context.
+        begin_token: the id of the token that such a model reads before every text; 0 = none.
         end_token: the id of the token by which such a model ends a text, and which is read before a text
-            that is scored from its first token on; 0 = none.
+            that is scored from its first token on where there is no `begin_token`; 0 = none.
         min_predicted_id: the least id that has a probability; what it leaves out counts neither in losses
             nor in answers. More than 0 in models of other programs, which know no special tokens.
         max_predicted_id: the greatest id that has a probability; 0 = that of the last row of the table.
+        logit_soft_cap: the bound c of the scores of a language model, c tanh(score / c); 0 = none.
         dropout: the share of the outputs of each mixer and MLP that training sets to zero.
         head: the kind of the head of fine-tuning: classification, regression, choice or spans; empty = none
             in pre-training, and in fine-tuning the one that the tasks of the stages need.
@@ -248,12 +255,16 @@ class ModelConfig:
     scan_implementation: Name = ""
     remat: Name = "full"
     norm_epsilon: Epsilon = 1e-6
+    norm_offset: NormOffset = 0.0
+    mlp_bias: bool = False
     embedding_scale: ScaleOrDerived = 0.0
     residual_dtype: Name = ""
     start_token: bool = True
+    begin_token: TokenIdOrNone = 0
     end_token: TokenIdOrNone = 0
     min_predicted_id: TokenIdOrNone = 0
     max_predicted_id: TokenIdOrNone = 0
+    logit_soft_cap: SoftCapOrNone = 0.0
     dropout: DropoutRate = 0.0
     head: Name = ""
     head_name: Name = ""

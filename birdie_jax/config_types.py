@@ -25,6 +25,10 @@ HeadOutputs = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 RankOrDerived = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 # The factor of the embedding; 0 = the square root of the width.
 ScaleOrDerived = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e3, besides=(0,))]
+# What is added to the learned scale of a norm.
+NormOffset = Annotated[float, Bounds(at_least=0, at_most=1)]
+# The bound of scores; 0 = none. The loss needs some room between the scores, and float32 holds the largest.
+SoftCapOrNone = Annotated[float, Bounds(more_than=0, at_least=1e-2, at_most=1e6, besides=(0,))]
 # An id of a token; 0, padding, stands for none.
 TokenIdOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24 + 2**8)]
 # Sixteen times the largest vocabularies of tokenizers, which have a million pieces.
@@ -103,6 +107,9 @@ ClipNorm = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=
 ClipNormOrNone = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, at_most=1e30, besides=(0,))]
 # The frequencies are its powers in float32; models for a million tokens have 1e7 or so.
 RopeBase = Annotated[float, Bounds(more_than=1, at_most=1e15)]
+
+# The share of the channels of a head that positions turn.
+RotaryShare = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1)]
 
 # The tokens that a token attends to; 0 = all of its sample.
 WindowOrNone = Annotated[int, Bounds(at_least=0, at_most=2**24)]

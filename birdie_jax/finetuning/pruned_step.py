@@ -142,7 +142,9 @@ def pruned_sums(  # noqa: PLR0917
     table = cast(Array, model.apply({"params": params}, method="head_table"))
     bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
     targets = left(cast(TokenIds, batch.targets))
-    losses, correct = token_losses(hidden, table, targets, given, loss_chunk, bias=bias)
+    losses, correct = token_losses(
+        hidden, table, targets, given, loss_chunk, bias=bias, soft_cap=model.config.logit_soft_cap
+    )
     of_sample = left(samples_sum(loss_mask, cast(TokenIds, batch.segment_ids)))
     survivors = jnp.maximum(samples_sum(given, tokens.segment_ids), 1)
     losses = losses * (of_sample / survivors)

@@ -158,7 +158,8 @@ class Generator:
         """
         if states is not None:
             check_constant_size(self.model)
-        prompts = [prompt_as_read(prompt, self.model.config) for prompt in prompts]
+        continues = states is not None
+        prompts = [prompt_as_read(prompt, self.model.config, continues=continues) for prompt in prompts]
         before: Sequence[SavedState | None] = [None] * len(prompts) if states is None else states
         for number, (prompt, count, state) in enumerate(zip(prompts, max_tokens, before, strict=True)):
             self.check_length(prompt, count, f"prompt {number + 1}", state)
@@ -269,7 +270,7 @@ class Generator:
             PromptTooLong: they are not.
             SavedStateError: the prompt cannot go on from the state.
         """
-        prompt = prompt_as_read(prompt, self.model.config)
+        prompt = prompt_as_read(prompt, self.model.config, continues=state is not None)
         count = len(prompt.tokens)
         if state is not None:
             count = state.tokens + len(continuation_tokens(prompt, state))

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.generator import Generator
-from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read
+from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read, text_start
 from birdie_jax.generation.scoring import (
     PromptState,
     TextChunk,
@@ -19,7 +19,7 @@ from birdie_jax.generation.scoring import (
     score_choices,
 )
 from birdie_jax.models.registry import mixer_config
-from birdie_jax.vocabulary import PADDING, START
+from birdie_jax.vocabulary import PADDING
 
 # Positions of a text that are read at a time, and the least number that is compiled for.
 _CHUNK = 512
@@ -65,7 +65,7 @@ class Scorer:
         """Score by the model, parameters and devices of `generator`."""
         self._generator = generator
         config = generator.model.config
-        self._text_start = START if config.start_token else config.end_token
+        self._text_start = text_start(config)
 
     def score(
         self, prompts: Sequence[Prompt], continuations: Sequence[Sequence[np.ndarray]]

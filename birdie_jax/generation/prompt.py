@@ -38,16 +38,31 @@ class Prompt(NamedTuple):
         return zlib.crc32(self.tokens.astype("<i4").tobytes(), len(self.context))
 
 
-def prompt_as_read(prompt: Prompt, model: ModelConfig) -> Prompt:
+def prompt_as_read(prompt: Prompt, model: ModelConfig, *, continues: bool = False) -> Prompt:
     """Return what a model reads for a prompt: without a start token if it knows none, and all context.
 
-    Of such a prompt without text its end token is what is left: texts begin after one.
+    Of such a prompt without text the token is what is left that texts begin after. What is read already
+    is returned as it is.
+
+    Args:
+        prompt: the prompt.
+        model: the architecture.
+        continues: whether the prompt goes on with a text that has begun, so that no token begins it.
     """
     if model.start_token:
         return prompt
     nothing = np.empty(0, np.int32)
     tokens = np.concatenate([prompt.context, prompt.target_prefix])
-    return Prompt(tokens, nothing, None) if len(tokens) else Prompt(nothing, nothing, model.end_token)
+    if not len(tokens):
+        return Prompt(nothing, nothing, text_start(model))
+    if model.begin_token and not continues and tokens[0] != model.begin_token:
+        tokens = np.concatenate([np.array([model.begin_token], np.int32), tokens])
+    return Prompt(tokens, nothing, None)
+
+
+def text_start(model: ModelConfig) -> int:
+    """Return the token that is read before a text: a start token, or that of a model without one."""
+    return START if model.start_token else model.begin_token or model.end_token
 
 
 class PaddedPrompts(NamedTuple):

@@ -143,4 +143,6 @@ def _losses(
     chunk = 1
     while chunk * 2 * rows <= _LOSS_POSITIONS and length % (chunk * 2) == 0:
         chunk *= 2
-    return token_losses(hidden, table, targets, scored, chunk, bias=bias)
+    return token_losses(
+        hidden, table, targets, scored, chunk, bias=bias, soft_cap=model.config.logit_soft_cap
+    )

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
-from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase, WindowOrNone
+from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase, RotaryShare, WindowOrNone
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.key_value_cache import KeyValueCache
 from birdie_jax.models.layers import output_projection, projection
@@ -40,6 +40,8 @@ class AttentionConfig(MixerConfig):
         heads: the number of query heads.
         kv_heads: the number of heads of keys and values; 0 = as many as `heads`.
         rope_base: the base of the rotary frequencies.
+        rotary_share: the share of the channels of a head that positions turn, its first ones.
+        output_bias: whether the map to the residual stream has a bias, as in RecurrentGemma.
         window: the number of tokens that a token sees, itself and those before it; a token of a context
             that is read in both directions sees as many after it, within the context. 0 = the whole sample.
         implementation: xla, cudnn (NVIDIA), splash (TPU) or splash_interpret (the same kernel in the
@@ -53,6 +55,8 @@ class AttentionConfig(MixerConfig):
     heads: Heads = 16
     kv_heads: HeadsOrAsMany = 0
     rope_base: RopeBase = 500_000.0
+    rotary_share: RotaryShare = 1.0
+    output_bias: bool = False
     window: WindowOrNone = 0
     implementation: Name = ""
 
@@ -66,6 +70,9 @@ class AttentionConfig(MixerConfig):
         features = config.model.features
         allowed = f"a divisor of model.features = {features} into heads of an even width"
         require(features % (2 * self.heads) == 0, "model.attention.heads", allowed)
+        turned = self.rotary_share * (features // self.heads)
+        allowed = f"an even number of the {features // self.heads} channels of a head"
+        require(turned >= 2 and turned % 2 == 0, "model.attention.rotary_share", allowed)
         allowed = f"a divisor of model.attention.heads = {self.heads}, or 0 for as many"
         divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
         require(divides, "model.attention.kv_heads", allowed)
@@ -167,7 +174,8 @@ class Attention(nn.Module):
         y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s
 
     over the tokens s that `packed_mask` lets t see, for each head of width w; R_t turns by the position
-    within the sample. Every `heads / kv_heads` queries share a key and a value.
+    within the sample, all channels or the first ones. Every `heads / kv_heads` queries share a key and a
+    value.
 
     Attributes:
         features: the width D of input and output.
@@ -181,6 +189,8 @@ class Attention(nn.Module):
             "splash_interpret" (the same in the interpreter); None = the best one for the platform. Beside a
             cache, splash does not run, and "xla" does.
         output_scale: the factor of the initial size of W_out.
+        rotary_share: the share of the channels of a head that R_t turns; an even number of them.
+        output_bias: whether W_out has a bias.
     """
 
     features: int
@@ -192,6 +202,8 @@ class Attention(nn.Module):
     window: int = 0
     implementation: str | None = None
     output_scale: float = 1.0
+    rotary_share: float = 1.0
+    output_bias: bool = False
 
     @classmethod
     def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Attention":
@@ -207,6 +219,8 @@ class Attention(nn.Module):
             window=section.window,
             implementation=section.implementation or None,
             output_scale=output_scale,
+            rotary_share=section.rotary_share,
+            output_bias=section.output_bias,
             **module,
         )
 
@@ -235,7 +249,7 @@ class Attention(nn.Module):
             for name, heads in (("query", self.heads), ("key", self.kv_heads), ("value", self.kv_heads))
         )
         positions = layout.positions(None if cache is None else cache.tokens)
-        query, key = (rotate(part, positions, self.rope_base) for part in (query, key))
+        query, key = (rotate(part, positions, self.rope_base, self.rotary_share) for part in (query, key))
         if cache is None:
             mixed = packed_attention(
                 query,
@@ -253,7 +267,8 @@ class Attention(nn.Module):
             mixed = jax.nn.dot_product_attention(
                 query, attended.keys, attended.values, mask=attended.mask[:, None], implementation=backend
             )
-        y = output_projection(self.features, "out", self.dtype, self.output_scale)(mixed.reshape(x.shape))
+        out = output_projection(self.features, "out", self.dtype, self.output_scale, bias=self.output_bias)
+        y = out(mixed.reshape(x.shape))
         return y if cache is None else cache.checked(y), cache
 
     def empty_cache(self, rows: int, length: int | None = None) -> KeyValueCache | WindowCache:

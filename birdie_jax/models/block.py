@@ -52,11 +52,12 @@ class Block(nn.Module):
         config = self.config
         # The residual stream may be of another type.
         dtype = jnp.dtype(config.dtype)
-        normalised = RMSNorm(config.norm_epsilon, name="mixer_norm")(x).astype(dtype)
+        normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mixer_norm")(x).astype(dtype)
         mixed, cache = make_mixer(config, name="mixer")(normalised, layout, cache)
         x = x + dropout(mixed, config.dropout, row_keys, 0)
         if architecture_of(config).has_mlp:
-            normalised = RMSNorm(config.norm_epsilon, name="mlp_norm")(x).astype(dtype)
-            mapped = GatedMLP(config.mlp_features, dtype, _residual_scale(config), name="mlp")(normalised)
-            x = x + dropout(mapped, config.dropout, row_keys, 1)
+            normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mlp_norm")(x).astype(dtype)
+            scale = _residual_scale(config)
+            mlp = GatedMLP(config.mlp_features, dtype, scale, config.mlp_bias, name="mlp")
+            x = x + dropout(mlp(normalised), config.dropout, row_keys, 1)
         return x, cache

@@ -29,12 +29,14 @@ class HawkConfig(RecurrentConfig):
     Attributes:
         heads: the groups of the RG-LRU's block-diagonal gates.
         conv_width: the taps of the short convolution.
+        bias: whether the three maps and the convolution have one, as in RecurrentGemma.
     """
 
     section: ClassVar[str] = "hawk"
 
     heads: Heads = 16
     conv_width: ConvolutionTaps = 4
+    bias: bool = False
 
     def conv_taps(self, model: ModelConfig) -> int:
         """Return the taps of the short convolution in a model."""
@@ -61,8 +63,8 @@ class Hawk(nn.Module):
 
         y_t = W_out(GeLU(W_gate x_t) * RG-LRU(conv(W_in x))_t)
 
-    No map has a bias but the RG-LRU's gates (E.3). The convolution starts near the identity, as that of
-    Gated SSM+.
+    No map has a bias but the RG-LRU's gates (E.3), unless it is asked for. The convolution starts near the
+    identity, as that of Gated SSM+.
 
     Attributes:
         features: the width D of input and output.
@@ -74,6 +76,7 @@ class Hawk(nn.Module):
         scan_dtype: the type of the recurrence where it goes through memory; the carry is float32.
         scan_implementation: the implementation of `gated_scan`; None = the best one for the platform.
         output_scale: the factor of the initial size of W_out.
+        bias: whether the three maps and the convolution have one.
     """  # noqa: D400, D415
 
     features: int
@@ -85,6 +88,7 @@ class Hawk(nn.Module):
     scan_dtype: jnp.dtype
     scan_implementation: str | None = None
     output_scale: float = 1.0
+    bias: bool = False
 
     @classmethod
     def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Hawk":
@@ -94,6 +98,7 @@ class Hawk(nn.Module):
             heads=section.heads,
             conv_width=section.conv_width,
             output_scale=output_scale,
+            bias=section.bias,
             **recurrent_attributes(config),
             **module,
         )
@@ -103,12 +108,13 @@ class Hawk(nn.Module):
         self, x: Activations, layout: Layout, cache: RecurrentCache | None = None
     ) -> tuple[Activations, RecurrentCache | None]:
         """Mix along the sequence; arguments and results are those of `GatedSSM`."""
-        output_gate = projection(self.state, "output_gate", self.dtype)(x)
-        u = projection(self.state, "input", self.dtype)(x)
+        output_gate = projection(self.state, "output_gate", self.dtype, bias=self.bias)(x)
+        u = projection(self.state, "input", self.dtype, bias=self.bias)(x)
         initial, tail = (None, None) if cache is None else cache
-        u, tail = ShortConvolution(self.conv_width, self.dtype, "inner", name="convolution")(
-            u, layout, tail
-        )
+        bias_init = nn.initializers.zeros_init() if self.bias else None
+        u, tail = ShortConvolution(
+            self.conv_width, self.dtype, "inner", bias_init=bias_init, name="convolution"
+        )(u, layout, tail)
         gated, last = RGLRU(
             self.heads,
             self.bidirectional,
@@ -117,7 +123,8 @@ class Hawk(nn.Module):
             self.scan_implementation,
             name="rg_lru",
         )(u, layout, initial, output_gate)
-        y = output_projection(self.features, "out", self.dtype, self.output_scale)(gated)
+        out = output_projection(self.features, "out", self.dtype, self.output_scale, bias=self.bias)
+        y = out(gated)
         return y, None if cache is None else cache.updated(last, tail)
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:

@@ -48,7 +48,7 @@ class LanguageModel(nn.Module):
         if not config.tie_embeddings:
             self.head = parameter(self, "head", table_init, table_shape, policy)
         self.blocks = HybridLayers(config) if is_hybrid(config) else scanned(Block, config)
-        self.final_norm = RMSNorm(config.norm_epsilon)
+        self.final_norm = RMSNorm(config.norm_epsilon, config.norm_offset)
         if config.head:
             self.task_head = head_type(config)(config)
 
@@ -158,7 +158,8 @@ class LanguageModel(nn.Module):
 
     def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
         """Return float32 scores of every token for `hidden`."""
-        return token_scores(hidden, self.head_table(), self.head_bias())
+        cap = self.config.logit_soft_cap
+        return token_scores(hidden, self.head_table(), self.head_bias(), cap)
 
     def head_table(self) -> Float[Array, "vocab features"]:
         """Return the head's weights: the embedding table itself where they are tied."""
@@ -195,9 +196,15 @@ def token_scores(
     hidden: Float[Array, "*positions features"],
     table: Float[Array, "vocab features"],
     bias: Float[Array, " vocab"] | None = None,
+    soft_cap: float = 0.0,
 ) -> Float[Array, "*positions vocab"]:
-    """Return hidden . table + bias in float32, multiplied in the type of `hidden`."""
+    """Return hidden . table + bias in float32, multiplied in the type of `hidden`.
+
+    With a `soft_cap` c of more than 0, c tanh(hidden . table / c) + bias.
+    """
     scores = jnp.einsum(
         "...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32
     )
+    if soft_cap:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
     return scores if bias is None else scores + bias

@@ -20,27 +20,32 @@ Initializer = Callable[..., Array]
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32 (Zhang and Sennrich 2019).
+    """x / sqrt(mean(x^2) + epsilon) * (offset + scale), computed in float32 (Zhang and Sennrich 2019).
 
     Attributes:
         epsilon: the number added to the mean square.
+        offset: the number added to the learned scale, which starts at 1 - offset.
     """
 
     epsilon: float = 1e-6
+    offset: float = 0.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
         """Return `x` with unit mean square times a learned scale, in the type of `x`."""
         # Whole on every device: gathering so short a vector would cost more than it takes.
         policy = ParameterPolicy((None,), weight_decay=False)
-        scale = parameter(self, "scale", nn.initializers.ones_init(), (x.shape[-1],), policy)
+        init = nn.initializers.constant(1 - self.offset)
+        scale = parameter(self, "scale", init, (x.shape[-1],), policy)
+        if self.offset:
+            scale += self.offset
         x32 = x.astype(jnp.float32)
         inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
         return (x32 * inverse * scale).astype(x.dtype)
 
 
 class Projection(nn.Module):
-    """y = W x, without bias; weights are random with variance `scale`^2 / inputs.
+    """y = W x, or W x + b; weights are random with variance `scale`^2 / inputs, b starts at 0.
 
     Attributes:
         features: the width of y.
@@ -48,6 +53,7 @@ class Projection(nn.Module):
         dtype: the type of the matrix product.
         scale: the factor of the initial size of the weights.
         distribution: the distribution of the initial weights, normal or uniform.
+        bias: whether there is b.
     """
 
     features: int
@@ -55,6 +61,7 @@ class Projection(nn.Module):
     dtype: jnp.dtype
     scale: float = 1.0
     distribution: Literal["normal", "uniform"] = "normal"
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
@@ -63,40 +70,52 @@ class Projection(nn.Module):
         policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
         kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
         y = matmul.matmul(x.astype(self.dtype), gathered(kernel, self.axes))
+        if self.bias:
+            # Whole along the features of the residual stream, as the scales of norms are.
+            axis = "inner" if self.axes[1] == "inner" else None
+            bias_policy = ParameterPolicy((axis,), weight_decay=False, compute_dtype=self.dtype)
+            y += parameter(self, "bias", nn.initializers.zeros_init(), (self.features,), bias_policy)
         if y.ndim != 3:
             return y
         return constrained(y, "rows", "length", "inner" if self.axes[1] == "inner" else None)
 
 
-def projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -> Projection:
+def projection(
+    features: int, name: str, dtype: jnp.dtype, scale: float = 1.0, *, bias: bool = False
+) -> Projection:
     """Return the projection `name` of the residual stream into the channels of a layer."""
-    return Projection(features, ("features", "inner"), dtype, scale, name=name)
+    return Projection(features, ("features", "inner"), dtype, scale, bias=bias, name=name)
 
 
-def output_projection(features: int, name: str, dtype: jnp.dtype, scale: float = 1.0) -> Projection:
+def output_projection(
+    features: int, name: str, dtype: jnp.dtype, scale: float = 1.0, *, bias: bool = False
+) -> Projection:
     """Return the projection `name` of the channels of a layer back to the residual stream."""
-    return Projection(features, ("inner", "features"), dtype, scale, name=name)
+    return Projection(features, ("inner", "features"), dtype, scale, bias=bias, name=name)
 
 
 class GatedMLP(nn.Module):
-    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020).
+    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020), where asked for with biases.
 
     Attributes:
         inner: the width of W_gate x and W_in x.
         dtype: the type of the matrix products.
         output_scale: the factor of the initial size of W_out.
+        bias: whether each of the maps has one.
     """
 
     inner: int
     dtype: jnp.dtype
     output_scale: float = 1.0
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: Activations) -> Activations:
         """Map each token independently."""
-        gate = jax.nn.gelu(projection(self.inner, "gate", self.dtype)(x))
-        hidden = projection(self.inner, "in", self.dtype)(x)
-        return output_projection(x.shape[-1], "out", self.dtype, self.output_scale)(gate * hidden)
+        gate = jax.nn.gelu(projection(self.inner, "gate", self.dtype, bias=self.bias)(x))
+        hidden = projection(self.inner, "in", self.dtype, bias=self.bias)(x)
+        out = output_projection(x.shape[-1], "out", self.dtype, self.output_scale, bias=self.bias)
+        return out(gate * hidden)
 
 
 def _near_identity(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

@@ -48,7 +48,9 @@ def predict_masked(model: LanguageModel, places: int, params: PyTree, batch: Bat
     bias = cast(Array | None, model.apply(variables, method="head_bias"))
 
     def one_row(row: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-        log_probabilities = jax.nn.log_softmax(token_scores(row[0], table, bias), axis=-1)
+        log_probabilities = jax.nn.log_softmax(
+            token_scores(row[0], table, bias, model.config.logit_soft_cap), axis=-1
+        )
         right = jnp.take_along_axis(log_probabilities, row[1][:, None], axis=-1)[:, 0]
         best = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32)
         return best, jnp.exp(jnp.max(log_probabilities, axis=-1)), -right

@@ -7,12 +7,17 @@ from birdie_jax.array_types import TokenIds
 
 
 def rotate(
-    x: Float[Array, "rows length heads width"], positions: TokenIds, base: float
+    x: Float[Array, "rows length heads width"], positions: TokenIds, base: float, share: float = 1.0
 ) -> Float[Array, "rows length heads width"]:
     """Turn channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
 
-    A pair is channel i and channel i + width / 2, as in Llama, so that Llama's weights fit.
+    A pair is channel i and channel i + width / 2, as in Llama, so that Llama's weights fit. With a `share`
+    of less than 1 the width is that share of a head's channels, its first ones, and the others stay.
     """
+    width = round(share * x.shape[-1])
+    if width < x.shape[-1]:
+        turned, rest = jnp.split(x, [width], axis=-1)
+        return jnp.concatenate([rotate(turned, positions, base), rest], axis=-1)
     half = x.shape[-1] // 2
     frequencies = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies

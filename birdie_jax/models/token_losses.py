@@ -22,10 +22,11 @@ def token_losses(
     chunk: int,
     *,
     bias: Float[Array, " vocab"] | None = None,
+    soft_cap: float = 0.0,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
     """Return cross-entropy in nats (0 off the mask), and whether the greedy choice is the label.
 
-    `table` and `bias` are those of the head (`token_scores`).
+    `table`, `bias` and `soft_cap` are those of the head (`token_scores`).
 
     Logits exist for `chunk` sequence positions at a time (of each device, where the length is divided), in
     float32, and are computed again in the backward pass, so that memory is rows * chunk * vocab * 4 bytes
@@ -42,7 +43,7 @@ def token_losses(
     if own_length % chunk:
         raise ValueError(f"loss chunk {chunk} does not divide the length {own_length}")
     if mesh_platform() == "cpu" and not shards and 4 * rows * length * table.shape[0] <= HELD_LOGITS_BYTES:
-        loss, correct = _held_losses(hidden, table, targets, bias)
+        loss, correct = _held_losses(hidden, table, targets, bias, soft_cap)
         return jnp.where(loss_mask, loss, 0.0), correct & loss_mask
     in_front = 1 + len(shards)
 
@@ -55,7 +56,7 @@ def token_losses(
 
     @jax.checkpoint
     def one_chunk(table, bias, hidden, targets):
-        logits = token_scores(hidden, table, bias)
+        logits = token_scores(hidden, table, bias, soft_cap)
         logits = constrained(logits, "rows", *["length"] * len(shards), None, "vocab")
         label_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         loss = jax.nn.logsumexp(logits, axis=-1) - label_logits
@@ -75,12 +76,13 @@ def _held_losses(
     table: Float[Array, "vocab features"],
     targets: TokenIds,
     bias: Float[Array, " vocab"] | None,
+    soft_cap: float,
 ) -> tuple[Float[Array, "rows length"], Bool[Array, "rows length"]]:
     """Return cross-entropy and whether the greedy choice is the label, as XLA's CPU compiler does well."""
     table = gathered(table.astype(hidden.dtype), ("vocab", "features"))
     labels = targets.reshape(-1, 1)
     # One axis of positions: of two, the table's gradient takes 1.6 times as long.
-    logits = token_scores(hidden.reshape(-1, hidden.shape[-1]), table, bias)
+    logits = token_scores(hidden.reshape(-1, hidden.shape[-1]), table, bias, soft_cap)
     label_logits = jnp.take_along_axis(logits, labels, axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - label_logits[:, 0]
     # The label is the greedy choice where it is above every other score, or the first of equal ones. XLA

@@ -146,7 +146,9 @@ def arm_sums(  # noqa: PLR0917
     hidden = cast(Array, model.apply({"params": params}, x, method="transform"))
     table = cast(Array, model.apply({"params": params}, method="head_table"))
     bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
-    losses, correct = token_losses(hidden, table, targets, loss_mask, loss_chunk, bias=bias)
+    losses, correct = token_losses(
+        hidden, table, targets, loss_mask, loss_chunk, bias=bias, soft_cap=model.config.logit_soft_cap
+    )
     if overflow is not None:
         losses = jnp.where(overflow[:, None], jnp.nan, losses)
     return sums_by_arm(losses, correct, loss_mask, arm_ids, num_arms)

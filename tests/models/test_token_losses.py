@@ -49,6 +49,18 @@ def oracle(hidden, table, targets, mask, bias=0.0):
     return loss, (logits.argmax(-1) == targets) & np.asarray(mask), probabilities
 
 
+@pytest.mark.parametrize("chunk", [4, "held"])
+def test_scores_are_capped_before_some_are_barred(losses, inputs, bias):
+    hidden, table, targets, mask = inputs
+    cap = 2.0
+    scores = cap * np.tanh(np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T / cap)
+    # Of a table that is the identity the scores are the hidden states.
+    expected = oracle(scores, np.eye(VOCAB), targets, mask, bias)[:2]
+    found = losses(hidden, table, targets, mask, bias=bias, soft_cap=cap)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
 @pytest.fixture
 def losses(chunk, monkeypatch):
     """Return `token_losses` for a chunk; "held": without chunks, as a CPU does with few logits."""
