@@ -7,6 +7,7 @@ import pytest
 from birdie_jax.generation import Generator, Prompt, Sampling, SavedStateError
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.vocabulary import PADDING, START
 from tests.generation.conftest import VOCAB, small_model
@@ -121,15 +122,18 @@ def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
     assert together[0].tolist() != together[1].tolist()
 
 
-def test_a_window_is_a_state_of_one_size():
+@pytest.mark.parametrize("name", ["transformer", "griffin"])
+def test_a_window_is_a_state_of_one_size(name):
     """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
-    model, params = small_model("transformer", False, sections=(AttentionConfig(heads=4, window=5),))
+    sections = (AttentionConfig(heads=4, window=5), GriffinConfig("attention,recurrent"))
+    model, params = small_model(name, False, sections=sections)
     generator = Generator(model, params, sampling=RANDOM)
     questions = QUESTIONS[:2]
     whole = [Prompt(np.concatenate([CONTEXT, question]), NONE) for question in questions]
     expected = all_tokens(generator, whole, [MAX_TOKENS] * 2, [3, 4])
     state = generator.read_state(Prompt(CONTEXT, NONE), 9)
-    assert state.cache.keys.shape == (2, 1, 5, 4, 4)
+    windows = state.cache if name == "transformer" else state.cache["periods"]["block_0"]
+    assert windows.keys.shape[1:] == (1, 5, 4, 4)
     chunks = generator.generate_chunks(
         [Prompt(question, NONE) for question in questions], [MAX_TOKENS] * 2, [3, 4], states=[state] * 2
     )

@@ -19,6 +19,13 @@ from birdie_jax.models.layer_stacks import layer_configs, restacked, unstacked
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.recurrence import RecurrentCache
+from birdie_jax.models.saved_state import (
+    SavedState,
+    cache_from_names,
+    cache_shapes,
+    name_cache,
+    stack_states,
+)
 from birdie_jax.models.window_cache import WindowCache
 from tests.models.conftest import VOCAB
 from tests.quick_jit import quick_jit
@@ -83,6 +90,24 @@ def test_caches_are_those_of_the_layers_and_are_taken_apart_and_put_together(pat
     back = unstacked(config, restacked(config, numbered))
     assert jax.tree.structure(restacked(config, numbered)) == jax.tree.structure(cache)
     jax.tree.map(np.testing.assert_array_equal, back, numbered)
+
+
+def test_a_saved_state_has_the_cache_of_every_layer_by_its_name():
+    model = build_model(hybrid(), VOCAB)
+    random = np.random.default_rng(0)
+    cache = jax.tree.map(
+        lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), cache_shapes(model)
+    )
+    named = name_cache(cache)
+    assert named["periods.block_1.state"].shape == (1, 1, 8)
+    assert named["periods.block_2.keys"].shape == (1, 1, 3, 1, 4)
+    assert "rest.block_1.conv_tail" in named
+    jax.tree.map(np.testing.assert_array_equal, cache_from_names(model, named), cache)
+    other = jax.tree.map(lambda leaf: leaf + leaf.dtype.type(1), cache)
+    rows = stack_states([SavedState(one, 5, 5, 0) for one in (cache, other)])
+    for row, one in enumerate((cache, other)):
+        own = jax.tree.map(lambda leaf, row=row: leaf[:, row : row + 1], rows)
+        jax.tree.map(np.testing.assert_array_equal, own, one)
 
 
 def test_without_a_window_the_cache_of_attention_grows():
