@@ -4,7 +4,7 @@
 
 The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it. With
 --format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba
-(docs/mamba.md).
+(docs/mamba.md), and Griffin with the constants of RecurrentGemma (docs/griffin.md).
 """
 
 from absl import flags, logging

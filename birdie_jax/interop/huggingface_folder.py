@@ -1,10 +1,11 @@
-"""A Mamba of `transformers` as a model of this project, and back, bit for bit.
+"""A Mamba or RecurrentGemma of `transformers` as a model of this project, and back, bit for bit.
 
 Their token i is token 256 + i here: the rows of the special tokens before it, and those that fill the table
 up, are the mean of the others until training gives them a meaning. Such a model knows no special token; the
 configuration says so (`model.start_token`, `model.min_predicted_id` and those beside them).
 """
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -12,17 +13,17 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from birdie_jax.config import Config, ConfigError
+from birdie_jax.config import Config, ConfigError, ModelConfig
+from birdie_jax.interop.counterparts import Tensor
+from birdie_jax.interop.huggingface_models import (
+    HEAD,
+    HuggingFaceModel,
+    Settings,
+    kind_of_folder,
+    kind_of_model,
+)
 from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
 from birdie_jax.interop.interop_error import InteropError
-from birdie_jax.interop.mamba_settings import MambaSettings, from_config, read_settings, to_config
-from birdie_jax.interop.mamba_tensors import (
-    EMBEDDING,
-    EMBEDDING_OF_AUTHORS,
-    HEAD,
-    Tensor,
-    counterparts,
-)
 from birdie_jax.interop.model_folder import ExportedModel
 from birdie_jax.interop.new_folder import CONFIG, new_folder
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
@@ -54,19 +55,22 @@ def read_huggingface(folder: epath.PathLike, dtype: str = "float32") -> Exported
     folder = Path(folder)
     path = folder / CONFIG
     try:
-        settings = read_settings(read_json(path, "a folder of a model of Hugging Face's"), path)
-        config = to_config(settings, dtype, path)
+        described = read_json(path, "a folder of a model of Hugging Face's")
+        kind = kind_of_folder(described, path)
+        settings = kind.read_settings(described, path)
+        config = kind.to_config(settings, dtype, path)
         tokenizer = Tokenizer(str(folder / TOKENIZER_JSON))
     except (ConfigError, DataError) as error:
         raise InteropError(str(error)) from error
     _check_tokenizer(folder, settings, tokenizer)
     shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
     with open_tensors(folder) as stored:
-        named = _read_tensors(stored, settings, name_parameters(shapes), path)
+        ours = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
+        named = _read_tensors(stored, kind, config.model, settings, ours, path)
     return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, 0)
 
 
-def _check_tokenizer(folder: Path, settings: MambaSettings, tokenizer: Tokenizer) -> None:
+def _check_tokenizer(folder: Path, settings: Settings, tokenizer: Tokenizer) -> None:
     rows = tokenizer.vocab_size - NUM_SPECIAL_TOKENS
     if not tokenizer.num_pieces <= settings.vocab_size <= rows:
         raise InteropError(
@@ -75,14 +79,19 @@ def _check_tokenizer(folder: Path, settings: MambaSettings, tokenizer: Tokenizer
         )
 
 
-def _read_tensors(
-    stored: StoredTensors, settings: MambaSettings, ours: dict[str, jax.ShapeDtypeStruct], path: Path
+def _read_tensors(  # noqa: PLR0917
+    stored: StoredTensors,
+    kind: HuggingFaceModel,
+    model: ModelConfig,
+    settings: Settings,
+    shapes: dict[str, tuple[int, ...]],
+    path: Path,
 ) -> dict[str, Tensor]:
-    """Return our tensors by their names."""
-    shapes = {name: leaf.shape for name, leaf in ours.items()}
-    parts = counterparts(settings.num_hidden_layers)
+    """Return our tensors, whose `shapes` are given by their names."""
+    parts = kind.counterparts(model)
     table = (settings.vocab_size, settings.hidden_size)
-    embedding = EMBEDDING_OF_AUTHORS if EMBEDDING_OF_AUTHORS in stored.files else EMBEDDING
+    found = [name for name in kind.embeddings if name in stored.files]
+    embedding = found[0] if found else kind.embeddings[0]
     expected = {one.theirs: one.shape(shapes) for one in parts} | {embedding: table}
     if not settings.tie_word_embeddings or HEAD in stored.files:
         expected[HEAD] = table
@@ -111,25 +120,28 @@ def _with_special_rows(rows: Tensor, count: int) -> Tensor:
 
 
 def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer) -> None:
-    """Write a Mamba to `folder`, a new one, as `transformers` reads it.
+    """Write a Mamba or a Griffin to `folder`, a new one, as `transformers` reads it.
 
     The rows of the special tokens are left out. Where the head is not the embedded token itself, as with
     `model.embedding_scale`, the two are written as two tensors.
 
     Raises:
-        InteropError: it is of another architecture or bidirectional; or the folder exists or cannot be
-            written.
+        InteropError: it is of another architecture, bidirectional, or otherwise not one that `transformers`
+            can have; or the folder exists or cannot be written.
     """
     model = config.model
     last = model.max_predicted_id or NUM_SPECIAL_TOKENS + tokenizer.num_pieces - 1
-    settings = from_config(model, last + 1 - NUM_SPECIAL_TOKENS)
+    kind = kind_of_model(model)
+    settings = kind.from_config(model, last + 1 - NUM_SPECIAL_TOKENS)
+    scale = (model.embedding_scale or model.features**0.5) / settings.embedding_scale
+    tied = settings.tie_word_embeddings and scale == 1
+    settings = dataclasses.replace(settings, tie_word_embeddings=tied)
     ours: dict[str, Tensor] = {
         name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()
     }
     rows = slice(NUM_SPECIAL_TOKENS, last + 1)
-    scale = np.float32(model.embedding_scale or model.features**0.5)
-    tensors = {one.theirs: one.put_together(ours) for one in counterparts(model.layers)}
-    tensors[EMBEDDING] = ours["embedding"][rows] * scale
+    tensors = {one.theirs: one.put_together(ours) for one in kind.counterparts(model)}
+    tensors[kind.embeddings[0]] = ours["embedding"][rows] * np.float32(scale)
     if not settings.tie_word_embeddings:
         tensors[HEAD] = ours["embedding" if model.tie_embeddings else "head"][rows]
     with new_folder(folder) as new:
@@ -140,9 +152,10 @@ def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, to
             write_json(new / TOKENIZER_CONFIG, _tokenizer_config(settings, tokenizer))
 
 
-def _tokenizer_config(settings: MambaSettings, tokenizer: Tokenizer) -> dict[str, str]:
+def _tokenizer_config(settings: Settings, tokenizer: Tokenizer) -> dict[str, str]:
     described = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if settings.eos_token_id is not None:
-        end = tokenizer.decode([NUM_SPECIAL_TOKENS + settings.eos_token_id])
-        described |= dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
-    return described
+    return described | {
+        name: tokenizer.decode([NUM_SPECIAL_TOKENS + token])
+        for name, token in settings.special_tokens.items()
+        if token is not None
+    }

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_collections
-
-from birdie_jax.config import Config, ConfigError, ModelConfig, parse_config, to_dict
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.interop.foreign_config import foreign_config, read_built
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
 from birdie_jax.storage import shown
@@ -16,8 +15,6 @@ from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 MODEL_TYPE = "mamba"
-# Without a start token a prompt is the beginning of a text, as in causal language modelling.
-_ARMS = {"causal_lm": {"objective": "causal_lm"}}
 # Settings of which one value is built; files may lack them.
 _BUILT: dict[str, Any] = {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu", "ssm_cfg": {}}
 
@@ -52,6 +49,16 @@ class MambaSettings:
     tie_word_embeddings: bool = True
     eos_token_id: int | None = 0
 
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of an embedded token."""
+        return 1.0
+
+    @property
+    def special_tokens(self) -> dict[str, int | None]:
+        """The ids of the tokens that its tokenizer names."""
+        return dict.fromkeys(("bos_token", "eos_token", "pad_token"), self.eos_token_id)
+
     def to_json(self) -> dict[str, Any]:
         """Return a config.json with these settings."""
         described = dataclasses.asdict(self)
@@ -74,17 +81,9 @@ def read_settings(described: dict[str, Any], path: Path) -> MambaSettings:
     """Return the settings in `described`, the contents of `path`.
 
     Raises:
-        InteropError: it is of another model, lacks a setting, or asks for what is not built.
+        InteropError: it lacks a setting, or asks for what is not built.
     """
-    if described.get("model_type") != MODEL_TYPE:
-        raise InteropError(
-            f"{path}: model_type: found {shown(described.get('model_type'))}; allowed: {MODEL_TYPE!r}"
-        )
-    for name, built in _BUILT.items():
-        if described.get(name, built) != built:
-            raise InteropError(
-                f"{path}: {name}: found {shown(described[name])}, which is not built; allowed: {built!r}"
-            )
+    read_built(described, _BUILT, path)
     names = [field.name for field in dataclasses.fields(MambaSettings)]
     given = {name: described[name] for name in names if name in described}
     defaults = {
@@ -114,11 +113,6 @@ def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
     Raises:
         InteropError: a setting is not one that this program can have.
     """
-    if settings.eos_token_id is None or not 0 <= settings.eos_token_id < settings.vocab_size:
-        raise InteropError(
-            f"{path}: eos_token_id: found {settings.eos_token_id}; allowed: the id of the token that ends "
-            f"a text, below vocab_size = {settings.vocab_size}"
-        )
     model = ModelConfig(
         name="mamba",
         layers=settings.num_hidden_layers,
@@ -128,24 +122,17 @@ def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:
         tie_embeddings=settings.tie_word_embeddings,
         dtype=dtype,
         norm_epsilon=settings.layer_norm_epsilon,
-        embedding_scale=1.0,
+        embedding_scale=settings.embedding_scale,
         residual_dtype="float32" if settings.residual_in_fp32 else "",
-        start_token=False,
-        end_token=NUM_SPECIAL_TOKENS + settings.eos_token_id,
-        min_predicted_id=NUM_SPECIAL_TOKENS,
-        max_predicted_id=NUM_SPECIAL_TOKENS + settings.vocab_size - 1,
         sections=(MambaConfig(settings.state_size, settings.time_step_rank, settings.conv_kernel),),
     )
-    config = Config(model=model)
-    batching = dataclasses.replace(
-        config.batching, spacing=max(config.batching.spacing, settings.conv_kernel - 1)
+    return foreign_config(
+        model,
+        vocab_size=settings.vocab_size,
+        end_token=settings.eos_token_id,
+        conv_taps=settings.conv_kernel,
+        path=path,
     )
-    objectives = dataclasses.replace(config.objectives, arms=_ARMS)
-    config = dataclasses.replace(config, batching=batching, objectives=objectives)
-    try:
-        return parse_config(ml_collections.ConfigDict(to_dict(config)))
-    except ConfigError as error:
-        raise InteropError(f"{path}: {error}") from error
 
 
 def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
@@ -156,10 +143,8 @@ def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
         vocab_size: the rows of the embedding there.
 
     Raises:
-        InteropError: it is of another architecture, or reads in both directions.
+        InteropError: it reads in both directions.
     """
-    if model.name != "mamba":
-        raise InteropError(f"model.name: found {model.name!r}; allowed: 'mamba', which transformers has")
     if model.bidirectional:
         raise InteropError("model.bidirectional: found True; allowed: False: transformers' Mamba is causal")
     section = model.section(MambaConfig)
@@ -174,6 +159,6 @@ def from_config(model: ModelConfig, vocab_size: int) -> MambaSettings:
         time_step_rank=rank,
         layer_norm_epsilon=model.norm_epsilon,
         residual_in_fp32=(model.residual_dtype or model.dtype) == "float32",
-        tie_word_embeddings=model.tie_embeddings and model.embedding_scale == 1,
+        tie_word_embeddings=model.tie_embeddings,
         eos_token_id=model.end_token - NUM_SPECIAL_TOKENS if model.end_token else None,
     )

@@ -1,66 +1,13 @@
 """The names and forms of Mamba's tensors in `transformers`, and in this project."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from itertools import chain
 
-import numpy as np
-from jaxtyping import Float32
+from birdie_jax.config import ModelConfig
+from birdie_jax.interop.counterparts import MAP, SAME, TAPS, Counterpart, of_layer
 
-EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"
+EMBEDDING = "backbone.embeddings.weight"
 # As the authors' own program writes it.
 EMBEDDING_OF_AUTHORS = "backbone.embedding.weight"
-
-Tensor = Float32[np.ndarray, "..."]
-
-
-class Form(NamedTuple):
-    """How a tensor is written here and there.
-
-    Attributes:
-        to_ours: their tensor -> ours.
-        to_theirs: our tensor -> theirs.
-    """
-
-    to_ours: Callable[[Tensor], Tensor]
-    to_theirs: Callable[[Tensor], Tensor]
-
-
-class Counterpart(NamedTuple):
-    """A tensor of theirs, and what it is here.
-
-    Attributes:
-        theirs: its name there.
-        ours: the names of its parts here; theirs has them one below the other.
-        form: how each part is written.
-    """
-
-    theirs: str
-    ours: tuple[str, ...]
-    form: Form
-
-    def take_apart(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Return our tensors of theirs."""
-        parts = np.split(tensor, len(self.ours))
-        return {name: self.form.to_ours(part) for name, part in zip(self.ours, parts, strict=True)}
-
-    def put_together(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return their tensor of ours."""
-        return np.concatenate([self.form.to_theirs(tensors[name]) for name in self.ours])
-
-    def shape(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-        """Return the shape of their tensor for those of ours."""
-        # Takes no memory, whatever the shape.
-        parts = [
-            self.form.to_theirs(np.broadcast_to(np.float32(0), shapes[name])).shape for name in self.ours
-        ]
-        return (sum(part[0] for part in parts), *parts[0][1:])
-
-
-SAME = Form(lambda tensor: tensor, lambda tensor: tensor)
-# Maps are [outputs, inputs] there, and [inputs, outputs] here.
-MAP = Form(lambda tensor: tensor.T, lambda tensor: tensor.T)
-# [channels, 1, taps] there, the tap of the oldest input first; [taps, channels] here, that of the newest.
-TAPS = Form(lambda tensor: tensor[:, 0, ::-1].T, lambda tensor: tensor.T[:, None, ::-1])
 
 LAYER = (
     Counterpart("norm.weight", ("mixer_norm.scale",), SAME),
@@ -80,14 +27,7 @@ OUTSIDE = (Counterpart("backbone.norm_f.weight", ("final_norm.scale",), SAME),)
 """The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
 
 
-def counterparts(layers: int) -> tuple[Counterpart, ...]:
+def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
     """Return all tensors of a model but its embedding and head."""
-    return OUTSIDE + tuple(
-        Counterpart(
-            f"backbone.layers.{layer}.{one.theirs}",
-            tuple(f"layers.{layer}.{name}" for name in one.ours),
-            one.form,
-        )
-        for layer in range(layers)
-        for one in LAYER
-    )
+    layers = [of_layer(LAYER, "backbone.layers", layer) for layer in range(model.layers)]
+    return OUTSIDE + tuple(chain.from_iterable(layers))

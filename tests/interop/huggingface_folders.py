@@ -1,4 +1,4 @@
-"""Small folders of the kind of mamba-*-hf: the recorded weights of `transformers`, with a tokenizer."""
+"""Small folders of the kind of mamba-*-hf and recurrentgemma-*, with tokenizers."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,12 @@ import numpy as np
 import safetensors.numpy
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from birdie_jax.interop.recurrent_gemma_settings import RecurrentGemmaSettings, to_config
+from birdie_jax.interop.recurrent_gemma_tensors import EMBEDDING, counterparts
+from birdie_jax.interop.tensor_names import name_parameters
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
 
 RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "mamba.npz"
 PIECES = 24
@@ -50,18 +56,18 @@ def settings(**changes):
     return {name: value for name, value in described.items() if value is not ...}
 
 
-def tokenizer(pieces=PIECES):
-    """Return a byte-level BPE of a few characters, whose first piece is the special one."""
+def tokenizer(pieces=PIECES, special=("<|endoftext|>",)):
+    """Return a byte-level BPE of a few characters, whose first pieces are the special ones."""
     characters = [*"abcdefghijklmnopqrs", "Ġ", "Ċ", "th"]
-    vocabulary = {"<|endoftext|>": 0}
-    for character in characters[: pieces - 1]:
+    vocabulary = {token: number for number, token in enumerate(special)}
+    for character in characters[: pieces - len(special)]:
         vocabulary[character] = len(vocabulary)
     while len(vocabulary) < pieces:
         vocabulary[f"x{len(vocabulary)}"] = len(vocabulary)
     made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<|endoftext|>"])
+    made.add_special_tokens(list(special))
     return made
 
 
@@ -84,19 +90,25 @@ def write_folder(folder, tensors=None, shards=1, pieces=PIECES, **changes):
     return folder
 
 
-def write_random_folder(folder, features, layers):
-    """Write a folder of a model of another size, whose tokenizer knows every text."""
-    folder.mkdir()
+def byte_tokenizer(special):
+    """Return a tokenizer that knows every text, and whose first pieces are the special ones."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=260,
-        special_tokens=["<|endoftext|>"],
+        vocab_size=259 + len(special),
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     made.train_from_iterator([], trainer)
+    return made
+
+
+def write_random_folder(folder, features, layers):
+    """Write a folder of a model of another size, whose tokenizer knows every text."""
+    folder.mkdir()
+    made = byte_tokenizer(["<|endoftext|>"])
     made.save(str(folder / "tokenizer.json"))
     inner, states, rank, taps = 2 * features, 16, -(-features // 16), 4
     pieces = made.get_vocab_size()
@@ -125,3 +137,23 @@ def write_random_folder(folder, features, layers):
     sizes |= {"state_size": states, "time_step_rank": rank, "d_model": features, "vocab_size": pieces}
     (folder / "config.json").write_text(json.dumps(settings(**sizes)))
     return folder
+
+
+def write_random_recurrent_gemma(folder):
+    """Write a folder of the size `tiny` of configs/finetune_recurrent_gemma.py."""
+    folder.mkdir()
+    made = byte_tokenizer(["<pad>", "<eos>", "<bos>"])
+    made.save(str(folder / "tokenizer.json"))
+    settings = RecurrentGemmaSettings(made.get_vocab_size(), 64, 3, 384, 4, 1, 64)
+    model = to_config(settings, "float32", folder).model
+    shapes = name_parameters(parameter_shapes(build_model(model, 512)))
+    shapes = {name: leaf.shape for name, leaf in shapes.items()}
+    theirs = {one.theirs: one.shape(shapes) for one in counterparts(model)}
+    theirs[EMBEDDING] = (settings.vocab_size, settings.hidden_size)
+    random = np.random.default_rng(0)
+    tensors = {
+        name: random.normal(scale=shape[-1] ** -0.5, size=shape).astype(np.float32)
+        for name, shape in theirs.items()
+    }
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(settings.to_json()))

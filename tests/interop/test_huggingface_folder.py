@@ -171,7 +171,7 @@ def test_a_model_trained_here_has_the_same_scores_there(tmp_path, folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba2"}, "model_type: found 'mamba2'; allowed: 'mamba'"),
+        ({"model_type": "mamba2"}, "model_type: found 'mamba2'; allowed: 'mamba', 'recurrent_gemma'"),
         ({"use_bias": True}, "use_bias: found True, which is not built; allowed: False"),
         ({"use_conv_bias": False}, "use_conv_bias: found False, which is not built; allowed: True"),
         ({"hidden_act": "gelu"}, "hidden_act: found 'gelu', which is not built; allowed: 'silu'"),
@@ -268,7 +268,7 @@ def test_files_are_refused_by_name(tmp_path):
 def test_what_transformers_has_not_is_not_written(tmp_path, folder):
     read = read_huggingface(folder)
     for changes, message in (
-        ({"name": "hawk"}, "model.name: found 'hawk'; allowed: 'mamba', which transformers has"),
+        ({"name": "hawk"}, "model.name: found 'hawk'; allowed: 'mamba', 'griffin', which transformers has"),
         ({"bidirectional": True}, "model.bidirectional: found True; allowed: False"),
     ):
         fields = {"name": "mamba", "bidirectional": False} | changes

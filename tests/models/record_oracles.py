@@ -3,9 +3,9 @@
     pip install torch==2.13.0 transformers==5.23.0
     python -m tests.models.record_oracles
 
-The RG-LRU, a Llama layer, a whole BERT with its norms before the layers and a whole Mamba, of
-`transformers`, on small random weights: inputs, outputs, and the gradient of sum(output * cotangent) in the
-inputs and in every parameter. Each case is one file of arrays.
+The RG-LRU, a Llama layer, a whole BERT with its norms before the layers, a whole Mamba and a whole
+RecurrentGemma, of `transformers`, on small random weights: inputs, outputs, and the gradient of
+sum(output * cotangent) in the inputs and in every parameter. Each case is one file of arrays.
 """
 
 from pathlib import Path
@@ -17,6 +17,7 @@ from transformers import (
     MambaConfig,
     MambaForCausalLM,
     RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
     RobertaPreLayerNormConfig,
     RobertaPreLayerNormForMaskedLM,
 )
@@ -195,9 +196,54 @@ def record_mamba() -> None:
     (FOLDER / "mamba" / "generation_config.json").unlink()
 
 
+def record_recurrent_gemma() -> None:
+    """Record the scores of a whole RecurrentGemma whose weights let every part of it show.
+
+    Five layers are a period of its pattern and two of the next; the window is shorter than the texts, and
+    scores reach the cap. The folder that `save_pretrained` makes of it is recorded too, in shards.
+    """
+    config = RecurrentGemmaConfig(
+        vocab_size=24,
+        # Its root is rounded to bfloat16 there, which shows.
+        hidden_size=24,
+        num_hidden_layers=5,
+        intermediate_size=40,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        lru_width=8,
+        attention_window_size=3,
+        logits_soft_cap=5.0,
+    )
+    model = RecurrentGemmaForCausalLM(config).eval()
+    rng = np.random.default_rng(0)
+    parameters = randomised(model, rng)
+    for name, parameter in model.named_parameters():
+        if name.endswith("embed_tokens.weight"):
+            parameters[name] = (0.3 * rng.normal(size=parameter.shape)).astype(np.float32)
+        if name.endswith("recurrent_param"):
+            # Memories of one token to some ten.
+            parameters[name] = rng.uniform(-4, -0.5, parameter.shape).astype(np.float32)
+        parameter.data = torch.tensor(parameters[name])
+    tokens = rng.integers(0, 24, (2, LENGTH))
+    scores = model(input_ids=torch.tensor(tokens), use_cache=False).logits
+    cotangent = rng.normal(size=tuple(scores.shape)).astype(np.float32)
+    (scores * torch.tensor(cotangent)).sum().backward()
+    np.savez(
+        FOLDER / "recurrent_gemma.npz",
+        tokens=tokens.astype(np.int32),
+        cotangent=cotangent,
+        scores=scores.detach().numpy(),
+        **{f"parameter/{key}": value for key, value in parameters.items()},
+        **{f"gradient/{key}": value.grad.numpy() for key, value in model.named_parameters()},
+    )
+    model.save_pretrained(FOLDER / "recurrent_gemma", max_shard_size="20KB")
+    (FOLDER / "recurrent_gemma" / "generation_config.json").unlink()
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     record_rg_lru()
     record_llama_layer()
     record_pre_layer_norm_bert()
     record_mamba()
+    record_recurrent_gemma()

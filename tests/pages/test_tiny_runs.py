@@ -128,8 +128,8 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
             if "--workdir=runs/bigs_tiny" in options:
                 # The page on masked LM has its own run, below.
                 continue
-            if any("mamba" in one for one in options):
-                # So has the page on Mamba (test_mamba_page.py).
+            if any("mamba" in one or "recurrentgemma" in one for one in options):
+                # So have the pages on Mamba and Griffin (test_mamba_page.py, test_griffin_page.py).
                 continue
             with parsed(verb, [*options, *more], whole=True) as module:
                 module.main([verb])

@@ -1,0 +1,239 @@
+"""The config.json of a RecurrentGemma of `transformers`, and the configuration that it is here."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.interop.foreign_config import foreign_config, read_built
+from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.griffin import GriffinConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.storage import shown
+from birdie_jax.storage.typed import parse_typed
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+MODEL_TYPE = "recurrent_gemma"
+# Settings of which one value is built; files may lack them.
+_BUILT: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "embeddings_scale_by_sqrt_dim": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+_ROPE = "rope_parameters"
+_PAD = 0
+
+
+@dataclass(frozen=True)
+class RecurrentGemmaSettings:
+    """The settings of a config.json that say what is computed; see transformers' `RecurrentGemmaConfig`.
+
+    Attributes:
+        vocab_size: the number of rows of the embedding.
+        hidden_size: the width D of the residual stream.
+        num_hidden_layers: the number of layers.
+        intermediate_size: twice the inner width of the MLP.
+        num_attention_heads: the heads of attention, and the blocks of the gates of the recurrence.
+        num_key_value_heads: the heads of keys and values.
+        lru_width: the recurrent channels.
+        attention_window_size: the tokens that a token sees, itself and those before it.
+        conv1d_width: the taps of the short convolution.
+        logits_soft_cap: the bound of the scores.
+        rms_norm_eps: what is added to the mean square in norms.
+        block_types: the pattern of the layers.
+        rope_theta: the base of the rotary frequencies.
+        partial_rotary_factor: the share of a head's channels that positions turn.
+        tie_word_embeddings: whether the head is the embedding.
+        bos_token_id: the token that begins a text.
+        eos_token_id: the token that ends one.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    lru_width: int
+    attention_window_size: int = 2048
+    conv1d_width: int = 4
+    logits_soft_cap: float = 30.0
+    rms_norm_eps: float = 1e-6
+    block_types: tuple[str, ...] = ("recurrent", "recurrent", "attention")
+    rope_theta: float = 10_000.0
+    partial_rotary_factor: float = 0.5
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = 2
+    eos_token_id: int | None = 1
+
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of an embedded token: there the root of the width is kept in bfloat16."""
+        return float(jnp.bfloat16(self.hidden_size**0.5))
+
+    @property
+    def special_tokens(self) -> dict[str, int | None]:
+        """The ids of the tokens that its tokenizer names."""
+        return {"bos_token": self.bos_token_id, "eos_token": self.eos_token_id, "pad_token": _PAD}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a config.json with these settings."""
+        described = dataclasses.asdict(self) | {"block_types": list(self.block_types)}
+        rope = {name: described.pop(name) for name in ("rope_theta", "partial_rotary_factor")}
+        return {
+            "architectures": ["RecurrentGemmaForCausalLM"],
+            "model_type": MODEL_TYPE,
+            "torch_dtype": "float32",
+            **described,
+            "head_dim": self.hidden_size // self.num_attention_heads,
+            "pad_token_id": _PAD,
+            _ROPE: {"rope_type": "default", **rope},
+            **{name: value for name, value in _BUILT.items() if name != "embeddings_scale_by_sqrt_dim"},
+        }
+
+
+def read_settings(described: dict[str, Any], path: Path) -> RecurrentGemmaSettings:
+    """Return the settings in `described`, the contents of `path`.
+
+    Raises:
+        InteropError: it lacks a setting, or asks for what is not built.
+    """
+    read_built(described, _BUILT, path)
+    rope = described.get(_ROPE) or {}
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
+        raise InteropError(
+            f"{path}: {_ROPE}: found {shown(rope)}, which is not built; allowed: rope_type 'default'"
+        )
+    # Older files have its settings beside the others.
+    described = described | {name: value for name, value in rope.items() if name != "rope_type"}
+    fields = dataclasses.fields(RecurrentGemmaSettings)
+    given = {one.name: one.default for one in fields if one.default is not dataclasses.MISSING}
+    given |= {one.name: described[one.name] for one in fields if one.name in described}
+    for name, other in (("num_key_value_heads", "num_attention_heads"), ("lru_width", "hidden_size")):
+        if given.get(name) is None and other in given:
+            given[name] = given[other]
+    settings = parse_typed(RecurrentGemmaSettings, given, str(path), InteropError)
+    if settings.intermediate_size % 2:
+        raise InteropError(
+            f"{path}: intermediate_size: found {settings.intermediate_size}; allowed: an even number"
+        )
+    width, heads = settings.hidden_size, settings.num_attention_heads
+    if heads < 1 or width % heads:
+        raise InteropError(
+            f"{path}: num_attention_heads: found {heads}; allowed: a divisor of hidden_size = {width}"
+        )
+    if described.get("head_dim", width // heads) != width // heads:
+        raise InteropError(
+            f"{path}: head_dim: found {shown(described['head_dim'])}; allowed: hidden_size / "
+            f"num_attention_heads = {width // heads}"
+        )
+    return settings
+
+
+def to_config(settings: RecurrentGemmaSettings, dtype: str, path: Path) -> Config:
+    """Return the configuration of a model with these settings, which knows no special token.
+
+    Args:
+        settings: the settings.
+        dtype: the type of activations and matrix products.
+        path: the file that they are from, for messages.
+
+    Raises:
+        InteropError: a setting is not one that this program can have.
+    """
+    begin = settings.bos_token_id
+    if begin is not None and not 0 <= begin < settings.vocab_size:
+        raise InteropError(
+            f"{path}: bos_token_id: found {begin}; allowed: null, or an id below vocab_size = "
+            f"{settings.vocab_size}"
+        )
+    heads = settings.num_attention_heads
+    model = ModelConfig(
+        name="griffin",
+        layers=settings.num_hidden_layers,
+        features=settings.hidden_size,
+        state=settings.lru_width,
+        mlp_features=settings.intermediate_size // 2,
+        bidirectional=False,
+        tie_embeddings=settings.tie_word_embeddings,
+        dtype=dtype,
+        norm_epsilon=settings.rms_norm_eps,
+        norm_offset=1.0,
+        mlp_bias=True,
+        embedding_scale=settings.embedding_scale,
+        logit_soft_cap=settings.logits_soft_cap,
+        begin_token=0 if begin is None else NUM_SPECIAL_TOKENS + begin,
+        sections=(
+            AttentionConfig(
+                heads=heads,
+                kv_heads=settings.num_key_value_heads,
+                rope_base=settings.rope_theta,
+                rotary_share=settings.partial_rotary_factor,
+                output_bias=True,
+                window=settings.attention_window_size,
+            ),
+            GriffinConfig(",".join(settings.block_types)),
+            HawkConfig(heads=heads, conv_width=settings.conv1d_width, bias=True),
+        ),
+    )
+    return foreign_config(
+        model,
+        vocab_size=settings.vocab_size,
+        end_token=settings.eos_token_id,
+        conv_taps=settings.conv1d_width,
+        path=path,
+    )
+
+
+def from_config(model: ModelConfig, vocab_size: int) -> RecurrentGemmaSettings:
+    """Return the settings of a RecurrentGemma that `transformers` can have.
+
+    Args:
+        model: the architecture.
+        vocab_size: the rows of the embedding there.
+
+    Raises:
+        InteropError: it reads in both directions, or differs in what RecurrentGemma has no setting for.
+    """
+    attention, hawk = model.section(AttentionConfig), model.section(HawkConfig)
+    for field, found, wanted in (
+        ("bidirectional", model.bidirectional, False),
+        ("norm_offset", model.norm_offset, 1.0),
+        ("mlp_bias", model.mlp_bias, True),
+        ("hawk.bias", hawk.bias, True),
+        ("attention.output_bias", attention.output_bias, True),
+        ("hawk.heads", hawk.heads, attention.heads),
+    ):
+        if found != wanted:
+            raise InteropError(
+                f"model.{field}: found {found}; allowed: {wanted}, as transformers' RecurrentGemma has it"
+            )
+    for field, value in (("logit_soft_cap", model.logit_soft_cap), ("attention.window", attention.window)):
+        if not value:
+            raise InteropError(
+                f"model.{field}: found {value}; allowed: more than 0: transformers' RecurrentGemma has one"
+            )
+    return RecurrentGemmaSettings(
+        vocab_size=vocab_size,
+        hidden_size=model.features,
+        num_hidden_layers=model.layers,
+        intermediate_size=2 * model.mlp_features,
+        num_attention_heads=attention.heads,
+        num_key_value_heads=attention.kv_heads or attention.heads,
+        lru_width=model.state,
+        attention_window_size=attention.window,
+        conv1d_width=hawk.conv_width,
+        logits_soft_cap=model.logit_soft_cap,
+        rms_norm_eps=model.norm_epsilon,
+        block_types=tuple(kind.strip() for kind in model.section(GriffinConfig).pattern.split(",")),
+        rope_theta=attention.rope_base,
+        partial_rotary_factor=attention.rotary_share,
+        tie_word_embeddings=model.tie_embeddings,
+        bos_token_id=model.begin_token - NUM_SPECIAL_TOKENS if model.begin_token else None,
+        eos_token_id=model.end_token - NUM_SPECIAL_TOKENS if model.end_token else None,
+    )

@@ -1,0 +1,343 @@
+"""A RecurrentGemma of `transformers` computes here what it does there, and goes back bit for bit."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from birdie_jax.config import ModelConfig
+from birdie_jax.generation import Prompt
+from birdie_jax.generation.prompt import prompt_as_read, text_start
+from birdie_jax.interop import InteropError, read_huggingface, read_model, write_huggingface, write_model
+from birdie_jax.interop.huggingface_models import kind_of_model
+from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
+from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.griffin import GriffinConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.unrolled_decode import unrolled_hidden, unstack_layers
+from tests.interop.huggingface_folders import PIECES, tokenizer
+from tests.quick_jit import quick_jit
+
+RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "recurrent_gemma.npz"
+TEXT = slice(256, 256 + PIECES)
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Return what `transformers` computed (record_oracles.py): arrays, parameters, their gradients."""
+    named = {kind: {} for kind in ("parameter", "gradient", "")}
+    for key, value in np.load(RECORDED).items():
+        kind, _, name = key.rpartition("/")
+        named[kind][name] = value
+    return named[""], named["parameter"], named["gradient"]
+
+
+def described(**changes):
+    """Return the config.json that `save_pretrained` wrote."""
+    settings = json.loads((RECORDED.with_suffix("") / "config.json").read_text()) | changes
+    return {name: value for name, value in settings.items() if value is not ...}
+
+
+def write_folder(folder, tensors, **changes):
+    """Write a folder; `...` for a setting leaves it out."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(described(**changes)))
+    tokenizer(special=("<pad>", "<eos>", "<bos>")).save(str(folder / "tokenizer.json"))
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, recorded):
+    return write_folder(tmp_path / "there", recorded[1])
+
+
+def whole_texts(rows, length):
+    """Return the layout of rows that are a text each, from its first token on."""
+    return packed_layout(jnp.ones((rows, length), jnp.int32), jnp.zeros((rows, length), bool))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory, recorded):
+    """Return the configuration, the parameters, and (parameters, cotangent) -> scores and gradient."""
+    read = read_huggingface(write_folder(tmp_path_factory.mktemp("recorded") / "there", recorded[1]))
+    model = build_model(read.config.model, read.tokenizer.vocab_size)
+    tokens = jnp.asarray(recorded[0]["tokens"]) + 256
+    layout = whole_texts(*tokens.shape)
+
+    def scores(params):
+        hidden, _ = model.apply({"params": params}, tokens, layout, method=LanguageModel.hidden)
+        return model.apply({"params": params}, hidden, method=LanguageModel.logits)
+
+    @quick_jit
+    def run(params, cotangent):
+        found, pull = jax.vjp(scores, params)
+        return found, *pull(cotangent)
+
+    return read.config, read.params, run
+
+
+def close(found, expected, **message):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max(), **message)
+
+
+def in_table(cotangent, rows=384):
+    """Return the cotangent of the scores of all ids."""
+    whole = np.zeros((*cotangent.shape[:-1], rows), np.float32)
+    whole[..., TEXT] = cotangent
+    return whole
+
+
+def test_scores_and_gradients_are_those_of_transformers(recorded, compiled):
+    arrays, _, gradients = recorded
+    config, params, run = compiled
+    scores, gradient = run(params, in_table(arrays["cotangent"]))
+    close(np.asarray(scores)[..., TEXT], arrays["scores"])
+    assert np.abs(arrays["scores"]).max() > 0.9 * config.model.logit_soft_cap, "the cap must show"
+    assert (np.delete(scores, np.arange(256, 256 + PIECES), axis=-1) < -1e29).all()
+    ours = {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(gradient)).items()}
+    for one in kind_of_model(config.model).counterparts(config.model):
+        close(one.put_together(ours), gradients[one.theirs], err_msg=one.theirs)
+    close(ours["embedding"][TEXT], gradients[EMBEDDING])
+
+
+MUTANTS = {
+    "taps reversed": ("mixer.convolution.kernel", lambda x: x[::-1]),
+    "no bias of the convolution": ("mixer.convolution.bias", np.zeros_like),
+    "no bias of the input": ("mixer.input.bias", np.zeros_like),
+    "no bias of the output gate": ("mixer.output_gate.bias", np.zeros_like),
+    "no bias of the map out": ("mixer.out.bias", np.zeros_like),
+    "gates transposed": ("mixer.rg_lru.input_gate.kernel", lambda x: x.swapaxes(1, 2)),
+    "blocks exchanged": ("mixer.rg_lru.recurrence_gate.kernel", lambda x: x[::-1]),
+    "no bias of a gate": ("mixer.rg_lru.recurrence_gate.bias", np.zeros_like),
+    "another decay": ("mixer.rg_lru.decay", np.negative),
+    "norms without 1": ("mlp_norm.scale", lambda x: x - 1),
+    "no bias of the MLP": ("mlp.in.bias", np.zeros_like),
+    "keys turned": ("mixer.key.kernel", lambda x: x[:, ::-1]),
+    "nothing": ("mlp.in.bias", np.asarray),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_parity_sees_a_weight_that_is_another(name, recorded, compiled):
+    arrays, _, _ = recorded
+    _, params, run = compiled
+    suffix, mutate = MUTANTS[name]
+    named = {
+        key: np.asarray(mutate(np.asarray(leaf))) if key.endswith(suffix) else leaf
+        for key, leaf in name_parameters(params).items()
+    }
+    scores, _ = run(parameters_from_names(named, params), in_table(arrays["cotangent"]))
+    error = np.abs(np.asarray(scores)[..., TEXT] - arrays["scores"]).max()
+    assert (error > 1e-3 * np.abs(arrays["scores"]).max()) == (name != "nothing")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: replace(model, logit_soft_cap=30.0),
+        lambda model: replace(model, embedding_scale=0.0),
+        lambda model: with_section(model, AttentionConfig, window=4),
+        lambda model: with_section(model, AttentionConfig, rotary_share=1.0),
+        lambda model: with_section(model, AttentionConfig, rope_base=500_000.0),
+        lambda model: with_section(model, GriffinConfig, pattern="recurrent,recurrent, attention"),
+    ],
+    ids=["cap", "scale of the embedding", "window", "rotary share", "rotary base", "nothing"],
+)
+def test_parity_sees_a_setting_that_is_another(change, request, recorded, compiled):
+    arrays, _, _ = recorded
+    config, params, _ = compiled
+    model = build_model(change(config.model), 384)
+    tokens = jnp.asarray(arrays["tokens"]) + 256
+
+    @quick_jit
+    def run(params):
+        hidden, _ = model.apply(
+            {"params": params}, tokens, whole_texts(*tokens.shape), method=LanguageModel.hidden
+        )
+        return model.apply({"params": params}, hidden, method=LanguageModel.logits)
+
+    error = np.abs(np.asarray(run(params))[..., TEXT] - arrays["scores"]).max()
+    nothing = "nothing" in request.node.name
+    assert (error > 1e-3 * np.abs(arrays["scores"]).max()) != nothing
+
+
+def with_section(model, kind, **fields):
+    sections = tuple(
+        replace(one, **fields) if isinstance(one, kind) else one
+        for one in (model.section(each) for each in (AttentionConfig, GriffinConfig, HawkConfig))
+    )
+    return replace(model, sections=sections)
+
+
+def test_decoding_token_by_token_gives_the_same_scores(recorded, compiled):
+    arrays, _, _ = recorded
+    config, params, _ = compiled
+    model = build_model(config.model, 384)
+    tokens = jnp.asarray(arrays["tokens"]) + 256
+    rows, length = tokens.shape
+    params = jax.tree.map(jnp.asarray, params)
+    layers = unstack_layers(model, params, model.empty_cache(rows))
+
+    @quick_jit
+    def step(token, caches, layout):
+        own = layers._replace(caches=caches)
+        hidden, caches = unrolled_hidden(model, params, own, token[:, None], layout)
+        return model.apply({"params": params}, hidden, method=LanguageModel.logits)[:, 0], caches
+
+    caches, found = layers.caches, []
+    for t in range(length):
+        layout = causal_layout(rows, 1) if t else whole_texts(rows, 1)
+        scores, caches = step(tokens[:, t], caches, layout)
+        found.append(scores)
+    close(np.stack(found, axis=1)[..., TEXT], arrays["scores"])
+
+
+def test_what_differs_is_said_by_the_configuration(compiled):
+    model = compiled[0].model
+    assert (model.name, model.layers, model.features, model.state) == ("griffin", 5, 24, 8)
+    assert (model.mlp_features, model.norm_offset, model.mlp_bias) == (20, 1.0, True)
+    assert model.section(AttentionConfig) == AttentionConfig(
+        heads=2, kv_heads=1, rope_base=10_000.0, rotary_share=0.5, output_bias=True, window=3
+    )
+    assert model.section(HawkConfig) == HawkConfig(heads=2, conv_width=4, bias=True)
+    assert model.section(GriffinConfig).pattern == "recurrent,recurrent,attention"
+    # The root of 24 in bfloat16.
+    assert (model.embedding_scale, model.logit_soft_cap) == (4.90625, 5.0)
+    assert (model.begin_token, model.end_token, model.start_token) == (258, 257, False)
+    assert (model.min_predicted_id, model.max_predicted_id) == (256, 279)
+
+
+def test_a_text_begins_with_its_token_once(compiled):
+    model = compiled[0].model
+    nothing, text = np.empty(0, np.int32), np.array([270, 271], np.int32)
+    read = prompt_as_read(Prompt(nothing, text), model)
+    np.testing.assert_array_equal(read.tokens, [258, 270, 271])
+    np.testing.assert_array_equal(prompt_as_read(read, model).tokens, read.tokens)
+    np.testing.assert_array_equal(prompt_as_read(Prompt(text, nothing), model, continues=True).tokens, text)
+    np.testing.assert_array_equal(prompt_as_read(Prompt(nothing, nothing), model).tokens, [258])
+    assert text_start(model) == 258
+
+
+def test_round_trip_is_bit_for_bit(folder, tmp_path, recorded):
+    """In as a folder of theirs, out and in as one of ours, and out as one of theirs."""
+    read = read_huggingface(folder)
+    write_model(tmp_path / "here", read.config, read.params, read.tokenizer, 0)
+    here = read_model(tmp_path / "here")
+    assert here.config == read.config
+    write_huggingface(tmp_path / "back", here.config, here.params, here.tokenizer)
+    after = safetensors.numpy.load_file(tmp_path / "back" / "model.safetensors")
+    assert after.keys() == recorded[1].keys()
+    for name, tensor in recorded[1].items():
+        assert after[name].tobytes() == tensor.tobytes(), name
+    found = json.loads((tmp_path / "back" / "config.json").read_text())
+    # It is `dtype` there, and both are read.
+    assert found.pop("torch_dtype") == "float32"
+    assert {name: described()[name] for name in found} == found
+    named = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+    assert (named["bos_token"], named["eos_token"], named["pad_token"]) == ("<bos>", "<eos>", "<pad>")
+
+
+def test_a_folder_that_transformers_has_written(folder, tmp_path):
+    theirs = tmp_path / "theirs"
+    shutil.copytree(RECORDED.with_suffix(""), theirs)
+    shutil.copy(folder / "tokenizer.json", theirs)
+    assert len(list(theirs.glob("*.safetensors"))) > 1
+    read, expected = read_huggingface(theirs), read_huggingface(folder)
+    assert read.config == expected.config
+    for name, tensor in name_parameters(expected.params).items():
+        np.testing.assert_array_equal(name_parameters(read.params)[name], tensor, err_msg=name)
+
+
+def test_settings_of_older_files(folder, tmp_path, recorded):
+    old = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "embeddings_scale_by_sqrt_dim": True}
+    other = write_folder(tmp_path / "old", recorded[1], rope_parameters=..., head_dim=..., **old)
+    assert read_huggingface(other).config == read_huggingface(folder).config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_bias": True}, "attention_bias: found True, which is not built; allowed: False"),
+        ({"hidden_activation": "silu"}, "hidden_activation: found 'silu', which is not built"),
+        ({"embeddings_scale_by_sqrt_dim": False}, "embeddings_scale_by_sqrt_dim: found False"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: found {'rope_type': 'yarn'}"),
+        ({"intermediate_size": 41}, "intermediate_size: found 41; allowed: an even number"),
+        ({"head_dim": 16}, "head_dim: found 16; allowed: hidden_size / num_attention_heads = 12"),
+        ({"block_types": ["recurrent"]}, "config.model.griffin.pattern: found 'recurrent'; allowed"),
+        ({"block_types": 3}, "block_types: found 3"),
+        ({"eos_token_id": [1, 2]}, "eos_token_id: found"),
+        ({"bos_token_id": 99}, "bos_token_id: found 99; allowed: null, or an id below vocab_size = 24"),
+        ({"lru_width": 7}, "config.model.state: found 7; allowed: an even number"),
+        (
+            {"num_attention_heads": 0},
+            "num_attention_heads: found 0; allowed: a divisor of hidden_size = 24",
+        ),
+    ],
+)
+def test_settings_are_refused_by_name(changes, message, tmp_path, recorded):
+    start = re.escape(f"{tmp_path}/there/config.json")
+    with pytest.raises(InteropError, match=f"^{start}[.:] ?{message.replace('{', '.').replace('[', '.')}"):
+        read_huggingface(write_folder(tmp_path / "there", recorded[1], **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("model.layers.2.temporal_block.o_proj.bias"), "lacks the tensor"),
+        (
+            lambda tensors: tensors.update(
+                {"model.layers.2.temporal_block.q_proj.bias": np.zeros(24, np.float32)}
+            ),
+            "holds the tensor 'model.layers.2.temporal_block.q_proj.bias', which is no part",
+        ),
+        (
+            lambda tensors: tensors.update({HEAD: tensors[EMBEDDING] + 1}),
+            "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'; allowed: the same",
+        ),
+    ],
+)
+def test_tensors_are_refused_by_name(change, message, tmp_path, recorded):
+    tensors = dict(recorded[1])
+    change(tensors)
+    with pytest.raises(InteropError, match=message):
+        read_huggingface(write_folder(tmp_path / "there", tensors))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda model: replace(model, bidirectional=True),
+            "model.bidirectional: found True; allowed: False",
+        ),
+        (lambda model: replace(model, norm_offset=0.0), "model.norm_offset: found 0.0; allowed: 1.0"),
+        (lambda model: replace(model, mlp_bias=False), "model.mlp_bias: found False; allowed: True"),
+        (
+            lambda model: replace(model, logit_soft_cap=0.0),
+            "model.logit_soft_cap: found 0.0; allowed: more",
+        ),
+        (
+            lambda model: with_section(model, AttentionConfig, window=0),
+            "model.attention.window: found 0; allowed: more than 0",
+        ),
+        (
+            lambda model: with_section(model, HawkConfig, heads=4),
+            "model.hawk.heads: found 4; allowed: 2, as transformers' RecurrentGemma has it",
+        ),
+    ],
+)
+def test_what_transformers_has_not_is_not_written(change, message, compiled):
+    model: ModelConfig = compiled[0].model
+    with pytest.raises(InteropError, match=f"^{message}"):
+        kind_of_model(model).from_config(change(model), PIECES)
