@@ -105,10 +105,15 @@ def test_default_is_usable_and_round_trips():
             4,
             "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
             "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
-            "embedding_scale, residual_dtype, start_token, end_token, min_predicted_id, max_predicted_id, "
-            "dropout, head, head_name, head_outputs, head_dropout, attention, birdie_ssm, encoder, "
-            "gated_ssm, hawk, mamba; such a field is "
-            "config.model.attention.heads and config.model.hawk.heads",
+            "norm_offset, mlp_bias, embedding_scale, residual_dtype, start_token, begin_token, end_token, "
+            "min_predicted_id, max_predicted_id, logit_soft_cap, dropout, head, head_name, head_outputs, "
+            "head_dropout, attention, birdie_ssm, encoder, gated_ssm, griffin, hawk, mamba; such a field "
+            "is config.model.attention.heads and config.model.hawk.heads",
+        ),
+        (
+            "model.begin_token",
+            2,
+            "config.model.begin_token: found 2; allowed: an id of text, at least 256, or 0 for none",
         ),
         (
             "model.birdie_ssm.input_activation",
@@ -181,6 +186,11 @@ def test_missing_field():
             {"name": "transformer", "features": 64, "attention": {"heads": 8, "kv_heads": 3}},
             "config.model.attention.kv_heads: found 3; allowed: a divisor of model.attention.heads = 8, or "
             "0 for as many",
+        ),
+        (
+            {"name": "transformer", "features": 64, "attention": {"heads": 8, "rotary_share": 0.3}},
+            "config.model.attention.rotary_share: found 0.3; allowed: a share that is an even number of "
+            "the 8 channels of a head",
         ),
     ],
 )

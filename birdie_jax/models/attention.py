@@ -71,7 +71,7 @@ class AttentionConfig(MixerConfig):
         allowed = f"a divisor of model.features = {features} into heads of an even width"
         require(features % (2 * self.heads) == 0, "model.attention.heads", allowed)
         turned = self.rotary_share * (features // self.heads)
-        allowed = f"an even number of the {features // self.heads} channels of a head"
+        allowed = f"a share that is an even number of the {features // self.heads} channels of a head"
         require(turned >= 2 and turned % 2 == 0, "model.attention.rotary_share", allowed)
         allowed = f"a divisor of model.attention.heads = {self.heads}, or 0 for as many"
         divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
