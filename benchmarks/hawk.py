@@ -8,9 +8,7 @@ cross-entropy of whole logits.
 """
 
 import argparse
-import time
 from functools import partial
-from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +17,7 @@ import optax
 from recurrentgemma import common
 from recurrentgemma.jax import griffin
 
+from benchmarks.side_by_side import decoder, in_turns, trainer
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.hawk import HawkConfig
@@ -112,52 +111,6 @@ def theirs(sizes, dtype, remat):
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), cache
 
     return params, loss, prefill, step
-
-
-def trainer(params, loss):
-    """Return a function of tokens that takes a training step and updates its own state."""
-    optimizer = optax.adamw(1e-4)
-    state = [jax.tree.map(jnp.array, params), optimizer.init(params)]
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def train(params, moments, tokens):
-        value, gradient = jax.value_and_grad(loss)(params, tokens)
-        updates, moments = optimizer.update(gradient, moments, params)
-        return optax.apply_updates(params, updates), moments, value
-
-    def call(tokens):
-        *state[:], value = train(*state, tokens)
-        return value
-
-    return call
-
-
-def decoder(params, step, count):
-    """Return a function (token, position, cache) that decodes `count` tokens."""
-
-    @jax.jit
-    def decode(params, token, position, cache):
-        def decode_token(carried, offset):
-            token, cache = carried
-            token, cache = step(params, token, position + offset, cache)
-            return (token, cache), token
-
-        return jax.lax.scan(decode_token, (token, cache), jnp.arange(count))[1]
-
-    return partial(decode, params)
-
-
-def in_turns(functions, rounds):
-    """Return the median seconds of each function; all are called once before."""
-    for function in functions:
-        jax.block_until_ready(function())
-    times = [[] for _ in functions]
-    for _ in range(rounds):
-        for function, seconds in zip(functions, times, strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(function())
-            seconds.append(time.perf_counter() - start)
-    return [median(seconds) for seconds in times]
 
 
 def main():
