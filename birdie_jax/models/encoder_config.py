@@ -7,7 +7,7 @@ from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import DropoutRate, Heads, Name, RowLength, StepSize, TokenTypes, Width
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.encoder_mixer import EncoderMixer
-from birdie_jax.models.registry import architecture_of
+from birdie_jax.models.registry import mixer_type
 
 ACTIVATIONS = ("tanh", "exact")
 """The forms of GELU: by Hendrycks and Gimpel's tanh, and by the error function."""
@@ -113,4 +113,4 @@ class EncoderConfig(MixerConfig):
     @staticmethod
     def attends(model: ModelConfig) -> bool:
         """Tell whether a model of this section mixes by attention."""
-        return issubclass(mixer := architecture_of(model).mixer, EncoderMixer) and mixer.attends
+        return issubclass(mixer := mixer_type(model), EncoderMixer) and mixer.attends
