@@ -4,7 +4,9 @@ Decays and addends, N times as wide as the input, are computed inside of a step 
 in memory for the whole length. The derivative keeps the state that enters every `CHUNK` steps and computes
 those between again (Chen et al. 2016; for scans Gu and Dao 2023, appendix D), a chunk at a time.
 
-On CPU a step is one pass over a state [batch, N, channels]. On accelerators a loop of thousands of tiny
+On CPU a step is one pass over a state [rows, N, channels], the rows being those of the batch in each
+direction. A single row has no axis: with an axis of size 1 XLA's CPU compiler (of JAX 0.10) chooses another
+layout of the state, in which a step takes six times as long. On accelerators a loop of thousands of tiny
 steps leaves the device idle; there the steps of a chunk are a parallel prefix (Blelloch 1990). The choice
 is made when a program is lowered.
 """
@@ -20,14 +22,15 @@ from pallas_kernels.selective_scan.inputs import SelectiveScanInputs, Sequence, 
 
 CHUNK = 64
 
-Rates = Float[Array, "parts 1 N channels"]
-States = Float[Array, "parts batch N channels"]
+Rates = Float[Array, "*ways N channels"]
+States = Float[Array, "*rows N channels"]
 
 
 class _Steps(NamedTuple):
     """What the steps of a scan read, in float32 and in reading order; time is the first axis.
 
-    The next is of the parts of the channels that are read in one direction each: one, or two for both.
+    The next axes are the parts of the channels that are read in one direction each, and the batch; those of
+    size 1 are left out.
 
     Attributes:
         dt: the step sizes.
@@ -37,11 +40,11 @@ class _Steps(NamedTuple):
         reset: where nothing enters from the step before; None: nowhere.
     """
 
-    dt: Float[Array, "*time parts batch channels"]
-    u: Float[Array, "*time parts batch channels"]
-    B: Float[Array, "*time parts batch N"]
-    C: Float[Array, "*time parts batch N"]
-    reset: Bool[Array, "*time parts batch"] | None
+    dt: Float[Array, "*time_and_rows channels"]
+    u: Float[Array, "*time_and_rows channels"]
+    B: Float[Array, "*time_and_rows N"]
+    C: Float[Array, "*time_and_rows N"]
+    reset: Bool[Array, "*time_and_rows"] | None
 
 
 def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequence, State]:
@@ -59,9 +62,8 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
 
     def in_reading_order(arrays):
         """Stack an array [time, ...] for each way, turned round where the sequence is read from its end."""
-        return jnp.stack(
-            [array[::-1] if reverse else array for array, reverse in zip(arrays, ways, strict=True)], axis=1
-        )
+        turned = [array[::-1] if reverse else array for array, reverse in zip(arrays, ways, strict=True)]
+        return _without_ones(jnp.stack(turned, axis=1), slice(1, 3))
 
     def halves(array):
         return jnp.split(array.swapaxes(0, 1), parts, axis=-1)
@@ -77,8 +79,12 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
         C=in_reading_order(shared(C)),
         reset=None if resets is None else in_reading_order([reset.swapaxes(0, 1) for reset in resets]),
     )
-    rates = jnp.stack(jnp.split(A, parts, axis=-1))[:, None]
-    y, last = _scan(rates, jnp.stack(jnp.split(inputs.h0, parts, axis=-1)), steps)
+    rates = _without_ones(jnp.stack(jnp.split(A, parts, axis=-1)), slice(0, 1))
+    if parts > 1 and u.shape[0] > 1:
+        rates = rates[:, None]
+    h0 = jnp.stack(jnp.split(inputs.h0, parts, axis=-1))
+    y, last = _scan(rates, _without_ones(h0, slice(0, 2)), steps)
+    y, last = y.reshape(len(y), *h0.shape[:2], h0.shape[-1]), last.reshape(h0.shape)
     halves_of_y = [y[::-1, part] if reverse else y[:, part] for part, reverse in enumerate(ways)]
     y = jnp.concatenate(halves_of_y, axis=-1).swapaxes(0, 1)
     last = jnp.concatenate(list(last), axis=-1)
@@ -88,8 +94,13 @@ def selective_scan(inputs: SelectiveScanInputs, direction: str) -> tuple[Sequenc
     return y.astype(inputs.u.dtype), last
 
 
+def _without_ones(array, axes):
+    """Leave out those of some axes that have size 1."""
+    return array.squeeze(tuple(axis for axis in range(array.ndim)[axes] if array.shape[axis] == 1))
+
+
 @jax.custom_vjp
-def _scan(A: Rates, h0: States, steps: _Steps) -> tuple[Float[Array, "time parts batch channels"], States]:
+def _scan(A: Rates, h0: States, steps: _Steps) -> tuple[Float[Array, "time *rows channels"], States]:
     return _scan_forward(A, h0, steps)[0]
 
 
@@ -120,7 +131,7 @@ def _scan_backward(residuals, cotangents):
             dh, dA_chunk, found = pull_chunk(A, dh, *chunk)
             return (dh, dA + dA_chunk), found
 
-        return jax.lax.scan(pass_chunk, (dlast, jnp.zeros_like(A)), chunks, reverse=True)
+        return jax.lax.scan(pass_chunk, (dlast, jnp.zeros_like(dlast)), chunks, reverse=True)
 
     (dh0, dA), found = jax.lax.platform_dependent(
         A,
@@ -129,10 +140,17 @@ def _scan_backward(residuals, cotangents):
         cpu=partial(run, _loop_backward),
         default=partial(run, _prefix_backward),
     )
-    return dA, dh0, _Steps(*(_whole(values, length) for values in found), reset=None)
+    return _summed_to(A.shape, dA), dh0, _Steps(*(_whole(values, length) for values in found), reset=None)
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _summed_to(shape, values):
+    """Sum over the rows to which an array of `shape` was spread."""
+    values = values.sum(axis=tuple(range(values.ndim - len(shape))))
+    spread = tuple(axis for axis, size in enumerate(shape) if size != values.shape[axis])
+    return values.sum(axis=spread, keepdims=True)
 
 
 def _chunked(tree):
@@ -193,7 +211,7 @@ def _loop_backward(A, dleaving, h, chunk, dy):
         return (decays * g, dA + dA_step), found
 
     _, h_prev = jax.lax.scan(recompute, h, chunk)
-    zero = jnp.zeros_like(A)
+    zero = jnp.zeros_like(dleaving)
     (dh, dA), found = jax.lax.scan(step, (dleaving, zero), (chunk, h_prev, dy), reverse=True)
     return dh, dA, found
 
@@ -213,7 +231,7 @@ def _prefix_backward(A, dleaving, h, chunk, dy):
     following = jnp.concatenate([jnp.ones_like(decays[:1]), decays[:0:-1]])
     g = _prefix(following, (dy[..., None, :] * chunk.C[..., None])[::-1], dleaving)[::-1]
     dA, found = _gradients(A, chunk, decays, h_prev, cotangents=(g, dy))
-    return decays[0] * g[0], dA, found
+    return decays[0] * g[0], dA.sum(axis=0), found
 
 
 def _prefix(decays, addends, first):
@@ -227,7 +245,7 @@ def _prefix(decays, addends, first):
 
 
 def _gradients(A, steps, decays, h_prev, *, cotangents):
-    """Return the cotangent of A, and those of steps as (dt, u, B, C).
+    """Return the cotangent of A by each row, and those of steps as (dt, u, B, C).
 
     Args:
         A: the rates.
@@ -241,8 +259,6 @@ def _gradients(A, steps, decays, h_prev, *, cotangents):
     dlog_decay = g * decays * h_prev
     g_B = jnp.sum(g * steps.B[..., None], axis=-2)
     ddt = jnp.sum(dlog_decay * A, axis=-2) + steps.u * g_B
-    dB = jnp.sum(g * (steps.dt * steps.u)[..., None, :], axis=-1)
-    dC = jnp.sum(h * dy[..., None, :], axis=-1)
-    dA = jnp.sum(steps.dt[..., None, :] * dlog_decay, axis=-3, keepdims=True)
-    dA = jnp.sum(dA.reshape(-1, *A.shape), axis=0)
-    return dA, (ddt, steps.dt * g_B, dB, dC)
+    dB = jnp.einsum("...nc,...c->...n", g, steps.dt * steps.u, precision="highest")
+    dC = jnp.einsum("...nc,...c->...n", h, dy, precision="highest")
+    return steps.dt[..., None, :] * dlog_decay, (ddt, steps.dt * g_B, dB, dC)
