@@ -199,21 +199,23 @@ def _loop_forward(A, h, chunk):
 def _loop_backward(A, dleaving, h, chunk, dy):
     """Return the cotangents of the state that enters a chunk, of A, and of its steps (`_Steps`)."""
 
-    def recompute(h, steps):
-        return _decays(A, steps) * h + _addends(steps), h
+    def recompute(h, now):
+        steps, dy = now
+        leaving = _decays(A, steps) * h + _addends(steps)
+        return leaving, (h, _sum_channels(leaving, dy))
 
     def step(carried, now):
         dh, dA = carried
         steps, h_prev, dy = now
-        decays = _decays(A, steps)
         g = dh + dy[..., None, :] * steps.C[..., None]
-        dA_step, found = _gradients(A, steps, decays, h_prev, cotangents=(g, dy))
-        return (decays * g, dA + dA_step), found
+        dh = _decays(A, steps) * g
+        dA_step, found = _gradients(A, steps, g, dlog_decay=dh * h_prev)
+        return (dh, dA + dA_step), found
 
-    _, h_prev = jax.lax.scan(recompute, h, chunk)
-    zero = jnp.zeros_like(dleaving)
-    (dh, dA), found = jax.lax.scan(step, (dleaving, zero), (chunk, h_prev, dy), reverse=True)
-    return dh, dA, found
+    _, (h_prev, dC) = jax.lax.scan(recompute, h, (chunk, dy))
+    start = dleaving, jnp.zeros_like(dleaving)
+    (dh, dA), found = jax.lax.scan(step, start, (chunk, h_prev, dy), reverse=True)
+    return dh, dA, (*found, dC)
 
 
 def _prefix_forward(A, h, chunk):
@@ -230,8 +232,8 @@ def _prefix_backward(A, dleaving, h, chunk, dy):
     # g[t] = dy[t] C[t] + decay[t+1] g[t+1]; what leaves the chunk enters as one with the decay 1 would.
     following = jnp.concatenate([jnp.ones_like(decays[:1]), decays[:0:-1]])
     g = _prefix(following, (dy[..., None, :] * chunk.C[..., None])[::-1], dleaving)[::-1]
-    dA, found = _gradients(A, chunk, decays, h_prev, cotangents=(g, dy))
-    return decays[0] * g[0], dA.sum(axis=0), found
+    dA, found = _gradients(A, chunk, g, dlog_decay=decays * g * h_prev)
+    return decays[0] * g[0], dA.sum(axis=0), (*found, _sum_channels(states, dy))
 
 
 def _prefix(decays, addends, first):
@@ -244,21 +246,21 @@ def _prefix(decays, addends, first):
     return jax.lax.associative_scan(combine, (decays, addends))[1]
 
 
-def _gradients(A, steps, decays, h_prev, *, cotangents):
-    """Return the cotangent of A by each row, and those of steps as (dt, u, B, C).
+def _gradients(A, steps, g, *, dlog_decay):
+    """Return the cotangent of A by each row, and those of steps as (dt, u, B).
 
     Args:
         A: the rates.
         steps: one step, or several along a first axis.
-        decays: exp(dt A), zero at resets.
-        h_prev: the state before each step.
-        cotangents: those of the state after each step, and of the output.
+        g: the cotangent of the state after each step.
+        dlog_decay: that of the logarithm of its decay.
     """
-    g, dy = cotangents
-    h = decays * h_prev + _addends(steps)
-    dlog_decay = g * decays * h_prev
     g_B = jnp.sum(g * steps.B[..., None], axis=-2)
     ddt = jnp.sum(dlog_decay * A, axis=-2) + steps.u * g_B
-    dB = jnp.einsum("...nc,...c->...n", g, steps.dt * steps.u, precision="highest")
-    dC = jnp.einsum("...nc,...c->...n", h, dy, precision="highest")
-    return steps.dt[..., None, :] * dlog_decay, (ddt, steps.dt * g_B, dB, dC)
+    dB = _sum_channels(g, steps.dt * steps.u)
+    return steps.dt[..., None, :] * dlog_decay, (ddt, steps.dt * g_B, dB)
+
+
+def _sum_channels(states, weights):
+    """Return the sum over the channels of states [.., N, channels] with weights [.., channels]."""
+    return jnp.einsum("...nc,...c->...n", states, weights, precision="highest")
