@@ -74,7 +74,7 @@ def _pretraining(scale: Scale, run: Run) -> ml_collections.ConfigDict:
     """Return `configs/tiny.py` with causal language modelling alone, at the sizes of the scale."""
     config = runpy.run_path(str(REPOSITORY / _PRESET))["get_config"](run.mixer)
     features = scale.smaller_features if run.is_smaller else scale.features
-    steps = scale.steps(run.mixer)
+    steps = scale.steps
     config.seed = run.seed
     config.data.vocab_size = scale.pieces
     config.data.validation_fraction = scale.validation_fraction

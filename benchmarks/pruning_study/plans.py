@@ -118,8 +118,8 @@ class Scale:
         validation_fraction: the share of documents that is held out.
         rows: the rows of a batch of pre-training.
         length: the positions of a row.
-        states: the states of a channel of mamba, whose scan on a CPU takes time in proportion.
-        tokens: the positions that a model is pre-trained on, by its name; a smaller one the same.
+        states: the states of a channel of mamba.
+        tokens: the positions that a model is pre-trained on.
         learning_rate: the largest rate of pre-training.
         seeds: the seeds of the first model; the others have the first of them.
         windows: the windows of held-out text.
@@ -146,7 +146,7 @@ class Scale:
     rows: int
     length: int
     states: int
-    tokens: Mapping[str, int]
+    tokens: int
     learning_rate: float
     seeds: tuple[int, ...]
     windows: int
@@ -162,9 +162,10 @@ class Scale:
     text_tuning: Tuning
     traced: int
 
-    def steps(self, mixer: str) -> int:
-        """Return the steps of pre-training of a model, by its name without its size."""
-        return self.tokens[mixer] // (self.rows * self.length)
+    @property
+    def steps(self) -> int:
+        """The steps of pre-training."""
+        return self.tokens // (self.rows * self.length)
 
 
 _SMALL = Scale(
@@ -177,8 +178,8 @@ _SMALL = Scale(
     validation_fraction=0.04,
     rows=4,
     length=512,
-    states=8,
-    tokens=MappingProxyType({"mamba": 1_536_000, "gated_ssm": 4_096_000, "hawk": 4_096_000}),
+    states=16,
+    tokens=4_096_000,
     learning_rate=2e-3,
     seeds=(0, 1, 2),
     windows=300,
@@ -223,7 +224,7 @@ _SMOKE = Scale(
     rows=2,
     length=32,
     states=2,
-    tokens=MappingProxyType(dict.fromkeys(MODELS, 128)),
+    tokens=128,
     learning_rate=2e-3,
     seeds=(0,),
     windows=12,
