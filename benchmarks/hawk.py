@@ -4,28 +4,39 @@ Needs recurrentgemma and einops (`pip install --no-deps recurrentgemma einops`).
 of a step of AdamW on random rows, causal. Generation: tokens a second of a greedy loop on the device after
 a prompt, each model with the step and cache that it has. Both take turns, so that other load of the
 machine falls on both; medians. recurrentgemma's loss is written here as in an example of its repository:
-cross-entropy of whole logits.
+cross-entropy of whole logits. On a CPU both keep freed memory, as `train` does, unless a variable of
+glibc's malloc is set (MALLOC_TRIM_THRESHOLD_=131072 lets it go back to the system after every call).
 """
 
 import argparse
+import os
 from functools import partial
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
-from recurrentgemma import common
-from recurrentgemma.jax import griffin
+from birdie_jax.host_memory import keep_freed_memory
 
-from benchmarks.side_by_side import decoder, in_turns, trainer
-from birdie_jax.config import ModelConfig
-from birdie_jax.models import build_model
-from birdie_jax.models.hawk import HawkConfig
-from birdie_jax.models.language_model import LanguageModel
-from birdie_jax.models.layout import causal_layout, packed_layout
-from birdie_jax.models.parameter_shapes import parameter_shapes
-from birdie_jax.models.token_losses import token_losses
-from birdie_jax.models.unrolled_decode import UnstackedLayers, unrolled_hidden, unstack_layers
+# Before JAX has memory: see keep_freed_memory.
+KEPT = keep_freed_memory()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from recurrentgemma import common  # noqa: E402
+from recurrentgemma.jax import griffin  # noqa: E402
+
+from benchmarks.side_by_side import decoder, in_turns, trainer  # noqa: E402
+from birdie_jax.config import ModelConfig  # noqa: E402
+from birdie_jax.models import build_model  # noqa: E402
+from birdie_jax.models.hawk import HawkConfig  # noqa: E402
+from birdie_jax.models.language_model import LanguageModel  # noqa: E402
+from birdie_jax.models.layout import causal_layout, packed_layout  # noqa: E402
+from birdie_jax.models.parameter_shapes import parameter_shapes  # noqa: E402
+from birdie_jax.models.token_losses import token_losses  # noqa: E402
+from birdie_jax.models.unrolled_decode import (  # noqa: E402
+    UnstackedLayers,
+    unrolled_hidden,
+    unstack_layers,
+)
 
 
 def ours(sizes, dtype, remat):
@@ -141,7 +152,8 @@ def main():
     counts = [sum(leaf.size for leaf in jax.tree.leaves(params)) for params, *_ in made.values()]
     print(
         f"{jax.devices()[0].device_kind}, {sizes.dtype}, {sizes.layers} layers of width {sizes.width}, "
-        f"parameters {counts[0]:,} and {counts[1]:,}, remat {sizes.remat}"
+        f"parameters {counts[0]:,} and {counts[1]:,}, remat {sizes.remat}, "
+        f"{len(os.sched_getaffinity(0))} cores, freed memory {'kept' if KEPT else 'given back'}"
     )
     print("| what | birdie-jax, tokens/s | recurrentgemma, tokens/s | times |")
     print("|---|---|---|---|")

@@ -5,23 +5,35 @@ milliseconds forward, and forward with backward, the bytes of 3 and 8 accesses a
 a second, and how many times as long as an elementwise product of the same arrays it takes. All run in
 turns, in one process; medians. `recurrentgemma`'s native scan is left out where it is not installed.
 
+On a CPU the process keeps freed memory, as `train` does, and "pages" are those that the system had to clear
+for a call. Where a variable of glibc's malloc is set, such as MALLOC_TRIM_THRESHOLD_=131072, memory goes
+back to the system after every call, as it does in programs that do not do as `train` does. The product runs
+on all cores, a scan on one: `taskset -c 0` sets them on one core beside each other.
+
 Then, where libtpu is installed, the table of `benchmarks.scan_tpu`. What cannot be measured here is named.
 """
 
 import argparse
 import functools
 import importlib.util
+import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-from matplotlib.figure import Figure
+from birdie_jax.host_memory import keep_freed_memory
 
-from pallas_kernels.linear_scan import bidirectional_scan, linear_scan
+# Before JAX has memory: see keep_freed_memory.
+KEPT = keep_freed_memory()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+from pallas_kernels.linear_scan import bidirectional_scan, linear_scan  # noqa: E402
 
 
 def product(a, x):
@@ -69,16 +81,19 @@ def implementations():
 
 
 def medians(functions, arguments, repeats):
-    """Return the median seconds of each function, all run in turns after one compilation each."""
-    seconds = {name: [] for name in functions}
+    """Return the median seconds and pages cleared of each function, run in turns after two calls each."""
+    measured = {name: [] for name in functions}
     for function in functions.values():
-        jax.block_until_ready(function(*arguments))
+        for _ in range(2):
+            jax.block_until_ready(function(*arguments))
     for _ in range(repeats):
         for name, function in functions.items():
+            pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             begin = time.perf_counter()
             jax.block_until_ready(function(*arguments))
-            seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+            seconds = time.perf_counter() - begin
+            measured[name].append((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages))
+    return {name: tuple(map(statistics.median, zip(*rows, strict=True))) for name, rows in measured.items()}
 
 
 def measure(shape, dtype, repeats):
@@ -98,22 +113,25 @@ def measure(shape, dtype, repeats):
     forward = medians({name: jax.jit(scan) for name, scan in scans.items()}, (a, x), repeats)
     both = medians({name: with_backward(scan) for name, scan in scans.items()}, (a, x, dh), repeats)
     first = next(iter(scans))
-    print(f"\n{jax.devices()[0].device_kind}, {jnp.dtype(dtype).name} {list(shape)}\n")
-    print(
-        "| implementation | forward ms | GB/s | times product | with backward ms | GB/s | times product |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    where = jax.devices()[0].device_kind
+    if where == "cpu":
+        where += f", {len(os.sched_getaffinity(0))} cores, freed memory {'kept' if KEPT else 'given back'}"
+    print(f"\n{where}, {jnp.dtype(dtype).name} {list(shape)}\n")
+    columns = "ms | GB/s | pages | times product"
+    print(f"| implementation | forward {columns} | with backward {columns} |")
+    print("|---" * 9 + "|")
     for name in scans:
         cells = []
-        for seconds, accesses in ((forward, 3), (both, 8)):
-            rate = accesses * a.nbytes / seconds[name] / 1e9
+        for measured, accesses in ((forward, 3), (both, 8)):
+            seconds, pages = measured[name]
             cells += [
-                f"{seconds[name] * 1e3:.1f}",
-                f"{rate:.1f}",
-                f"{seconds[name] / seconds[first]:.2f}",
+                f"{seconds * 1e3:.1f}",
+                f"{accesses * a.nbytes / seconds / 1e9:.1f}",
+                f"{pages:,.0f}",
+                f"{seconds / measured[first][0]:.2f}",
             ]
         print(f"| {name} | {' | '.join(cells)} |")
-    return {name: (forward[name] * 1e3, both[name] * 1e3) for name in scans}
+    return {name: (forward[name][0] * 1e3, both[name][0] * 1e3) for name in scans}
 
 
 def draw(results, path):
