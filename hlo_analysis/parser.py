@@ -4,11 +4,14 @@ The format is that of XLA's HLO printer (https://openxla.org/xla/operation_seman
 """
 
 import re
+from collections.abc import Iterator
 
 from hlo_analysis.module import Computation, HloModule, Instruction
 from hlo_analysis.shapes import parse_shapes
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?-> .*\{$")
+_FOOTER = re.compile(r"^\}(, execution_thread=.*)?$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?[\w.\-]+ = ")
 # The number after # is the index of an element of a tuple, in place of a get-tuple-element.
 _NAME = re.compile(r"%([\w.\-]+(?:#\d+)*)")
 _STRING_OR_PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
@@ -24,7 +27,7 @@ def parse_hlo(text: str) -> HloModule:
     entry: Computation | None = None
     current: Computation | None = None
     lines: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in _whole_lines(text):
         if current is None:
             header = _HEADER.match(line)
             if header is not None:
@@ -32,7 +35,7 @@ def parse_hlo(text: str) -> HloModule:
                 computations[current.name] = current
                 if header.group(1):
                     entry = current
-        elif line.startswith("}"):
+        elif _FOOTER.match(line):
             current = None
         else:
             instruction = _parse_instruction(line)
@@ -44,6 +47,23 @@ def parse_hlo(text: str) -> HloModule:
     if entry is None:
         raise ValueError(f"HLO text: found no ENTRY computation in {text[:80]!r}")
     return HloModule(computations, entry)
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Yield headers, instructions and footers, each in one line.
+
+    A Pallas kernel's metadata has line breaks, so that its call and what takes its results go over several.
+    """
+    instruction = ""
+    for line in text.splitlines():
+        if instruction and not (_INSTRUCTION.match(line) or _FOOTER.match(line)):
+            instruction += line
+            continue
+        if instruction:
+            yield instruction
+        instruction = line if _INSTRUCTION.match(line) else ""
+        if not instruction:
+            yield line
 
 
 def _parse_instruction(line: str) -> Instruction | None:

@@ -33,6 +33,22 @@ def test_elements_of_tuples_may_be_written_in_the_short_form():
     assert (negated.executions, negated.operands) == (4, (ArrayShape("f32", (4,)),))
 
 
+def test_an_instruction_may_go_over_several_lines():
+    """As the calls of Pallas kernels do, and what takes their results."""
+    text = counter_loop(0, 2, "LT", 8)
+    metadata = ', frontend_attributes={kernel_metadata={\n"xprof_metadata":"{\\"block_q\\": 128}"\n}}'
+    metadata += ', metadata={op_name="m"}'
+    (negation,) = (line for line in text.splitlines() if " negate(" in line)
+    broken = text.replace(negation, negation + metadata)
+    module, plain = parse_hlo(broken), parse_hlo(text)
+    assert {name: list(one.instructions) for name, one in module.computations.items()} == {
+        name: list(one.instructions) for name, one in plain.computations.items()
+    }
+    assert all(one.root.is_root for one in module.computations.values())
+    (found,) = (one for each in module.computations.values() for one in each if one.opcode == "negate")
+    assert found.op_name == "m"
+
+
 def test_what_is_no_hlo_is_refused():
     with pytest.raises(ValueError, match="HLO text: found no ENTRY computation in 'no program'"):
         parse_hlo("no program")
