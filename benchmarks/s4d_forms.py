@@ -13,7 +13,8 @@ Two tables, of this machine's CPU in float32:
    masked Toeplitz form and chunks with a carried state, both with resets; the published form by FFT, which
    has none; attention within samples. Microseconds and compiled FLOPs for each token. With --forward it is
    a forward pass alone, as in figure 7 of "Pretraining Without Attention", and the recurrence is there too,
-   token after token, whose backward pass would keep a state for each token. --plot draws the table.
+   token after token, whose backward pass would keep a state for each token. --forms are those that are
+   measured, --plot draws the table.
 
 All run in turns in one process. Times are seconds of the processor that this process used, on all cores
 together, so that other work on the machine does not count as long; the least of the repeats is taken. XLA
@@ -27,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -51,6 +52,7 @@ MODES, CHUNK = 64, 128
 HEAD_WIDTH = 64
 # Rows from which on the time of a chunk is all there is to the chunked form.
 LONG_ROWS = 512
+FORMS = ("toeplitz", "chunked", "fourier", "recurrent", "attention")
 
 
 class Cost(NamedTuple):
@@ -68,8 +70,8 @@ class Cost(NamedTuple):
 
 
 def least_seconds(
-    programs: Mapping[str, Callable], arguments: Mapping[str, tuple], repeats: int
-) -> dict[str, float]:
+    programs: Mapping[Any, Callable], arguments: Mapping[Any, tuple], repeats: int
+) -> dict[Any, float]:
     """Return the least processor seconds of each compiled program, all run in turns."""
     seconds = {name: float("inf") for name in programs}
     for repeat in range(repeats + 1):
@@ -157,50 +159,66 @@ def attention(space: StateSpace, u: jax.Array, layout: Layout) -> jax.Array:
     return jnp.mean(jnp.square(mixed))
 
 
+def length_programs(
+    length: int, features: int, rows: int, forms: list[str], *, forward: bool
+) -> tuple[dict[str, jax.stages.Compiled], tuple]:
+    """Return the compiled forms that rows of a length may take, and what they are called with."""
+    layout = samples(rows, length, length)
+    operands = random_space(0), jax.random.normal(jax.random.key(1), (rows, length, features)), layout
+    losses = {
+        "chunked": partial(both_directions, partial(chunked_product, chunk=CHUNK)),
+        "fourier": partial(both_directions, without_resets),
+    }
+    # Their matrices of a row have length^2 numbers.
+    if length <= 4096:
+        losses["toeplitz"] = partial(both_directions, toeplitz_product)
+        losses["attention"] = attention
+    if forward:
+        losses["recurrent"] = partial(both_directions, recurrent_product)
+    programs = {
+        name: jax.jit(loss if forward else jax.grad(loss, argnums=(0, 1))).lower(*operands).compile()
+        for name, loss in losses.items()
+        if name in forms
+    }
+    return programs, operands
+
+
 def length_costs(
-    lengths: list[int], features: int, tokens: int, repeats: int, *, forward: bool
+    lengths: list[int], features: int, tokens: int, forms: list[str], repeats: int, *, forward: bool
 ) -> dict[str, list[Cost]]:
     """Print microseconds and FLOPs for each token of a layer at several lengths; return them by form."""
     passes = "forward" if forward else "forward and backward"
     print(f"\none layer in both directions, width {features}, {tokens} tokens a batch, {passes}")
-    names = ("toeplitz", "chunked", "fourier", *(("recurrent",) if forward else ()), "attention")
-    print(f"\n| length | {' | '.join(f'{name} us | KFLOPs' for name in names)} |")
-    print(f"|{'---|' * (2 * len(names) + 1)}")
-    space = random_space(0)
+    names = [name for name in FORMS if name in forms and (forward or name != "recurrent")]
     costs: dict[str, list[Cost]] = {name: [] for name in names}
+    programs, arguments = {}, {}
     for length in lengths:
         rows = max(tokens // length, 1)
-        layout = samples(rows, length, length)
-        u = jax.random.normal(jax.random.key(1), (rows, length, features))
-        losses = {
-            "chunked": partial(both_directions, partial(chunked_product, chunk=CHUNK)),
-            "fourier": partial(both_directions, without_resets),
+        found, operands = length_programs(length, features, rows, names, forward=forward)
+        programs |= {(length, name): program for name, program in found.items()}
+        arguments |= {(length, name): operands for name in found}
+    # All lengths in turns too: a machine is not as fast in one minute as in the next.
+    seconds = least_seconds(programs, arguments, repeats)
+    for (length, name), program in programs.items():
+        rows = max(tokens // length, 1)
+        counted = flops(program)
+        if name == "fourier":
+            # Each direction transforms input and output, and so does its derivative.
+            counted += rows * features * (4 if forward else 8) * 2.5 * 2 * length * log2(2 * length)
+        if name == "recurrent":
+            counted = 2 * 12 * MODES * rows * length * features
+        of_token = 1 / (rows * length)
+        costs[name].append(Cost(length, 1e6 * seconds[length, name] * of_token, counted / 1e3 * of_token))
+    print(f"\n| length | {' | '.join(f'{name} us | KFLOPs' for name in names)} |")
+    print(f"|{'---|' * (2 * len(names) + 1)}")
+    for length in lengths:
+        cells = {
+            name: f"{cost.microseconds:.2f} | {cost.kflops:.1f}"
+            for name in names
+            for cost in costs[name]
+            if cost.length == length
         }
-        # Their matrices of a row have length^2 numbers.
-        if length <= 4096:
-            losses["toeplitz"] = partial(both_directions, toeplitz_product)
-            losses["attention"] = attention
-        if forward:
-            losses["recurrent"] = partial(both_directions, recurrent_product)
-        programs = {
-            name: jax.jit(loss if forward else jax.grad(loss, argnums=(0, 1)))
-            .lower(space, u, layout)
-            .compile()
-            for name, loss in losses.items()
-        }
-        seconds = least_seconds(programs, dict.fromkeys(programs, (space, u, layout)), repeats)
-        counted = {name: flops(program) for name, program in programs.items()}
-        # Each direction transforms input and output, and so does its derivative.
-        transforms = 4 if forward else 8
-        counted["fourier"] += rows * features * transforms * 2.5 * 2 * length * log2(2 * length)
-        if forward:
-            counted["recurrent"] = 2 * 12 * MODES * rows * length * features
-        for name in programs:
-            per_token = counted[name] / (rows * length) / 1e3
-            costs[name].append(Cost(length, 1e6 * seconds[name] / (rows * length), per_token))
-        newest = [costs[name][-1] if name in programs else None for name in names]
-        cells = [f"{cost.microseconds:.2f} | {cost.kflops:.1f}" if cost else " | " for cost in newest]
-        print(f"| {length} | {' | '.join(cells)} |", flush=True)
+        print(f"| {length:,} | {' | '.join(cells.get(name, ' | ') for name in names)} |")
     return costs
 
 
@@ -234,6 +252,7 @@ def main() -> None:
     )
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--forward", action="store_true")
     parser.add_argument("--plot", default="")
@@ -241,9 +260,9 @@ def main() -> None:
     print(f"{jax.default_backend()}: {jax.devices()[0].device_kind}, JAX {jax.__version__}")
     if arguments.layers:
         block_costs(arguments.layers, arguments.width, arguments.rows, arguments.repeats)
-    sizes = arguments.lengths, arguments.features, arguments.tokens, arguments.repeats
+    sizes = arguments.lengths, arguments.features, arguments.tokens, arguments.forms, arguments.repeats
     costs = length_costs(*sizes, forward=arguments.forward)
-    if max(arguments.lengths) > LONG_ROWS:
+    if "chunked" in arguments.forms and max(arguments.lengths) > LONG_ROWS:
         print(f"\nchunked, from {LONG_ROWS} tokens on: within {flatness(costs['chunked']):.1%}")
     if arguments.plot:
         draw(costs).savefig(arguments.plot)
