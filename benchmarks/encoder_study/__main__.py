@@ -9,13 +9,14 @@ cores: `taskset -c 0 python ...`. docs/measurements/encoders.md tells what is me
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks.encoder_study.plans import SCALES, TITLES, Run, runs_of
 from benchmarks.encoder_study.study import Study, commands_left, read_results, run_to_its_result
 from benchmarks.encoder_study.tables import all_tables, draw_figures
 from benchmarks.studies.command_line import choose_runs, publish_tables, study_parser, workdirs_of
-from benchmarks.studies.results import result_file
+from benchmarks.studies.study import list_run
 from benchmarks.studies.verbs import REPOSITORY, StudyError
 
 PAGE = REPOSITORY / "docs/measurements/encoders.md"
@@ -38,21 +39,12 @@ def main() -> None:
             return
         for run in runs:
             if arguments.list:
-                _list_run(study, run)
+                list_run(study.results, run, partial(commands_left, study, run), TITLES[run.model])
             else:
                 print(f"{run.name}: {TITLES[run.model]}", flush=True)
                 print(f"{run.name}: {run_to_its_result(study, run)}", flush=True)
     except StudyError as error:
         sys.exit(f"benchmarks.encoder_study: {error}")
-
-
-def _list_run(study: Study, run: Run) -> None:
-    if result_file(study.results, run).exists():
-        print(f"# {run.name}: finished, {result_file(study.results, run)}")
-        return
-    print(f"# {run.name}: {TITLES[run.model]}; left:")
-    for command in commands_left(study, run):
-        print(command)
 
 
 def _write_page(study: Study, runs: list[Run], page: Path) -> None:

@@ -3,8 +3,9 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.encoder_study.config import task_settings
 from benchmarks.encoder_study.plans import Run, Scale
@@ -12,7 +13,8 @@ from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, Corpus, prepa
 from benchmarks.studies.evaluations import evaluate_command, measured
 from benchmarks.studies.results import read_results as results_of_scale
 from benchmarks.studies.results import result_file, write_result
-from benchmarks.studies.verbs import Clock, Command, RunVerb, run_verb
+from benchmarks.studies.study import StudyFolders
+from benchmarks.studies.verbs import Clock, Command
 from benchmarks.studies.workdirs import is_trained, last_step, read_metric_lines
 
 FORMAT_VERSION = 1
@@ -21,39 +23,18 @@ _CONFIG_FILE = "benchmarks/encoder_study/config.py"
 _VALIDATION_LOSS = "validation_loss"
 
 
-class Study(NamedTuple):
-    """A scale of the study, and its folders.
-
-    Attributes:
-        scale: the scale.
-        results: the folder of the results.
-        workdirs: the folder of prepared text and of the runs' workdirs.
-        text: the documents of the corpus, JSON lines with the fields `text` and `source`.
-        run_verb: runs a verb of the program.
-    """
-
-    scale: Scale
-    results: Path
-    workdirs: Path
-    text: str
-    run_verb: RunVerb = run_verb
+@dataclass(frozen=True)
+class Study(StudyFolders[Scale]):
+    """A scale of the study, and its folders; its text is JSON lines with the fields `text` and `source`."""
 
     @property
     def corpus(self) -> Corpus:
         """The files of the corpus."""
         return Corpus(self.workdirs / self.scale.name / "text")
 
-    def folder(self, run: Run) -> Path:
-        """Return the folder of a run's workdirs."""
-        return self.workdirs / self.scale.name / run.name
-
-    def pretrained(self, run: Run) -> Path:
-        """Return the workdir of a run's pre-training."""
-        return self.folder(run) / "pretraining"
-
-    def tuned(self, run: Run, task: str, learning_rate: float) -> Path:
-        """Return the workdir of a fine-tuning of a run."""
-        return self.folder(run) / f"{task}_{learning_rate:g}"
+    def tuned_with(self, run: Run, task: str, learning_rate: float) -> Path:
+        """Return the workdir of a fine-tuning of a run on a task."""
+        return self.tuned(run, f"{task}_{learning_rate:g}")
 
 
 def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
@@ -86,7 +67,7 @@ def tuning_command(study: Study, run: Run, task: str, rate: float) -> Command:
             f"--config.init.from={study.pretrained(run)}",
             f"--config.finetune.stages.{task}.path={study.corpus.samples(task, TRAIN)}",
             f"--config.eval.tasks.{task}.path={study.corpus.samples(task, VALIDATION)}",
-            f"--workdir={study.tuned(run, task, rate)}",
+            f"--workdir={study.tuned_with(run, task, rate)}",
         ),
     )
 
@@ -99,7 +80,7 @@ def commands_left(study: Study, run: Run) -> Iterator[Command]:
         yield pretraining_command(study, run)
     for task in study.scale.tasks:
         for rate in study.scale.tuning_rates:
-            if not is_trained(study.tuned(run, task, rate)):
+            if not is_trained(study.tuned_with(run, task, rate)):
                 yield tuning_command(study, run, task, rate)
 
 
@@ -126,21 +107,21 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     for task in study.scale.tasks:
         with clock.stage(f"{task}_tuning"):
             for rate in study.scale.tuning_rates:
-                if not is_trained(study.tuned(run, task, rate)):
+                if not is_trained(study.tuned_with(run, task, rate)):
                     study.run_verb(tuning_command(study, run, task, rate), log)
         validated = {
-            rate: _last(study.tuned(run, task, rate), f"task/{task}/accuracy")
+            rate: _last(study.tuned_with(run, task, rate), f"task/{task}/accuracy")
             for rate in study.scale.tuning_rates
         }
         # Of equals the smaller rate.
         chosen = min(validated, key=lambda rate: (-validated[rate], rate))
         with clock.stage("measuring"):
             asked = {**task_settings(task), "path": str(study.corpus.samples(task, TEST))}
-            test = _measure(study, {task: asked}, study.tuned(run, task, chosen), log)
+            test = _measure(study, {task: asked}, study.tuned_with(run, task, chosen), log)
         tuned[task] = {
             "validation": {f"{rate:g}": score for rate, score in validated.items()},
             "learning_rate": chosen,
-            "steps": _steps(study.tuned(run, task, chosen)),
+            "steps": _steps(study.tuned_with(run, task, chosen)),
             "test": test[task],
         }
     found = {
@@ -153,7 +134,7 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     for task in study.scale.tasks:
         for rate in study.scale.tuning_rates:
             # Only what was pre-trained is gone on with.
-            shutil.rmtree(study.tuned(run, task, rate) / "checkpoints", ignore_errors=True)
+            shutil.rmtree(study.tuned_with(run, task, rate) / "checkpoints", ignore_errors=True)
     return file
 
 

@@ -10,6 +10,7 @@ what is measured and how.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks.pruning_study.figures import draw_figures
@@ -17,7 +18,7 @@ from benchmarks.pruning_study.plans import SCALES, Run, runs_of
 from benchmarks.pruning_study.study import Study, commands_left, read_results, run_to_its_result
 from benchmarks.pruning_study.tables import all_tables
 from benchmarks.studies.command_line import choose_runs, publish_tables, study_parser, workdirs_of
-from benchmarks.studies.results import result_file
+from benchmarks.studies.study import list_run
 from benchmarks.studies.verbs import REPOSITORY, StudyError
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import ConfigError
@@ -43,20 +44,11 @@ def main() -> None:
         cache_compiled_programs()
         for run in runs:
             if arguments.list:
-                _list_run(study, run)
+                list_run(study.results, run, partial(commands_left, study, run))
             else:
                 print(f"{run.name}: {run_to_its_result(study, run)}", flush=True)
     except (StudyError, ConfigError) as error:
         sys.exit(f"benchmarks.pruning_study: {error}")
-
-
-def _list_run(study: Study, run: Run) -> None:
-    if result_file(study.results, run).exists():
-        print(f"# {run.name}: finished, {result_file(study.results, run)}")
-        return
-    print(f"# {run.name}: left:")
-    for command in commands_left(study, run):
-        print(command)
 
 
 def _write_page(study: Study, runs: list[Run], page: Path) -> None:

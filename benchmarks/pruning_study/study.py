@@ -3,8 +3,9 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.pruning_study.config import NEEDLES, TEXT, TEXT_PRUNED, tunings
 from benchmarks.pruning_study.losses import flow_through_layers, held_out_windows, measure_text
@@ -13,7 +14,8 @@ from benchmarks.pruning_study.plans import Run, Scale, Variant
 from benchmarks.pruning_study.text import Corpus, corpus_command, prepare_corpus
 from benchmarks.studies import results as studies
 from benchmarks.studies.results import result_file, write_result
-from benchmarks.studies.verbs import Clock, Command, RunVerb, run_verb
+from benchmarks.studies.study import StudyFolders
+from benchmarks.studies.verbs import Clock, Command
 from benchmarks.studies.workdirs import is_trained, read_metric_lines
 from birdie_jax.trained_model import model_of_workdir
 
@@ -22,39 +24,14 @@ _CONFIG_FILE = "benchmarks/pruning_study/config.py"
 _VALIDATION_LOSS = "validation_loss"
 
 
-class Study(NamedTuple):
-    """A scale of the study, and its folders.
-
-    Attributes:
-        scale: the scale.
-        results: the folder of the results.
-        workdirs: the folder of prepared text and of the runs' workdirs.
-        text: the documents of the corpus, as prepare_data takes them.
-        run_verb: runs a verb of the program.
-    """
-
-    scale: Scale
-    results: Path
-    workdirs: Path
-    text: str
-    run_verb: RunVerb = run_verb
+@dataclass(frozen=True)
+class Study(StudyFolders[Scale]):
+    """A scale of the study, and its folders; its text is documents as prepare_data takes them."""
 
     @property
     def corpus(self) -> Corpus:
         """The files of the corpus."""
         return Corpus(self.workdirs / self.scale.name / "text")
-
-    def folder(self, run: Run) -> Path:
-        """Return the folder of a run's workdirs."""
-        return self.workdirs / self.scale.name / run.name
-
-    def pretrained(self, run: Run) -> Path:
-        """Return the workdir of a run's pre-training."""
-        return self.folder(run) / "pretraining"
-
-    def tuned(self, run: Run, what: str) -> Path:
-        """Return the workdir of a fine-tuning of a run."""
-        return self.folder(run) / what
 
 
 def tunings_of(study: Study, run: Run) -> tuple[str, ...]:

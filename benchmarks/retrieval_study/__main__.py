@@ -9,6 +9,7 @@ at any instant and started again with the same command, it goes on. On other cor
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks.retrieval_study.figures import draw_figures
@@ -19,6 +20,7 @@ from benchmarks.retrieval_study.study import Study, ask_squad, commands_left, ru
 from benchmarks.retrieval_study.tables import all_tables
 from benchmarks.studies.command_line import choose_runs, publish_tables, study_parser, workdirs_of
 from benchmarks.studies.results import result_file
+from benchmarks.studies.study import list_run
 from benchmarks.studies.verbs import REPOSITORY, StudyError
 
 PAGE = REPOSITORY / "docs/measurements/retrieval.md"
@@ -44,7 +46,9 @@ def main() -> None:
     runs = choose_runs(runs_of(scale), arguments.only)
     try:
         if arguments.list:
-            _list_runs(study, runs)
+            for run in runs:
+                left = partial(commands_left, study, run)
+                list_run(study.results, run, left, PROCEDURES[run.procedure].title)
         elif arguments.tables:
             _write_page(study, runs, arguments.page)
         elif arguments.final:
@@ -57,16 +61,6 @@ def main() -> None:
                 print(f"{run.name}: {run_to_its_result(study, run)}", flush=True)
     except StudyError as error:
         sys.exit(f"benchmarks.retrieval_study: {error}")
-
-
-def _list_runs(study: Study, runs: list[Run]) -> None:
-    for run in runs:
-        if result_file(study.results, run).exists():
-            print(f"# {run.name}: finished, {result_file(study.results, run)}")
-            continue
-        print(f"# {run.name}: {PROCEDURES[run.procedure].title}; left:")
-        for command in commands_left(study, run):
-            print(command)
 
 
 def _write_page(study: Study, runs: list[Run], page: Path) -> None:

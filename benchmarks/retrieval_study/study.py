@@ -3,8 +3,9 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.retrieval_study import fine_tuning, measuring
 from benchmarks.retrieval_study.baselines import mean_commonest_digits
@@ -15,8 +16,9 @@ from benchmarks.retrieval_study.pretraining import pretraining_command, pretrain
 from benchmarks.retrieval_study.result import write_result
 from benchmarks.retrieval_study.text import Corpus, corpus_command, prepare_corpus
 from benchmarks.studies.evaluations import evaluate_command, measured
-from benchmarks.studies.results import result_file
-from benchmarks.studies.verbs import Clock, Command, RunVerb, run_verb
+from benchmarks.studies.results import StudyRun, result_file
+from benchmarks.studies.study import StudyFolders
+from benchmarks.studies.verbs import Clock, Command
 from benchmarks.studies.workdirs import is_trained, last_step
 from birdie_jax.storage import write_json
 from birdie_jax.tasks import make_task
@@ -27,22 +29,9 @@ _SQUAD = "squad"
 _MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
 
 
-class Study(NamedTuple):
-    """A scale of the study, and its folders.
-
-    Attributes:
-        scale: the scale.
-        results: the folder of the results.
-        workdirs: the folder of prepared text and of the runs' workdirs.
-        text: the documents of the corpus, as prepare_data takes them.
-        run_verb: runs a verb of the program.
-    """
-
-    scale: Scale
-    results: Path
-    workdirs: Path
-    text: str
-    run_verb: RunVerb = run_verb
+@dataclass(frozen=True)
+class Study(StudyFolders[Scale]):
+    """A scale of the study, and its folders; its text is documents as prepare_data takes them."""
 
     @property
     def corpus(self) -> Corpus:
@@ -52,17 +41,13 @@ class Study(NamedTuple):
             self.workdirs / self.scale.pretraining_name / "questions",
         )
 
-    def folder(self, run: Run) -> Path:
-        """Return the folder of a run's workdirs."""
-        return self.workdirs / self.scale.name / run.name
-
-    def pretrained(self, run: Run) -> Path:
-        """Return the workdir of a run's pre-training."""
+    def pretrained(self, run: StudyRun) -> Path:
+        """Return the workdir of a run's pre-training, which may be that of another scale."""
         return self.workdirs / self.scale.pretraining_name / run.name / "pretraining"
 
-    def tuned(self, run: Run, tuning: str, learning_rate: float) -> Path:
+    def tuned_with(self, run: Run, tuning: str, learning_rate: float) -> Path:
         """Return the workdir of a fine-tuning of a run."""
-        return self.folder(run) / f"{tuning}_{learning_rate:g}"
+        return self.tuned(run, f"{tuning}_{learning_rate:g}")
 
 
 def commands_left(study: Study, run: Run) -> list[Command]:
@@ -83,7 +68,7 @@ def commands_left(study: Study, run: Run) -> list[Command]:
         left.append(evaluate_command(tasks, pretrained))
     for tuning in TUNINGS:
         for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
-            if not is_trained(study.tuned(run, tuning, rate)):
+            if not is_trained(study.tuned_with(run, tuning, rate)):
                 left.append(_tuning_command(study, run, tuning, rate))
     return left
 
@@ -119,7 +104,7 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     write_result(study.results, run, found, clock.seconds)
     for tuning in TUNINGS:
         for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
-            checkpoints = study.tuned(run, tuning, rate) / "checkpoints"
+            checkpoints = study.tuned_with(run, tuning, rate) / "checkpoints"
             if rate != tuned[tuning]["chosen"]["learning_rate"] and checkpoints.exists():
                 shutil.rmtree(checkpoints)
     return file
@@ -134,7 +119,7 @@ def ask_squad(study: Study, run: Run, questions: Path) -> Path:
     if file.exists():
         return file
     chosen = json.loads(result_file(study.results, run).read_text())["fine_tuned"][EXTRACTION]["chosen"]
-    workdir = study.tuned(run, EXTRACTION, chosen["learning_rate"])
+    workdir = study.tuned_with(run, EXTRACTION, chosen["learning_rate"])
     tasks = {_SQUAD: {"task": _SQUAD, "path": str(questions.absolute())}}
     found = _measure(study, tasks, workdir, chosen["step"], study.folder(run) / "log.txt")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -147,12 +132,12 @@ def _tune(study: Study, run: Run, tuning: str, clock: Clock, log: Path) -> dict[
     scale, rates = study.scale, fine_tuning.grid_of(study.scale, tuning).learning_rates
     with clock.stage(f"{tuning}_tuning"):
         for rate in rates:
-            if not is_trained(study.tuned(run, tuning, rate)):
+            if not is_trained(study.tuned_with(run, tuning, rate)):
                 study.run_verb(_tuning_command(study, run, tuning, rate), log)
     baseline = _commonest_digits(study, VALIDATION) if tuning == PHONEBOOK else {}
-    curves = {rate: fine_tuning.learning_curve(study.tuned(run, tuning, rate)) for rate in rates}
+    curves = {rate: fine_tuning.learning_curve(study.tuned_with(run, tuning, rate)) for rate in rates}
     chosen = fine_tuning.choose(curves, tuning, baseline)
-    workdir = study.tuned(run, tuning, chosen.learning_rate)
+    workdir = study.tuned_with(run, tuning, chosen.learning_rate)
     with clock.stage("measuring"):
         tasks = fine_tuning.question_tasks(scale, tuning, TEST, study.corpus.extraction(TEST))
         test = _measure(study, tasks, workdir, chosen.step, log)
@@ -181,7 +166,7 @@ def _tuning_command(study: Study, run: Run, tuning: str, rate: float) -> Command
         pretrained=study.pretrained(run),
         learned=study.corpus.extraction("train"),
         validated=study.corpus.extraction(VALIDATION),
-        workdir=study.tuned(run, tuning, rate),
+        workdir=study.tuned_with(run, tuning, rate),
     )
 
 
