@@ -21,12 +21,14 @@ class Procedure:
         title: what tables call it.
         mixture: the mixture of objectives; empty = that of the scale.
         policy: the bandit's policy; empty = that of the scale.
+        reward: what an action of the bandit earns.
         bidirectional: whether the context is read in both directions, then and in fine-tuning.
     """
 
     title: str
     mixture: str = _MIXTURE_OF_SCALE
     policy: str = "fixed"
+    reward: str = "published"
     bidirectional: bool = True
 
 
@@ -39,6 +41,11 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
         "mixture": Procedure("mixture, read both ways", policy=_POLICY_OF_SCALE),
         "mixture_fixed": Procedure("mixture of fixed shares, read both ways"),
         "birdie": Procedure("Birdie (bandit), read both ways", policy="birdie"),
+        "thompson": Procedure(
+            "Thompson sampling on learning progress, read both ways",
+            policy="thompson",
+            reward="learning_progress",
+        ),
         "birdie_causal": Procedure("Birdie (bandit), read causally", policy="birdie", bidirectional=False),
         "ul2": Procedure("UL2, read both ways", "ul2"),
         "fixed_ratio": Procedure("fixed ratio (BFR), read both ways", "bfr"),

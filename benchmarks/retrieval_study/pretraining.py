@@ -44,6 +44,7 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
     config.model.bidirectional = procedure.bidirectional
     policy = procedure.policy or ("staged" if scale.stages else "fixed")
     config.bandit.policy = policy
+    config.bandit.reward = procedure.reward
     if policy == "staged":
         config.bandit.stages = scale.stages
     if scale.pretraining_tokens:
