@@ -45,7 +45,7 @@ def load(name: str, variant: str = "") -> Config:
 def test_no_file_is_forgotten():
     files = {path.stem for path in CONFIGS.glob("*.py")}
     # These have tests of their own.
-    others = {"bigs", "bigs_longer_rows", "finetune_phonebook", "finetune_glue"}
+    others = {"bigs", "bigs_longer_rows", "finetune_phonebook", "finetune_glue", "finetune_reading"}
     others |= {"finetune_mamba", "finetune_recurrent_gemma"}
     assert files == {*VARIANTS, *FINE_TUNING, *others}
 

@@ -1,0 +1,55 @@
+"""SQuAD, QuALITY and ContractNLI are learned as in the paper, by every model of the presets."""
+
+import pytest
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.models import encoder_names, model_names
+from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.tasks.evaluation import tasks_of_config
+from tests.configs.test_every_config import load
+
+POSITIONS = {"tiny": 128, "11b": 128, "29b": 128, "97b": 128, "119m": 128, "512": 512, "4096": 4096}
+# The first values of the paper's grid (table 7): learning rate, rows, epochs.
+GRID = {"squad": (4e-5, 32, 2.0), "quality": (3e-5, 16, 5.0), "contract_nli": (3e-5, 16, 5.0)}
+
+
+@pytest.mark.parametrize("size", POSITIONS)
+@pytest.mark.parametrize("dataset", GRID)
+@pytest.mark.parametrize("name", encoder_names())
+def test_what_is_measured_is_what_is_taught(size, dataset, name):
+    config = load("finetune_reading", f"{size},{dataset},{name}")
+    (stage,) = read_stages(config)
+    rate, rows, epochs = GRID[dataset]
+    assert (stage.rows, stage.epochs, stage.pack) == (rows, epochs, False)
+    assert config.optimizer.learning_rate == pytest.approx(rate * (10 if size == "tiny" else 1))
+    assert stage.task.max_positions == POSITIONS[size]
+    assert stage.length == POSITIONS[size] * (4 if dataset == "quality" else 1)
+    (measured,) = (named.task for named in tasks_of_config(config.eval.tasks, "config.eval.tasks"))
+    assert type(measured) is type(stage.task) and measured.path != stage.task.path
+    model = with_task_head(config, [stage]).model
+    assert (model.head_name, model.head_dropout) == (dataset, 0.1)
+    assert model.section(EncoderConfig).positions == stage.length
+
+
+def test_no_variant_is_the_first_one():
+    assert load("finetune_reading") == load("finetune_reading", "tiny,squad,bigs")
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_model_is_that_of_the_preset_but_for_dropout(name):
+    tuned, preset = load("finetune_reading", f"tiny,squad,{name}").model, load("bigs_tiny", name).model
+    assert (tuned.name, tuned.layers, tuned.features) == (preset.name, preset.layers, preset.features)
+    assert tuned.section(EncoderConfig).embedding_dropout == 0.1
+    assert (tuned.dropout > 0) == (name == "stack_attention")
+
+
+def test_unknown_parts_of_a_variant_are_refused():
+    for variant, said in (
+        ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512, 4096"),
+        ("tiny,race", "config variant 'race' is unknown; allowed: squad, quality, contract_nli"),
+        ("tiny,squad,llama", "config variant 'llama' is unknown; allowed: bigs, "),
+    ):
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            load("finetune_reading", variant)
