@@ -133,7 +133,7 @@ def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine)
     """
     memory, described = _device_memory(machine)
     model = config.model
-    bytes_of_token = model.layers * model.features * jnp.dtype(model.dtype).itemsize
+    bytes_of_token = model.layers * model.features * jnp.dtype(model.residual_dtype or model.dtype).itemsize
     max_tokens = int(min(_TOKENS_PER_GIB * memory / _GIB, _RESIDUAL_SHARE * memory / bytes_of_token))
     rows = max(config.batching.rows // row_shards, 1)
     tokens_of_row = config.batching.length // config.mesh.sequence

@@ -110,6 +110,7 @@ def with_parts(config: Config, parts: int) -> Config:
 
 
 DEEP = replace(LARGE, model=replace(LARGE.model, layers=4 * 24))
+DEEP_IN_FLOAT32 = replace(DEEP, model=replace(DEEP.model, residual_dtype="float32"))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,8 @@ DEEP = replace(LARGE, model=replace(LARGE.model, layers=4 * 24))
         (LARGE, 8, "NVIDIA H200", 1),
         # The residual stream of 96 layers, 384 KiB a token, leaves room for 12 rows.
         (DEEP, 8, "NVIDIA H100 80GB HBM3", 8),
+        # In float32 for 6 rows, and 4 is the next divisor of 64.
+        (DEEP_IN_FLOAT32, 8, "NVIDIA H100 80GB HBM3", 16),
         # A divisor of 26 rows.
         (replace(LARGE, batching=replace(LARGE.batching, rows=520)), 20, "TPU v4", 2),
         (replace(LARGE, batching=replace(LARGE.batching, rows=2, length=65_536)), 1, "TPU v5", 2),
