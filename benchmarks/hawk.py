@@ -40,7 +40,7 @@ from birdie_jax.models.unrolled_decode import (  # noqa: E402
 
 
 def ours(sizes, dtype, remat):
-    """Return (parameters, loss, prefill, step) of our model."""
+    """Return (parameters, loss, prefill, what a step reads, step) of our model."""
     config = ModelConfig(
         name="hawk_mlp",
         layers=sizes.layers,
@@ -78,18 +78,22 @@ def ours(sizes, dtype, remat):
         caches = unstack_layers(model, params, cache).caches
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
-    def step(params, token, position, caches):
-        layers = UnstackedLayers(unstack_layers(model, params, cache=None).params, caches)
+    def step(weights, token, position, caches):
+        del position
+        params, layer_params = weights
+        layers = UnstackedLayers(layer_params, caches)
         layout = causal_layout(len(token), 1)
         hidden, caches = unrolled_hidden(model, params, layers, token[:, None], layout)
         logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
-    return params, loss, prefill, step
+    # Once for all tokens, as `generate` does: within the loop XLA copies the weights at every token.
+    weights = params, unstack_layers(model, params, cache=None).params
+    return params, loss, prefill, weights, step
 
 
 def theirs(sizes, dtype, remat):
-    """Return (parameters, loss, prefill, step) of recurrentgemma's model."""
+    """Return (parameters, loss, prefill, what a step reads, step) of recurrentgemma's model."""
     config = common.GriffinConfig(
         vocab_size=sizes.vocab_size,
         width=sizes.width,
@@ -121,7 +125,7 @@ def theirs(sizes, dtype, remat):
         logits, cache = model.apply({"params": params}, token[:, None], positions, cache)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), cache
 
-    return params, loss, prefill, step
+    return params, loss, prefill, params, step
 
 
 def main():
@@ -165,7 +169,7 @@ def main():
     if "training" in sizes.parts:
         shape = (sizes.rows, sizes.length + 1)
         rows = jnp.asarray(random.integers(256, sizes.vocab_size, shape), jnp.int32)
-        steps = [partial(trainer(params, loss), rows) for params, loss, _, _ in made.values()]
+        steps = [partial(trainer(params, loss), rows) for params, loss, *_ in made.values()]
         line(
             f"training, {sizes.rows} rows of {sizes.length}",
             sizes.rows * sizes.length,
@@ -174,11 +178,11 @@ def main():
     for batch in (1, 8) if "generation" in sizes.parts else ():
         prompt = jnp.asarray(random.integers(256, sizes.vocab_size, (batch, sizes.prompt)), jnp.int32)
         prefills, decodes = [], []
-        for params, _, prefill, step in made.values():
+        for params, _, prefill, weights, step in made.values():
             run_prefill = partial(jax.jit(prefill), params, prompt)
             token, cache = run_prefill()
             prefills.append(run_prefill)
-            decodes.append(partial(decoder(params, step, sizes.decoded), token, sizes.prompt, cache))
+            decodes.append(partial(decoder(weights, step, sizes.decoded), token, sizes.prompt, cache))
         what = f"batch {batch}, prompts of {sizes.prompt}"
         line(f"prefill, {what}", batch * sizes.prompt, in_turns(prefills, sizes.rounds))
         line(f"decode of {sizes.decoded}, {what}", batch * sizes.decoded, in_turns(decodes, sizes.rounds))

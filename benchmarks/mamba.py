@@ -6,28 +6,39 @@ step of AdamW on random rows, causal, float32, each on all cores that it takes b
 a second of greedy decoding, ours after a prompt and in a loop of the program, theirs after one token and
 token by token; the cache of each has one size, whatever was read. They take turns, so that other load of
 the machine falls on all; medians. mambapy trains with its parallel scan, transformers with its loop over
-time, which is what it has without CUDA.
+time, which is what it has without CUDA. All keep freed memory, as `train` does, unless a variable of
+glibc's malloc is set.
 """
 
 import argparse
+import os
 from functools import partial
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import torch
-import transformers
-from mambapy import mamba as mambapy
+from birdie_jax.host_memory import keep_freed_memory
 
-from benchmarks.side_by_side import decoder, in_turns, trainer
-from birdie_jax.config import ModelConfig
-from birdie_jax.models import build_model
-from birdie_jax.models.language_model import LanguageModel
-from birdie_jax.models.layout import causal_layout, packed_layout
-from birdie_jax.models.mamba import MambaConfig
-from birdie_jax.models.parameter_shapes import parameter_shapes
-from birdie_jax.models.token_losses import token_losses
-from birdie_jax.models.unrolled_decode import UnstackedLayers, unrolled_hidden, unstack_layers
+# Before JAX has memory: see keep_freed_memory.
+KEPT = keep_freed_memory()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from mambapy import mamba as mambapy  # noqa: E402
+
+from benchmarks.side_by_side import decoder, in_turns, trainer  # noqa: E402
+from birdie_jax.config import ModelConfig  # noqa: E402
+from birdie_jax.models import build_model  # noqa: E402
+from birdie_jax.models.language_model import LanguageModel  # noqa: E402
+from birdie_jax.models.layout import causal_layout, packed_layout  # noqa: E402
+from birdie_jax.models.mamba import MambaConfig  # noqa: E402
+from birdie_jax.models.parameter_shapes import parameter_shapes  # noqa: E402
+from birdie_jax.models.token_losses import token_losses  # noqa: E402
+from birdie_jax.models.unrolled_decode import (  # noqa: E402
+    UnstackedLayers,
+    unrolled_hidden,
+    unstack_layers,
+)
 
 NAMES = ("birdie-jax", "transformers", "mambapy")
 
@@ -72,9 +83,10 @@ def ours(sizes):
         caches = unstack_layers(model, params, cache).caches
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
-    def step(params, token, position, caches):
+    def step(weights, token, position, caches):
         del position
-        layers = UnstackedLayers(unstack_layers(model, params, cache=None).params, caches)
+        params, layer_params = weights
+        layers = UnstackedLayers(layer_params, caches)
         hidden, caches = unrolled_hidden(
             model, params, layers, token[:, None], causal_layout(len(token), 1)
         )
@@ -83,7 +95,9 @@ def ours(sizes):
 
     def make_decoder(prompt):
         token, cache = prefill(params, jnp.asarray(prompt, jnp.int32))
-        return partial(decoder(params, step, sizes.decoded), token, prompt.shape[1], cache)
+        # Once for all tokens, as `generate` does: within the loop XLA copies the weights at every token.
+        weights = params, unstack_layers(model, params, cache=None).params
+        return partial(decoder(weights, step, sizes.decoded), token, prompt.shape[1], cache)
 
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     train = trainer(params, loss)
@@ -199,7 +213,10 @@ def main():
     random = np.random.default_rng(0)
     made = [make(sizes) for make in (ours, of_transformers, of_mambapy)]
     counts = ", ".join(f"{name} {count:,}" for name, (count, *_) in zip(NAMES, made, strict=True))
-    print(f"{sizes.layers} layers of width {sizes.width}, {sizes.states} states; parameters: {counts}")
+    print(
+        f"{sizes.layers} layers of width {sizes.width}, {sizes.states} states; parameters: {counts}; "
+        f"{len(os.sched_getaffinity(0))} cores, freed memory {'kept' if KEPT else 'given back'}"
+    )
     print(f"| tokens/s | {' | '.join(NAMES)} | times transformers | times mambapy |\n" + "|---" * 6 + "|")
 
     def line(what, tokens, seconds):
