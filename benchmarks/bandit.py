@@ -95,6 +95,7 @@ def prior_run(prior: str, case: str, seed: int) -> np.ndarray:
     """Return the probability of what rewards at each of the last decisions' proposals."""
     rewards, fall = PRIOR_CASES[case]
     config = BanditConfig(
+        policy="birdie",
         critic_layers=2,
         critic_features=64,
         critic_state=128,
@@ -129,7 +130,12 @@ def compare_priors(seeds: range) -> None:
 
 def time_paper_size(critic: str, layers: int) -> None:
     config = BanditConfig(
-        critic=critic, critic_layers=layers, explore_first=0.0, explore_from=0.0, explore_to=0.0
+        policy="birdie",
+        critic=critic,
+        critic_layers=layers,
+        explore_first=0.0,
+        explore_from=0.0,
+        explore_to=0.0,
     )
     state = init_bandit(config, PAPER_WEIGHTS, PAPER_GROUPS, 64, jax.random.key(0))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.policy_state.parameters))

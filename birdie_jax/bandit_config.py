@@ -61,8 +61,8 @@ class BanditConfig:
     """How the mixture is chosen while training runs.
 
     Attributes:
-        policy: birdie (critic over random candidates), exp3s, thompson, staged (see `stages`), fixed (the
-            mixture's own weights) or uniform.
+        policy: fixed (the mixture's own weights), birdie (critic over random candidates), exp3s, thompson,
+            staged (see `stages`) or uniform.
         reward: what an action has earned: published, running_scale (in units of what an arm's loss still
             moves), learning_progress (on the scale of all arms' recent progress), or absolute_progress.
         reward_memory: observations on whose scale a reward is measured; the published one has no scale.
@@ -92,7 +92,7 @@ class BanditConfig:
         thompson: the settings of policy thompson.
     """
 
-    policy: Name = "birdie"
+    policy: Name = "fixed"
     reward: Name = "published"
     reward_memory: Decisions = 8
     every_steps: Steps = 512

@@ -48,6 +48,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.objectives.mixture = "birdie"
     set_batch(config, paper)
     # As many decisions for as many tokens as with half the rows and 512 steps.
+    config.bandit.policy = "birdie"
     config.bandit.every_steps = 256
 
     config.model.name = choose_model(variant)

@@ -58,6 +58,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.data.vocab_size = 32_000
 
     config.objectives.mixture = "birdie"
+    config.bandit.policy = "birdie"
     set_batch(config, paper)
 
     config.model.name = choose_model(variant)

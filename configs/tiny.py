@@ -38,6 +38,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.dtype = "float32"
     config.model.remat = "none"
 
+    config.bandit.policy = "birdie"
     config.bandit.every_steps = 50
     config.bandit.critic_features = 32
     config.bandit.critic_state = 64

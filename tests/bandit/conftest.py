@@ -25,6 +25,7 @@ def small():
 
     def make(**fields):
         sizes = {
+            "policy": "birdie",
             "critic_layers": 2,
             "critic_features": 16,
             "critic_state": 24,
