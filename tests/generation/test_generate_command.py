@@ -1,6 +1,7 @@
 """The commands `generate` and `export`, from a workdir to text, in processes of their own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,9 +10,8 @@ import time
 import pytest
 
 from birdie_jax.models.encoder_config import EncoderConfig
-from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import start
+from tests.whole_runs import REPOSITORY
 
 PROMPTS = ["abc abc", "hello" * 20, "naïve 日本", "n"]
 
@@ -28,8 +28,17 @@ def command(verb, *arguments):
 
 
 def run(verb, *arguments):
-    ((status, stdout, stderr),) = run_commands([(verb, *map(str, arguments))])
-    return subprocess.CompletedProcess(arguments, status, stdout, stderr)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        command(verb, *arguments),
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=240,
+        check=False,
+    )
 
 
 def write_prompts(path, prompts):
@@ -85,11 +94,18 @@ def test_a_file_is_gone_on_with(workdir, tmp_path):
     file, output = write_prompts(tmp_path / "prompts.jsonl", PROMPTS * 3), tmp_path / "answers.jsonl"
     arguments = [f"--workdir={workdir}", f"--prompt_file={file}", f"--output={output}", "--batch=1"]
     arguments += ["--max_tokens=16", "--samples=2", "--temperature=1"]
-    process = start(command("generate", *arguments))
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen(
+        command("generate", *arguments),
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while process.poll() is None and not (output.exists() and output.read_text().count("\n") >= 2):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()
     lines = output.read_text().splitlines(keepends=True)
     assert len(lines) >= 2
     output.write_text("".join(lines[:3]) + '{"prompt": "ab')

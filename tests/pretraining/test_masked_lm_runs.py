@@ -3,15 +3,17 @@
 import json
 import shutil
 import socket
+import subprocess
 
 import numpy as np
 import pytest
 
 from tests.forked_verbs import run_commands
 from tests.whole_runs import (
+    REPOSITORY,
     checkpoint_arrays,
     metrics,
-    start,
+    run_environment,
     train_command,
     write_corpus,
 )
@@ -39,9 +41,19 @@ OPTIONS = (
 )
 
 
-def train(commands, devices, report=False):
+def train(commands, devices):
     """Run the processes of a run to their ends."""
-    processes = [start(command, devices=devices, report=report) for command in commands]
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=run_environment(devices),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
     said = [process.communicate(timeout=400)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     return said
@@ -52,7 +64,7 @@ def trained(tmp_path_factory):
     """The workdir of one process with four devices, and its text."""
     folder = tmp_path_factory.mktemp("masked")
     corpus = write_corpus(folder)
-    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4, report=True)
+    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4)
     return folder / "run", corpus
 
 
