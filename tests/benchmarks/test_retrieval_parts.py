@@ -132,7 +132,7 @@ def test_every_configuration_is_allowed(scale):
         assert configured_mixture(parsed).arms
         assert parsed.model.bidirectional == PROCEDURES[run.procedure].bidirectional
         config.model.bidirectional = True
-        config.bandit.update({"policy": "", "every_steps": 1, "stages": ""})
+        config.bandit.update({"policy": "", "reward": "", "every_steps": 1, "stages": ""})
         config.objectives.mixture = ""
         assert plain.setdefault(run.model, config.to_dict()) == config.to_dict()
         for tuning in TUNINGS:
