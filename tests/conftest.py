@@ -1,22 +1,31 @@
 """Every test runs with the jaxtyping annotations of the packages checked by beartype."""
 
 import contextlib
+import gc
 import os
 import secrets
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the tests' time is compilation, and most programs are the same as last time.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/.cache/birdie_jax/tests"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 import fsspec
 import pytest
 from jaxtyping import install_import_hook
 
 from tests.gcs_server import BUCKET, run_gcs_server
+from tests.quick_jit import compile_quickly
 from tests.s3_server import run_s3_server, s3_environment
 
 install_import_hook(["birdie_jax", "hlo_analysis", "pallas_kernels"], "beartype.beartype")
+compile_quickly()
+# JAX makes many objects while it traces; to look for garbage after every 700 is a fifth of the tests' time.
+gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_collection_finish():
+    gc.freeze()
 
 
 @contextlib.contextmanager

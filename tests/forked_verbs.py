@@ -1,10 +1,13 @@
 """Run by tests: commands that end soon, each in a fork of a process that has imported what they import.
 
 Argument lists, verb first, are read from stdin, JSON on a line each; for each of them exit status, stdout
-and stderr are printed as JSON on a line. With a module of tests as argument, its function `prepare` is
+and stderr are printed as JSON on a line. Of modules of tests that are arguments, the function `prepare` is
 called before.
 """
 
+import atexit
+import contextlib
+import gc
 import importlib
 import json
 import os
@@ -14,7 +17,10 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+
+from tests.quick_jit import QUICK_FLAGS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -22,21 +28,20 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 class ForkedVerbs:
     """While entered, a process in whose forks commands run, one after another."""
 
-    def __init__(self, preparation: str = "", **environment: str | None):
+    def __init__(self, *preparations: str, **environment: str | None):
         """Say what is the same for all commands.
 
         Args:
-            preparation: the name of a module whose function `prepare` changes something in the process.
+            preparations: the names of modules whose function `prepare` changes something in the process.
             environment: variables to set, or with None to remove.
         """
-        changed: Mapping[str, str | None] = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
-        self._environment = {name: value for name, value in changed.items() if value is not None}
-        self._preparation = [preparation] if preparation else []
+        self._environment = _with_changes(environment)
+        self._preparations = preparations
 
     def __enter__(self) -> "ForkedVerbs":
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked_verbs", *self._preparation],
+            [sys.executable, "-m", "tests.forked_verbs", *self._preparations],
             cwd=REPOSITORY,
             env=self._environment,
             stdin=subprocess.PIPE,
@@ -74,8 +79,29 @@ def run_commands(
         commands: a verb with its arguments each.
         environment: variables to set, or with None to remove.
     """
-    with ForkedVerbs(**environment) as verbs:
-        return [verbs.run(*command) for command in commands]
+    verbs = _last_verbs(tuple(sorted(_with_changes(environment).items())))
+    return [verbs.run(*command) for command in commands]
+
+
+def _with_changes(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of commands: this process's with changes, and by default quick compilation."""
+    quick = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_FLAGS}".strip()
+    changed = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": quick, **changes}
+    # It tells which test runs.
+    changed.pop("PYTEST_CURRENT_TEST", None)
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+@lru_cache(maxsize=1)
+def _last_verbs(environment: tuple[tuple[str, str], ...]) -> ForkedVerbs:
+    """Return commands of an environment, which the next ones in the same need not import again."""
+    _open_verbs.close()
+    gone = dict.fromkeys(os.environ.keys() - dict(environment).keys())
+    return _open_verbs.enter_context(ForkedVerbs(**gone, **dict(environment)))
+
+
+_open_verbs = contextlib.ExitStack()
+atexit.register(_open_verbs.close)
 
 
 def run_verb(verb: str, *arguments: str) -> tuple[int, str, str]:
@@ -110,9 +136,10 @@ def exit_status_of_verb(verb: str) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    # What the verbs import, so that no fork has to import it again.
+def prepare_forks() -> None:
+    """Import what the verbs import, so that no fork has to."""
     import birdie_jax.config_flag
+    import birdie_jax.finetuning.run
     import birdie_jax.generation
     import birdie_jax.planning
     import birdie_jax.pretraining.run
@@ -120,6 +147,14 @@ if __name__ == "__main__":
     import birdie_jax.tasks.evaluation
     import birdie_jax.trained_model  # noqa: F401
 
+    # No fork looks for garbage among it, nor as often as Python does by default.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+if __name__ == "__main__":
+    prepare_forks()
     for module in sys.argv[1:]:
         importlib.import_module(module).prepare()
     for line in sys.stdin:

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,8 @@ import orbax.checkpoint as ocp
 
 from birdie_jax.storage import download, list_files
 from birdie_jax.storage.workdir import Workdir
+from tests.forked_runs import ForkedRun
+from tests.quick_jit import QUICK_FLAGS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).with_name("micro_config.py")
@@ -46,31 +47,19 @@ def run_environment(devices: int = 0) -> dict[str, str]:
     """
     asked = [f"--xla_force_host_platform_device_count={devices}"] if devices else []
     given = os.environ.get("XLA_FLAGS", "").split()
-    flags = [
-        *given,
-        *asked,
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
-    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
+    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*given, *asked, QUICK_FLAGS])}
 
 
-def start(command: list[str], **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        env=run_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **options,
-    )
+def start(command: list[str], *, devices: int = 0, **options) -> ForkedRun:
+    """Start a command in a process of so many devices, by default one; options go to `ForkedRun`."""
+    return ForkedRun(command, run_environment(devices), **options)
 
 
 def finish(command: list[str], **options) -> tuple[int, str]:
     """Run to the end; return the exit status and everything that was printed."""
     process = start(command, **options)
     output, _ = process.communicate(timeout=240)
+    assert process.returncode is not None
     return process.returncode, output
 
 

@@ -62,7 +62,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     text = folder / "corpus.jsonl"
     text.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
-    with ForkedVerbs(XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
         run_verb = VerbsThatStop(verbs, {2, 4})
         study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
         run = next(runs_of(study.scale))

@@ -45,7 +45,7 @@ def finished(tmp_path_factory):
     """Return the study after two of its runs, and the commands that they took; one was stopped."""
     folder = tmp_path_factory.mktemp("study")
     text = write_corpus(folder, documents=12)
-    with ForkedVerbs(XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
         run_verb = VerbsThatStop(verbs, {3})
         study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
         planned = list(commands_left(study, RUN))

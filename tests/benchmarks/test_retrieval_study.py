@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
     """Return the study after its one run, and the commands that it took; it was stopped on the way."""
     folder = tmp_path_factory.mktemp("study")
     flags = run_environment()["XLA_FLAGS"]
-    with ForkedVerbs(XLA_FLAGS=flags) as verbs:
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=flags) as verbs:
         run_verb = VerbsThatStop(verbs, {2, 4})
         study = Study(
             SCALES["smoke"], folder / "results", folder / "workdirs", str(write_text(folder)), run_verb

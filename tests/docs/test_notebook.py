@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.docs.pages import REPOSITORY
+from tests.quick_jit import QUICK_FLAGS
 
 NOTEBOOK = REPOSITORY / "docs" / "tour.ipynb"
 
@@ -20,7 +21,12 @@ def kinds_and_text(outputs: list[list[dict]]) -> tuple[set[str], str]:
 
 @pytest.mark.slow
 def test_notebook_runs(tmp_path):
-    ours = {"JAX_PLATFORMS": "cpu", "TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    ours = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": QUICK_FLAGS,
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(REPOSITORY),
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.docs.run_notebook", str(NOTEBOOK)],
         cwd=REPOSITORY,

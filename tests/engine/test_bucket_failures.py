@@ -96,7 +96,7 @@ def store(tmp_path_factory):
         for name in list_files(local):
             upload(local / name, make_path(text) / name)
         environment = run_environment() | {"XDG_CACHE_HOME": str(folder / "cache")}
-        with ForkedVerbs("tests.short_retries", **environment) as verbs:
+        with ForkedVerbs("tests.short_retries", "tests.without_reports", **environment) as verbs:
             yield Store(proxy, server, verbs, text, str(local))
 
 

@@ -47,7 +47,7 @@ def test_full_disk_keeps_what_was_saved(corpus, tmp_path):
     before = checkpoint_arrays(tmp_path / "run", saved[-1])
 
     # No file may grow beyond 32 KiB: what a full disk does, as far as this process can tell.
-    status, output = finish(["bash", "-c", 'ulimit -f 32; exec "$@"', "bash", *command])
+    status, output = finish(command, max_file_bytes=32 << 10)
     assert status == 1, output
     assert "could not be written" in output
     assert f"Last good checkpoint: step {saved[-1]}" in output

@@ -20,6 +20,7 @@ from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.sequence_parallel import entering_states
 from tests.engine.models_on_meshes import MASKED_TABLE, RECURRENCE_MESHES, TABLE
+from tests.quick_jit import QUICK_FLAGS
 
 CONFIG = Config(
     batching=BatchingConfig(rows=16, length=64),
@@ -34,10 +35,10 @@ VOCAB = 384
 @pytest.mark.slow
 def test_every_mesh_gives_the_loss_and_the_gradients_of_one_device():
     """In a process of its own: the number of devices is fixed when JAX starts."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    flags = f"--xla_force_host_platform_device_count=8 {QUICK_FLAGS}"
     run = subprocess.run(
         [sys.executable, "-m", "tests.engine.models_on_meshes"],
-        env=environment,
+        env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,

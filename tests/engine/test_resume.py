@@ -2,15 +2,18 @@
 
 import random
 import signal
+import subprocess
 import time
 
 import numpy as np
 import pytest
 
 from tests.whole_runs import (
+    REPOSITORY,
     checkpoint_arrays,
     finish,
     metrics,
+    run_environment,
     start,
     train_command,
     write_corpus,
@@ -93,8 +96,17 @@ def test_sigterm_saves_and_goes_on(uninterrupted, tmp_path):
 @pytest.mark.slow
 def test_workers_change_nothing(uninterrupted, tmp_path):
     expected, corpus = uninterrupted
-    status, output = finish(train_command(tmp_path / "run", corpus, "--config.batching.workers=2"))
-    assert status == 0, output
+    # No fork: the workers import again what their parent is.
+    done = subprocess.run(
+        train_command(tmp_path / "run", corpus, "--config.batching.workers=2"),
+        cwd=REPOSITORY,
+        env=run_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"report: {tmp_path}/run/report.html" in done.stdout
     assert_same_end(tmp_path / "run", expected)
     assert metrics(tmp_path / "run") == metrics(expected)
 

@@ -22,6 +22,7 @@ from tests.whole_runs import (
     train_command,
     write_corpus,
 )
+from tests.whole_runs import start as start_run
 
 pytestmark = pytest.mark.slow
 STEPS = 12
@@ -54,23 +55,25 @@ runpy.run_module("birdie_jax.train", run_name="__main__", alter_sys=True)
 class Job:
     """Processes of one run, and what each has printed."""
 
-    def __init__(self, commands: list[list[str]], devices: int):
-        environment = run_environment(devices // len(commands)) | {"PYTHONUNBUFFERED": "1"}
-        self.processes = [
-            subprocess.Popen(
-                command,
-                cwd=REPOSITORY,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for command in commands
-        ]
+    def __init__(self, commands: list[list[str]], devices: int, **options):
+        self.processes = [self._start(command, devices // len(commands), **options) for command in commands]
         self.output = ["" for _ in commands]
         self._readers = [threading.Thread(target=self._read, args=(i,)) for i in range(len(commands))]
         for reader in self._readers:
             reader.start()
+
+    @staticmethod
+    def _start(command, devices, **options):
+        if "-m" in command:
+            return start_run(command, devices=devices, **options)
+        return subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=run_environment(devices) | {"PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def _read(self, index):
         for line in self.processes[index].stdout:
@@ -104,8 +107,12 @@ def start(
     hanging: int | None = None,
     odd: str = "",
     overrides: Sequence[str] = (),
+    **run_options,
 ) -> Job:
-    """Start a run over all devices; process `hanging` hangs, and the last one is given the flag `odd`."""
+    """Start a run over all devices; process `hanging` hangs, and the last one is given the flag `odd`.
+
+    Other options go to `tests.whole_runs.start`.
+    """
     options = [f"--config.{name}={value}" for name, value in OPTIONS.items()]
     command = train_command(workdir, corpus, *options, *overrides, variant="fixed")
     with socket.socket() as probe:
@@ -121,7 +128,7 @@ def start(
         ]
         commands.append([sys.executable, *program, *command[3:], *(flags if processes > 1 else [])])
     commands[-1] += [odd] if odd else []
-    return Job(commands, devices)
+    return Job(commands, devices, **run_options)
 
 
 def goes_on(workdir: Path, corpus: Path, processes: int, from_step: int) -> None:
@@ -169,7 +176,7 @@ def alone(corpus, tmp_path_factory):
 
 
 def test_two_processes_do_what_one_does(alone, corpus, tmp_path):
-    job = start(tmp_path, corpus, 2, devices=8)
+    job = start(tmp_path, corpus, 2, devices=8, report=True)
     assert job.statuses() == [0, 0], job.output
     check_same(tmp_path, alone)
     # One of them writes and reports.

@@ -13,6 +13,7 @@ from birdie_jax.config import ConfigError
 from birdie_jax.engine import CheckpointError
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import model_of_workdir
+from tests.quick_jit import QUICK_FLAGS
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
 
 
@@ -170,7 +171,7 @@ def test_devices_change_nothing(workdir):
     results = []
     for devices in (1, 4):
         environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(filter(None, sys.path))}
-        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {QUICK_FLAGS}"
         finished = subprocess.run(
             [sys.executable, "-c", _ON_ANOTHER_MESH, str(workdir)],
             env=environment,

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from birdie_jax.storage.workdir import Workdir
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import REPOSITORY, checkpoint_arrays, finish, metrics, run_environment, start
+from tests.whole_runs import checkpoint_arrays, finish, metrics, start
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("micro_stages.py")
@@ -135,16 +134,12 @@ def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, 
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     processes = [
-        subprocess.Popen(
+        start(
             [
                 *command(run, source, f"--coordinator_address={address}", "--num_processes=2"),
                 f"--process_id={index}",
             ],
-            cwd=REPOSITORY,
-            env=run_environment(2),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            devices=2,
         )
         for index in range(2)
     ]

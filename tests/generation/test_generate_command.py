@@ -1,7 +1,6 @@
 """The commands `generate` and `export`, from a workdir to text, in processes of their own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,8 +9,9 @@ import time
 import pytest
 
 from birdie_jax.models.encoder_config import EncoderConfig
+from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import REPOSITORY
+from tests.whole_runs import start
 
 PROMPTS = ["abc abc", "hello" * 20, "naïve 日本", "n"]
 
@@ -28,17 +28,8 @@ def command(verb, *arguments):
 
 
 def run(verb, *arguments):
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    return subprocess.run(
-        command(verb, *arguments),
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=240,
-        check=False,
-    )
+    ((status, stdout, stderr),) = run_commands([(verb, *map(str, arguments))])
+    return subprocess.CompletedProcess(arguments, status, stdout, stderr)
 
 
 def write_prompts(path, prompts):
@@ -94,18 +85,11 @@ def test_a_file_is_gone_on_with(workdir, tmp_path):
     file, output = write_prompts(tmp_path / "prompts.jsonl", PROMPTS * 3), tmp_path / "answers.jsonl"
     arguments = [f"--workdir={workdir}", f"--prompt_file={file}", f"--output={output}", "--batch=1"]
     arguments += ["--max_tokens=16", "--samples=2", "--temperature=1"]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    process = subprocess.Popen(
-        command("generate", *arguments),
-        cwd=REPOSITORY,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = start(command("generate", *arguments))
     while process.poll() is None and not (output.exists() and output.read_text().count("\n") >= 2):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     lines = output.read_text().splitlines(keepends=True)
     assert len(lines) >= 2
     output.write_text("".join(lines[:3]) + '{"prompt": "ab')

@@ -5,14 +5,15 @@ import subprocess
 import sys
 
 from birdie_jax.models import model_names
+from tests.quick_jit import QUICK_FLAGS
 
 
 def test_every_model_is_the_same_over_eight_devices():
     """In a process of its own: the number of devices is fixed when JAX starts."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    flags = f"--xla_force_host_platform_device_count=8 {QUICK_FLAGS}"
     run = subprocess.run(
         [sys.executable, "-m", "tests.models.sharded_models"],
-        env=environment,
+        env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,

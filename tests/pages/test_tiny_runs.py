@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from tests.pages.page_commands import REPOSITORY, commands_of_repository
 from tests.pages.verbs import parsed
 from tests.tasks.glue_folders import write_learnable
 from tests.trained_workdirs import write_workdir
-from tests.whole_runs import CONFIG, write_corpus
+from tests.whole_runs import CONFIG, finish, write_corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 COMMANDS = [one for one in commands_of_repository() if one.whole and "..." not in one.arguments]
@@ -87,21 +85,10 @@ def sandbox(tmp_path_factory):
 
 def train(folder, *options: str) -> str:
     """Train in a process of its own, on two devices; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "birdie_jax.train", *options],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    command = [sys.executable, "-m", "birdie_jax.train", *options]
+    status, output = finish(command, folder=folder, devices=2)
+    assert status == 0, output[-3000:]
+    return output
 
 
 def fine_tune(folder: Path) -> None:

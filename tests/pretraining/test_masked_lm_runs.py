@@ -3,17 +3,15 @@
 import json
 import shutil
 import socket
-import subprocess
 
 import numpy as np
 import pytest
 
 from tests.forked_verbs import run_commands
 from tests.whole_runs import (
-    REPOSITORY,
     checkpoint_arrays,
     metrics,
-    run_environment,
+    start,
     train_command,
     write_corpus,
 )
@@ -41,19 +39,9 @@ OPTIONS = (
 )
 
 
-def train(commands, devices):
+def train(commands, devices, report=False):
     """Run the processes of a run to their ends."""
-    processes = [
-        subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            env=run_environment(devices),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for command in commands
-    ]
+    processes = [start(command, devices=devices, report=report) for command in commands]
     said = [process.communicate(timeout=400)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     return said
@@ -64,7 +52,7 @@ def trained(tmp_path_factory):
     """The workdir of one process with four devices, and its text."""
     folder = tmp_path_factory.mktemp("masked")
     corpus = write_corpus(folder)
-    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4)
+    train([train_command(folder / "run", corpus, *OPTIONS)], devices=4, report=True)
     return folder / "run", corpus
 
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
-from birdie_jax.generation import Generator, generate, make_prompt
+from birdie_jax.generation import Generator, make_prompt
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.objectives import Arm, make_objective
@@ -51,10 +52,12 @@ def test_answers_are_those_of_generate(parts):
     assert [answer.question.name for answer in result.answers] == [
         f"q{n}" for n in (0, 1, 2, 3, 5, 6, 7, 8)
     ]
+    generator = Generator(model, params, num_tokens=256 + tokenizer.num_pieces)
     for answer in result.answers:
         prompt = make_prompt(answer.question.prompt, ARM.objective, tokenizer)
-        (alone,) = generate(model, params, [prompt], max_tokens=6, num_tokens=256 + tokenizer.num_pieces)
-        assert answer.answer == tokenizer.decode(alone.tokens)
+        chunks = generator.generate_chunks([prompt], [6], [0])
+        tokens = [token for (chunk,) in chunks for token in chunk if token not in generator.stop_tokens]
+        assert answer.answer == tokenizer.decode(np.array(tokens, np.int32))
         assert answer.metrics["characters"] == len(answer.answer)
         assert answer.question.groups[LENGTH_GROUP] == len(prompt.tokens)
         assert answer.question.groups["size"] == len(answer.question.prompt)
@@ -90,7 +93,14 @@ def test_prompts_over_the_limit_are_named(parts):
 
 def test_several_processes_give_what_one_gives(parts):
     """Each of three asks its part, and all know everything at the end."""
-    alone = [task.measure(TaskModel(*parts, ARM, rows=2)) for task in (Lengths(), Picks())]
+
+    class TwoLengths(Lengths):
+        # When padded, for each of which every process compiles programs of its own.
+        sizes = (20, 30, 41, 22, 0, 48, 33, 17, 25)
+
+    tasks = (TwoLengths(), Picks())
+    asked = TaskModel(*parts, ARM, rows=2)
+    alone = [task.measure(asked) for task in tasks]
     meeting, texts, results = threading.Barrier(3), [""] * 3, [[]] * 3
     # One after another, as they would compile the same program at once.
     turn = threading.Lock()
@@ -108,7 +118,7 @@ def test_several_processes_give_what_one_gives(parts):
         share = Share(index, 3, lambda text: gather(index, text))
         with turn:
             model = TaskModel(*parts, ARM, rows=1, share=share)
-            results[index] = [task.measure(model) for task in (Lengths(), Picks())]
+            results[index] = [task.measure(model) for task in tasks]
 
     threads = [threading.Thread(target=process, args=(index,)) for index in range(3)]
     for thread in threads:
@@ -125,12 +135,13 @@ def test_several_processes_give_what_one_gives(parts):
 def test_a_choice_is_the_likeliest_a_token(parts):
     model, params, tokenizer = parts
     result = Picks().measure(TaskModel(*parts, ARM))
+    forward = jax.jit(model.apply)
     for answer in result.answers:
         prompt = make_prompt(answer.question.prompt, ARM.objective, tokenizer)
         sums, counts = [], []
         for choice in answer.question.choices:
             tokens = tokenizer.encode(choice)
-            sums.append(whole_log_likelihood(model, params, prompt, tokens))
+            sums.append(whole_log_likelihood(forward, params, prompt, tokens))
             counts.append(len(tokens))
         assert answer.details["tokens"] == counts
         assert answer.details["log_likelihoods"] == pytest.approx(sums, rel=1e-4)
@@ -143,14 +154,15 @@ def test_a_choice_is_the_likeliest_a_token(parts):
         }
 
 
-def whole_log_likelihood(model, params, prompt, tokens):
-    """Return the log-likelihood by one forward pass over the packed example."""
+def whole_log_likelihood(forward, params, prompt, tokens, length=64):
+    """Return the log-likelihood by one forward pass over the packed example and padding after it."""
     from birdie_jax.batching.packing import layout_example
     from birdie_jax.objectives import Example
 
     batch = layout_example(Example(prompt.context, np.concatenate([prompt.target_prefix, tokens])))
-    batch = jax.tree.map(lambda field: jnp.asarray(field)[None], batch)
-    logits = jax.nn.log_softmax(model.apply({"params": params}, batch)[0, -len(tokens) :])
+    end = len(batch.tokens)
+    batch = jax.tree.map(lambda field: np.pad(field, (0, length - end))[None], batch)
+    logits = scipy.special.log_softmax(forward({"params": params}, batch)[0, end - len(tokens) : end], -1)
     return float(logits[np.arange(len(tokens)), tokens].sum())
 
 

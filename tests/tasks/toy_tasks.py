@@ -19,16 +19,16 @@ class Lengths(GenerationTask):
 
     name: ClassVar[str] = "lengths"
     main_metric: ClassVar[str] = "characters"
+    sizes: ClassVar[tuple[int, ...]] = (5, 30, 90, 8, 0, 200, 41, 17, 60)
 
     max_tokens: int = 6
 
     def questions(self, tokenizer):
-        """Return nine questions, one of them empty, which no format has."""
+        """Return a question of each size, one of them empty, which no format has."""
         del tokenizer
-        sizes = (5, 30, 90, 8, 0, 200, 41, 17, 60)
         made = [
             Question(f"q{number}", letters(number, size), ("a",), groups={"size": size})
-            for number, size in enumerate(sizes)
+            for number, size in enumerate(self.sizes)
         ]
         return made, ["lengths.txt line 3: found no question"]
 
