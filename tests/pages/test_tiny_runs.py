@@ -16,6 +16,7 @@ import zstandard
 from benchmarks import s4d_kernels
 from birdie_jax.config import Config, parse_config
 from birdie_jax.storage import exists, list_files, make_path, upload
+from birdie_jax.tasks.contract_nli import CLASSES
 from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
@@ -190,6 +191,18 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
     for dataset, folder in (("mnli", "MNLI"), ("rte", "RTE")):
         for split in ("train", *GLUE_DATASETS[dataset].splits):
             write_learnable(tmp_path / "data/glue" / folder, dataset, split, 48)
+    contracts = [
+        {
+            "id": str(number),
+            "input": f"{'klm'[number % 3] * 5}\n\nabc def ghi",
+            "output": CLASSES[number % 3],
+        }
+        for number in range(12)
+    ]
+    (tmp_path / "data/contract_nli").mkdir()
+    for split in ("train", "validation"):
+        lines = [json.dumps(contract) + "\n" for contract in contracts]
+        (tmp_path / f"data/contract_nli/{split}.jsonl").write_text("".join(lines))
     (tmp_path / "runs").mkdir()
     source = tmp_path / "runs/bigs_tiny"
     source.mkdir()
@@ -197,21 +210,21 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
     write_workdir(source, config)
     tried = []
     for command in COMMANDS:
-        if command.page == "docs/glue.md" and command.arguments[1] == "-m" and command.whole:
+        if command.page == "docs/glue.md" and command.arguments[2].startswith("birdie_jax."):
             verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
             if verb == "train":
-                said = train(tmp_path, *options, *of_micro_size("finetune_glue"))
+                preset, dataset = re.search(r"configs/(\w+).py:tiny,(\w+)", options[0]).groups()
+                said = train(tmp_path, *options, *of_micro_size(preset))
                 new = [line.split()[1] for line in said.splitlines() if line.startswith("  new ")]
-                dataset = "mnli" if "mnli," in options[0] or options[0].endswith("mnli") else "rte"
                 assert f"task_head/{dataset}/kernel" in new
-                assert ("task_head/pooler/kernel" in new) == (dataset == "mnli")
+                assert ("task_head/pooler/kernel" in new) == (dataset != "rte")
             else:
                 with parsed(verb, options, whole=True) as module:
                     module.main([verb])
                 said = capsys.readouterr().out
                 assert re.search(r"rte +accuracy +[01]\.\d{4}", said)
             tried.append(verb)
-    assert tried == ["train", "train", "evaluate", "train", "evaluate", "tasks.seed_summary"]
+    assert tried == ["train", "train", "evaluate", "train", "evaluate", "tasks.seed_summary", "train"]
 
 
 def load_overridden(path: str, options: list[str]) -> Config:
