@@ -45,6 +45,33 @@ def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
     config.update({"batching": batching, "train": {"accumulation_steps": 2 if paper else 0}})
 
 
+def set_encoder_fine_tuning(
+    config: ml_collections.ConfigDict, model: str, learning_rate: float, steps: int
+) -> None:
+    """Set how an encoder is fine-tuned on examples with labels ("Pretraining Without Attention", table 7).
+
+    Args:
+        config: the configuration to change; its stages end the run.
+        model: the name of the model; attention has dropout of its own.
+        learning_rate: the highest one, after the first tenth of the steps.
+        steps: optimizer steps of the stages, as the published data sets have examples.
+    """
+    dropout = {"dropout": 0.1 if model == "stack_attention" else 0.0, "encoder": {"embedding_dropout": 0.1}}
+    optimizer = {
+        "learning_rate": learning_rate,
+        "final_learning_rate": 0.0,
+        "warmup_steps": steps // 10,
+        "schedule": "linear",
+        "beta2": 0.999,
+        "epsilon": 1e-6,
+        "weight_decay": 0.01,
+        "clip_norm": 0.0,
+    }
+    # No number of steps is all steps of the stages.
+    run = {"train": {"num_steps": 0}, "checkpoint": {"every_steps": 500}}
+    config.update({"model": dropout, "optimizer": optimizer, **run})
+
+
 def choose_model(variant: str) -> str:
     """Return the language model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
     return choose_variant(variant, language_model_names())

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import ml_collections
 
-from birdie_jax.presets import choose_variant
+from birdie_jax.presets import choose_variant, set_encoder_fine_tuning
 
 # The preset of each size, whether the size is its variant, and the learning rate.
 _SIZES = {
@@ -71,17 +71,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if dataset == "mnli":
         config.eval.tasks["mnli_mismatched"] = {**task, "split": "dev_mismatched"}
 
-    config.model.encoder.embedding_dropout = 0.1
-    config.model.dropout = 0.1 if model == "stack_attention" else 0.0
-    config.optimizer.learning_rate = learning_rate
-    config.optimizer.final_learning_rate = 0.0
-    config.optimizer.warmup_steps = _EPOCHS * examples // _ROWS // 10
-    config.optimizer.schedule = "linear"
-    config.optimizer.beta2 = 0.999
-    config.optimizer.epsilon = 1e-6
-    config.optimizer.weight_decay = 0.01
-    config.optimizer.clip_norm = 0.0
-    # All steps of the stage.
-    config.train.num_steps = 0
-    config.checkpoint.every_steps = 500
+    set_encoder_fine_tuning(config, model, learning_rate, _EPOCHS * examples // _ROWS)
     return config

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import ml_collections
 
-from birdie_jax.presets import choose_variant
+from birdie_jax.presets import choose_variant, set_encoder_fine_tuning
 
 # The preset of each size, and whether the size is its variant.
 _SIZES = {
@@ -91,17 +91,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     # The table has a place for each token of a row; beyond those of one sample none is read.
     config.model.encoder.positions = length
-    config.model.encoder.embedding_dropout = 0.1
-    config.model.dropout = 0.1 if model == "stack_attention" else 0.0
-    config.optimizer.learning_rate = learning_rate * (10 if size == "tiny" else 1)
-    config.optimizer.final_learning_rate = 0.0
-    config.optimizer.warmup_steps = epochs * questions // rows // 10
-    config.optimizer.schedule = "linear"
-    config.optimizer.beta2 = 0.999
-    config.optimizer.epsilon = 1e-6
-    config.optimizer.weight_decay = 0.01
-    config.optimizer.clip_norm = 0.0
-    # All steps of the stage.
-    config.train.num_steps = 0
-    config.checkpoint.every_steps = 500
+    learning_rate *= 10 if size == "tiny" else 1
+    set_encoder_fine_tuning(config, model, learning_rate, epochs * questions // rows)
     return config
