@@ -29,6 +29,8 @@ COMPARISONS = (
     ("mixture_causal", "mixture"),
     ("causal_lm_causal", "birdie"),
     ("mixture", "birdie"),
+    ("mixture_fixed", "birdie"),
+    ("mixture", "mixture_fixed"),
     ("fixed_ratio", "birdie"),
     ("ul2", "birdie"),
 )
