@@ -47,7 +47,7 @@ SETTINGS = {
 }
 # Of 100 examples 95 copy texts of 3 to 18 tokens; causal LM has some 30 % of the loss.
 SHORT = "0: short_copying=30, short_selective_copying=66, causal_lm=1, prefix_lm=1, span_corruption=2"
-# As many examples copy, of all lengths; causal LM and prefix LM have some 70 % of the loss.
+# Of 100 examples 75 copy, texts of all lengths; causal LM and prefix LM have some 70 % of the loss.
 LANGUAGE = (
     "0: short_copying=8, copying=7, short_selective_copying=30, selective_copying=30, causal_lm=7, "
     "prefix_lm=7, span_corruption=6, deshuffling=5"
