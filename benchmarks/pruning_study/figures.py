@@ -50,7 +50,8 @@ def _colours(names: list[str]) -> dict[str, str]:
 def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
     """Figure 3: loss against FLOPs by policy, a panel a model, with the smaller dense one."""
     found = list(pruned_results(results))
-    figure.set_size_inches(_PANEL[0] * len(found), _PANEL[1] + 0.5)
+    # The legend needs the width of two panels.
+    figure.set_size_inches(_PANEL[0] * max(2, len(found)), _PANEL[1] + 0.5)
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     context = scale.main_context
     names = list(dict.fromkeys(name for _, _, losses in found for name in losses.policies(context)))
