@@ -138,6 +138,7 @@ class Scale:
         text: the corpus unless --text names one.
         validation_fraction: the share of documents that is held out.
         sample_bytes: the bytes of text on which the tokenizer is trained.
+        squad_questions: how many questions of SQuAD are asked at the end, evenly spread; None = all.
         pretrained_at: the scale whose pre-trained runs and questions it takes; empty = its own.
     """
 
@@ -159,6 +160,7 @@ class Scale:
     text: str = "stdlib"
     validation_fraction: float = 0.02
     sample_bytes: int = 4 << 20
+    squad_questions: int | None = None
     pretrained_at: str = ""
 
     @property

@@ -40,6 +40,7 @@ _SMALL = Scale(
         "eval": {"rows": 4, "batches_per_arm": 1},
     },
     pretraining_tokens=6_144_000,
+    squad_questions=500,
     mixture=SMALL_MIXTURE,
     stages=SMALL_MODEL_STAGES,
     decisions=40,

@@ -120,7 +120,10 @@ def ask_squad(study: Study, run: Run, questions: Path) -> Path:
         return file
     chosen = json.loads(result_file(study.results, run).read_text())["fine_tuned"][EXTRACTION]["chosen"]
     workdir = study.tuned_with(run, EXTRACTION, chosen["learning_rate"])
-    tasks = {_SQUAD: {"task": _SQUAD, "path": str(questions.absolute())}}
+    asked: dict[str, Any] = {"task": _SQUAD, "path": str(questions.absolute())}
+    if study.scale.squad_questions is not None:
+        asked["max_questions"] = study.scale.squad_questions
+    tasks = {_SQUAD: asked}
     found = _measure(study, tasks, workdir, chosen["step"], study.folder(run) / "log.txt")
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"run": run._asdict(), **found})

@@ -9,8 +9,9 @@ paper does not fine-tune on it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from birdie_jax.storage import Bounds
 from birdie_jax.tasks.answer_metrics import contains, exact_match, f1
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.records import DataPath
@@ -18,6 +19,8 @@ from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.squad_file import read_squad
 from birdie_jax.tasks.task import GenerationTask
 from birdie_jax.text import DataError, Tokenizer
+
+QuestionLimit = Annotated[int, Bounds(at_least=1, at_most=2**31)]
 
 
 @register_task
@@ -32,6 +35,7 @@ class Squad(GenerationTask):
             (section 4.4) and shows no example; here an empty line is between them, as in FLAN's templates
             for questions on a passage, on which its models were tuned (A.2). A question that sticks to the
             last word of its context is `separator=""`.
+        max_questions: the most questions that are asked, evenly spread over the file; None = all.
         skip_bad_records: whether questions that cannot be read are passed over and told, not refused.
     """
 
@@ -40,6 +44,7 @@ class Squad(GenerationTask):
 
     path: DataPath
     separator: str = "\n\n"
+    max_questions: QuestionLimit | None = None
     skip_bad_records: bool = False
 
     def questions(self, tokenizer: Tokenizer) -> tuple[Sequence[Question], Sequence[str]]:
@@ -63,6 +68,9 @@ class Squad(GenerationTask):
             )
         if unanswerable:
             refused.append(f"{self.path}: {unanswerable:,} unanswerable questions are not asked")
+        if self.max_questions is not None and self.max_questions < len(questions):
+            asked = range(self.max_questions)
+            questions = [questions[number * len(questions) // self.max_questions] for number in asked]
         return questions, refused
 
     def score(self, question: Question, answer: str) -> Mapping[str, float]:

@@ -219,3 +219,13 @@ def test_a_model_is_asked(tmp_path):
         assert one.question.groups[LENGTH_GROUP] == expected
         assert one.details["tokens"] <= 4
     assert len(result.refused) == 1
+
+
+def test_a_part_of_the_file_is_asked_evenly(tmp_path):
+    path = write(tmp_path / "dev.json", content())
+    whole, _ = ask(path)
+    assert len(whole) == 3
+    for limit, kept in ((1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (4, [0, 1, 2])):
+        assert ask(path, max_questions=limit)[0] == [whole[number] for number in kept]
+    with pytest.raises(ConfigError, match="max_questions"):
+        task_of_flag(f"squad:path={path},max_questions=0")
