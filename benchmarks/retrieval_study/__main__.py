@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.retrieval_study.figures import draw_figures
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run, runs_of
-from benchmarks.retrieval_study.result import read_results
+from benchmarks.retrieval_study.result import read_results, read_squad_scores
 from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.study import Study, ask_squad, commands_left, run_to_its_result
 from benchmarks.retrieval_study.tables import all_tables
@@ -68,7 +68,8 @@ def _write_page(study: Study, runs: list[Run], page: Path) -> None:
     figures = draw_figures(results, page.parent, f"{page.stem}_{study.scale.name}")
     command = ["python", "-m", "benchmarks.retrieval_study", f"--scale={study.scale.name}"]
     command.append(f"--results={study.results}")
-    text = all_tables(results, runs, command, [Path(figure.name) for figure in figures])
+    squad = read_squad_scores(study.results, study.scale.name)
+    text = all_tables(results, runs, command, [Path(figure.name) for figure in figures], squad)
     publish_tables(page, study.scale.name, text, len(results), figures)
 
 

@@ -13,7 +13,7 @@ from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK, TEST, 
 from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.plans import Scale
 from benchmarks.retrieval_study.pretraining import pretraining_command, pretraining_record
-from benchmarks.retrieval_study.result import write_result
+from benchmarks.retrieval_study.result import SQUAD, squad_file, write_result
 from benchmarks.retrieval_study.text import Corpus, corpus_command, prepare_corpus
 from benchmarks.studies.evaluations import evaluate_command, measured
 from benchmarks.studies.results import StudyRun, result_file
@@ -24,7 +24,6 @@ from birdie_jax.storage import write_json
 from birdie_jax.tasks import make_task
 from birdie_jax.text import load_tokenizer
 
-_SQUAD = "squad"
 # Of the answers, exactly right.
 _MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
 
@@ -115,15 +114,15 @@ def ask_squad(study: Study, run: Run, questions: Path) -> Path:
 
     It is asked once: where the file is there, it is left as it is.
     """
-    file = study.results / "squad" / result_file(study.results, run).name
+    file = squad_file(study.results, run)
     if file.exists():
         return file
     chosen = json.loads(result_file(study.results, run).read_text())["fine_tuned"][EXTRACTION]["chosen"]
     workdir = study.tuned_with(run, EXTRACTION, chosen["learning_rate"])
-    asked: dict[str, Any] = {"task": _SQUAD, "path": str(questions.absolute())}
+    asked: dict[str, Any] = {"task": SQUAD, "path": str(questions.absolute())}
     if study.scale.squad_questions is not None:
         asked["max_questions"] = study.scale.squad_questions
-    tasks = {_SQUAD: asked}
+    tasks = {SQUAD: asked}
     found = _measure(study, tasks, workdir, chosen["step"], study.folder(run) / "log.txt")
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"run": run._asdict(), **found})

@@ -17,7 +17,7 @@ from benchmarks.retrieval_study.arms import (
 from benchmarks.retrieval_study.fine_tuning import EXTRACTION, PHONEBOOK
 from benchmarks.retrieval_study.matrix import PROCEDURES, Run
 from benchmarks.retrieval_study.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE
-from benchmarks.studies.comparison import mean_with_interval, paired_difference
+from benchmarks.studies.comparison import gather, mean_with_interval, paired_difference
 from benchmarks.studies.markdown import rows_of_table, section
 from birdie_jax.evaluation_record import Interval
 
@@ -39,7 +39,11 @@ _HOUR = 3600.0
 
 
 def all_tables(
-    results: Results, planned: Sequence[Run], command: Sequence[str], figures: Sequence[Path]
+    results: Results,
+    planned: Sequence[Run],
+    command: Sequence[str],
+    figures: Sequence[Path],
+    squad: Results,
 ) -> str:
     """Return every table of a scale, its figures, and the commands of the runs that are missing.
 
@@ -48,6 +52,7 @@ def all_tables(
         planned: the runs of the scale.
         command: the command that runs the scale, to which --only is added.
         figures: the figures, named relative to the page.
+        squad: the scores on SQuAD's questions of the runs that were asked them.
     """
     parts: list[str] = []
     if results:
@@ -70,6 +75,7 @@ def all_tables(
                     results, Measure("", "pretrained", (LANGUAGE,), _BITS), "position", share=False
                 ),
             ),
+            *([section("SQuAD, asked once at the end", _table_of_squad(squad))] if squad else []),
             *(f"![{path.stem.replace('_', ' ')}]({path})" for path in figures),
         ]
     missing = [run for run in planned if run not in results]
@@ -249,3 +255,18 @@ def _table_of_groups(results: Results, measure: Measure, group: str, *, share: b
         write = _percent if share else _bits
         rows.append([arm.title, *(write(mean_with_interval(scored)) for scored in scores.values())])
     return rows_of_table(["arm", *head], rows)
+
+
+def _table_of_squad(squad: Results) -> str:
+    """Return the scores on SQuAD's questions by arm, over seeds and questions."""
+    metrics = {"f1": "F1", "contains": "contains an answer", "exact_match": "exactly right"}
+    rows = []
+    for arm, seeds in arms_of(squad).items():
+        of_seeds = [scores for run, scores in squad.items() if Arm(run.model, run.procedure) == arm]
+        scored = [gather(of_seeds, metric) for metric in metrics]
+        questions = scored[0].scores.shape[1]
+        means = [_percent(mean_with_interval(one)) for one in scored]
+        rows.append([arm.title, str(len(seeds)), f"{questions:,}", *means])
+    return rows_of_table(
+        ["arm", "seeds", "questions", *(f"per cent {name}" for name in metrics.values())], rows
+    )

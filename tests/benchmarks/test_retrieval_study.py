@@ -10,9 +10,9 @@ import pytest
 from benchmarks.retrieval_study.arms import arms_of
 from benchmarks.retrieval_study.figures import draw_figures
 from benchmarks.retrieval_study.matrix import runs_of
-from benchmarks.retrieval_study.result import read_results
+from benchmarks.retrieval_study.result import read_results, read_squad_scores
 from benchmarks.retrieval_study.scales import SCALES
-from benchmarks.retrieval_study.study import Study, commands_left, run_to_its_result
+from benchmarks.retrieval_study.study import Study, ask_squad, commands_left, run_to_its_result
 from benchmarks.retrieval_study.tables import all_tables
 from benchmarks.studies.markdown import write_tables
 from benchmarks.studies.results import result_file
@@ -132,7 +132,8 @@ def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp
         f"page_smoke_{name}.png" for name in ("phonebook", "learning_curves", "passages", "mixture")
     }
     planned = list(runs_of(study.scale))
-    text = all_tables(results, planned, ["python", "-m", "benchmarks.retrieval_study"], figures)
+    command = ["python", "-m", "benchmarks.retrieval_study"]
+    text = all_tables(results, planned, command, figures, read_squad_scores(study.results, "smoke"))
     assert next(iter(arms_of(results))).title in text
     exact = results[run]["fine_tuned"]["phonebook"]["test"]["entries_2"]["scores"]["exact_match"]
     by_seed = text.partition("Phone book by seed")[2].partition("###")[0]
@@ -147,3 +148,21 @@ def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp
     assert page.read_text() == f"head\n<!-- begin smoke -->\n\n{text}\n\n<!-- end smoke -->\ntail\n"
     with pytest.raises(StudyError, match="lacks the lines <!-- begin small -->"):
         write_tables(page, "small", text)
+
+
+@pytest.mark.slow
+def test_squad_is_asked_once_and_told_on_the_page(finished, tmp_path):
+    study, run, *_ = finished
+    entry = {"id": "q", "question": "What leans?", "answers": [{"text": "The tower", "answer_start": 0}]}
+    paragraph = {"context": "The tower leans.", "qas": [entry]}
+    questions = tmp_path / "dev.json"
+    questions.write_text(json.dumps({"version": "1.1", "data": [{"title": "", "paragraphs": [paragraph]}]}))
+    file = ask_squad(study, run, questions)
+    before = file.read_bytes()
+    questions.unlink()
+    assert ask_squad(study, run, questions) == file and file.read_bytes() == before
+    squad = read_squad_scores(study.results, "smoke")
+    assert list(squad) == [run] and len(squad[run]["scores"]["f1"]) == 1
+    text = all_tables(read_results(study.results, "smoke"), [run], ["python"], [], squad)
+    told = text.partition("SQuAD, asked once at the end")[2].partition("###")[0]
+    assert "| 1 | 1 |" in told
