@@ -124,6 +124,8 @@ def ask_squad(study: Study, run: Run, questions: Path) -> Path:
         asked["max_questions"] = study.scale.squad_questions
     tasks = {SQUAD: asked}
     found = _measure(study, tasks, workdir, chosen["step"], study.folder(run) / "log.txt")
+    # Results are published, and the paragraphs have a licence of their own.
+    del found[SQUAD]["examples"]
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"run": run._asdict(), **found})
     return file
