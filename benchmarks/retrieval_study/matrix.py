@@ -42,7 +42,7 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
         "mixture_fixed": Procedure("mixture of fixed shares, read both ways"),
         "birdie": Procedure("Birdie (bandit), read both ways", policy="birdie"),
         "thompson": Procedure(
-            "Thompson sampling on learning progress, read both ways",
+            "Thompson sampling, read both ways",
             policy="thompson",
             reward="learning_progress",
         ),
