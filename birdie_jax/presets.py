@@ -48,7 +48,10 @@ def set_batch(config: ml_collections.ConfigDict, paper: bool) -> None:
 def set_encoder_fine_tuning(
     config: ml_collections.ConfigDict, model: str, learning_rate: float, steps: int
 ) -> None:
-    """Set how an encoder is fine-tuned on examples with labels ("Pretraining Without Attention", table 7).
+    """Set how an encoder is fine-tuned on examples with labels.
+
+    Warm-up, schedule and weight decay are of the grid of "Pretraining Without Attention" (table 7), betas,
+    epsilon, dropout and the want of clipping of its published code.
 
     Args:
         config: the configuration to change; its stages end the run.

@@ -222,10 +222,11 @@ def test_a_model_is_asked(tmp_path):
 
 
 def test_a_part_of_the_file_is_asked_evenly(tmp_path):
-    path = write(tmp_path / "dev.json", content())
-    whole, _ = ask(path)
-    assert len(whole) == 3
-    for limit, kept in ((1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (4, [0, 1, 2])):
-        assert ask(path, max_questions=limit)[0] == [whole[number] for number in kept]
+    asked = [question(f"q{number}", "What leans?", ("The tower", 0)) for number in range(7)]
+    data = [{"title": "Pisa", "paragraphs": [{"context": TOWER, "qas": asked}]}]
+    path = write(tmp_path / "dev.json", {"version": "1.1", "data": data})
+    for limit, kept in ((1, [0]), (2, [0, 3]), (3, [0, 2, 4]), (7, range(7)), (9, range(7))):
+        questions, _ = ask(path, max_questions=limit)
+        assert [one.name for one in questions] == [f"q{number}" for number in kept]
     with pytest.raises(ConfigError, match="max_questions"):
         task_of_flag(f"squad:path={path},max_questions=0")
