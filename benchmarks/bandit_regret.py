@@ -270,9 +270,12 @@ def draw(table: dict[str, dict[str, np.ndarray]], path: Path) -> None:
             for row in table.values()
         ]
     )
-    axes.imshow(np.log2(np.maximum(shares, 1e-3)), cmap="RdBu_r", vmin=-1.5, vmax=1.5, aspect="auto")
+    octaves = np.log2(np.maximum(shares, 1e-3))
+    axes.imshow(octaves, cmap="RdBu_r", vmin=-1.5, vmax=1.5, aspect="auto")
     for (line, column), share in np.ndenumerate(shares):
-        axes.text(column, line, f"{share:.0%}", ha="center", va="center", fontsize=8)
+        # Both ends of the map are dark.
+        color = "white" if abs(octaves[line, column]) > 1 else "black"
+        axes.text(column, line, f"{share:.0%}", ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(len(PROBLEMS)), list(PROBLEMS), rotation=20)
     axes.set_yticks(range(len(table)), list(table))
     axes.set_title("Final regret, in shares of uniform's")
