@@ -8,7 +8,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any
 
@@ -128,11 +128,16 @@ def is_finite(number: Any) -> bool:
 def _parse_annotated(kind: Any, value: Any, where: str, error: Refuse) -> Any:
     plain_kind, *rules = typing.get_args(kind)
     parsed = parse_typed(plain_kind, value, where, error)
-    for rule in rules:
-        allowed = rule.allowed_instead(parsed) if isinstance(rule, Rule) else None
-        if allowed is not None:
-            raise error(f"{where}: found {shown(parsed)}; allowed: {allowed}")
+    allowed = _allowed_by_rules(rules, parsed)
+    if allowed is not None:
+        raise error(f"{where}: found {shown(parsed)}; allowed: {allowed}")
     return parsed
+
+
+def _allowed_by_rules(rules: Iterable[object], parsed: Any) -> str | None:
+    """Return what the first rule that `parsed` breaks allows instead; None where it breaks none."""
+    broken = (rule.allowed_instead(parsed) for rule in rules if isinstance(rule, Rule))
+    return next((allowed for allowed in broken if allowed is not None), None)
 
 
 def _parse_dataclass(kind: type, value: Any, where: str, error: Refuse) -> Any:
@@ -184,8 +189,20 @@ def _parse_union(options: tuple[Any, ...], value: Any, where: str, error: Refuse
             continue
     raise error(
         f"{where}: found {shown(value)} ({type(value).__name__}); "
-        f"allowed: {' or '.join(describe_type(option) for option in options)}"
+        f"allowed: {' or '.join(_allowed_of_option(option, value) for option in options)}"
     )
+
+
+def _allowed_of_option(option: Any, value: Any) -> str:
+    """Return what one kind of a union allows: the rule that a value of its type breaks, or the type."""
+    if typing.get_origin(option) is Annotated:
+        plain_kind, *rules = typing.get_args(option)
+        try:
+            parsed = parse_typed(plain_kind, value, "", _NotThisOption)
+        except _NotThisOption:
+            return describe_type(option)
+        return _allowed_by_rules(rules, parsed) or describe_type(option)
+    return describe_type(option)
 
 
 def _union_options(kind: Any) -> tuple[Any, ...]:

@@ -2,12 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 
-from birdie_jax.storage import FILE_KEY, describe_type, parse_typed, to_plain
+from birdie_jax.storage import FILE_KEY, Bounds, describe_type, parse_typed, to_plain
 
 
 class FieldError(ValueError):
@@ -28,6 +28,7 @@ class Page:
     cursor: int = field(default=0, metadata={FILE_KEY: "position"})
 
 
+AtLeastOne = Annotated[int, Bounds(at_least=1, at_most=9)]
 PAGE = {"name": "a", "shapes": [{"rows": 1, "scale": 2}], "cover": None, "position": 3}
 
 
@@ -72,6 +73,8 @@ def test_values_of_their_kind(kind, value, expected):
         (bool, 1, "field: found 1 (int); allowed: bool"),
         (str, None, "field: found None (NoneType); allowed: str"),
         (int | None, 9.5, "field: found 9.5 (float); allowed: int or None"),
+        (AtLeastOne | None, -1, "field: found -1 (int); allowed: at least 1 or None"),
+        (AtLeastOne | None, "x", "field: found 'x' (str); allowed: int or None"),
         (int | tuple[int, int], [1], "field: found [1] (list); allowed: int or [int, int]"),
         (tuple[int, int], [1, 2, 3], "field: found [1, 2, 3] (list); allowed: [int, int]"),
         (tuple[int, ...], [1, "2"], "field[1]: found '2' (str); allowed: int"),
