@@ -1,29 +1,26 @@
 """The influence of each token on what a recurrent layer gives at its sample's anchor (Simba, eq. 4).
 
-What a layer is asked for, and the answer of a recurrence with one number a channel; that of Mamba, which
-has N of them, is in selective_influence.py. With h_t = a_t h_{t-1} + x_t and y_T = o_T h_T, the part of
-y_T that token t brought in is, channel by channel,
+What a layer is asked for, and where it leaves its answer: that of a recurrence with one number a channel
+is in recurrence_influence.py, that of Mamba, which has N of them, in selective_influence.py. With
+h_t = a_t h_{t-1} + x_t and y_T = o_T h_T, the part of y_T that token t brought in is, channel by channel,
 
     Delta y_T(t) = o_T a_{t+1} ... a_T x_t,
 
 whose sum over the tokens of a sample is y_T. The token's decay stays: it is what zeroing the entry x_t
-changes, not what leaving out the step would. With g_T = o_T and g_t = a_{t+1} g_{t+1} it is g_t x_t, so
-that all tokens take one scan in reverse.
+changes, not what leaving out the step would.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from birdie_jax.array_types import StateSequence, TokenMask
-from birdie_jax.models.shard_map import logical_shard_map
-from pallas_kernels.linear_scan import linear_scan
+from birdie_jax.array_types import TokenMask
 
 COLLECTION = "influence"
 """The collection of variables in which a layer that is asked for them leaves its scores."""
@@ -33,9 +30,6 @@ NORMS = ("absolute", "signed", "l2", "entry", "relative")
 DIRECTIONS = ("forward", "both")
 
 TokenScores = Float[Array, "rows length"]
-
-# What devices divide where a score is computed: its largest channel is sought among all of them.
-_ROWS = ("rows", None, None)
 
 
 @partial(
@@ -87,48 +81,6 @@ class ScoredArrays(Protocol):
             anchors: the tokens that the others are scored against.
         """
         ...
-
-
-class RecurrenceArrays(NamedTuple):
-    """The arrays of h_t = a_t h_{t-1} + x_t, y_t = o_t h_t; see `ScoredArrays`.
-
-    Attributes:
-        decay: a_t; in a bidirectional layer its second half belongs to the channels that run in reverse.
-        entry: x_t, likewise.
-        gate: o_t, likewise; None where the layer has no output gate.
-    """
-
-    decay: StateSequence
-    entry: StateSequence
-    gate: StateSequence | None
-
-    def split_channels(self, parts: int) -> list["RecurrenceArrays"]:
-        """Return the arrays of `parts` equal parts of the channels."""
-        return [
-            jax.tree.map(lambda array, part=part: jnp.split(array, parts, axis=-1)[part], self)
-            for part in range(parts)
-        ]
-
-    def reversed_in_time(self) -> "RecurrenceArrays":
-        """Return the arrays with the last token first."""
-        return jax.tree.map(lambda array: array[:, ::-1], self)
-
-    def forward_score(self, request: InfluenceRequest, reset: TokenMask, anchors: TokenMask) -> TokenScores:
-        """Return the score of each token, float32; see `ScoredArrays`."""
-        decay, entry, gate = jax.tree.map(lambda array: array.astype(jnp.float32), self)
-        if request.norm == "entry":
-            return jnp.linalg.norm(entry, axis=-1)
-        readout = jnp.ones_like(entry) if gate is None or request.readout == "state" else gate
-        passed_on = jnp.where(reset[..., None], 0.0, decay)
-        to_the_left = jnp.concatenate([passed_on[:, 1:], jnp.zeros_like(passed_on[:, :1])], axis=1)
-        reached = logical_shard_map(
-            partial(linear_scan, reverse=True),
-            to_the_left,
-            jnp.where(anchors[..., None], readout, 0.0),
-            in_axes=[_ROWS, _ROWS],
-            out_axes=_ROWS,
-        )
-        return channel_score(request.norm, reached * entry)
 
 
 def recurrence_influence(

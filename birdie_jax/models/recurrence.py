@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import RowState, StateSequence, TokenMask
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.models.axes import must_divide
-from birdie_jax.models.influence import RecurrenceArrays, leave_influence
+from birdie_jax.models.influence import leave_influence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.platforms import check_implementation
+from birdie_jax.models.recurrence_influence import RecurrenceArrays
 from birdie_jax.models.sequence_parallel import (
     Recurrence,
     RecurrenceOperands,
@@ -191,7 +192,7 @@ def _cell_recurrence(
         [jnp.broadcast_to(~reset[..., None], (*reset.shape, channels)) for reset in resets], axis=-1
     )
     decay, entry = cell.recurrence_inputs(parameters, operands, not_reset)
-    return RecurrenceArrays(decay, entry, None if gate is None else cell.readout(gate))
+    return RecurrenceArrays(decay, entry, gate, cell.readout)
 
 
 def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:

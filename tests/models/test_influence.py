@@ -1,5 +1,7 @@
 """The influence of a token is what zeroing its entry takes from the output at the anchor."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,13 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from birdie_jax.models.influence import (
-    COLLECTION,
-    InfluenceRequest,
-    RecurrenceArrays,
-    recurrence_influence,
-)
+from birdie_jax.models.influence import COLLECTION, InfluenceRequest, recurrence_influence
 from birdie_jax.models.layout import packed_layout
+from birdie_jax.models.recurrence_influence import RecurrenceArrays, scores_by_arrays, scores_by_loop
 from tests.generation.conftest import small_model
 
 CHANNELS = 6
@@ -72,6 +70,21 @@ def test_scores_are_those_of_zeroed_entries(seed, length):
     found = score(InfluenceRequest(anchors, readout="state"), decay, entry, gate, reset)
     np.testing.assert_allclose(found, np.abs(state).max(axis=-1), atol=1e-5, rtol=1e-5)
     np.testing.assert_array_equal(found, score(InfluenceRequest(anchors), decay, entry, None, reset))
+
+
+@pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
+@pytest.mark.parametrize("anchors", [(19,), (6, 19), (6,)], ids=str)
+def test_the_loop_gives_what_whole_arrays_give(norm, anchors):
+    rng = np.random.default_rng(5)
+    shape = (2, 20, 24)
+    decay, entry, gate = (jnp.asarray(rng.uniform(low, 1, shape)) for low in (0.2, -1, -1))
+    reset = np.isin(np.arange(20), (0, 7))[None].repeat(2, axis=0)
+    is_anchor = np.isin(np.arange(20), anchors)[None].repeat(2, axis=0)
+    given = RecurrenceArrays(decay, entry, gate, jnp.tanh), jnp.asarray(reset), jnp.asarray(is_anchor)
+    looped = jax.jit(partial(scores_by_loop, norm))(*given)
+    expected = jax.jit(partial(scores_by_arrays, norm))(*given)
+    assert np.abs(expected).max() > 0
+    np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_reverse_channels_count_at_the_first_token():
