@@ -1,5 +1,6 @@
 """Figures of whatever results are there: the Birdie paper's Figures 1, 2 and 3 in the study's numbers."""
 
+import itertools
 from collections import defaultdict
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from benchmarks.studies.comparison import Scored, mean_with_interval
 
 _SIZE = (10.0, 4.2)
 _DPI = 90
+_MIXTURES_A_ROW = 3
 
 
 def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
@@ -49,8 +51,16 @@ def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
     return drawn
 
 
-def _colours(results: Results) -> dict[Arm, str]:
-    return {arm: f"C{number}" for number, arm in enumerate(arms_of(results))}
+def _styles(results: Results) -> dict[Arm, dict[str, str]]:
+    """Return how each arm's line is drawn: the procedure has its colour, the model its dashes."""
+    arms = list(arms_of(results))
+    models = list(dict.fromkeys(arm.model for arm in arms))
+    dashes = dict(zip(models, itertools.cycle(("-", "--", "-."))))
+    procedures = list(PROCEDURES)
+    return {
+        arm: {"color": f"C{procedures.index(arm.procedure)}", "linestyle": dashes[arm.model]}
+        for arm in arms
+    }
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -60,13 +70,13 @@ def _legend(figure: Figure, axes: Axes) -> None:
     )
 
 
-def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, colour: str) -> None:
+def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]) -> None:
     """Draw means with their intervals by a number."""
     found = {value: mean_with_interval(scored) for value, scored in scores.items()}
     means = [one.mean for one in found.values()]
-    axes.plot(list(found), means, marker="o", color=colour, label=arm.title)
+    axes.plot(list(found), means, marker="o", label=arm.title, **style)
     low, high = [one.low for one in found.values()], [one.high for one in found.values()]
-    axes.fill_between(list(found), low, high, color=colour, alpha=0.15)
+    axes.fill_between(list(found), low, high, color=style["color"], alpha=0.15)
 
 
 def _phonebook(results: Results, figure: Figure) -> bool:
@@ -75,14 +85,14 @@ def _phonebook(results: Results, figure: Figure) -> bool:
     left, right = figure.subplots(1, 2, sharey=True)
     entries = {name: int(name.removeprefix("entries_")) for name in first if name.startswith("entries_")}
     numbers = {name: int(name.removeprefix("numbers_")) for name in first if name.startswith("numbers_")}
-    for arm, colour in _colours(results).items():
+    for arm, style in _styles(results).items():
         seeds = arms_of(results)[arm]
         for axes, cells in ((left, entries), (right, numbers)):
             scores = {
                 count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "number_accuracy"))
                 for name, count in cells.items()
             }
-            _line(axes, scores, arm, colour)
+            _line(axes, scores, arm, style)
     guessed = [1 / count for count in entries.values()]
     left.plot(list(entries.values()), guessed, color="black", linestyle=":", label="copying any entry")
     for axes, cells in ((left, entries), (right, numbers)):
@@ -102,7 +112,7 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
     cells = [name for name in first["commonest_digits"] if name.startswith("entries_")]
     panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
     for axes, cell in zip(panels, cells, strict=True):
-        for arm, colour in _colours(results).items():
+        for arm, style in _styles(results).items():
             for run, result in results.items():
                 if (run.model, run.procedure) != arm:
                     continue
@@ -110,14 +120,14 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
                 rate = found["chosen"]["learning_rate"]
                 curve = next(one["curve"] for one in found["grid"] if one["learning_rate"] == rate)
                 steps = [point["step"] for point in curve]
-                axes.plot(steps, [point[f"{cell}/exact_match"] for point in curve], color=colour)
+                axes.plot(steps, [point[f"{cell}/exact_match"] for point in curve], **style)
         axes.axhline(1 / int(cell.removeprefix("entries_")), color="black", linestyle=":")
         axes.set_title(cell.replace("_", " "))
         axes.set_xlabel("steps")
         axes.set_ylim(0, 1)
     panels[0].set_ylabel("share of answers exactly right")
-    for arm, colour in _colours(results).items():
-        panels[-1].plot([], [], color=colour, label=arm.title)
+    for arm, style in _styles(results).items():
+        panels[-1].plot([], [], label=arm.title, **style)
     _legend(figure, panels[-1])
     return True
 
@@ -126,8 +136,8 @@ def _passages(results: Results, figure: Figure) -> bool:
     """Figure 2: questions on passages by their length."""
     axes = figure.subplots()
     measure = Measure("", EXTRACTION, (EXTRACTION,), "f1")
-    for arm, colour in _colours(results).items():
-        _line(axes, grouped_scores(results, arm, measure, "passage_tokens"), arm, colour)
+    for arm, style in _styles(results).items():
+        _line(axes, grouped_scores(results, arm, measure, "passage_tokens"), arm, style)
     axes.set_xlabel("largest number of tokens of the passage")
     axes.set_ylabel("F1")
     axes.set_ylim(bottom=0)
@@ -142,17 +152,21 @@ def _mixture(results: Results, figure: Figure) -> bool:
     ]
     if not chosen:
         return False
-    panels = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
-    for axes, (run, result) in zip(panels, chosen, strict=True):
+    columns = min(len(chosen), _MIXTURES_A_ROW)
+    grid = figure.subplots(-(-len(chosen) // columns), columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(chosen) :]:
+        axes.set_axis_off()
+    for axes, (run, result) in zip(grid.flat, chosen, strict=False):
         decisions = result["pretraining"]["mixture"]
         shares: dict[str, list[float]] = defaultdict(list)
         for decision in decisions:
             for group, probability in decision["probabilities"].items():
                 shares[group].append(probability)
         axes.stackplot([one["step"] for one in decisions], list(shares.values()), labels=list(shares))
-        axes.set_title(f"{run.model}, seed {run.seed}")
+        axes.set_title(f"{run.model}, {run.procedure}, seed {run.seed}", fontsize="small")
         axes.set_xlabel("steps")
         axes.set_ylim(0, 1)
-    panels[0].set_ylabel("probability")
-    _legend(figure, panels[-1])
+    for axes in grid[:, 0]:
+        axes.set_ylabel("probability")
+    _legend(figure, grid[0, 0])
     return True
