@@ -122,5 +122,9 @@ def channel_score(norm: str, influence: Float[Array, "*tokens channels"]) -> Flo
     if norm == "absolute":
         return largest
     # Delta y_T(t) sums up to y_T over the tokens, and is 0 on padding.
-    whole = jnp.linalg.norm(influence.sum(axis=1), axis=-1)
-    return largest / jnp.maximum(whole, jnp.finfo(jnp.float32).tiny)[:, None]
+    return relative_score(largest, influence.sum(axis=1, keepdims=True))
+
+
+def relative_score(largest: TokenScores, whole: Float[Array, "rows 1 channels"]) -> TokenScores:
+    """Return the largest part of each token as a share of the l2 norm of the whole, y_T."""
+    return largest / jnp.maximum(jnp.linalg.norm(whole, axis=-1), jnp.finfo(jnp.float32).tiny)

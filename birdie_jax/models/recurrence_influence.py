@@ -17,7 +17,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import StateSequence, TokenMask
-from birdie_jax.models.influence import InfluenceRequest, TokenScores, channel_score
+from birdie_jax.models.influence import (
+    InfluenceRequest,
+    TokenScores,
+    channel_score,
+    relative_score,
+)
 from birdie_jax.models.shard_map import logical_shard_map
 from pallas_kernels.linear_scan import linear_scan
 
@@ -154,9 +159,7 @@ def _loop(
     if norm == "l2":
         return jnp.sqrt(scores.sum(axis=-1))
     largest = scores.max(axis=-1)
-    if whole is None:
-        return largest
-    return largest / jnp.maximum(jnp.linalg.norm(whole, axis=-1), jnp.finfo(jnp.float32).tiny)
+    return largest if whole is None else relative_score(largest, whole)
 
 
 def _fold(norm: str, influence: Float[Array, "rows 1 parts lanes"]) -> Float[Array, "rows 1 lanes"]:

@@ -1,4 +1,4 @@
-"""Run by test_sharding.py: loss and gradients of every model, on one device and over eight."""
+"""Run by test_sharding.py: losses, gradients and scores of tokens, on one device and over eight."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,9 @@ from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
 from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.recurrence_influence import RecurrenceArrays
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
 
@@ -73,6 +75,27 @@ def main():
         assert len(spread.tokens.sharding.device_set) == 8
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), result, expected)
         print("same", name)
+    check_scores(mesh)
+    print("same scores")
+
+
+def check_scores(mesh):
+    random = np.random.default_rng(0)
+    arrays = RecurrenceArrays(
+        *(jnp.asarray(random.uniform(low, 1, (8, LENGTH, 16))) for low in (0.2, -1, -1)), readout=jnp.tanh
+    )
+    last = jnp.arange(LENGTH)[None].repeat(8, axis=0) == LENGTH - 1
+    nowhere = jnp.zeros_like(last)
+    score = quick_jit(
+        lambda arrays, last, reset: recurrence_influence(InfluenceRequest(last), arrays, (reset,))
+    )
+    expected = score(arrays, last, nowhere)
+    assert np.min(expected[:, -1]) > 0
+    with jax.set_mesh(mesh):
+        spread = jax.device_put((arrays, last, nowhere), NamedSharding(mesh, PartitionSpec("data")))
+        found = score(*spread)
+    assert len(found.sharding.device_set) == 8
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 if __name__ == "__main__":

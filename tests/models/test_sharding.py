@@ -1,4 +1,4 @@
-"""Every model over eight devices gives the loss and the gradients it gives on one."""
+"""Every model over eight devices gives the loss, gradients and scores of tokens it gives on one."""
 
 import os
 import subprocess
@@ -19,4 +19,4 @@ def test_every_model_is_the_same_over_eight_devices():
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in model_names()]
+    assert run.stdout.split("\n")[:-1] == [f"same {name}" for name in (*model_names(), "scores")]
