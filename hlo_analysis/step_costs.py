@@ -68,7 +68,7 @@ def read_step_costs(
 
     def cost(executed: ExecutedInstruction) -> tuple[float, float]:
         flops = instruction_flops(module, executed).dot
-        return flops * executed.executions, memory_traffic(module, executed) * executed.executions
+        return flops * executed.executions, float(memory_traffic(module, executed) * executed.executions)
 
     instructions = executed_instructions(module, cost)
     flops, traffic_bytes, ops = Flops(0.0, 0.0), 0.0, []

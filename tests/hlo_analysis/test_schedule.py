@@ -1,5 +1,6 @@
 """What programs execute and how often, for programs written by hand."""
 
+from hlo_analysis import read_step_costs
 from hlo_analysis.parser import parse_hlo
 from hlo_analysis.schedule import ExecutedInstruction, executed_instructions
 from hlo_analysis.shapes import ArrayShape
@@ -26,6 +27,12 @@ def test_of_a_conditional_the_branch_of_the_highest_cost_counts():
     found = executed_by_name(LOOPS)
     assert "a" not in found
     assert found["b.1"].executions == found["b.2"].executions == 1
+
+
+def test_the_costs_of_a_step_contain_the_branch_that_moves_the_most_bytes():
+    ops = {op.name: op for op in read_step_costs(LOOPS, {}).heavy_ops}
+    assert "a" not in ops
+    assert ops["b.1"].traffic_bytes == ops["b.2"].traffic_bytes == 2 * 16
 
 
 def test_asynchronous_instructions_count_once_with_the_shape_of_their_end():
