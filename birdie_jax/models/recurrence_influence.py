@@ -7,7 +7,6 @@ numbers: decays and entries are read where the layer's own scan has them, and no
 made (`python -m benchmarks.pruned_prefill`).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,18 +20,14 @@ from birdie_jax.models.influence import (
     InfluenceRequest,
     TokenScores,
     channel_score,
-    relative_score,
 )
+from birdie_jax.models.influence_lanes import fold_channels, number_of_lanes, score_of_lanes
 from birdie_jax.models.shard_map import logical_shard_map
 from pallas_kernels.linear_scan import linear_scan
 
 # What devices divide where a score is computed: its largest channel is sought among all of them.
 _TOKENS = ("rows", None)
 _ARRAYS = ("rows", None, None)
-
-# Channels become that many numbers within the loop, and one outside of it: XLA reduces the last axis of an
-# array in a loop one number after the other.
-_LANES = 16
 
 _Step = Float[Array, "rows 1 channels"]
 
@@ -138,7 +133,6 @@ def _loop(
 ) -> TokenScores:
     """Return the scores; the anchors' o_t is `last` at the end of the row, or `read` wherever they are."""
     rows, length, channels = arrays.entry.shape
-    lanes = math.gcd(channels, _LANES)
 
     def step(count: Array, carried: tuple[_Step, Array, _Step | None]) -> tuple[_Step, Array, _Step | None]:
         reached, scores, whole = carried
@@ -148,24 +142,16 @@ def _loop(
         influence = reached * _at(arrays.entry, t)
         if whole is not None:
             whole += influence
-        folded = _fold(norm, influence.reshape(rows, 1, channels // lanes, lanes))
+        folded = fold_channels(norm, influence)
         scores = jax.lax.dynamic_update_slice_in_dim(scores, folded, t, axis=1)
         passed_on = jnp.where(_at(reset, t)[..., None], 0.0, _at(arrays.decay, t))
         return passed_on * reached, scores, whole
 
     whole = jnp.zeros_like(last) if norm == "relative" else None
+    lanes = number_of_lanes(channels)
     start = (last, jnp.zeros((rows, length, lanes), jnp.float32), whole)
     _, scores, whole = jax.lax.fori_loop(0, length, step, start, unroll=min(2, length))
-    if norm == "l2":
-        return jnp.sqrt(scores.sum(axis=-1))
-    largest = scores.max(axis=-1)
-    return largest if whole is None else relative_score(largest, whole)
-
-
-def _fold(norm: str, influence: Float[Array, "rows 1 parts lanes"]) -> Float[Array, "rows 1 lanes"]:
-    if norm == "l2":
-        return jnp.square(influence).sum(axis=-2)
-    return (influence if norm == "signed" else jnp.abs(influence)).max(axis=-2)
+    return score_of_lanes(norm, scores, whole)
 
 
 def _at(values: Array, t: Array) -> Array:

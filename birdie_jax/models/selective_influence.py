@@ -1,5 +1,11 @@
-"""The influence of each token on what Mamba's scan gives at its sample's anchor (Simba, eq. 4)."""
+"""The influence of each token on what Mamba's scan gives at its sample's anchor (Simba, eq. 4).
 
+On accelerators by whole arrays, one pass for all N states. On CPUs by a loop over time that keeps what a
+token gives in cache until its channels have become a few numbers (`python -m benchmarks.pruned_prefill`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,10 +14,18 @@ from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import StateSequence, TokenMask
 from birdie_jax.models.influence import InfluenceRequest, TokenScores, channel_score
+from birdie_jax.models.influence_lanes import fold_channels, number_of_lanes, score_of_lanes
+from birdie_jax.models.shard_map import logical_shard_map
 from pallas_kernels.linear_scan import linear_scan
 
 # That many of the N states are computed in one pass over a layer's tokens.
 _STATES_AT_A_TIME = 16
+
+# So many tokens have their channels folded at once: XLA compiles a loop over a few into one function, and
+# that over a whole row into a call of every operation for every token.
+_CHUNK = 64
+
+_ROWS = ("rows",)
 
 
 class SelectiveArrays(NamedTuple):
@@ -57,24 +71,113 @@ class SelectiveArrays(NamedTuple):
         entry = steps * u
         if request.norm == "entry":
             return jnp.linalg.norm(entry, axis=-1) * jnp.linalg.norm(B, axis=-1)
-        elapsed = _steps_to_anchor(steps, anchors)
-        anchor, reached = _anchor_of(reset, anchors)
-        weights = B * reached[..., None]
         if request.readout == "state":
-            return _state_score(request.norm, entry, elapsed, A, weights)
-        weights *= jnp.take_along_axis(C, anchor[..., None], axis=1)
-
-        def add_state(total, state):
-            rate, weight = state
-            return total + weight[..., None] * jnp.exp(rate * elapsed), None
-
-        total, _ = jax.lax.scan(
-            add_state,
-            jnp.zeros_like(elapsed),
-            (A.T, jnp.moveaxis(weights, -1, 0)),
-            unroll=min(A.shape[1], _STATES_AT_A_TIME),
+            elapsed = _steps_to_anchor(steps, anchors)
+            _, reached = _anchor_of(reset, anchors)
+            return _state_score(request.norm, entry, elapsed, A, B * reached[..., None])
+        return jax.lax.platform_dependent(
+            SelectiveArrays(steps, u, A, B, C),
+            reset,
+            anchors,
+            cpu=partial(_loops_of_devices, request.norm),
+            default=partial(scores_by_arrays, request.norm),
         )
-        return channel_score(request.norm, entry * total)
+
+
+def scores_by_arrays(
+    norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask
+) -> TokenScores:
+    """Return the score of each token by what its output is at the anchor, for accelerators.
+
+    Args:
+        norm: one of `influence.NORMS` but "entry".
+        arrays: the arrays of the layer, float32.
+        reset: where nothing enters a token from the one before it.
+        anchors: the tokens that the others are scored against.
+    """
+    steps, u, A, B, C = arrays
+    elapsed = _steps_to_anchor(steps, anchors)
+    anchor, reached = _anchor_of(reset, anchors)
+    weights = B * reached[..., None] * jnp.take_along_axis(C, anchor[..., None], axis=1)
+
+    def add_state(total, state):
+        rate, weight = state
+        return total + weight[..., None] * jnp.exp(rate * elapsed), None
+
+    total, _ = jax.lax.scan(
+        add_state,
+        jnp.zeros_like(elapsed),
+        (A.T, jnp.moveaxis(weights, -1, 0)),
+        unroll=min(A.shape[1], _STATES_AT_A_TIME),
+    )
+    return channel_score(norm, steps * u * total)
+
+
+def _loops_of_devices(
+    norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask
+) -> TokenScores:
+    """Return the scores; each device has whole rows: its largest channel is sought in every round."""
+
+    def of_rows(A: Array, sequences: tuple[Array, ...], *masks: TokenMask) -> TokenScores:
+        steps, u, B, C = sequences
+        return scores_by_loop(norm, SelectiveArrays(steps, u, A, B, C), *masks)
+
+    sequences = (arrays.steps, arrays.u, arrays.B, arrays.C)
+    return logical_shard_map(
+        of_rows, arrays.A, sequences, reset, anchors, in_axes=[(), _ROWS, _ROWS, _ROWS], out_axes=_ROWS
+    )
+
+
+def scores_by_loop(norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask) -> TokenScores:
+    """Return the score of each token by one loop over time, for CPUs; arguments as `scores_by_arrays`."""
+    rows, length, channels = arrays.u.shape
+    states = arrays.A.shape[1]
+    sequences = (arrays.steps, arrays.u, arrays.B, arrays.C, reset, anchors)
+    size = min(_CHUNK, length)
+    step = _token_step(arrays.A)
+
+    def score_chunk(state: tuple, at: int | Array, size: int) -> tuple:
+        carried, scores, whole = state
+        parts = (jax.lax.dynamic_slice_in_dim(values, at, size, axis=1) for values in sequences)
+        chunk = [jnp.moveaxis(part, 1, 0) for part in parts]
+        carried, influence = jax.lax.scan(step, carried, chunk, reverse=True)
+        folded = jnp.moveaxis(fold_channels(norm, influence), 0, 1)
+        scores = jax.lax.dynamic_update_slice_in_dim(scores, folded, at, axis=1)
+        return carried, scores, whole if whole is None else whole + influence.sum(axis=0)[:, None]
+
+    def score_full_chunk(count: Array, state: tuple) -> tuple:
+        return score_chunk(state, length - (count + 1) * size, size)
+
+    start = (jnp.zeros((rows, channels), jnp.float32), jnp.zeros((rows, states), jnp.float32))
+    scores = jnp.zeros((rows, length, number_of_lanes(channels)), jnp.float32)
+    whole = jnp.zeros((rows, 1, channels), jnp.float32) if norm == "relative" else None
+    chunks, rest = divmod(length, size)
+    state = jax.lax.fori_loop(0, chunks, score_full_chunk, (start, scores, whole))
+    _, scores, whole = score_chunk(state, 0, rest) if rest else state
+    return score_of_lanes(norm, scores, whole)
+
+
+def _token_step(A: Float[Array, "channels N"]) -> Callable[[tuple, Sequence[Array]], tuple[tuple, Array]]:
+    """Return a step from a token to the one before it; it gives the influence of the token by channel.
+
+    What is carried are s_{t+1} + ... + s_T and C_T, or 0 where the entry of a token reaches no anchor.
+    """
+    rates = A.T
+
+    def step(carried: tuple[Array, Array], token: Sequence[Array]) -> tuple[tuple[Array, Array], Array]:
+        elapsed, readout = carried
+        taken, u, B, C, resets, is_anchor = token
+        elapsed = jnp.where(is_anchor[:, None], 0.0, elapsed)
+        readout = jnp.where(is_anchor[:, None], C, readout)
+        weights = B * readout
+        total = jnp.zeros_like(elapsed)
+        # One state after the other: the sum over an axis of them takes half as long again.
+        for state in range(rates.shape[0]):
+            total += weights[:, state : state + 1] * jnp.exp(rates[state] * elapsed)
+        readout = jnp.where(resets[:, None], 0.0, readout)
+        return (elapsed + taken, readout), taken * u * total
+
+    return step
 
 
 def _state_score(

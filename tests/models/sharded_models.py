@@ -15,6 +15,7 @@ from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
+from birdie_jax.models.selective_influence import SelectiveArrays
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit
 
@@ -81,9 +82,18 @@ def main():
 
 def check_scores(mesh):
     random = np.random.default_rng(0)
-    arrays = RecurrenceArrays(
-        *(jnp.asarray(random.uniform(low, 1, (8, LENGTH, 16))) for low in (0.2, -1, -1)), readout=jnp.tanh
+    sequences = [jnp.asarray(random.uniform(low, 1, (8, LENGTH, 16)), jnp.float32) for low in (0.2, -1, -1)]
+    of_states = [jnp.asarray(random.normal(size=(8, LENGTH, 4)), jnp.float32) for _ in range(2)]
+    rates = jnp.asarray(random.uniform(-1, 0, (16, 4)), jnp.float32)
+    check_scores_of(mesh, RecurrenceArrays(*sequences, readout=jnp.tanh), batched=lambda path: True)
+    check_scores_of(
+        mesh,
+        SelectiveArrays(*sequences[:2], rates, *of_states),
+        batched=lambda path: path[-1].name != "A",
     )
+
+
+def check_scores_of(mesh, arrays, batched):
     last = jnp.arange(LENGTH)[None].repeat(8, axis=0) == LENGTH - 1
     nowhere = jnp.zeros_like(last)
     score = quick_jit(
@@ -92,7 +102,9 @@ def check_scores(mesh):
     expected = score(arrays, last, nowhere)
     assert np.min(expected[:, -1]) > 0
     with jax.set_mesh(mesh):
-        spread = jax.device_put((arrays, last, nowhere), NamedSharding(mesh, PartitionSpec("data")))
+        rows, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("data"), PartitionSpec()))
+        of_arrays = jax.tree.map_with_path(lambda path, _: rows if batched(path) else whole, arrays)
+        spread = jax.device_put((arrays, last, nowhere), (of_arrays, rows, rows))
         found = score(*spread)
     assert len(found.sharding.device_set) == 8
     np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -1,13 +1,16 @@
 """Mamba's influence is what zeroing a token's entry takes from the scan's output at the anchor."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
-from birdie_jax.models.selective_influence import SelectiveArrays
+from birdie_jax.models.selective_influence import SelectiveArrays, scores_by_arrays, scores_by_loop
 from pallas_kernels.selective_scan import selective_scan
 from tests.quick_jit import quick_jit
 
@@ -126,6 +129,24 @@ def test_reverse_channels_count_at_the_first_token():
     np.testing.assert_allclose(both, np.maximum(one, other), rtol=1e-5, atol=1e-6)
     alone = score(InfluenceRequest(anchors), arrays, forward_reset, reverse_reset)
     np.testing.assert_allclose(alone, one, rtol=1e-5, atol=1e-6)
+
+
+# Shorter than a chunk of the loop, and two chunks with a rest.
+@pytest.mark.parametrize("length", [20, 150])
+@pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
+@pytest.mark.parametrize("anchors", [(-1,), (6, -1), (6,)], ids=str)
+def test_the_loop_gives_what_whole_arrays_give(norm, anchors, length):
+    arrays = jax.tree.map(
+        lambda *rows: jnp.asarray(np.concatenate(rows), jnp.float32),
+        *(some_arrays(seed, length, channels=24) for seed in (2, 3)),
+    )
+    arrays = arrays._replace(A=arrays.A[:24])
+    reset = jnp.zeros((2, length), bool).at[:, jnp.array([0, 7])].set(True)
+    is_anchor = jnp.zeros((2, length), bool).at[:, jnp.array(anchors)].set(True)
+    looped = quick_jit(partial(scores_by_loop, norm))(arrays, reset, is_anchor)
+    expected = quick_jit(partial(scores_by_arrays, norm))(arrays, reset, is_anchor)
+    assert np.abs(expected).max() > 0
+    np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_each_sample_is_scored_against_its_own_anchor():
