@@ -80,6 +80,8 @@ DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
 # The step dt by which a state-space layer is discretised: beyond 100 a mode with the real part -1/2 has
 # forgotten all before the next token.
 StepSize = Annotated[float, Bounds(more_than=0, at_least=1e-8, at_most=100)]
+# The standard deviation of initial weights: below 1e-6 all would be alike, and beyond 10 nothing trains.
+Deviation = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=10)]
 # The texts that an encoder tells apart.
 TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.

@@ -12,8 +12,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from benchmarks.encoder_study.folders import Study
+from benchmarks.encoder_study.pilot import read_pilot
 from benchmarks.encoder_study.plans import SCALES, TITLES, Run, runs_of
-from benchmarks.encoder_study.study import Study, commands_left, read_results, run_to_its_result
+from benchmarks.encoder_study.study import commands_left, read_results, run_to_its_result
 from benchmarks.encoder_study.tables import all_tables, draw_figures
 from benchmarks.studies.command_line import choose_runs, publish_tables, study_parser, workdirs_of
 from benchmarks.studies.study import list_run
@@ -52,7 +54,9 @@ def _write_page(study: Study, runs: list[Run], page: Path) -> None:
     figures = draw_figures(results, page.parent, f"{page.stem}_{study.scale.name}")
     command = ["python", "-m", "benchmarks.encoder_study", f"--scale={study.scale.name}"]
     command += ["--text=corpus.jsonl", f"--results={study.results}"]
-    text = all_tables(results, runs, command, [Path(figure.name) for figure in figures])
+    pilots = {model: read_pilot(study, model) for model in TITLES}
+    done = {model: tried for model, tried in pilots.items() if tried}
+    text = all_tables(results, runs, command, [Path(figure.name) for figure in figures], done)
     publish_tables(page, study.scale.name, text, len(results), figures)
 
 

@@ -4,10 +4,12 @@ r"""The configuration of each command of the study, which loads this file by its
         --config=benchmarks/encoder_study/config.py:small,bigs,0
 
 Variants: a scale, a model and a seed; behind them, for fine-tuning, its task and a learning rate, as in
-`small,bigs,0,follows,0.001`.
+`small,bigs,0,follows,0.001`. A training of a pilot, as `small_tuned,bigs,pilot,0.002,0.02`, has the
+learning rate and the initial deviation of the blocks' weights; what it decided comes to others as flags.
 """
 
 import runpy
+from dataclasses import replace
 from typing import Any
 
 import ml_collections
@@ -17,6 +19,7 @@ from benchmarks.encoder_study.tasks import TRANSFER_TASKS
 from benchmarks.studies.verbs import REPOSITORY
 from birdie_jax.config import ConfigError
 
+PILOT = "pilot"
 _LENGTH = 128
 _PRESET = "configs/bigs_tiny.py"
 _CHECKPOINTS = 10
@@ -28,12 +31,15 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     parts = variant.split(",")
     if len(parts) not in (3, 5):
         raise ConfigError(
-            f"config variant {variant!r}: found {len(parts)} parts; allowed: SCALE,MODEL,SEED, and for "
-            "fine-tuning ,TASK,LEARNING_RATE"
+            f"config variant {variant!r}: found {len(parts)} parts; allowed: SCALE,MODEL,SEED, for "
+            "fine-tuning SCALE,MODEL,SEED,TASK,LEARNING_RATE, and for a pilot "
+            "SCALE,MODEL,pilot,LEARNING_RATE,DEVIATION"
         )
     for part, allowed in zip(parts[:2], (SCALES, (*DECIDING, *OTHERS)), strict=True):
         if part not in allowed:
             raise ConfigError(f"config variant {variant!r}: found {part!r}; allowed: {', '.join(allowed)}")
+    if parts[2] == PILOT and len(parts) == 5:
+        return _pilot(variant, SCALES[parts[0]], parts[1], float(parts[3]), float(parts[4]))
     config = _pretraining(SCALES[parts[0]], parts[1], int(parts[2]))
     if len(parts) == 3:
         return config
@@ -56,6 +62,7 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
     config.model.layers = scale.layers + stacked
     config.model.features = scale.features
     config.model.mlp_features = (4 if stacked else 3) * scale.features
+    config.model.encoder.kernel_deviation = scale.kernel_deviation
     config.optimizer.learning_rate = scale.learning_rate
     config.optimizer.final_learning_rate = scale.learning_rate / 10
     config.optimizer.warmup_steps = scale.steps // 50
@@ -64,6 +71,19 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
     config.bandit.every_steps = max(1, scale.steps // _CHECKPOINTS)
     config.checkpoint.every_steps = max(1, scale.steps // _CHECKPOINTS)
     config.eval.rows = scale.rows
+    return config
+
+
+def _pilot(
+    variant: str, scale: Scale, model: str, learning_rate: float, kernel_deviation: float
+) -> ml_collections.ConfigDict:
+    """Return a short pre-training, which warms up as a run does."""
+    if scale.pilot is None:
+        with_pilots = ", ".join(name for name, scale in SCALES.items() if scale.pilot is not None)
+        raise ConfigError(f"config variant {variant!r}: {scale.name} has no pilot; allowed: {with_pilots}")
+    sizes = {"learning_rate": learning_rate, "kernel_deviation": kernel_deviation}
+    config = _pretraining(replace(scale, steps=scale.pilot.steps, **sizes), model, scale.pilot.seed)
+    config.optimizer.warmup_steps = scale.steps // 50
     return config
 
 

@@ -3,38 +3,23 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.encoder_study.config import task_settings
-from benchmarks.encoder_study.plans import Run, Scale
-from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, Corpus, prepare_corpus
+from benchmarks.encoder_study.folders import CONFIG_FILE, Study
+from benchmarks.encoder_study.pilot import Settings, pilot_commands_left, pilot_file, settings_of
+from benchmarks.encoder_study.plans import Run
+from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, prepare_corpus
 from benchmarks.studies.evaluations import evaluate_command, measured
 from benchmarks.studies.results import read_results as results_of_scale
 from benchmarks.studies.results import result_file, write_result
-from benchmarks.studies.study import StudyFolders
 from benchmarks.studies.verbs import Clock, Command
 from benchmarks.studies.workdirs import is_trained, last_step, read_metric_lines
 
 FORMAT_VERSION = 1
 AGREEMENT = "agreement"
-_CONFIG_FILE = "benchmarks/encoder_study/config.py"
 _VALIDATION_LOSS = "validation_loss"
-
-
-@dataclass(frozen=True)
-class Study(StudyFolders[Scale]):
-    """A scale of the study, and its folders; its text is JSON lines with the fields `text` and `source`."""
-
-    @property
-    def corpus(self) -> Corpus:
-        """The files of the corpus."""
-        return Corpus(self.workdirs / self.scale.name / "text")
-
-    def tuned_with(self, run: Run, task: str, learning_rate: float) -> Path:
-        """Return the workdir of a fine-tuning of a run on a task."""
-        return self.tuned(run, f"{task}_{learning_rate:g}")
 
 
 def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
@@ -46,42 +31,51 @@ def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
     return results_of_scale(results, scale, FORMAT_VERSION, Run)
 
 
-def pretraining_command(study: Study, run: Run) -> Command:
-    """Return the command that pre-trains a run."""
+def pretraining_command(study: Study, run: Run, settings: Settings) -> Command:
+    """Return the command that pre-trains a run with what was chosen for its cell."""
     return Command(
         "train",
         (
-            f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
+            f"--config={CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
             f"--config.data.prepared={study.corpus.prepared}",
+            *settings.flags(),
             f"--workdir={study.pretrained(run)}",
         ),
     )
 
 
-def tuning_command(study: Study, run: Run, task: str, rate: float) -> Command:
-    """Return the command that fine-tunes a pre-trained run on a task."""
+def tuning_command(study: Study, run: Run, settings: Settings, task: str, rate: float) -> Command:
+    """Return the command that fine-tunes a run, which was pre-trained with `settings`, on a task."""
     return Command(
         "train",
         (
-            f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed},{task},{rate:g}",
+            f"--config={CONFIG_FILE}:{run.scale},{run.model},{run.seed},{task},{rate:g}",
             f"--config.init.from={study.pretrained(run)}",
             f"--config.finetune.stages.{task}.path={study.corpus.samples(task, TRAIN)}",
             f"--config.eval.tasks.{task}.path={study.corpus.samples(task, VALIDATION)}",
+            settings.flag_of_model(),
             f"--workdir={study.tuned_with(run, task, rate)}",
         ),
     )
 
 
 def commands_left(study: Study, run: Run) -> Iterator[Command]:
-    """Give the commands that a run still needs but for those that measure, which need what these leave."""
+    """Give the commands that a run still needs but for those that measure, which need what these leave.
+
+    Where its cell's pilot is not done, those of the pilot alone: it decides what the others are.
+    """
     if result_file(study.results, run).exists():
         return
+    if study.scale.pilot is not None and not pilot_file(study, run.model).exists():
+        yield from pilot_commands_left(study, run.model)
+        return
+    settings = settings_of(study, run.model, _log(study, run))
     if not is_trained(study.pretrained(run)):
-        yield pretraining_command(study, run)
+        yield pretraining_command(study, run, settings)
     for task in study.scale.tasks:
         for rate in study.scale.tuning_rates:
             if not is_trained(study.tuned_with(run, task, rate)):
-                yield tuning_command(study, run, task, rate)
+                yield tuning_command(study, run, settings, task, rate)
 
 
 def run_to_its_result(study: Study, run: Run) -> Path:
@@ -94,12 +88,14 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     if file.exists():
         return file
     folder = study.folder(run)
-    log, clock = folder / "log.txt", Clock(folder / "seconds.json")
+    log, clock = _log(study, run), Clock(folder / "seconds.json")
     text = prepare_corpus(study.scale, study.text, study.corpus, study.run_verb)
     pretrained = study.pretrained(run)
+    with clock.stage("pilot"):
+        settings = settings_of(study, run.model, log)
     with clock.stage("pretraining"):
         if not is_trained(pretrained):
-            study.run_verb(pretraining_command(study, run), log)
+            study.run_verb(pretraining_command(study, run, settings), log)
     with clock.stage("measuring"):
         agreement = {AGREEMENT: {"task": "agreement", "path": str(study.corpus.agreement)}}
         as_it_is = _measure(study, agreement, pretrained, log)
@@ -108,7 +104,7 @@ def run_to_its_result(study: Study, run: Run) -> Path:
         with clock.stage(f"{task}_tuning"):
             for rate in study.scale.tuning_rates:
                 if not is_trained(study.tuned_with(run, task, rate)):
-                    study.run_verb(tuning_command(study, run, task, rate), log)
+                    study.run_verb(tuning_command(study, run, settings, task, rate), log)
         validated = {
             rate: _last(study.tuned_with(run, task, rate), f"task/{task}/accuracy")
             for rate in study.scale.tuning_rates
@@ -136,6 +132,10 @@ def run_to_its_result(study: Study, run: Run) -> Path:
             # Only what was pre-trained is gone on with.
             shutil.rmtree(study.tuned_with(run, task, rate) / "checkpoints", ignore_errors=True)
     return file
+
+
+def _log(study: Study, run: Run) -> Path:
+    return study.folder(run) / "log.txt"
 
 
 def _measure(

@@ -4,6 +4,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,11 @@ def _measure(results: Results, model: str, seed: int, task: str) -> Mapping[str,
 
 
 def all_tables(
-    results: Results, planned: Sequence[Run], command: Sequence[str], figures: Sequence[Path]
+    results: Results,
+    planned: Sequence[Run],
+    command: Sequence[str],
+    figures: Sequence[Path],
+    pilots: Mapping[str, Sequence[Mapping[str, float]]] = MappingProxyType({}),
 ) -> str:
     """Return every table of a scale, its figures, and the commands of the runs that are missing.
 
@@ -58,10 +63,13 @@ def all_tables(
         planned: the runs of the scale.
         command: the command that runs the scale, to which --only is added.
         figures: the figures, named relative to the page.
+        pilots: what the pilot of each cell tried, of those that are done.
     """
     parts = []
+    if pilots:
+        parts.append(section("Pilot", _table_of_pilots(pilots)))
     if results:
-        parts = [
+        parts += [
             section("Runs", _table_of_runs(results)),
             section("Accuracy after fine-tuning, and agreement before it", _table_of_means(results)),
             section("Differences", _table_of_differences(results)),
@@ -74,6 +82,24 @@ def all_tables(
         title = f"Not run: {len(missing)} of {len(planned)}"
         parts.append(section(title, "```bash\n" + "\n".join(lines) + "\n```"))
     return "\n\n".join(parts)
+
+
+def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    columns = list(
+        dict.fromkeys(
+            (tried["learning_rate"], tried["kernel_deviation"]) for of in pilots.values() for tried in of
+        )
+    )
+    rows = []
+    for model, of in pilots.items():
+        found = {
+            (tried["learning_rate"], tried["kernel_deviation"]): tried["held_out_loss"] for tried in of
+        }
+        best = min(found.values())
+        cells = [f"**{loss:.3f}**" if loss == best else f"{loss:.3f}" for loss in map(found.get, columns)]
+        rows.append([TITLES[model], *cells])
+    head = [f"{rate:g}, {deviation:g}" for rate, deviation in columns]
+    return rows_of_table(["held-out loss by rate and initial deviation", *head], rows)
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
-from birdie_jax.config_types import DropoutRate, Heads, Name, RowLength, StepSize, TokenTypes, Width
+from birdie_jax.config_types import (
+    Deviation,
+    DropoutRate,
+    Heads,
+    Name,
+    RowLength,
+    StepSize,
+    TokenTypes,
+    Width,
+)
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.encoder_mixer import EncoderMixer
 from birdie_jax.models.registry import mixer_type
@@ -31,6 +40,9 @@ class EncoderConfig(MixerConfig):
         token_types: the rows of the table of token types, by which the two texts of a pair differ.
         embedding_dropout: the share of the embeddings that training sets to zero.
         activation: the form of GELU in the blocks, tanh or exact; the head's is exact.
+        kernel_deviation: the standard deviation that the weights of the blocks start with; the paper's
+            models of 1,024 features have 0.02, and 0.02 sqrt(1024 / features) gives narrower ones maps of
+            the same gain.
         attention_heads: the heads of the models with attention.
         ssm_state: the modes N of a state-space layer.
         ssm_heads: the groups of channels that have a kernel each; 1 = all channels share one.
@@ -49,6 +61,7 @@ class EncoderConfig(MixerConfig):
     token_types: TokenTypes = 2
     embedding_dropout: DropoutRate = 0.1
     activation: Name = "tanh"
+    kernel_deviation: Deviation = 0.02
     attention_heads: Heads = 16
     ssm_state: Width = 64
     ssm_heads: Heads = 1

@@ -13,7 +13,7 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 
 SMALL = nn.initializers.normal(0.02)
-"""The initial weights of all but the head's transform (Devlin et al. 2018)."""
+"""The initial weights of tables and of a task's pooler (Devlin et al. 2018)."""
 
 
 class LayerNorm(nn.Module):
@@ -50,7 +50,7 @@ class Dense(nn.Module):
     features: int
     axes: tuple[str | None, str | None]
     dtype: jnp.dtype
-    init: nn.initializers.Initializer = SMALL
+    init: nn.initializers.Initializer
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
@@ -67,12 +67,17 @@ class Dense(nn.Module):
 
 def dense(features: int, name: str, config: ModelConfig) -> Dense:
     """Return the map `name` of the residual stream into channels that `tensor` divides."""
-    return Dense(features, ("features", "inner"), jnp.dtype(config.dtype), name=name)
+    return _dense_of_block(features, ("features", "inner"), name, config)
 
 
 def output_dense(name: str, config: ModelConfig) -> Dense:
     """Return the map `name` of such channels back to the width of the residual stream."""
-    return Dense(config.features, ("inner", "features"), jnp.dtype(config.dtype), name=name)
+    return _dense_of_block(config.features, ("inner", "features"), name, config)
+
+
+def _dense_of_block(features: int, axes: tuple[str, str], name: str, config: ModelConfig) -> Dense:
+    init = nn.initializers.normal(config.section(EncoderConfig).kernel_deviation)
+    return Dense(features, axes, jnp.dtype(config.dtype), init, name=name)
 
 
 def gelu(config: ModelConfig, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:

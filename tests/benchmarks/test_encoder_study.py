@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.encoder_study.agreement_sentences import agreement_sentences
+from benchmarks.encoder_study.folders import Study
+from benchmarks.encoder_study.pilot import read_pilot
 from benchmarks.encoder_study.plans import DECIDING, OTHERS, SCALES, runs_of
 from benchmarks.encoder_study.study import (
-    Study,
     commands_left,
     read_results,
     result_file,
@@ -58,29 +59,34 @@ DOCUMENTS, WORDS, VERSES = make_documents()
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the study after its one run, and the commands that it took; it was stopped on the way."""
+    """Return the study after its one run, the number of its trainings, and its commands; it was stopped."""
     folder = tmp_path_factory.mktemp("study")
     text = folder / "corpus.jsonl"
     text.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
-        run_verb = VerbsThatStop(verbs, {2, 4})
+        run_verb = VerbsThatStop(verbs, {2, 4, 6})
         study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
         run = next(runs_of(study.scale))
-        planned = list(commands_left(study, run))
-        for _ in range(2):
-            with pytest.raises(StudyError, match="stopped"):
-                run_to_its_result(study, run)
-        assert list(commands_left(study, run)) == planned[2:], "pre-trained, and fine-tuned on one task"
+        pilot = list(commands_left(study, run))
+        with pytest.raises(StudyError, match="stopped"):
+            run_to_its_result(study, run)
+        assert list(commands_left(study, run)) == pilot[1:], "the text, and one training of the pilot"
+        with pytest.raises(StudyError, match="stopped"):
+            run_to_its_result(study, run)
+        after = list(commands_left(study, run))
+        with pytest.raises(StudyError, match="stopped"):
+            run_to_its_result(study, run)
+        assert list(commands_left(study, run)) == after[1:], "pre-trained, and fine-tuned on one task"
         run_to_its_result(study, run)
-        yield study, run, planned, run_verb.commands
+        yield study, run, len(pilot) + 1 + len(after), run_verb.commands
 
 
 @pytest.mark.slow
 def test_a_stopped_run_repeats_nothing(finished):
-    study, run, planned, commands = finished
+    study, run, trainings, commands = finished
     assert list(commands_left(study, run)) == []
     measured = 1 + len(study.scale.tasks)
-    assert len(commands) == len(set(commands)) == 1 + len(planned) + measured, "with preparing the text"
+    assert len(commands) == len(set(commands)) == 1 + trainings + measured, "with preparing the text"
     before = result_file(study.results, run).read_text()
     run_to_its_result(study, run)
     assert result_file(study.results, run).read_text() == before
@@ -105,6 +111,19 @@ def test_result_and_page_tell_everything(finished, tmp_path):
     assert [other.model for other in planned] == [*DECIDING, *OTHERS]
     for other in planned:
         assert (f"--only={other.name}" in text) == (other != run)
+
+
+@pytest.mark.slow
+def test_the_pilot_decides(finished):
+    study, run, *_ = finished
+    tried = read_pilot(study, run.model)
+    assert {found["kernel_deviation"] for found in tried} == set(study.scale.pilot.kernel_deviations)
+    best = min(tried, key=lambda found: found["held_out_loss"])
+    config = read_results(study.results, "smoke")[run]["pretraining"]["config"]
+    assert config["optimizer"]["learning_rate"] == best["learning_rate"]
+    assert config["model"]["encoder"]["kernel_deviation"] == best["kernel_deviation"]
+    text = all_tables({}, [run], ["python"], [], {run.model: tried})
+    assert f"**{best['held_out_loss']:.3f}**" in text
 
 
 @pytest.mark.slow

@@ -1,0 +1,129 @@
+"""The pilot of a cell: short trainings, of which the lowest held-out loss of masked LM decides on its runs.
+
+What the transfer tasks say has no part in it.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.encoder_study.config import PILOT
+from benchmarks.encoder_study.folders import CONFIG_FILE, Study
+from benchmarks.studies.circumstances import circumstances
+from benchmarks.studies.verbs import Command, StudyError
+from benchmarks.studies.workdirs import is_trained, read_metric_lines
+from birdie_jax.storage import write_json
+
+FORMAT_VERSION = 1
+_VALIDATION_LOSS = "arm/masked_lm/validation_loss"
+
+
+class Settings(NamedTuple):
+    """What a pilot decides on.
+
+    Attributes:
+        learning_rate: the largest rate of pre-training.
+        kernel_deviation: the initial deviation of the blocks' weights.
+    """
+
+    learning_rate: float
+    kernel_deviation: float
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags that set them for a run."""
+        return (
+            f"--config.optimizer.learning_rate={self.learning_rate:g}",
+            f"--config.optimizer.final_learning_rate={self.learning_rate / 10:g}",
+            self.flag_of_model(),
+        )
+
+    def flag_of_model(self) -> str:
+        """Return the flag of what belongs to the model, which fine-tuning has to name as well."""
+        return f"--config.model.encoder.kernel_deviation={self.kernel_deviation:g}"
+
+
+def pilot_file(study: Study, model: str) -> Path:
+    """Return the file of what a cell's pilot found."""
+    return study.results / PILOT / f"{study.scale.name}.{model}.json"
+
+
+def pilot_commands_left(study: Study, model: str) -> Iterator[Command]:
+    """Give the short trainings of a cell that are not done."""
+    if pilot_file(study, model).exists():
+        return
+    for settings in _grid(study):
+        if not is_trained(_workdir(study, model, settings)):
+            variant = f"{study.scale.name},{model},{PILOT}"
+            variant += f",{settings.learning_rate:g},{settings.kernel_deviation:g}"
+            yield Command(
+                "train",
+                (
+                    f"--config={CONFIG_FILE}:{variant}",
+                    f"--config.data.prepared={study.corpus.prepared}",
+                    f"--workdir={_workdir(study, model, settings)}",
+                ),
+            )
+
+
+def settings_of(study: Study, model: str, log: Path) -> Settings:
+    """Return the settings of a cell's runs; what its pilot lacks is trained first, and its file written.
+
+    Raises:
+        StudyError: a training failed.
+    """
+    if study.scale.pilot is None:
+        return Settings(study.scale.learning_rate, study.scale.kernel_deviation)
+    file = pilot_file(study, model)
+    if not file.exists():
+        for command in pilot_commands_left(study, model):
+            study.run_verb(command, log)
+        tried = [
+            {**settings._asdict(), "held_out_loss": _held_out_loss(_workdir(study, model, settings))}
+            for settings in _grid(study)
+        ]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(
+            file, {"format_version": FORMAT_VERSION, "tried": tried, "circumstances": circumstances()}
+        )
+    return _chosen(read_pilot(study, model))
+
+
+def read_pilot(study: Study, model: str) -> list[dict[str, Any]]:
+    """Return what a cell's pilot tried, with the held-out loss of each; nothing where it is not done.
+
+    Raises:
+        StudyError: the file is of another format.
+    """
+    file = pilot_file(study, model)
+    if not file.exists():
+        return []
+    found = json.loads(file.read_text())
+    if found.get("format_version") != FORMAT_VERSION:
+        version = found.get("format_version")
+        raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
+    return found["tried"]
+
+
+def _chosen(tried: list[dict[str, Any]]) -> Settings:
+    best = min(tried, key=lambda found: found["held_out_loss"])
+    return Settings(best["learning_rate"], best["kernel_deviation"])
+
+
+def _grid(study: Study) -> Iterator[Settings]:
+    pilot = study.scale.pilot
+    if pilot is not None:
+        yield from (Settings(*values) for values in product(pilot.learning_rates, pilot.kernel_deviations))
+
+
+def _workdir(study: Study, model: str, settings: Settings) -> Path:
+    name = f"{model}_{settings.learning_rate:g}_{settings.kernel_deviation:g}"
+    return study.workdirs / study.scale.name / PILOT / name
+
+
+def _held_out_loss(workdir: Path) -> float:
+    """Return the last one, nats for a hidden token; of a training that diverged, infinity."""
+    found = [line[_VALIDATION_LOSS] for line in read_metric_lines(workdir) if _VALIDATION_LOSS in line][-1]
+    return math.inf if math.isnan(found) else found
