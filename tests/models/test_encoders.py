@@ -219,6 +219,21 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
     assert not (keys_of_layers(keys, 2) == keys_of_layers(keys, 3)[-1]).any()
 
 
+@pytest.mark.parametrize("name", encoder_names())
+def test_the_blocks_weights_start_with_the_deviation_asked(name, pack):
+    model = build_model(sized(name, 2, 64, attention_heads=4, kernel_deviation=0.1), 64)
+    params = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))["params"]
+    kernels = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params["blocks"])
+        if path[-1].key == "kernel"
+    ]
+    assert len(kernels) >= 5
+    for kernel in kernels:
+        assert float(kernel.std()) == pytest.approx(0.1, rel=0.05)
+    assert float(params["embedding"].std()) == pytest.approx(0.02, rel=0.05)
+
+
 def test_state_space_parameters_learn_slowly_and_do_not_decay():
     policies = parameter_policies(build_model(replace(sized("stack_ssm", 2, 16), layers=2), 64))
     for direction in ("forward", "backward"):
