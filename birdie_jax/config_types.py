@@ -81,7 +81,7 @@ DropoutRate = Annotated[float, Bounds(at_least=0, less_than=1)]
 # forgotten all before the next token.
 StepSize = Annotated[float, Bounds(more_than=0, at_least=1e-8, at_most=100)]
 # The standard deviation of initial weights: below 1e-6 all would be alike, and beyond 10 nothing trains.
-Deviation = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=10)]
+InitialDeviation = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=10)]
 # The texts that an encoder tells apart.
 TokenTypes = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 # Shares and probabilities.

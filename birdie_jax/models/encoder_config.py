@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import (
-    Deviation,
     DropoutRate,
     Heads,
+    InitialDeviation,
     Name,
     RowLength,
     StepSize,
@@ -61,7 +61,7 @@ class EncoderConfig(MixerConfig):
     token_types: TokenTypes = 2
     embedding_dropout: DropoutRate = 0.1
     activation: Name = "tanh"
-    kernel_deviation: Deviation = 0.02
+    kernel_deviation: InitialDeviation = 0.02
     attention_heads: Heads = 16
     ssm_state: Width = 64
     ssm_heads: Heads = 1
