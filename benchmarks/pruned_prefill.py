@@ -7,6 +7,13 @@ machine does falls on all alike; figures are medians, ratios those of the same r
 counted. Memory is what the compiler takes beside parameters and results.
 """
 
+from birdie_jax.host_memory import keep_freed_memory
+
+if __name__ == "__main__":
+    # Before what is imported below starts threads; `generate` does the same.
+    keep_freed_memory()
+
+# isort: split
 import argparse
 import time
 from collections.abc import Callable, Sequence

@@ -6,6 +6,13 @@ written to `evaluations/` in the workdir, where the report finds them, and to --
 several hosts, every process is started with the same command, as for training.
 """
 
+from birdie_jax.host_memory import keep_freed_memory
+
+if __name__ == "__main__":
+    # Before what is imported below starts threads.
+    keep_freed_memory()
+
+# isort: split
 import dataclasses
 import hashlib
 import json

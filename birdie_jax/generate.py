@@ -9,6 +9,13 @@ again with the same --output, the command goes on after the last complete line. 
 output or --output, everything else to standard error.
 """
 
+from birdie_jax.host_memory import keep_freed_memory
+
+if __name__ == "__main__":
+    # Before what is imported below starts threads.
+    keep_freed_memory()
+
+# isort: split
 import hashlib
 import json
 import sys

@@ -5,6 +5,13 @@ tokens after them is set against that of the dense model and of other policies, 
 again with the same output folder, the command goes on after the last cell that it has measured.
 """
 
+from birdie_jax.host_memory import keep_freed_memory
+
+if __name__ == "__main__":
+    # Before what is imported below starts threads.
+    keep_freed_memory()
+
+# isort: split
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace

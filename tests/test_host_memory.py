@@ -1,8 +1,10 @@
 """Freed memory is kept where programs run on CPUs, and nowhere else."""
 
+import ast
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +87,11 @@ def test_another_c_library_is_left_alone(tmp_path, calls, monkeypatch):
     monkeypatch.setattr(host_memory.os, "confstr_names", {})
     assert not keep_freed_memory({}, tmp_path)
     assert not calls
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "generate", "prune"])
+def test_verbs_that_run_a_model_keep_memory_before_anything_else_is_imported(verb):
+    source = Path(host_memory.__file__).with_name(f"{verb}.py").read_text()
+    begin = [node for node in ast.parse(source).body if not isinstance(node, ast.Expr)][:2]
+    assert isinstance(begin[0], ast.ImportFrom) and begin[0].module == "birdie_jax.host_memory"
+    assert isinstance(begin[1], ast.If) and ast.unparse(begin[1].body[0]) == "keep_freed_memory()"
