@@ -65,7 +65,7 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
     config.model.encoder.kernel_deviation = scale.kernel_deviation
     config.optimizer.learning_rate = scale.learning_rate
     config.optimizer.final_learning_rate = scale.learning_rate / 10
-    config.optimizer.warmup_steps = scale.steps // 50
+    config.optimizer.warmup_steps = scale.warmup_steps
     config.train.num_steps = scale.steps
     config.train.log_every_steps = max(1, min(_LOGGED, scale.steps // 2))
     config.bandit.every_steps = max(1, scale.steps // _CHECKPOINTS)
@@ -83,7 +83,7 @@ def _pilot(
         raise ConfigError(f"config variant {variant!r}: {scale.name} has no pilot; allowed: {with_pilots}")
     sizes = {"learning_rate": learning_rate, "kernel_deviation": kernel_deviation}
     config = _pretraining(replace(scale, steps=scale.pilot.steps, **sizes), model, scale.pilot.seed)
-    config.optimizer.warmup_steps = scale.steps // 50
+    config.optimizer.warmup_steps = scale.warmup_steps
     return config
 
 

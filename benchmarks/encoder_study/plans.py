@@ -86,6 +86,11 @@ class Scale:
     seeds: tuple[int, ...] = (0, 1, 2)
     tasks: tuple[str, ...] = tuple(TRANSFER_TASKS)
 
+    @property
+    def warmup_steps(self) -> int:
+        """The steps of warm-up, of a run and of its pilot: the paper's share of the run's."""
+        return self.steps // 50
+
 
 SCALES: Mapping[str, Scale] = MappingProxyType(
     {

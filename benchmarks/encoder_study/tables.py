@@ -85,19 +85,17 @@ def all_tables(
 
 
 def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    columns = list(
-        dict.fromkeys(
-            (tried["learning_rate"], tried["kernel_deviation"]) for of in pilots.values() for tried in of
-        )
-    )
+    losses = {
+        model: {(one["learning_rate"], one["kernel_deviation"]): one["held_out_loss"] for one in tried}
+        for model, tried in pilots.items()
+    }
+    columns = list(dict.fromkeys(settings for found in losses.values() for settings in found))
     rows = []
-    for model, of in pilots.items():
-        found = {
-            (tried["learning_rate"], tried["kernel_deviation"]): tried["held_out_loss"] for tried in of
-        }
-        best = min(found.values())
-        cells = [f"**{loss:.3f}**" if loss == best else f"{loss:.3f}" for loss in map(found.get, columns)]
-        rows.append([TITLES[model], *cells])
+    for model, found in losses.items():
+        best = min(found, key=found.__getitem__)
+        texts = {settings: f"{loss:.3f}" for settings, loss in found.items()}
+        texts[best] = f"**{texts[best]}**"
+        rows.append([TITLES[model], *(texts.get(settings, "-") for settings in columns)])
     head = [f"{rate:g}, {deviation:g}" for rate, deviation in columns]
     return rows_of_table(["held-out loss by rate and initial deviation", *head], rows)
 
