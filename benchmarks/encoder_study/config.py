@@ -4,8 +4,8 @@ r"""The configuration of each command of the study, which loads this file by its
         --config=benchmarks/encoder_study/config.py:small,bigs,0
 
 Variants: a scale, a model and a seed; behind them, for fine-tuning, its task and a learning rate, as in
-`small,bigs,0,follows,0.001`. A training of a pilot, as `small_tuned,bigs,pilot,0.002,0.02`, has the
-learning rate and the initial deviation of the blocks' weights; what it decided comes to others as flags.
+`small,bigs,0,follows,0.001`. A training of a pilot, as `small_tuned,bigs,pilot,0.002,0.057,0.02`, has the
+learning rate and the initial deviations of blocks and of tables; what it decided comes to others as flags.
 """
 
 import runpy
@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_collections
 
-from benchmarks.encoder_study.plans import DECIDING, OTHERS, SCALES, Scale
+from benchmarks.encoder_study.plans import DECIDING, OTHERS, SCALES, InitialDeviations, Scale
 from benchmarks.encoder_study.tasks import TRANSFER_TASKS
 from benchmarks.studies.verbs import REPOSITORY
 from birdie_jax.config import ConfigError
@@ -29,17 +29,19 @@ _LOGGED = 50
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` names the run, and what it is fine-tuned on if it is."""
     parts = variant.split(",")
-    if len(parts) not in (3, 5):
+    is_pilot = PILOT in parts[2:3]
+    if len(parts) not in ((6,) if is_pilot else (3, 5)):
         raise ConfigError(
             f"config variant {variant!r}: found {len(parts)} parts; allowed: SCALE,MODEL,SEED, for "
             "fine-tuning SCALE,MODEL,SEED,TASK,LEARNING_RATE, and for a pilot "
-            "SCALE,MODEL,pilot,LEARNING_RATE,DEVIATION"
+            "SCALE,MODEL,pilot,LEARNING_RATE,DEVIATION_OF_BLOCKS,DEVIATION_OF_TABLES"
         )
     for part, allowed in zip(parts[:2], (SCALES, (*DECIDING, *OTHERS)), strict=True):
         if part not in allowed:
             raise ConfigError(f"config variant {variant!r}: found {part!r}; allowed: {', '.join(allowed)}")
-    if parts[2] == PILOT and len(parts) == 5:
-        return _pilot(variant, SCALES[parts[0]], parts[1], float(parts[3]), float(parts[4]))
+    if is_pilot:
+        rate, *deviations = map(float, parts[3:])
+        return _pilot(variant, SCALES[parts[0]], parts[1], rate, InitialDeviations(*deviations))
     config = _pretraining(SCALES[parts[0]], parts[1], int(parts[2]))
     if len(parts) == 3:
         return config
@@ -62,7 +64,8 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
     config.model.layers = scale.layers + stacked
     config.model.features = scale.features
     config.model.mlp_features = (4 if stacked else 3) * scale.features
-    config.model.encoder.kernel_deviation = scale.kernel_deviation
+    config.model.encoder.kernel_deviation = scale.deviations.kernels
+    config.model.encoder.table_deviation = scale.deviations.tables
     config.optimizer.learning_rate = scale.learning_rate
     config.optimizer.final_learning_rate = scale.learning_rate / 10
     config.optimizer.warmup_steps = scale.warmup_steps
@@ -75,14 +78,14 @@ def _pretraining(scale: Scale, model: str, seed: int) -> ml_collections.ConfigDi
 
 
 def _pilot(
-    variant: str, scale: Scale, model: str, learning_rate: float, kernel_deviation: float
+    variant: str, scale: Scale, model: str, learning_rate: float, deviations: InitialDeviations
 ) -> ml_collections.ConfigDict:
     """Return a short pre-training, which warms up as a run does."""
     if scale.pilot is None:
         with_pilots = ", ".join(name for name, scale in SCALES.items() if scale.pilot is not None)
         raise ConfigError(f"config variant {variant!r}: {scale.name} has no pilot; allowed: {with_pilots}")
-    sizes = {"learning_rate": learning_rate, "kernel_deviation": kernel_deviation}
-    config = _pretraining(replace(scale, steps=scale.pilot.steps, **sizes), model, scale.pilot.seed)
+    tried = replace(scale, steps=scale.pilot.steps, learning_rate=learning_rate, deviations=deviations)
+    config = _pretraining(tried, model, scale.pilot.seed)
     config.optimizer.warmup_steps = scale.warmup_steps
     return config
 

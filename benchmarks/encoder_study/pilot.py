@@ -5,7 +5,7 @@ What the transfer tasks say has no part in it.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from benchmarks.studies.verbs import Command, StudyError
 from benchmarks.studies.workdirs import is_trained, read_metric_lines
 from birdie_jax.storage import write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _VALIDATION_LOSS = "arm/masked_lm/validation_loss"
 
 
@@ -27,22 +27,31 @@ class Settings(NamedTuple):
     Attributes:
         learning_rate: the largest rate of pre-training.
         kernel_deviation: the initial deviation of the blocks' weights.
+        table_deviation: that of the tables of words, positions and token types.
     """
 
     learning_rate: float
     kernel_deviation: float
+    table_deviation: float
 
     def flags(self) -> tuple[str, ...]:
         """Return the flags that set them for a run."""
         return (
             f"--config.optimizer.learning_rate={self.learning_rate:g}",
             f"--config.optimizer.final_learning_rate={self.learning_rate / 10:g}",
-            self.flag_of_model(),
+            *self.flags_of_model(),
         )
 
-    def flag_of_model(self) -> str:
-        """Return the flag of what belongs to the model, which fine-tuning has to name as well."""
-        return f"--config.model.encoder.kernel_deviation={self.kernel_deviation:g}"
+    def flags_of_model(self) -> tuple[str, ...]:
+        """Return the flags of what belongs to the model, which fine-tuning has to name as well."""
+        return (
+            f"--config.model.encoder.kernel_deviation={self.kernel_deviation:g}",
+            f"--config.model.encoder.table_deviation={self.table_deviation:g}",
+        )
+
+    def in_words(self) -> str:
+        """Return the numbers, parted by commas as in a variant of the configuration."""
+        return ",".join(f"{value:g}" for value in self)
 
 
 def pilot_file(study: Study, model: str) -> Path:
@@ -52,43 +61,34 @@ def pilot_file(study: Study, model: str) -> Path:
 
 def pilot_commands_left(study: Study, model: str) -> Iterator[Command]:
     """Give the short trainings of a cell that are not done."""
-    if pilot_file(study, model).exists():
-        return
-    for settings in _grid(study):
+    for settings in _not_tried(study, model):
         if not is_trained(_workdir(study, model, settings)):
-            variant = f"{study.scale.name},{model},{PILOT}"
-            variant += f",{settings.learning_rate:g},{settings.kernel_deviation:g}"
-            yield Command(
-                "train",
-                (
-                    f"--config={CONFIG_FILE}:{variant}",
-                    f"--config.data.prepared={study.corpus.prepared}",
-                    f"--workdir={_workdir(study, model, settings)}",
-                ),
-            )
+            yield _command(study, model, settings)
 
 
 def settings_of(study: Study, model: str, log: Path) -> Settings:
-    """Return the settings of a cell's runs; what its pilot lacks is trained first, and its file written.
+    """Return the settings of a cell's runs; what its pilot lacks is trained first, and written to its file.
 
     Raises:
         StudyError: a training failed.
     """
     if study.scale.pilot is None:
-        return Settings(study.scale.learning_rate, study.scale.kernel_deviation)
-    file = pilot_file(study, model)
-    if not file.exists():
-        for command in pilot_commands_left(study, model):
-            study.run_verb(command, log)
-        tried = [
-            {**settings._asdict(), "held_out_loss": _held_out_loss(_workdir(study, model, settings))}
-            for settings in _grid(study)
-        ]
+        return Settings(study.scale.learning_rate, *study.scale.deviations)
+    for settings in _not_tried(study, model):
+        workdir = _workdir(study, model, settings)
+        if not is_trained(workdir):
+            study.run_verb(_command(study, model, settings), log)
+        found = settings._asdict() | {"held_out_loss": _held_out_loss(workdir)}
+        tried = [*read_pilot(study, model), found | {"circumstances": circumstances()}]
+        file = pilot_file(study, model)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(
-            file, {"format_version": FORMAT_VERSION, "tried": tried, "circumstances": circumstances()}
-        )
+        write_json(file, {"format_version": FORMAT_VERSION, "tried": tried})
     return _chosen(read_pilot(study, model))
+
+
+def is_pilot_done(study: Study, model: str) -> bool:
+    """Tell whether a cell needs no pilot, or no training of it."""
+    return not _not_tried(study, model)
 
 
 def read_pilot(study: Study, model: str) -> list[dict[str, Any]]:
@@ -109,18 +109,37 @@ def read_pilot(study: Study, model: str) -> list[dict[str, Any]]:
 
 def _chosen(tried: list[dict[str, Any]]) -> Settings:
     best = min(tried, key=lambda found: found["held_out_loss"])
-    return Settings(best["learning_rate"], best["kernel_deviation"])
+    return _settings(best)
 
 
-def _grid(study: Study) -> Iterator[Settings]:
+def _settings(found: Mapping[str, Any]) -> Settings:
+    return Settings(*(found[name] for name in Settings._fields))
+
+
+def _not_tried(study: Study, model: str) -> list[Settings]:
+    """Return what the scale asks of a pilot and its file lacks; what else it tells was tried as well."""
     pilot = study.scale.pilot
-    if pilot is not None:
-        yield from (Settings(*values) for values in product(pilot.learning_rates, pilot.kernel_deviations))
+    if pilot is None:
+        return []
+    tried = {_settings(found) for found in read_pilot(study, model)}
+    asked = [Settings(rate, *both) for rate, both in product(pilot.learning_rates, pilot.deviations)]
+    return [settings for settings in asked if settings not in tried]
+
+
+def _command(study: Study, model: str, settings: Settings) -> Command:
+    variant = f"{study.scale.name},{model},{PILOT},{settings.in_words()}"
+    return Command(
+        "train",
+        (
+            f"--config={CONFIG_FILE}:{variant}",
+            f"--config.data.prepared={study.corpus.prepared}",
+            f"--workdir={_workdir(study, model, settings)}",
+        ),
+    )
 
 
 def _workdir(study: Study, model: str, settings: Settings) -> Path:
-    name = f"{model}_{settings.learning_rate:g}_{settings.kernel_deviation:g}"
-    return study.workdirs / study.scale.name / PILOT / name
+    return study.workdirs / study.scale.name / PILOT / f"{model}_{settings.in_words()}"
 
 
 def _held_out_loss(workdir: Path) -> float:

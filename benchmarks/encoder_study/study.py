@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.encoder_study.config import task_settings
 from benchmarks.encoder_study.folders import CONFIG_FILE, Study
-from benchmarks.encoder_study.pilot import Settings, pilot_commands_left, pilot_file, settings_of
+from benchmarks.encoder_study.pilot import Settings, is_pilot_done, pilot_commands_left, settings_of
 from benchmarks.encoder_study.plans import Run
 from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, prepare_corpus
 from benchmarks.studies.evaluations import evaluate_command, measured
@@ -53,7 +53,7 @@ def tuning_command(study: Study, run: Run, settings: Settings, task: str, rate: 
             f"--config.init.from={study.pretrained(run)}",
             f"--config.finetune.stages.{task}.path={study.corpus.samples(task, TRAIN)}",
             f"--config.eval.tasks.{task}.path={study.corpus.samples(task, VALIDATION)}",
-            settings.flag_of_model(),
+            *settings.flags_of_model(),
             f"--workdir={study.tuned_with(run, task, rate)}",
         ),
     )
@@ -66,7 +66,7 @@ def commands_left(study: Study, run: Run) -> Iterator[Command]:
     """
     if result_file(study.results, run).exists():
         return
-    if study.scale.pilot is not None and not pilot_file(study, run.model).exists():
+    if not is_pilot_done(study, run.model):
         yield from pilot_commands_left(study, run.model)
         return
     settings = settings_of(study, run.model, _log(study, run))

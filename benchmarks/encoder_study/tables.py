@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from benchmarks.encoder_study.pilot import Settings
 from benchmarks.encoder_study.plans import TITLES, Run
 from benchmarks.encoder_study.study import AGREEMENT
 from benchmarks.encoder_study.tasks import TRANSFER_TASKS
@@ -54,7 +55,7 @@ def all_tables(
     planned: Sequence[Run],
     command: Sequence[str],
     figures: Sequence[Path],
-    pilots: Mapping[str, Sequence[Mapping[str, float]]] = MappingProxyType({}),
+    pilots: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> str:
     """Return every table of a scale, its figures, and the commands of the runs that are missing.
 
@@ -84,20 +85,20 @@ def all_tables(
     return "\n\n".join(parts)
 
 
-def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     losses = {
-        model: {(one["learning_rate"], one["kernel_deviation"]): one["held_out_loss"] for one in tried}
+        model: {tuple(one[name] for name in Settings._fields): one["held_out_loss"] for one in tried}
         for model, tried in pilots.items()
     }
-    columns = list(dict.fromkeys(settings for found in losses.values() for settings in found))
+    columns = sorted({settings for found in losses.values() for settings in found})
     rows = []
     for model, found in losses.items():
         best = min(found, key=found.__getitem__)
         texts = {settings: f"{loss:.3f}" for settings, loss in found.items()}
         texts[best] = f"**{texts[best]}**"
         rows.append([TITLES[model], *(texts.get(settings, "-") for settings in columns)])
-    head = [f"{rate:g}, {deviation:g}" for rate, deviation in columns]
-    return rows_of_table(["held-out loss by rate and initial deviation", *head], rows)
+    head = [", ".join(f"{value:g}" for value in settings) for settings in columns]
+    return rows_of_table(["held-out loss by rate and initial deviations", *head], rows)
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:

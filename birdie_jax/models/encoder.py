@@ -12,7 +12,7 @@ from birdie_jax.models.axes import constrained
 from birdie_jax.models.dropout import RowKeys, dropout, keys_of_layers
 from birdie_jax.models.encoder_block import EncoderBlock
 from birdie_jax.models.encoder_config import EncoderConfig
-from birdie_jax.models.encoder_layers import SMALL, Dense, LayerNorm
+from birdie_jax.models.encoder_layers import Dense, LayerNorm
 from birdie_jax.models.encoder_mixer import refuse_cache
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import Layout
@@ -33,17 +33,18 @@ class Encoder(LanguageModel):
     def setup(self) -> None:
         """Create the tables, the scanned blocks, the final norm if there is one, and the head."""
         config, section = self.config, self.config.section(EncoderConfig)
+        tables = nn.initializers.normal(section.table_deviation)
         # Looked up in float32; `token_scores` multiplies in the type of what it is given.
         words = ParameterPolicy(("vocab", "features"), weight_decay=True)
-        self.embedding = parameter(self, "embedding", SMALL, (self.vocab_size, config.features), words)
+        self.embedding = parameter(self, "embedding", tables, (self.vocab_size, config.features), words)
         if not config.tie_embeddings:
-            self.head = parameter(self, "head", SMALL, (self.vocab_size, config.features), words)
+            self.head = parameter(self, "head", tables, (self.vocab_size, config.features), words)
         places = ParameterPolicy((None, "features"), weight_decay=True, repeats_rows=True)
         shape = (section.positions, config.features)
-        self.position_embedding = parameter(self, "position_embedding", SMALL, shape, places)
+        self.position_embedding = parameter(self, "position_embedding", tables, shape, places)
         few = ParameterPolicy((None, "features"), weight_decay=True)
         shape = (section.token_types, config.features)
-        self.token_type_embedding = parameter(self, "token_type_embedding", SMALL, shape, few)
+        self.token_type_embedding = parameter(self, "token_type_embedding", tables, shape, few)
         self.embedding_norm = LayerNorm(config.norm_epsilon)
         self.blocks = scanned(EncoderBlock, config)
         if architecture_of(config).has_mlp:

@@ -43,6 +43,8 @@ class EncoderConfig(MixerConfig):
         kernel_deviation: the standard deviation that the weights of the blocks start with; the paper's
             models of 1,024 features have 0.02, and 0.02 sqrt(1024 / features) gives narrower ones maps of
             the same gain.
+        table_deviation: that of the tables of words, positions and token types; that of words gives the
+            scores too, which by the same rule have the size of those of the paper's models.
         attention_heads: the heads of the models with attention.
         ssm_state: the modes N of a state-space layer.
         ssm_heads: the groups of channels that have a kernel each; 1 = all channels share one.
@@ -62,6 +64,7 @@ class EncoderConfig(MixerConfig):
     embedding_dropout: DropoutRate = 0.1
     activation: Name = "tanh"
     kernel_deviation: InitialDeviation = 0.02
+    table_deviation: InitialDeviation = 0.02
     attention_heads: Heads = 16
     ssm_state: Width = 64
     ssm_heads: Heads = 1

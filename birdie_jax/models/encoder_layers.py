@@ -13,7 +13,7 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 
 SMALL = nn.initializers.normal(0.02)
-"""The initial weights of tables and of a task's pooler (Devlin et al. 2018)."""
+"""The initial weights of a task's pooler (Devlin et al. 2018)."""
 
 
 class LayerNorm(nn.Module):

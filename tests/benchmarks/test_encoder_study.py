@@ -117,11 +117,13 @@ def test_result_and_page_tell_everything(finished, tmp_path):
 def test_the_pilot_decides(finished):
     study, run, *_ = finished
     tried = read_pilot(study, run.model)
-    assert {found["kernel_deviation"] for found in tried} == set(study.scale.pilot.kernel_deviations)
+    deviations = {(found["kernel_deviation"], found["table_deviation"]) for found in tried}
+    assert deviations == set(study.scale.pilot.deviations)
     best = min(tried, key=lambda found: found["held_out_loss"])
     config = read_results(study.results, "smoke")[run]["pretraining"]["config"]
     assert config["optimizer"]["learning_rate"] == best["learning_rate"]
-    assert config["model"]["encoder"]["kernel_deviation"] == best["kernel_deviation"]
+    for name in ("kernel_deviation", "table_deviation"):
+        assert config["model"]["encoder"][name] == best[name]
     text = all_tables({}, [run], ["python"], [], {run.model: tried})
     assert f"**{best['held_out_loss']:.3f}**" in text
 
