@@ -31,13 +31,17 @@ MODELS = {
     "5M": (6, 192, 384, 384, 8, 4096),
 }
 LENGTH = 256
+# Those of the study of encoders, as they are pre-trained there.
+ENCODERS = ("bigs", "stack_ssm", "gated_attention", "stack_attention")
+# Of 128 tokens, a rounded 15 %.
+HIDDEN_TOKENS = 19
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=(*MODELS, *ENCODERS), default=list(MODELS))
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--rounds", type=int, default=7, help="Turns of every form.")
     parser.add_argument("--steps", type=int, default=8, help="Steps of a turn.")
@@ -123,16 +127,53 @@ def work(model, form, steps):
 
 
 def make(model):
-    """Return a compiled train step, its first state, and a batch of two samples a row."""
+    """Return a compiled train step, its first state, and a batch."""
     import jax
-    import numpy as np
 
-    from birdie_jax.batch import Batch
-    from birdie_jax.config import default_config, parse_config
+    from birdie_jax.config import parse_config
     from birdie_jax.engine.mesh import make_mesh
     from birdie_jax.pretraining.language_model_step import make_language_model_step
     from birdie_jax.pretraining.mixture import configured_mixture
-    from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size
+    from birdie_jax.vocabulary import padded_vocab_size
+
+    given, make_batch = encoder(model) if model in ENCODERS else language_model(model)
+    config = parse_config(given)
+    vocab_size = padded_vocab_size(config.data.vocab_size)
+    mesh = make_mesh(config, vocab_size)
+    with jax.set_mesh(mesh):
+        step = make_language_model_step(config, vocab_size, configured_mixture(config), mesh, {})
+        return step, step.create_state(), jax.device_put(make_batch(vocab_size))
+
+
+def encoder(model):
+    """Return the configuration of a cell of the study of encoders, and what makes a batch of whole rows."""
+    import numpy as np
+
+    from benchmarks.encoder_study.config import get_config
+    from birdie_jax.batch import Batch
+    from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+    given = get_config(f"small,{model},0")
+    rows, length = given.batching.rows, given.batching.length
+
+    def make_batch(vocab_size):
+        rng = np.random.default_rng(0)
+        tokens = rng.integers(NUM_SPECIAL_TOKENS, vocab_size, (rows, length)).astype(np.int32)
+        positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+        hidden = rng.permuted(positions, axis=1) < HIDDEN_TOKENS
+        ones = np.ones_like(tokens)
+        return Batch(tokens, tokens, hidden, ones, positions, ones.astype(bool), ones)
+
+    return given, make_batch
+
+
+def language_model(model):
+    """Return the configuration of a model, and what makes a batch of two samples a row."""
+    import numpy as np
+
+    from birdie_jax.batch import Batch
+    from birdie_jax.config import default_config
+    from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
     layers, features, state, mlp_features, rows, pieces = MODELS[model]
     given = default_config()
@@ -144,18 +185,16 @@ def make(model):
     )
     given.model.update({"dtype": "float32", "remat": "none"})
     given.train.loss_chunk = 64
-    config = parse_config(given)
-    vocab_size = padded_vocab_size(pieces)
-    mesh = make_mesh(config, vocab_size)
-    rng = np.random.default_rng(0)
-    tokens = rng.integers(NUM_SPECIAL_TOKENS, vocab_size, (rows, LENGTH)).astype(np.int32)
-    positions = np.tile(np.arange(LENGTH // 2, dtype=np.int32), (rows, 2))
-    samples = np.repeat(np.array([[1, 2]], np.int32), LENGTH // 2, axis=1).repeat(rows, axis=0)
-    is_context = positions < LENGTH // 8
-    batch = Batch(tokens, np.roll(tokens, -1, 1), ~is_context, samples, positions, is_context, samples)
-    with jax.set_mesh(mesh):
-        step = make_language_model_step(config, vocab_size, configured_mixture(config), mesh, {})
-        return step, step.create_state(), jax.device_put(batch)
+
+    def make_batch(vocab_size):
+        rng = np.random.default_rng(0)
+        tokens = rng.integers(NUM_SPECIAL_TOKENS, vocab_size, (rows, LENGTH)).astype(np.int32)
+        positions = np.tile(np.arange(LENGTH // 2, dtype=np.int32), (rows, 2))
+        samples = np.repeat(np.array([[1, 2]], np.int32), LENGTH // 2, axis=1).repeat(rows, axis=0)
+        is_context = positions < LENGTH // 8
+        return Batch(tokens, np.roll(tokens, -1, 1), ~is_context, samples, positions, is_context, samples)
+
+    return given, make_batch
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ class Encoder(LanguageModel):
         places = ParameterPolicy((None, "features"), weight_decay=True, repeats_rows=True)
         shape = (section.positions, config.features)
         self.position_embedding = parameter(self, "position_embedding", tables, shape, places)
-        few = ParameterPolicy((None, "features"), weight_decay=True)
+        # Single texts never train the later types, which decay would bring to nothing before a pair comes.
+        few = ParameterPolicy((None, "features"), weight_decay=False)
         shape = (section.token_types, config.features)
         self.token_type_embedding = parameter(self, "token_type_embedding", tables, shape, few)
         self.embedding_norm = LayerNorm(config.norm_epsilon)

@@ -20,7 +20,7 @@ from birdie_jax.models.s4d_toeplitz import toeplitz_product
 from birdie_jax.models.state_space import StateSpace, discretise
 
 _SLOW = 0.1
-"""The factor of the learning rate of A and dt."""
+"""The factor of the learning rate of A, dt and D."""
 
 
 def choose_form(config: EncoderConfig, length: int) -> str:
@@ -80,9 +80,9 @@ class S4D(nn.Module):
     h_t = A' h_{t+1} + B' u_t. The real part of A is min(A_re, -1e-4). By the paper all N modes are kept,
     without the factor 2 for conjugates, and A, C, D and dt are those of all channels (`heads` = 1).
 
-    State and kernel are float32. A and dt learn at a tenth of the learning rate, and neither they nor D
-    decay: decay would pull dt to 1 and the real part of A to 0 (the published code means the same, and
-    does not do it).
+    State and kernel are float32. A, dt and D learn at a tenth of the learning rate and do not decay: decay
+    would pull dt to 1 and the real part of A to 0 (the published code means it so for A and dt, and does
+    not do it).
 
     Attributes:
         section: the initialisation, the modes, the heads and the form.
@@ -124,11 +124,10 @@ class S4D(nn.Module):
         normal = nn.initializers.normal(0.5**0.5)
         c_policy = ParameterPolicy((None, None, None), weight_decay=True)
         c = parameter(self, "C", normal, (heads, modes, 2), c_policy)
-        d_policy = ParameterPolicy((None,), weight_decay=False)
-        d = parameter(self, "D", nn.initializers.ones_init(), (heads,), d_policy)
+        slow_of_head = ParameterPolicy((None,), weight_decay=False, learning_rate_factor=_SLOW)
+        d = parameter(self, "D", nn.initializers.ones_init(), (heads,), slow_of_head)
         log_uniform = partial(_log_uniform, section.ssm_min_step, section.ssm_max_step)
-        step_policy = ParameterPolicy((None,), weight_decay=False, learning_rate_factor=_SLOW)
-        log_step = parameter(self, "log_step", log_uniform, (heads,), step_policy)
+        log_step = parameter(self, "log_step", log_uniform, (heads,), slow_of_head)
         return state_space({"A_re": a_re, "A_im": a_im, "C": c, "D": d, "log_step": log_step})
 
 

@@ -240,8 +240,8 @@ def test_state_space_parameters_learn_slowly_and_do_not_decay():
         layer = policies["blocks"]["mixer"]["routing"][f"{direction}_ssm"]
         for name in ("A_re", "A_im"):
             assert layer[name] == ParameterPolicy((None, None), False, learning_rate_factor=0.1)
-        assert layer["log_step"] == ParameterPolicy((None,), False, learning_rate_factor=0.1)
-        assert layer["D"] == ParameterPolicy((None,), weight_decay=False)
+        for name in ("log_step", "D"):
+            assert layer[name] == ParameterPolicy((None,), False, learning_rate_factor=0.1)
         assert layer["C"] == ParameterPolicy((None, None, None), weight_decay=True)
     others = [
         (path[-1].key, policy)
@@ -250,7 +250,8 @@ def test_state_space_parameters_learn_slowly_and_do_not_decay():
     ]
     for name, policy in others:
         assert policy.learning_rate_factor == 1
-        assert policy.weight_decay == (name == "kernel" or name.endswith("embedding"))
+        assert policy.weight_decay == (name in ("kernel", "embedding", "position_embedding"))
+    assert "token_type_embedding" in dict(others)
 
 
 @pytest.mark.parametrize("name", encoder_names())
