@@ -10,6 +10,7 @@ the layer's heads. With --layers the curves of K in these layers, a colour for e
 """
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -75,10 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reach", type=int, default=10)
     parser.add_argument("--layers", type=int, nargs="*", default=[])
     options = parser.parse_args(arguments)
-    kernels = {
-        workdir: layer_kernels(model_of_workdir(workdir).params, options.reach + 1)
-        for workdir in options.workdir
-    }
+    kernels = {}
+    for workdir in options.workdir:
+        try:
+            kernels[workdir] = layer_kernels(model_of_workdir(workdir).params, options.reach + 1)
+        except ValueError as error:
+            sys.exit(f"--workdir={workdir}: {error}")
     figure = draw_curves(kernels, options.layers) if options.layers else draw_maps(kernels)
     figure.savefig(options.output)
 

@@ -79,6 +79,7 @@ class Scale:
         epochs: how often it reads every sample.
         seeds: the seeds of the cells that decide.
         tasks: the names of the tasks that are fine-tuned on.
+        kernels_after: the task after which the kernels of state-space layers are set beside those before.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Scale:
     epochs: float = 3.0
     seeds: tuple[int, ...] = (0, 1, 2)
     tasks: tuple[str, ...] = tuple(TRANSFER_TASKS)
+    kernels_after: str = "follows"
 
     @property
     def warmup_steps(self) -> int:
@@ -125,6 +127,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             epochs=1.0,
             seeds=(0,),
             tasks=("verse", "acceptable"),
+            kernels_after="verse",
             pilot=Pilot(
                 learning_rates=(2e-3,),
                 deviations=(_PUBLISHED_DEVIATIONS, InitialDeviations(0.1, 0.05)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.encoder_study.config import task_settings
 from benchmarks.encoder_study.folders import CONFIG_FILE, Study
+from benchmarks.encoder_study.kernels import PRETRAINED, kernels_record
 from benchmarks.encoder_study.pilot import Settings, is_pilot_done, pilot_commands_left, settings_of
 from benchmarks.encoder_study.plans import Run
 from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, prepare_corpus
@@ -120,11 +121,17 @@ def run_to_its_result(study: Study, run: Run) -> Path:
             "steps": _steps(study.tuned_with(run, task, chosen)),
             "test": test[task],
         }
+    task = study.scale.kernels_after
+    compared = {
+        PRETRAINED: pretrained,
+        task: study.tuned_with(run, task, tuned[task]["learning_rate"]),
+    }
     found = {
         "text": text,
         "pretraining": _pretraining_record(pretrained),
         "pretrained": as_it_is,
         "fine_tuned": tuned,
+        "kernels": kernels_record(run, compared),
     }
     write_result(study.results, run, FORMAT_VERSION, found, clock.seconds)
     for task in study.scale.tasks:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from benchmarks.encoder_study.kernels import kernel_figures
 from benchmarks.encoder_study.pilot import Settings
 from benchmarks.encoder_study.plans import TITLES, Run
 from benchmarks.encoder_study.study import AGREEMENT
@@ -199,7 +200,7 @@ def _table_of_groups(results: Results) -> str:
 
 
 def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
-    """Draw transfer against the loss of pre-training (Figure 5), and accuracy by length (Figure 6).
+    """Draw transfer against loss (Figure 5), accuracy by length (Figure 6), and kernels (Figures 3 and 4).
 
     Args:
         results: the results.
@@ -209,10 +210,13 @@ def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
     if not results:
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
+    figures = {}
     for name, draw in (("transfer", _transfer), ("lengths", _lengths)):
-        figure = Figure(figsize=(11.0, 6.0), layout="constrained")
-        draw(results, figure)
+        figures[name] = Figure(figsize=(11.0, 6.0), layout="constrained")
+        draw(results, figures[name])
+    figures |= kernel_figures(results)
+    drawn = []
+    for name, figure in figures.items():
         path = folder / f"{prefix}_{name}.png"
         figure.savefig(path, dpi=_DPI)
         drawn.append(path)

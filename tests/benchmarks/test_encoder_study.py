@@ -105,7 +105,14 @@ def test_result_and_page_tell_everything(finished, tmp_path):
     (curve,) = result["pretraining"]["validation_losses"].values()
     assert curve[-1][0] == study.scale.steps
     figures = draw_figures(results, tmp_path, "page_smoke")
-    assert [path.name for path in figures] == ["page_smoke_transfer.png", "page_smoke_lengths.png"]
+    names = ("transfer", "lengths", "kernels", f"kernels_{run.model}")
+    assert [path.name for path in figures] == [f"page_smoke_{name}.png" for name in names]
+    kernels = result["kernels"]
+    assert list(kernels) == ["pretrained", study.scale.kernels_after]
+    for way in ("forward", "backward"):
+        before, after = (np.array(record[way]) for record in kernels.values())
+        assert before.shape == after.shape == (study.scale.layers, 1, 128)
+        assert not np.array_equal(before, after)
     planned = list(runs_of(study.scale))
     text = all_tables(results, planned, ["python"], figures)
     assert [other.model for other in planned] == [*DECIDING, *OTHERS]
