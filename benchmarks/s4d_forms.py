@@ -6,15 +6,17 @@
 
 Two tables, of this machine's CPU in float32:
 
-1. Rows of 128 tokens: a forward and backward pass of BiGS's blocks with the masked Toeplitz form, and of
-   the same blocks with the layer left out (y = u), by compiled FLOPs and by time. --layers (0: no table),
-   --width.
+1. Rows of 128 tokens: a train step of BiGS by masked LM with the masked Toeplitz form, and the same step
+   with the layer left out (y = u), by compiled FLOPs and by time. --layers (0: no table), --width.
 2. One bidirectional layer forward and backward at several lengths, the tokens of a batch the same: the
    masked Toeplitz form and chunks with a carried state, both with resets; the published form by FFT, which
    has none; attention within samples. Microseconds and compiled FLOPs for each token. With --forward it is
    a forward pass alone, as in figure 7 of "Pretraining Without Attention", and the recurrence is there too,
    token after token, whose backward pass would keep a state for each token. --forms are those that are
    measured, --plot draws the table.
+
+For memory that is kept, as `train` does: MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TOP_PAD_=268435456
+MALLOC_TRIM_THRESHOLD_=2147483647 before the command.
 
 All run in turns in one process. Times are seconds of the processor that this process used, on all cores
 together, so that other work on the machine does not count as long; the least of the repeats is taken. XLA
@@ -36,17 +38,20 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from birdie_jax.config import ModelConfig
+from benchmarks.train_step_cpu import encoder
+from birdie_jax.config import parse_config
+from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.models import s4d
 from birdie_jax.models.attention import packed_attention
-from birdie_jax.models.bigs import BiGS
-from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.s4d import eigenvalues
 from birdie_jax.models.s4d_chunked import chunked_product
 from birdie_jax.models.s4d_reference import fourier_product, recurrent_product
 from birdie_jax.models.s4d_toeplitz import toeplitz_product
 from birdie_jax.models.state_space import StateSpace, discretise
+from birdie_jax.pretraining.language_model_step import make_language_model_step
+from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.vocabulary import padded_vocab_size
 
 MODES, CHUNK = 64, 128
 HEAD_WIDTH = 64
@@ -70,14 +75,23 @@ class Cost(NamedTuple):
 
 
 def least_seconds(
-    programs: Mapping[Any, Callable], arguments: Mapping[Any, tuple], repeats: int
+    programs: Mapping[Any, Callable], arguments: Mapping[Any, tuple], repeats: int, *, is_step: bool = False
 ) -> dict[Any, float]:
-    """Return the least processor seconds of each compiled program, all run in turns."""
-    seconds = {name: float("inf") for name in programs}
+    """Return the least processor seconds of each compiled program, all run in turns.
+
+    Args:
+        programs: the programs.
+        arguments: what each is called with.
+        repeats: the number of turns that count.
+        is_step: whether a program takes the memory of its first argument, and gives what is in its place.
+    """
+    seconds, arguments = {name: float("inf") for name in programs}, dict(arguments)
     for repeat in range(repeats + 1):
         for name, program in programs.items():
             begin = time.process_time()
-            jax.block_until_ready(program(*arguments[name]))
+            result = jax.block_until_ready(program(*arguments[name]))
+            if is_step:
+                arguments[name] = result[0], *arguments[name][1:]
             if repeat:
                 seconds[name] = min(seconds[name], time.process_time() - begin)
     return seconds
@@ -94,35 +108,44 @@ def samples(rows: int, length: int, sample: int) -> Layout:
     return packed_layout(segments, segments > 0)
 
 
-def block_costs(layers: int, width: int, rows: int, repeats: int) -> None:
-    """Print what the masked Toeplitz form adds to blocks of 128 tokens."""
-    length = 128
-    config = ModelConfig(
-        name="bigs",
-        features=width,
-        mlp_features=3 * width,
-        dtype="float32",
-        sections=(EncoderConfig(positions=length, ssm_form="toeplitz"),),
-    )
-    layout = samples(rows, length, 64)
-    x = jax.random.normal(jax.random.key(0), (rows, length, width))
-    mixer = BiGS(config)
-    params = [jax.jit(mixer.init)(jax.random.key(layer), x, layout)["params"] for layer in range(layers)]
+def step_programs(
+    layers: int, width: int, rows: int
+) -> tuple[dict[str, jax.stages.Compiled], dict[str, tuple]]:
+    """Return a compiled train step with the masked Toeplitz form and one without, and their arguments.
 
-    def loss(params, x, layout):
-        for layer in params:
-            x = x + mixer.apply({"params": layer}, x, layout)[0]
-        return jnp.mean(jnp.square(x))
+    The step is that of the study of encoders (`benchmarks.encoder_study`): 4,096 pieces, a head that
+    computes the scores of hidden tokens alone, AdamW.
+    """
+    given, make_batch = encoder("bigs")
+    given.model.update({"layers": layers, "features": width, "mlp_features": 3 * width})
+    given.batching.rows = rows
+    config = parse_config(given)
+    vocab_size = padded_vocab_size(config.data.vocab_size)
+    mesh = make_mesh(config, vocab_size)
+    programs, arguments = {}, {}
+    with jax.set_mesh(mesh):
+        for name in ("with", "without"):
+            product = toeplitz_product if name == "with" else left_out
+            with mock.patch.object(s4d, "toeplitz_product", product):
+                jax.clear_caches()
+                step = make_language_model_step(config, vocab_size, configured_mixture(config), mesh, {})
+                batch = jax.device_put(make_batch(vocab_size))
+                programs[name] = step.update.lower(step.abstract_state, batch).compile()
+                arguments[name] = step.create_state(), batch
+    return programs, arguments
 
-    def compiled():
-        return jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x, layout).compile()
 
-    programs = {"with": compiled()}
-    with mock.patch.object(s4d, "toeplitz_product", lambda space, u, reset, *, reverse: u):
-        jax.clear_caches()
-        programs["without"] = compiled()
-    seconds = least_seconds(programs, dict.fromkeys(programs, (params, x, layout)), repeats)
-    print(f"\n{layers} blocks of BiGS, width {width}, {rows} rows of {length} tokens, forward and backward")
+def left_out(space: StateSpace, u: jax.Array, reset: jax.Array, *, reverse: bool) -> jax.Array:
+    """Return what the layer is given."""
+    del space, reset, reverse
+    return u
+
+
+def step_costs(layers: int, width: int, rows: int, repeats: int) -> None:
+    """Print what the masked Toeplitz form adds to a train step on rows of 128 tokens."""
+    programs, arguments = step_programs(layers, width, rows)
+    seconds = least_seconds(programs, arguments, repeats, is_step=True)
+    print(f"\na train step of {layers} layers of BiGS, width {width}, {rows} rows of 128 tokens")
     print("\n| masked Toeplitz | GFLOPs | ms |\n|---|---|---|")
     for name, program in programs.items():
         print(f"| {name} | {flops(program) / 1e9:.2f} | {1e3 * seconds[name]:.1f} |")
@@ -259,7 +282,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{jax.default_backend()}: {jax.devices()[0].device_kind}, JAX {jax.__version__}")
     if arguments.layers:
-        block_costs(arguments.layers, arguments.width, arguments.rows, arguments.repeats)
+        step_costs(arguments.layers, arguments.width, arguments.rows, arguments.repeats)
     sizes = arguments.lengths, arguments.features, arguments.tokens, arguments.forms, arguments.repeats
     costs = length_costs(*sizes, forward=arguments.forward)
     if "chunked" in arguments.forms and max(arguments.lengths) > LONG_ROWS:

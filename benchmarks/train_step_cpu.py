@@ -154,9 +154,9 @@ def encoder(model):
     from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
     given = get_config(f"small,{model},0")
-    rows, length = given.batching.rows, given.batching.length
 
     def make_batch(vocab_size):
+        rows, length = given.batching.rows, given.batching.length
         rng = np.random.default_rng(0)
         tokens = rng.integers(NUM_SPECIAL_TOKENS, vocab_size, (rows, length)).astype(np.int32)
         positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import language_model_names, scanned_layers
+from birdie_jax.models import encoder_names, language_model_names, scanned_layers
 from birdie_jax.models.layer_stacks import is_hybrid
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.registry import mixer_config
@@ -17,6 +17,7 @@ from pallas_kernels.linear_scan.xla import UNROLLED
 from tests.quick_jit import quick_jit
 
 ALL_MODELS = pytest.mark.parametrize("name", language_model_names())
+ENCODERS_TOO = pytest.mark.parametrize("name", language_model_names() + encoder_names())
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +114,7 @@ def gradient_of(name, remat, make, packed):
     return program(variables), program.cost_analysis()["flops"]
 
 
-@ALL_MODELS
+@ENCODERS_TOO
 def test_remat_computes_the_same_again(name, make, packed):
     (loss, gradient), kept = gradient_of(name, "none", make, packed)
     costs = [kept]
@@ -125,7 +126,7 @@ def test_remat_computes_the_same_again(name, make, packed):
     assert costs[0] < costs[1] < costs[2], "each must compute more again than the one before"
 
 
-@ALL_MODELS
+@ENCODERS_TOO
 def test_bfloat16_is_close_to_float32(name, make, packed):
     exact, variables = make(name=name)
     rounded, _ = make(name=name, dtype="bfloat16")

@@ -94,23 +94,27 @@ def mirrored(params):
     }
 
 
-@pytest.mark.parametrize("name", ["bigs", "stack_ssm"])
-def test_the_mirrored_sample_has_the_mirrored_scores(name, make):
+@pytest.mark.parametrize(("name", "form"), [("bigs", "toeplitz"), ("stack_ssm", "chunked")])
+@pytest.mark.parametrize("lengths", [(LENGTH,), (9, 11)], ids=["one sample", "two and padding"])
+def test_the_mirrored_row_has_the_mirrored_scores(name, form, lengths, make):
     """With the directions' parameters swapped and no positions."""
-    model, variables = make(name=name)
+    model, variables = make(name=name, sections=(replace(ENCODER, ssm_form=form, ssm_chunk=7),))
     params = dict(variables["params"])
     params["position_embedding"] = jnp.zeros_like(params["position_embedding"])
     tokens = jax.random.randint(jax.random.key(0), (1, LENGTH), 256, VOCAB)
 
     @quick_jit
-    def scores(params, tokens):
-        layout = masked_lm_layout(tokens.shape[1])
+    def scores(params, tokens, segments):
+        layout = packed_layout(segments, segments > 0)
         hidden, _ = model.apply({"params": params}, tokens, layout, method="hidden")
-        return model.apply({"params": params}, hidden, method="logits")
+        return model.apply({"params": params}, hidden, method="logits")[0]
 
-    found = scores(mirrored(params), tokens[:, ::-1])
-    np.testing.assert_allclose(found[:, ::-1], scores(params, tokens), rtol=1e-4, atol=1e-4)
-    assert np.abs(found - scores(params, tokens[:, ::-1])).max() > 0.1
+    segments = masked_lm_layout(*lengths).segment_ids
+    read = np.asarray(segments[0] > 0)
+    found = scores(mirrored(params), tokens[:, ::-1], segments[:, ::-1])[::-1]
+    np.testing.assert_allclose(found[read], scores(params, tokens, segments)[read], rtol=1e-4, atol=1e-4)
+    unswapped = scores(params, tokens[:, ::-1], segments[:, ::-1])[::-1]
+    assert np.abs(found - unswapped)[read].max() > 0.1
 
 
 @pytest.mark.parametrize("form", ["toeplitz", "chunked"])
@@ -220,8 +224,11 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
 
 
 @pytest.mark.parametrize("name", encoder_names())
-def test_the_blocks_weights_start_with_the_deviation_asked(name, pack):
-    model = build_model(sized(name, 2, 64, attention_heads=4, kernel_deviation=0.1), 64)
+@pytest.mark.parametrize(
+    "asked", [{}, {"kernel_deviation": 0.1, "table_deviation": 0.05}], ids=["", "asked"]
+)
+def test_weights_start_with_the_paper_s_deviation_or_the_one_asked(name, asked, pack):
+    model = build_model(sized(name, 2, 64, attention_heads=4, token_types=64, **asked), 64)
     params = quick_jit(model.init)(jax.random.key(0), pack([[(1, 1)]], length=4))["params"]
     kernels = [
         leaf
@@ -230,8 +237,10 @@ def test_the_blocks_weights_start_with_the_deviation_asked(name, pack):
     ]
     assert len(kernels) >= 5
     for kernel in kernels:
-        assert float(kernel.std()) == pytest.approx(0.1, rel=0.05)
-    assert float(params["embedding"].std()) == pytest.approx(0.02, rel=0.05)
+        assert float(kernel.std()) == pytest.approx(asked.get("kernel_deviation", 0.02), rel=0.05)
+    for table in ("embedding", "position_embedding", "token_type_embedding"):
+        assert float(params[table].std()) == pytest.approx(asked.get("table_deviation", 0.02), rel=0.05)
+    assert float(params["head_transform"]["kernel"].std()) == pytest.approx(64**-0.5, rel=0.05)
 
 
 def test_state_space_parameters_learn_slowly_and_do_not_decay():

@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from birdie_jax.config import ModelConfig
+from birdie_jax.models import s4d
+from birdie_jax.models.bigs import BiGS
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.s4d import S4D, choose_form, eigenvalues
@@ -26,6 +29,8 @@ EXACT = {
     "toeplitz": toeplitz_product,
     "chunked": partial(chunked_product, chunk=7),
     "chunks of a divisor": partial(chunked_product, chunk=5),
+    "chunks of a token": partial(chunked_product, chunk=1),
+    "a chunk beyond the row": partial(chunked_product, chunk=LENGTH + 3),
 }
 
 
@@ -42,10 +47,10 @@ def random_system(heads, seed=0, dtype=np.float64):
 def scipy_output(system, head, u):
     """Return y of one head for a sequence of one channel, by scipy's own discretisation and simulation."""
     a, c, d, step = (np.asarray(part[head]) for part in system)
-    matrices = np.diag(a), np.ones((MODES, 1)), c[None], np.array([[d]])
+    matrices = np.diag(a), np.ones((len(a), 1)), c[None], np.array([[d]])
     discrete = scipy.signal.cont2discrete(matrices, step, method="zoh")
     # Scipy's output sees the state before its input: ours after it.
-    h, y = np.zeros(MODES, complex), []
+    h, y = np.zeros(len(a), complex), []
     for value in u:
         h = discrete[0] @ h + discrete[1][:, 0] * value
         y.append((discrete[2] @ h).real[0] + d * value)
@@ -197,6 +202,99 @@ def test_the_form_is_chosen_by_the_length_of_rows(length):
     assert choose_form(EncoderConfig(), length) == ("toeplitz" if length <= 384 else "chunked")
     for form in ("toeplitz", "chunked"):
         assert choose_form(EncoderConfig(ssm_form=form), length) == form
+
+
+@DIRECTIONS
+def test_the_layer_is_scipy_s_with_the_parameters_it_saves(reverse):
+    """At the paper's 64 modes; a real part of A above -1e-4 counts as that."""
+    layer = S4D(EncoderConfig(ssm_heads=2), reverse, jnp.dtype("float32"))
+    segments = jnp.ones((1, LENGTH), jnp.int32)
+    layout = packed_layout(segments, segments > 0)
+    u = np.random.default_rng(0).normal(size=(1, LENGTH, 2)).astype(np.float32)
+    params = quick_jit(layer.init)(jax.random.key(1), jnp.asarray(u), layout)["params"]
+    params = params | {"A_re": params["A_re"].at[:, 0].set(0.5), "D": jnp.array([0.3, -2.0])}
+    found = quick_jit(layer.apply)({"params": params}, jnp.asarray(u), layout)[0]
+    saved = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    a = np.minimum(saved["A_re"], -1e-4) + 1j * saved["A_im"]
+    system = a, saved["C"] @ np.array([1, 1j]), saved["D"], np.exp(saved["log_step"])
+    order = slice(None, None, -1 if reverse else 1)
+    for head in range(2):
+        expected = scipy_output(system, head, u[0, order, head])[order]
+        np.testing.assert_allclose(found[:, head], expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
+
+
+def test_a_layer_starts_as_the_paper_s():
+    """dt log-uniform between its bounds, Re C and Im C of variance 1/2, D = 1."""
+    heads = 2000
+    layer = S4D(EncoderConfig(ssm_heads=heads, ssm_state=4), False, jnp.dtype("float32"))
+    one = jnp.ones((1, 1), jnp.int32)
+    arguments = jax.random.key(0), jnp.ones((1, 1, heads)), packed_layout(one, one > 0)
+    params = jax.tree.map(np.asarray, quick_jit(layer.init)(*arguments)["params"])
+    steps = params["log_step"]
+    assert np.log(0.01) <= steps.min() < np.log(0.0105)
+    assert np.log(0.95) < steps.max() <= 0
+    np.testing.assert_allclose(
+        np.quantile(steps, [0.25, 0.5, 0.75]), np.log(0.01) * np.array([0.75, 0.5, 0.25]), atol=0.2
+    )
+    np.testing.assert_allclose(params["C"].var(axis=(0, 1)), 0.5, rtol=0.05)
+    np.testing.assert_allclose(params["C"].mean(axis=(0, 1)), 0, atol=0.03)
+    assert (params["D"] == 1).all()
+    np.testing.assert_array_equal(params["A_re"], np.full((heads, 4), -0.5, np.float32))
+    np.testing.assert_allclose(
+        params["A_im"], np.broadcast_to(eigenvalues("legs", 4).imag, (heads, 4)), rtol=1e-6
+    )
+
+
+def lowered_flops(function, *arguments):
+    """Return the FLOPs of a program as it is written, which takes no compilation."""
+    return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
+
+
+def abstract(shape, dtype="float32"):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def test_the_toeplitz_form_adds_a_twentieth_to_blocks_of_128_tokens_at_most(monkeypatch):
+    """Of width 512, forward and backward; the head and the optimizer of a step come besides."""
+    width, length, rows = 512, 128, 8
+    section = EncoderConfig(positions=length)
+    config = ModelConfig(
+        name="bigs", features=width, mlp_features=3 * width, dtype="float32", sections=(section,)
+    )
+    x, segments = abstract((rows, length, width)), abstract((rows, length), "int32")
+
+    def output(params, x, segments):
+        return BiGS(config).apply({"params": params}, x, packed_layout(segments, segments > 0))[0].sum()
+
+    def init(x, segments):
+        return BiGS(config).init(jax.random.key(0), x, packed_layout(segments, segments > 0))["params"]
+
+    def counted():
+        gradient = jax.grad(output, argnums=(0, 1))
+        return lowered_flops(gradient, jax.eval_shape(init, x, segments), x, segments)
+
+    whole = counted()
+    monkeypatch.setattr(s4d, "toeplitz_product", lambda space, u, reset, *, reverse: u)
+    added = whole / counted() - 1
+    # 4 L D of 26 D^2 by the product alone.
+    assert 4 * length / (26 * width) < added < 0.05
+
+
+@DIRECTIONS
+def test_a_token_of_the_chunked_form_takes_the_same_work_in_rows_of_any_length(reverse):
+    def flops_of_token(length):
+        def output(parts, u, reset):
+            return chunked_product(discretise(*parts), u, reset, reverse=reverse, chunk=128).sum()
+
+        parts = [abstract((1, 64), dtype) for dtype in ("complex64", "complex64")]
+        parts += [abstract((1,)), abstract((1,))]
+        gradient = jax.grad(output, argnums=1)
+        return (
+            lowered_flops(gradient, parts, abstract((1, length, 1, 64)), abstract((1, length), "bool"))
+            / length
+        )
+
+    assert flops_of_token(16_384) == pytest.approx(flops_of_token(512), rel=0.1)
 
 
 SEGMENTS = jnp.array([[1] * 7 + [2] * 1 + [3] * 9 + [0] * 3, [1] * 11 + [2] * 9], jnp.int32)
