@@ -21,6 +21,16 @@ from birdie_jax.models.registry import mixer_type
 ACTIVATIONS = ("tanh", "exact")
 """The forms of GELU: by Hendrycks and Gimpel's tanh, and by the error function."""
 
+_NOT_READ = (
+    "embedding_scale",
+    "norm_offset",
+    "mlp_bias",
+    "residual_dtype",
+    "min_predicted_id",
+    "max_predicted_id",
+)
+"""The fields of `config.model` by which other models differ, and which no encoder has a place for."""
+
 INITIALISATIONS = ("legs", "lin", "inv")
 """The eigenvalues that a state-space layer starts with: S4D-LegS, S4D-Lin and S4D-Inv (Gu et al. 2022)."""
 
@@ -91,9 +101,13 @@ class EncoderConfig(MixerConfig):
         require(self.ssm_max_step >= self.ssm_min_step, "model.encoder.ssm_max_step", allowed)
 
     def check_model(self, config: Config, require: Require) -> None:
-        """Check that rows have positions, that features divide into heads, and the mesh."""
-        model = config.model
+        """Check positions, heads and mesh, and that nothing is asked for that an encoder does not read."""
+        model, default = config.model, ModelConfig()
         require(model.bidirectional, "model.bidirectional", f"True: {model.name} is an encoder")
+        for name in _NOT_READ:
+            only = getattr(default, name)
+            allowed = f"{only!r}: the encoder {model.name} does not read it"
+            require(getattr(model, name) == only, f"model.{name}", allowed)
         allowed = f"at least the longest rows, of {config.row_length} tokens"
         require(self.positions >= config.row_length, "model.encoder.positions", allowed)
         allowed = f"a divisor of model.features = {model.features}"

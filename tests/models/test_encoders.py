@@ -275,9 +275,9 @@ def test_no_encoder_generates(name):
     )
 
 
-def config_with(name="bigs", length=128, mesh=None, **section):
+def config_with(name="bigs", length=128, mesh=None, model=None, **section):
     config = default_config()
-    config.model.update(name=name, layers=2, features=48, mlp_features=96)
+    config.model.update(name=name, layers=2, features=48, mlp_features=96, **model or {})
     config.model.encoder.update(section)
     config.batching.length = length
     config.mesh.update(mesh or {})
@@ -303,6 +303,14 @@ def config_with(name="bigs", length=128, mesh=None, **section):
             "model.encoder.attention_heads: found 5; allowed: a divisor of model.features = 48",
         ),
         ({"mesh": {"sequence": 2}}, "mesh.sequence: found 2; allowed: 1: bigs reads whole rows"),
+        (
+            {"model": {"residual_dtype": "float32"}},
+            "model.residual_dtype: found 'float32'; allowed: '': the encoder bigs does not read it",
+        ),
+        (
+            {"name": "stack_attention", "model": {"mlp_bias": True}},
+            "model.mlp_bias: found True; allowed: False: the encoder stack_attention does not read it",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(found, message):
