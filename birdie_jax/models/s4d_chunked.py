@@ -1,5 +1,7 @@
 """S4D in chunks, with the state carried from one to the next: for long rows, linear in the length."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float
@@ -52,7 +54,8 @@ def chunked_product(
         preferred_element_type=exact,
     )
     passes = jnp.moveaxis(jnp.all(~resets, axis=-1), 1, 0)
-    entering = _carried(added, passes, space.powers(jnp.full(1, chunk, exact)), reverse=reverse)
+    power = _parts(space.powers(jnp.full(1, chunk, exact)), axis=1)
+    entering = _carried(added, passes, power, reverse)
     # Re(C' h) = Re C' Re h - Im C' Im h.
     readout = _parts(jnp.conj(space.c[..., None] * space.powers(since_entry)), axis=1)
     between = jnp.einsum(
@@ -79,36 +82,57 @@ def _open_ends(
     return (jnp.flip(ends[0], -1), jnp.flip(ends[1], -1)) if reverse else ends
 
 
+@partial(jax.custom_vjp, nondiff_argnames=("reverse",))
 def _carried(
     added: Float[Array, "chunks rows heads parts width"],
     passes: Bool[Array, "chunks rows"],
-    power: Complex[Array, "heads modes 1"],
-    *,
+    power: Float[Array, "heads parts 1"],
     reverse: bool,
 ) -> Float[Array, "chunks rows heads parts width"]:
     """Return the state that enters each chunk.
 
+    Its derivative is the same loop from the other end, with the conjugate power; what that of the power is
+    made of is summed outside of it, since a loop over the chunks of one long row does little in each turn.
+
     Args:
         added: what the tokens of each chunk leave at its end, real parts before imaginary parts.
         passes: whether what enters a chunk leaves it again.
-        power: A' to the power of the tokens of a chunk.
+        power: A' to the power of the tokens of a chunk, in parts.
         reverse: whether the last chunk is read first.
     """
+    real, imaginary = jnp.split(power, 2, axis=-2)
+    # Re(a h) = Re a Re h - Im a Im h, Im(a h) = Re a Im h + Im a Re h: each part, and the other one.
+    own = jnp.concatenate([real, real], axis=-2)
+    other = jnp.concatenate([-imaginary, imaginary], axis=-2)
 
     def pass_chunk(entering, chunk):
-        own, passing = chunk
-        real, imaginary = jnp.split(entering, 2, axis=-2)
-        turned = jnp.concatenate(
-            [
-                power.real * real - power.imag * imaginary,
-                power.real * imaginary + power.imag * real,
-            ],
-            axis=-2,
-        )
-        return own + jnp.where(passing[:, None, None, None], turned, 0), entering
+        leaving, passing = chunk
+        swapped = jnp.roll(entering, entering.shape[-2] // 2, axis=-2)
+        turned = own * entering + other * swapped
+        return leaving + jnp.where(passing[:, None, None, None], turned, 0), entering
 
-    _, entering = jax.lax.scan(pass_chunk, jnp.zeros_like(added[0]), (added, passes), reverse=reverse)
-    return entering
+    return jax.lax.scan(pass_chunk, jnp.zeros_like(added[0]), (added, passes), reverse=reverse)[1]
+
+
+def _carried_forward(added: Array, passes: Array, power: Array, reverse: bool) -> tuple[Array, tuple]:
+    entering = _carried(added, passes, power, reverse)
+    return entering, (entering, passes, power)
+
+
+def _carried_backward(reverse: bool, residuals: tuple, g: Array) -> tuple[Array, None, Array]:
+    entering, passes, power = residuals
+    real, imaginary = jnp.split(power, 2, axis=-2)
+    conjugate = jnp.concatenate([real, -imaginary], axis=-2)
+    # The cotangent of what leaves a chunk, and so of what its tokens add.
+    leaving = _carried(g, passes, conjugate, not reverse)
+    passed = jnp.where(passes[..., None, None, None], leaving, 0)
+    (h_real, h_imaginary), (g_real, g_imaginary) = (jnp.split(x, 2, axis=-2) for x in (entering, passed))
+    parts = h_real * g_real + h_imaginary * g_imaginary, h_real * g_imaginary - h_imaginary * g_real
+    total = [jnp.sum(part, axis=(0, 1, 4))[..., None] for part in parts]
+    return leaving, None, jnp.concatenate(total, axis=-2)
+
+
+_carried.defvjp(_carried_forward, _carried_backward)
 
 
 def _parts(values: Complex[Array, "..."], axis: int) -> Float[Array, "..."]:
