@@ -16,7 +16,8 @@ samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear to 0. Wh
 grid, the learning rate 3e-5, but that of the small model is 3e-4; warm-up is a tenth of the steps of the
 published files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples cut to
 128, each in a row of its own. Scores are those of the last checkpoint: nothing is chosen on the development
-set.
+set. The published train.tsv of QQP has rows that lack columns: there bad rows are passed over and told; in
+the other data sets they are refused.
 """
 
 import runpy
@@ -43,6 +44,9 @@ _DATASETS = {
     "rte": ("RTE", 2490),
     "wnli": ("WNLI", 635),
 }
+# Published with rows that lack columns, among them line 97,931 of its train.tsv (issue 5 of
+# nyu-mll/GLUE-baselines); fairseq's script for GLUE leaves out such rows, of this data set alone.
+_WITH_BAD_ROWS = frozenset({"qqp"})
 _ROWS, _EPOCHS = 16, 3
 
 
@@ -62,7 +66,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "dataset": dataset,
         "path": f"data/glue/{folder}",
         "max_positions": 128,
-        "skip_bad_records": False,
+        "skip_bad_records": dataset in _WITH_BAD_ROWS,
     }
     batch = {"length": 128, "rows": _ROWS, "pack": False}
     config.finetune.stages = {dataset: {**task, **batch, "epochs": float(_EPOCHS), "steps": None}}

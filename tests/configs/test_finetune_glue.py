@@ -12,7 +12,9 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from birdie_jax.text import DataError
 from tests.configs.test_every_config import load
+from tests.tasks.glue_folders import labels_of, write_glue
 
 
 @pytest.mark.parametrize("dataset", GLUE_DATASETS)
@@ -27,6 +29,25 @@ def test_what_is_measured_is_what_is_taught(dataset):
     assert splits == (["", "dev_mismatched"] if dataset == "mnli" else [""])
     head = with_task_head(config, [stage]).model
     assert (head.head_name, head.head_dropout) == (dataset, 0.1)
+
+
+def test_the_published_rows_of_qqp_that_lack_columns_are_passed_over(tmp_path):
+    """Its train.tsv has some; those of the other data sets have none, and a bad row is refused."""
+    rows = [("abc", "def", "1"), ("abc", "def", "0")]
+    for dataset in GLUE_DATASETS:
+        (stage,) = read_stages(load("finetune_glue", f"tiny,{dataset}"))
+        task = dataclasses.replace(stage.task, path=str(tmp_path / dataset))
+        labelled = [(first, second, labels_of(dataset)[int(label)]) for first, second, label in rows]
+        path = write_glue(tmp_path / dataset, dataset, "train", labelled)
+        with path.open("a") as file:
+            file.write("97931\n")
+        if dataset == "qqp":
+            samples, refused = task.samples("train")
+            said = "line 4: found 1 columns; allowed: 6: id, qid1, qid2, question1, question2, is_duplicate"
+            assert (len(samples), refused) == (2, [f"{path}: {said}"])
+        else:
+            with pytest.raises(DataError, match=r"1 of 3 records are bad: line \d: found 1 columns"):
+                task.samples("train")
 
 
 def test_no_variant_is_the_first_one():
