@@ -12,7 +12,7 @@ from birdie_jax.config_errors import ConfigError
 from birdie_jax.finetuning.packed_epochs import PackedEpochs
 from birdie_jax.finetuning.stages import Stage
 from birdie_jax.objectives import Example
-from birdie_jax.tasks import GeneratedExamples, RecordedExamples
+from birdie_jax.tasks import GeneratedExamples, PartialExamples, RecordedExamples
 from birdie_jax.text import DataError
 
 _MAX_NAMED = 3
@@ -51,7 +51,7 @@ class StageRows(Protocol):
 
     Attributes:
         num_steps: the number of train steps of the stage.
-        description: how many examples there are and how they are packed, for people.
+        description: how many examples there are, how they are packed and what was passed over, for people.
     """
 
     @property
@@ -101,7 +101,7 @@ class RecordedRows:
 
     Attributes:
         num_steps: the number of train steps of the stage.
-        description: how many examples there are and how they are packed.
+        description: how many examples there are, how they are packed and what was passed over.
     """
 
     def __init__(self, stage: Stage, examples: RecordedExamples, *, seed: int, spacing: int):
@@ -128,7 +128,7 @@ class RecordedRows:
         self.description = (
             f"{len(fitting):,} examples in {per_epoch:,} rows of {stage.length:,}, "
             f"{padding:.1%} of them padding; {epochs:g} epochs in "
-            f"{self.num_steps:,} steps{skipped}"
+            f"{self.num_steps:,} steps{skipped}{_passed_over(examples)}"
         )
 
     def examples(self, step: int, row: int) -> list[Example]:
@@ -213,6 +213,14 @@ def _fitting(stage: Stage, examples: RecordedExamples, lengths: np.ndarray) -> t
     if not len(fitting):
         raise DataError(f"{stage.where}: the task {stage.task.name} gives no example{skipped}")
     return fitting, skipped
+
+
+def _passed_over(examples: RecordedExamples) -> str:
+    """Return what is said of the records that could not be made examples."""
+    refused = examples.refused if isinstance(examples, PartialExamples) else ()
+    if not refused:
+        return ""
+    return f"; passed over: {len(refused):,} records, the first: {refused[0]}"
 
 
 def _names(examples: RecordedExamples, lengths: np.ndarray, numbers: Sequence[int], of_all: int) -> str:

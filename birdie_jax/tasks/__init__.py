@@ -38,6 +38,7 @@ from birdie_jax.tasks.token_task import TokenTask
 from birdie_jax.tasks.training_examples import (
     PROMPT_OBJECTIVE,
     GeneratedExamples,
+    PartialExamples,
     RecordedExamples,
     example_lengths,
     training_example,
@@ -53,6 +54,7 @@ __all__ = [
     "GenerationTask",
     "HeadTask",
     "LMEvalTask",
+    "PartialExamples",
     "Progress",
     "Question",
     "QuestionTask",

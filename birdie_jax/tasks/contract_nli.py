@@ -58,7 +58,8 @@ class ContractNLI(HeadTask):
 
     def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
         """Return an example for each record."""
-        return self.examples([sample for _, sample in self.samples()[0]], tokenizer)
+        records, refused = self.samples()
+        return self.examples([sample for _, sample in records], refused, tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell the class of every record."""

@@ -25,17 +25,25 @@ class FlatExamples:
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
         sha256: a hash of all examples.
+        refused: a line for each record that was passed over.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], names: Sequence[str], tokenizer: Tokenizer):
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        names: Sequence[str],
+        refused: Sequence[str],
+        tokenizer: Tokenizer,
+    ):
         """Tokenize prompts and answers; each pair gives the example that `training_example` gives.
 
         Args:
             pairs: for each example its prompt, with at least one token, and its answer.
             names: what people call each example.
+            refused: a line for each record that was passed over.
             tokenizer: the tokenizer of the model.
         """
-        self._names = names
+        self._names, self.refused = names, tuple(refused)
         # What stands before the text of every prompt.
         objective = make_objective(PROMPT_OBJECTIVE)
         marker = make_prompt(_PROBE, objective, tokenizer).context[: -len(tokenizer.encode(_PROBE))]

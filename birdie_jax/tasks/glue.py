@@ -108,7 +108,7 @@ class Glue(HeadTask):
 
     def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
         """Return the examples of `train.tsv`."""
-        return self.examples(self.samples(TRAIN)[0], tokenizer)
+        return self.examples(*self.samples(TRAIN), tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell every label of the split."""

@@ -42,12 +42,18 @@ class HeadTask(Task):
                 f"{max_length:,}, the longest rows that the model has learned"
             )
 
-    def examples(self, samples: Sequence[Sample], tokenizer: Tokenizer) -> SampleExamples:
-        """Return the training examples of samples, cut to `max_positions`."""
-        contexts = self._contexts(samples, tokenizer)
-        return SampleExamples(
-            [sample.name for sample in samples], contexts, [sample.label for sample in samples]
-        )
+    def examples(
+        self, samples: Sequence[Sample], refused: Sequence[str], tokenizer: Tokenizer
+    ) -> SampleExamples:
+        """Return the training examples of samples, cut to `max_positions`.
+
+        Args:
+            samples: what is learned from.
+            refused: a line for each record that was passed over.
+            tokenizer: the tokenizer of the model.
+        """
+        names, labels = [sample.name for sample in samples], [sample.label for sample in samples]
+        return SampleExamples(names, self._contexts(samples, tokenizer), labels, refused)
 
     def scores(
         self, samples: Sequence[Sample], model: TaskModel, progress: Progress = no_progress

@@ -59,7 +59,7 @@ class Infilling(ChoiceTask):
 
     def training_examples(self, tokenizer: Tokenizer) -> QuestionExamples:
         """Return the stories with their labels."""
-        return QuestionExamples(self.questions(tokenizer)[0], tokenizer)
+        return QuestionExamples(*self.questions(tokenizer), tokenizer)
 
     def parse_record(self, record: Mapping[str, Any], where: str) -> Question:
         """Return the question of a record.

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from absl import logging
-
 from birdie_jax.storage import shown
 from birdie_jax.tasks.chat_template import ChatTemplate, TemplateFailed
 from birdie_jax.tasks.flat_examples import FlatExamples
@@ -83,10 +81,8 @@ class Instructions(Task):
     def training_examples(self, tokenizer: Tokenizer) -> FlatExamples:
         """Return an example for each answer."""
         turns, refused = self.read_turns()
-        if refused:
-            logging.warning("%s: passes over %d bad records: %s, ...", self.path, len(refused), refused[0])
         pairs = [(turn.prompt, turn.response) for turn in turns]
-        return FlatExamples(pairs, [turn.name for turn in turns], tokenizer)
+        return FlatExamples(pairs, [turn.name for turn in turns], refused, tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Return the loss of the file's answers; each counts by its tokens."""

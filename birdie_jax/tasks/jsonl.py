@@ -109,7 +109,7 @@ class JsonlTask(QuestionTask):
 
     def training_examples(self, tokenizer: Tokenizer) -> QuestionExamples:
         """Return each prompt with its first reference, or its right choice."""
-        return QuestionExamples(self.questions(tokenizer)[0], tokenizer)
+        return QuestionExamples(*self.questions(tokenizer), tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Ask the model everything, once for each way that the metrics need, and score it."""

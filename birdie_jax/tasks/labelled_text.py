@@ -102,7 +102,8 @@ class LabelledText(HeadTask):
 
     def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
         """Return an example for each record."""
-        return self.examples([record.sample for record in self.records()[0]], tokenizer)
+        records, refused = self.records()
+        return self.examples([record.sample for record in records], refused, tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell the class of every record."""

@@ -61,6 +61,7 @@ class ChoiceExamples:
         group_size: the number of options.
         lengths: the positions of all options of a question together, int64 [questions].
         sha256: the hash of all examples.
+        refused: a line for each article that was passed over.
     """
 
     group_size = OPTIONS
@@ -69,7 +70,7 @@ class ChoiceExamples:
         """Take every four examples as a question."""
         self._examples = examples
         self.lengths = examples.lengths.reshape(-1, OPTIONS).sum(axis=1)
-        self.sha256 = examples.sha256
+        self.sha256, self.refused = examples.sha256, examples.refused
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -126,8 +127,9 @@ class Quality(HeadTask):
 
     def training_examples(self, tokenizer: Tokenizer) -> ChoiceExamples:
         """Return the options of each question."""
-        samples = [sample for question in self.questions()[0] for sample in question.samples()]
-        return ChoiceExamples(self.examples(samples, tokenizer))
+        questions, refused = self.questions()
+        samples = [sample for question in questions for sample in question.samples()]
+        return ChoiceExamples(self.examples(samples, refused, tokenizer))
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head score every option; a question of which one is too long is not asked."""

@@ -18,18 +18,21 @@ class QuestionExamples:
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
         sha256: the hash of all examples' tokens.
+        refused: a line for each record that was passed over.
     """
 
-    def __init__(self, questions: Sequence[Question], tokenizer: Tokenizer):
+    def __init__(self, questions: Sequence[Question], refused: Sequence[str], tokenizer: Tokenizer):
         """Tokenize the questions.
 
         Args:
             questions: at least one question; each prompt and first reference is Unicode text.
+            refused: a line for each record that was passed over.
             tokenizer: the tokenizer of the model.
 
         Raises:
             PromptError: a prompt is empty.
         """
+        self.refused = tuple(refused)
         self._examples = [
             training_example(question.prompt, question.references[0], tokenizer) for question in questions
         ]

@@ -74,6 +74,7 @@ class SampleExamples:
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
         sha256: the hash of all examples.
+        refused: a line for each record that was passed over.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class SampleExamples:
         names: Sequence[str],
         contexts: Sequence[Int32[np.ndarray, " _"]],
         labels: Sequence[int],
+        refused: Sequence[str] = (),
     ):
-        """Keep the contexts, one after another in one array, and their labels."""
+        """Keep the contexts, one after another in one array, their labels, and what was passed over."""
+        self.refused = tuple(refused)
         self._names, self._labels = list(names), np.array(labels, np.int32)
         self.lengths: Int64[np.ndarray, " examples"] = np.array(list(map(len, contexts)), np.int64)
         self._ends = self.lengths.cumsum()

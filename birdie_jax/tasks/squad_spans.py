@@ -95,11 +95,9 @@ class SquadSpans(Task):
         """
         found, refused = read_squad(self.path, skip_bad=self.skip_bad_records)
         questions = [one for one in found if one.answers or self.no_answer]
-        if len(questions) < len(found):
-            left = len(found) - len(questions)
-            refused.append(
-                f"{self.path}: {left:,} unanswerable questions are left out; no_answer asks them"
-            )
+        if not self.no_answer:
+            left = (one.where for one in found if not one.answers)
+            refused += [f"{where}: has no answer; no_answer=True asks such questions" for where in left]
         if not questions:
             raise DataError(f"{self.path}: holds no question that can be asked; allowed: at least one")
         return questions, refused
@@ -113,7 +111,8 @@ class SquadSpans(Task):
     def training_examples(self, tokenizer: Tokenizer) -> SampleExamples:
         """Return every window of every question, with its first answer."""
         names, contexts, labels = [], [], []
-        for question in self.read()[0]:
+        questions, refused = self.read()
+        for question in questions:
             span = None
             if question.answers:
                 text, start = question.answers[0]
@@ -122,7 +121,7 @@ class SquadSpans(Task):
                 names.append(question.where)
                 contexts.append(window.tokens)
                 labels.append(window.label(span))
-        return SampleExamples(names, contexts, labels)
+        return SampleExamples(names, contexts, labels, refused)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head find the answer of every question."""

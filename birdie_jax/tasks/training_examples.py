@@ -46,6 +46,18 @@ class RecordedExamples(Protocol):
     def __getitem__(self, index: int) -> Example: ...
 
 
+@runtime_checkable
+class PartialExamples(Protocol):
+    """Recorded examples that say which records of their file are not among them.
+
+    Attributes:
+        refused: a line for each record that was passed over, which names it and says why.
+    """
+
+    @property
+    def refused(self) -> Sequence[str]: ...  # noqa: D102
+
+
 def training_example(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
     """Return the example that teaches to answer `prompt` by `answer`, and to end there.
 

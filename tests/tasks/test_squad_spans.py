@@ -160,7 +160,8 @@ def test_scores_are_those_of_the_official_script(path, monkeypatch):
 def test_questions_without_an_answer_are_left_out_of_version_1(path):
     questions, refused = task(path, no_answer=False).read()
     assert [question.name for question in questions] == ["q1", "q2", "q4"]
-    assert refused == [f"{path}: 1 unanswerable questions are left out; no_answer asks them"]
+    where = f"{path}: data[0].paragraphs[0].qas[2]"
+    assert refused == [f"{where}: has no answer; no_answer=True asks such questions"]
 
 
 def test_settings_that_cannot_be(path):
