@@ -46,9 +46,9 @@ from birdie_jax.tasks.evaluation import (
     tasks_of_flags,
 )
 from birdie_jax.tasks.evaluation_table import (
+    breakdown_tables,
     comparison_table,
     evaluation_table,
-    group_tables,
     refused_lines,
 )
 from birdie_jax.tasks.summary import paired_differences
@@ -258,7 +258,7 @@ def _print(asked: Sequence[_Scores]) -> None:
     if len(records) == 1:
         print(evaluation_table(records[0]))
         for record in records[0]:
-            if text := group_tables(record):
+            if text := breakdown_tables(record):
                 print(f"\n{text}")
         return
     origins = [f"{own[0].model.origin} step {own[0].model.step}" for own in records]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from birdie_jax.config_errors import ConfigError
@@ -44,6 +44,34 @@ class GroupScores:
 
 
 @dataclass(frozen=True)
+class CategoryScores:
+    """The scores of the answers whose questions are in a category.
+
+    Attributes:
+        name: the name of the category.
+        count: the number of answers.
+        metrics: the scores by metric.
+    """
+
+    name: str
+    count: int
+    metrics: dict[str, Interval]
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The scores by the categories of one kind; a question may be in none of them, or in several.
+
+    Attributes:
+        known: the number of answers of whose questions it is known in which of the categories they are.
+        scores: the scores of each category, by name.
+    """
+
+    known: int
+    scores: list[CategoryScores]
+
+
+@dataclass(frozen=True)
 class EvaluatedModel:
     """Which model was evaluated.
 
@@ -78,6 +106,7 @@ class EvaluationRecord:
         metrics: the scores by metric.
         groups: for each group its parts, from small to large.
         seconds: the duration of the evaluation.
+        categories: for each kind of categories its scores.
     """
 
     format_version: int
@@ -91,6 +120,7 @@ class EvaluationRecord:
     metrics: dict[str, Interval]
     groups: dict[str, list[GroupScores]]
     seconds: float
+    categories: dict[str, Categories] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON."""
@@ -116,4 +146,5 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
     version = value.get("format_version") if isinstance(value, Mapping) else None
     if version != FORMAT_VERSION:
         raise ConfigError(f"{where}: found format_version {version}; allowed: {FORMAT_VERSION}")
-    return parse_typed(EvaluationRecord, value, where, ConfigError)
+    # Records of before there were categories have none.
+    return parse_typed(EvaluationRecord, {"categories": {}, **value}, where, ConfigError)

@@ -28,6 +28,8 @@ from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import DataError, Tokenizer
 
 ATTRACTORS_GROUP, PIECES_GROUP = "attractors", "pieces"
+CONSTRUCTION = "construction"
+"""The kind of the categories."""
 
 # Texts beside one another, of different lengths.
 _Tokens = Int32[np.ndarray, " _"]
@@ -58,8 +60,8 @@ class Agreement(Task):
         accuracy: whether the right form is more probable.
         log_odds: nats by which it is.
 
-    Groups: `pieces`, those of the form that has more; `prompt_tokens`; `attractors`, where the file tells
-    them; and `construction/NAME` for each construction, by the number of attractors, 0 if it is not told.
+    Groups: `pieces`, those of the form that has more; `prompt_tokens`; and `attractors`, where the file
+    tells them. Categories: `construction`, where it names them.
 
     Attributes:
         path: the file, or its URL.
@@ -146,9 +148,14 @@ def _ask(
     groups = {PIECES_GROUP: max(len(parts[1]) for parts in forms), LENGTH_GROUP: longest}
     if pair.attractors is not None:
         groups[ATTRACTORS_GROUP] = pair.attractors
-    if pair.condition:
-        groups[f"construction/{pair.condition}"] = pair.attractors or 0
-    question = Question(name, f"{before}[MASK]{after}", (pair.good,), (pair.good, pair.bad), groups)
+    question = Question(
+        name=name,
+        prompt=f"{before}[MASK]{after}",
+        references=(pair.good,),
+        choices=(pair.good, pair.bad),
+        groups=groups,
+        categories={CONSTRUCTION: (pair.condition,)} if pair.condition else {},
+    )
     good, bad = (_examples(objective, *parts) for parts in forms)
     return _Asked(question, (good, bad))
 

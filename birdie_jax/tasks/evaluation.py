@@ -231,6 +231,7 @@ def answers_to_jsonl(answers: Iterable[ScoredAnswer]) -> bytes:
             "metrics": dict(answer.metrics),
             "weight": answer.weight,
             "groups": dict(question.groups),
+            **({"categories": dict(question.categories)} if question.categories else {}),
             **({"details": dict(answer.details)} if answer.details else {}),
         }
         text = json.dumps(line, ensure_ascii=False)

@@ -38,6 +38,11 @@ def evaluation_table(records: Sequence[EvaluationRecord]) -> str:
     return "\n".join([_rendered(table), *refused_lines(records)])
 
 
+def breakdown_tables(record: EvaluationRecord) -> str:
+    """Return the main metric of an evaluation by its groups and categories; empty where it has none."""
+    return "\n\n".join(filter(None, (group_tables(record), category_tables(record))))
+
+
 def group_tables(record: EvaluationRecord) -> str:
     """Return the main metric of an evaluation by each of its groups; empty where it has none."""
     parts = []
@@ -52,6 +57,21 @@ def group_tables(record: EvaluationRecord) -> str:
             values = f"{part.low:,}" if part.low == part.high else f"{part.low:,}-{part.high:,}"
             table.add_row(values, *_cells(part.metrics[record.main_metric]), f"{part.count:,}")
         parts.append(f"{record.name} by {group.replace('_', ' ')}\n{_rendered(table)}")
+    return "\n\n".join(parts)
+
+
+def category_tables(record: EvaluationRecord) -> str:
+    """Return the main metric of an evaluation by its categories, a row each; empty where it has none."""
+    parts = []
+    for kind, categories in record.categories.items():
+        table = Table(box=None, pad_edge=False)
+        table.add_column(kind, justify="left", no_wrap=True)
+        for name in (record.main_metric, "95 % interval", "answers"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for one in categories.scores:
+            table.add_row(one.name, *_cells(one.metrics[record.main_metric]), f"{one.count:,}")
+        title = f"{record.name} by {kind}, known of {categories.known:,} of {record.answers:,} answers"
+        parts.append(f"{title}\n{_rendered(table)}")
     return "\n\n".join(parts)
 
 

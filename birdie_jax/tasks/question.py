@@ -21,6 +21,9 @@ class Question(NamedTuple):
         target_prefix: the given beginning of the answer, as token ids, after prompt tokens.
         reference_tokens: the right answer as token ids, with the token that ends it where one has to; empty
             where it is a text.
+        categories: names by which scores are broken down, any number of each kind, such as
+            {"construction": ("reflexive",)}. A kind without a name is known of the question, which is in
+            none of its categories.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Question(NamedTuple):
     prompt_tokens: tuple[int, ...] = ()
     target_prefix: tuple[int, ...] = ()
     reference_tokens: tuple[int, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = {}
 
 
 # The group that every question has: the tokens of its prompt.

@@ -9,6 +9,8 @@ import numpy as np
 
 from birdie_jax.evaluation_record import (
     FORMAT_VERSION,
+    Categories,
+    CategoryScores,
     EvaluatedModel,
     EvaluationRecord,
     GroupScores,
@@ -47,6 +49,7 @@ def summarise(
     for group in sorted({group for answer in answers for group in answer.question.groups}):
         having = [answer for answer in answers if group in answer.question.groups]
         groups[group] = _group_scores(task, group, having, seed)
+    kinds = sorted({kind for answer in answers for kind in answer.question.categories})
     return EvaluationRecord(
         format_version=FORMAT_VERSION,
         name=name,
@@ -59,6 +62,7 @@ def summarise(
         metrics=mean_scores(task, answers, seed),
         groups=groups,
         seconds=seconds,
+        categories={kind: _category_scores(task, kind, answers, seed) for kind in kinds},
     )
 
 
@@ -133,6 +137,16 @@ def _group_scores(task: Task, group: str, answers: Sequence[ScoredAnswer], seed:
             scores = mean_scores(task, within, seed)
             parts.append(GroupScores(int(found.min()), int(found.max()), len(within), scores))
     return parts
+
+
+def _category_scores(task: Task, kind: str, answers: Sequence[ScoredAnswer], seed: int) -> Categories:
+    known = [answer for answer in answers if kind in answer.question.categories]
+    scores = []
+    for name in sorted({name for answer in known for name in answer.question.categories[kind]}):
+        within = [answer for answer in known if name in answer.question.categories[kind]]
+        if sum(answer.weight for answer in within) > 0:
+            scores.append(CategoryScores(name, len(within), mean_scores(task, within, seed)))
+    return Categories(len(known), scores)
 
 
 def value_ranges(values: np.ndarray) -> list[tuple[int, int]]:

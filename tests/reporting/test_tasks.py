@@ -1,6 +1,7 @@
 """The report shows the newest evaluation of each name, and tasks that were measured while training."""
 
 import json
+import re
 
 import pytest
 from synthetic_workdir import tiny_arms, write_workdir
@@ -17,7 +18,13 @@ def write_evaluation(workdir, step, name, right):
     """Write an evaluation of eighty answers, of which those of `right` numbers are right."""
     answers = tuple(
         ScoredAnswer(
-            Question(f"q{number}", "a", ("b",), groups={"numbers": number % 4, "one": 1}),
+            Question(
+                name=f"q{number}",
+                prompt="a",
+                references=("b",),
+                groups={"numbers": number % 4, "one": 1},
+                categories={"construction": (["short", "long <b>"][number % 2],)} if number else {},
+            ),
             "b",
             {"characters": float(number % 4 < right), "right": 0.25},
         )
@@ -53,6 +60,17 @@ def test_evaluations_are_shown(workdir):
     assert "while training" in page
     assert "phonebook: 1 not asked, the first: f line 3: &lt;bad&gt;" in page
     assert "0.75" in page
+    # A construction has one row, with its score, interval and number of answers.
+    assert "phonebook: characters by construction <small>known of 79 of 80 answers, at step 40<" in page
+    for name, mean, count in (("long &lt;b&gt;", "0.5", 40), ("short", "1", 39)):
+        row = re.search(rf"<td class=\"name\">{name}</td>(.*?)</tr>", page)
+        assert row
+        cells = re.findall(r'<td class="n">(.*?)</td>', row[1])
+        assert (cells[0], cells[2]) == (mean, f"{count}")
+        low, high = map(float, cells[1].split(" to "))
+        assert low <= float(mean) <= high
+        # On an axis from 0 to 1 that is 232 wide.
+        assert f'<circle cx="{4 + 232 * float(mean):.1f}"' in row[1]
     # What is drawn here is not among the other scalars.
     assert page.count("recall") == 1
 

@@ -186,15 +186,14 @@ def test_groups_are_conditions_attractors_and_lengths(tmp_path):
         choices("abc de of ab ", "fgh", "fg", "singular_plural"),
         choices("abc de of ab ", "fgh", "fg", "plural_plural"),
     )
-    groups = [answer.question.groups for answer in Agreement(path=path).measure(tiny_task_model()).answers]
+    questions = [answer.question for answer in Agreement(path=path).measure(tiny_task_model()).answers]
+    groups = [question.groups for question in questions]
     assert [group.get("attractors") for group in groups] == [None, 1, 0]
-    names = [{name for name in group if name.startswith("construction/")} for group in groups]
-    assert names == [
-        {"construction/singular"},
-        {"construction/singular_plural"},
-        {"construction/plural_plural"},
+    assert [question.categories for question in questions] == [
+        {"construction": ("singular",)},
+        {"construction": ("singular_plural",)},
+        {"construction": ("plural_plural",)},
     ]
-    assert groups[1]["construction/singular_plural"] == 1
     assert groups[1][LENGTH_GROUP] > groups[0][LENGTH_GROUP]
 
 

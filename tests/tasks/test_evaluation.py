@@ -12,7 +12,13 @@ from birdie_jax.evaluation_record import EvaluatedModel, parse_evaluation
 from birdie_jax.storage import to_plain
 from birdie_jax.tasks import TASKS, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.evaluation import answers_to_jsonl, tasks_of_config, tasks_of_flags
-from birdie_jax.tasks.evaluation_table import comparison_table, evaluation_table, group_tables
+from birdie_jax.tasks.evaluation_table import (
+    breakdown_tables,
+    category_tables,
+    comparison_table,
+    evaluation_table,
+    group_tables,
+)
 from birdie_jax.tasks.summary import paired_differences, summarise, value_ranges
 from tests.tasks.toy_tasks import Lengths, Picks
 
@@ -104,6 +110,42 @@ def test_the_table():
     assert "lengths by length" in by_group
 
 
+def categorised(*categories):
+    """Return a record of four answers, right with the numbers 1 and 3, of these categories."""
+    found = tuple(
+        one._replace(question=one.question._replace(categories=of))
+        for one, of in zip(answers(4), categories, strict=True)
+    )
+    return summarise("lengths", Lengths(), MODEL, TaskResult(found), seconds=1.0)
+
+
+def test_categories_are_told_side_by_side():
+    """A question is in several, in none, or it is not known in which; each category has one row."""
+    made = categorised({"kind": ("b", "a")}, {"kind": ("a",)}, {"kind": ()}, {})
+    found = made.categories["kind"]
+    assert found.known == 3
+    assert [(one.name, one.count) for one in found.scores] == [("a", 2), ("b", 1)]
+    assert [one.metrics["right"].mean for one in found.scores] == [0.5, 0.0]
+    assert parse_evaluation(json.dumps(made.to_json()).encode(), "file") == made
+    printed = category_tables(made)
+    assert breakdown_tables(made) == f"{group_tables(made)}\n\n{printed}"
+    title, head, *rows = printed.splitlines()
+    assert title == "lengths by kind, known of 3 of 4 answers"
+    assert head.split() == ["kind", "characters", "95", "%", "interval", "answers"]
+    assert [row.split() for row in rows] == [
+        ["a", "0.5000", "0.0000", "..", "1.0000", "2"],
+        ["b", "0.0000", "0.0000", "..", "0.0000", "1"],
+    ]
+
+
+def test_an_evaluation_from_before_there_were_categories_is_read():
+    made = record()
+    fields = made.to_json()
+    del fields["categories"]
+    assert parse_evaluation(json.dumps(fields).encode(), "file") == made
+    assert category_tables(made) == ""
+
+
 def test_models_side_by_side():
     first, second = answers(), answers(gain=1.0)[5:]
     differences, pairs = paired_differences(first, second)
@@ -127,13 +169,16 @@ def test_metrics_have_to_agree():
 
 
 def test_answers_are_written_for_reading():
-    question = Question("é", "prompt\n\ud800", ("a",), ("a", "b"), {"numbers": 2})
+    question = Question(
+        "é", "prompt\n\ud800", ("a",), ("a", "b"), {"numbers": 2}, categories={"kind": ("a",)}
+    )
     scored = ScoredAnswer(question, "b", {"accuracy": 0.0}, 2.0, {"tokens": [1, 2]})
     (line,) = answers_to_jsonl([scored]).splitlines()
     found = json.loads(line)
     assert found["name"] == "é"
     assert found["prompt"] == question.prompt
     assert found["choices"] == ["a", "b"]
+    assert found["categories"] == {"kind": ["a"]}
     assert (found["answer"], found["weight"], found["groups"]) == ("b", 2.0, {"numbers": 2})
     assert found["details"] == {"tokens": [1, 2]}
 

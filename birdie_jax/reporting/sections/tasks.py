@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from birdie_jax.evaluation_record import EvaluationRecord, GroupScores, Interval
+from birdie_jax.reporting.category_tables import category_tables
 from birdie_jax.reporting.plots import Frame, Line, line_panel
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import ScalarPlot, scalar_panel
@@ -68,11 +69,15 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
         link="Tasks",
         title="Tasks",
         introduction="Curves over train steps are of tasks that were measured while training; those over "
-        "counts and lengths, and the table, of the newest evaluation of each name, with 95 % intervals.",
+        "counts and lengths, and the tables, of the newest evaluation of each name, with 95 % intervals.",
         groups=tuple(groups),
         figures=_figures(run),
         template="task_section.html",
-        values={"rows": _rows(run.evaluations), "refused": refused},
+        values={
+            "rows": _rows(run.evaluations),
+            "categories": [table for record in run.evaluations for table in category_tables(record)],
+            "refused": refused,
+        },
     )
 
 
