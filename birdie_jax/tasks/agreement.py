@@ -66,9 +66,9 @@ class Agreement(Task):
     Attributes:
         path: the file, or its URL.
         format: choices: BIG-bench's JSON, of sentences that go on with one of two words; gulordava: the
-            table of Gulordava et al. 2018; linzen: lines of attractors, any number, a sentence with
-            ***mask***, the right and the wrong form; marvin_linzen: lines that begin with a construction
-            and end with the right and the wrong sentence (Marvin and Linzen 2018).
+            table of Gulordava et al. 2018; linzen: lines of attractors, the sentence (not read), the
+            same with ***mask***, the right and the wrong form; marvin_linzen: lines that begin with a
+            construction and end with the right and the wrong sentence (Marvin and Linzen 2018).
         skip_bad_records: whether bad records are passed over and told, not refused.
     """
 

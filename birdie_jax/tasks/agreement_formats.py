@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from birdie_jax.storage import shown
@@ -12,6 +12,10 @@ from birdie_jax.text import DataError
 
 _NUMBERS = re.compile(r"(singular|plural)_(singular|plural)")
 _MASKED = re.compile(r"\*\*\*mask\*\*\*", re.IGNORECASE)
+# Of the table of Gulordava et al.: the columns that are read, and the classes of its rows.
+_COLUMNS = frozenset({"pattern", "form", "class", "n_attr", "len_prefix", "sent"})
+_RIGHT, _WRONG = "correct", "wrong"
+_Row = Mapping[str, str]
 
 
 class MinimalPair(NamedTuple):
@@ -102,19 +106,57 @@ def _first_word(text: str) -> tuple[str, str]:
 
 def _gulordava(path: str, text: str) -> Iterator[Entry]:
     """Read the table of Gulordava et al. 2018: two rows a sentence, the right form and the wrong one."""
-    rows = csv.DictReader(text.splitlines(), delimiter="\t")
-    wanted = {"pattern", "form", "class", "n_attr", "len_prefix", "sent"}
-    if missing := sorted(wanted.difference(rows.fieldnames or ())):
+    head, *lines = _lines(path, text) or [(f"{path}: line 1", "")]
+    columns = _cells(head[1], head[0])
+    if missing := sorted(_COLUMNS.difference(columns)):
         raise DataError(f"{path}: has no columns {', '.join(missing)}; allowed: a table that has them")
-    for first in rows:
-        where, second = f"{path}: line {rows.line_num}", next(rows, None)
-        yield where, _caught(_parse_rows, (first, second), where)
+    rows = [_parse_row(columns, line, where) for where, line in lines]
+    number = 0
+    while number < len(rows):
+        first, second = rows[number], rows[number + 1] if number + 1 < len(rows) else None
+        # A row without its other form puts none of those behind it into a wrong pair.
+        is_alone = second is None or _class(second) == _RIGHT or _class(first) == _WRONG
+        pair = (first, None if is_alone else second)
+        yield lines[number][0], _caught(_parse_rows, pair, lines[number][0])
+        number += 1 if is_alone else 2
 
 
-def _parse_rows(rows: tuple[Mapping[str, Any], Mapping[str, Any] | None], where: str) -> MinimalPair:
+def _parse_row(columns: Sequence[str], line: str, where: str) -> _Row | DataError:
+    """Return a row by its columns, or what is bad about it."""
+    try:
+        cells = _cells(line, where)
+    except DataError as error:
+        return error
+    if len(cells) != len(columns):
+        return DataError(
+            f"{where}: found {len(cells)} columns; allowed: {len(columns)}: {', '.join(columns)}"
+        )
+    return dict(zip(columns, cells, strict=True))
+
+
+def _cells(line: str, where: str) -> list[str]:
+    """Return the columns of a line: one that has quotation marks in it stands between two others."""
+    try:
+        return next(csv.reader([line], delimiter="\t", strict=True), [])
+    except csv.Error as error:
+        raise DataError(
+            f"{where}: found {shown(line, 80)} ({error}); allowed: columns with tabs between, and "
+            "quotation marks that are closed"
+        ) from error
+
+
+def _class(row: _Row | DataError) -> str | None:
+    return None if isinstance(row, DataError) else row["class"]
+
+
+def _parse_rows(rows: tuple[_Row | DataError, _Row | DataError | None], where: str) -> MinimalPair:
     right, wrong = rows
-    classes = [None if row is None else row["class"] for row in rows]
-    if wrong is None or classes != ["correct", "wrong"] or right["sent"] != wrong["sent"]:
+    if isinstance(right, DataError):
+        raise right
+    if isinstance(wrong, DataError):
+        raise wrong
+    classes = [right["class"], None if wrong is None else wrong["class"]]
+    if wrong is None or classes != [_RIGHT, _WRONG] or right["sent"] != wrong["sent"]:
         raise DataError(
             f"{where}: found rows of the classes {shown(classes)}; allowed: a correct and a wrong one of "
             "the same sentence, one after the other"
@@ -129,9 +171,9 @@ def _parse_rows(rows: tuple[Mapping[str, Any], Mapping[str, Any] | None], where:
 
 
 def _linzen(path: str, text: str) -> Iterator[Entry]:
-    """Read lines of attractors, a number that is not read, a sentence with ***mask***, and both forms."""
-    for where, fields in _lines(path, text):
-        yield where, _caught(_parse_masked, fields, where)
+    """Read lines of attractors, the sentence, the same with ***mask***, and both forms."""
+    for where, line in _lines(path, text):
+        yield where, _caught(_parse_masked, line.split("\t"), where)
 
 
 def _parse_masked(fields: list[str], where: str) -> MinimalPair:
@@ -147,8 +189,8 @@ def _parse_masked(fields: list[str], where: str) -> MinimalPair:
 
 def _marvin_linzen(path: str, text: str) -> Iterator[Entry]:
     """Read lines that begin with construction and template, and end with the two sentences."""
-    for where, fields in _lines(path, text):
-        yield where, _caught(_parse_sentences, fields, where)
+    for where, line in _lines(path, text):
+        yield where, _caught(_parse_sentences, line.split("\t"), where)
 
 
 def _parse_sentences(fields: list[str], where: str) -> MinimalPair:
@@ -171,9 +213,15 @@ def _around(words: list[str], place: int) -> tuple[str, str]:
     return " ".join(words[:place]), "".join(f" {word}" for word in words[place + 1 :])
 
 
-def _lines(path: str, text: str) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        yield f"{path}: line {number}", line.split("\t")
+def _lines(path: str, text: str) -> list[tuple[str, str]]:
+    """Return the lines of a text with their places."""
+    # Of Unicode's characters that end lines elsewhere, some stand within sentences.
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [
+        (f"{path}: line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)
+    ]
 
 
 def _number(text: Any) -> Any:

@@ -100,6 +100,23 @@ def test_every_format_is_read(tmp_path, form):
             "1 of 1 records are bad: line 2: len_prefix: found 90; allowed: 0 to 8",
         ),
         (
+            "gulordava",
+            TABLE.replace("L__N\tgo\twrong\t2\t2\t", "L__N\tgo\twrong\t2\t"),
+            "1 of 1 records are bad: line 3: found 5 columns; allowed: 6: pattern, form, class, n_attr, "
+            "len_prefix, sent",
+        ),
+        (
+            "gulordava",
+            TABLE.replace(' . <eos>"\nL', " . <eos>\nL"),
+            "1 of 1 records are bad: line 2: found 'L__N\\tgoes\\tcorrect\\t2\\t2\\t\"A dog says",
+        ),
+        (
+            "gulordava",
+            'pattern\t"form\n',
+            "line 1: found 'pattern\\t\"form' (unexpected end of data); allowed: columns with tabs "
+            "between, and quotation marks that are closed",
+        ),
+        (
             "linzen",
             "x\t1\ta ***mask*** b\tgo\tgoes",
             "1 of 1 records are bad: line 1: attractors: found 'x'",
@@ -123,6 +140,62 @@ def test_what_is_bad_is_named(tmp_path, form, text, message):
     path.write_text(text)
     with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}"):
         Agreement(path=str(path), format=form).measure(tiny_task_model())
+
+
+# Python's str.splitlines breaks a line at each of them.
+NO_ENDS_OF_LINES = ("\u2028", "\x85", "\x0b", "\x1c")
+
+
+@pytest.mark.parametrize("character", NO_ENDS_OF_LINES)
+@pytest.mark.parametrize("form", ["gulordava", "linzen", "marvin_linzen"])
+def test_a_line_ends_where_its_file_says(tmp_path, form, character):
+    text, pair = FILES[form]
+    path = tmp_path / "pairs"
+    path.write_bytes(text.replace("dog", f"d{character}g").replace("\n", "\r\n").encode())
+    ((_, found),) = read_pairs(str(path), form)
+    assert isinstance(found, MinimalPair)
+    assert (found.good, found.bad, found.attractors) == (pair.good, pair.bad, pair.attractors)
+
+
+def test_a_bad_row_costs_its_own_pair_alone(tmp_path):
+    """Where a form is missing, has no class or cannot be read, those behind it keep their partners."""
+    head, right, wrong = TABLE.splitlines()
+    path = tmp_path / "pairs.tab"
+    bad = [wrong, right, right.replace("\t2\t2", ""), right, wrong.replace('"A', "A"), right, wrong]
+    path.write_text("\n".join([head, right, wrong, *bad, right]) + "\n")
+    found = {
+        where.rpartition(" ")[2]: type(entry).__name__
+        for where, entry in read_pairs(str(path), "gulordava")
+    }
+    assert found == {
+        "2": "MinimalPair",
+        "4": "DataError",
+        "5": "DataError",
+        "7": "DataError",
+        "9": "MinimalPair",
+        "11": "DataError",
+    }
+
+
+def test_an_item_with_one_choice_is_passed_over_and_counted(tmp_path):
+    """One of BIG-bench's linzen2016_english.json is such."""
+    whole, single = choices("abc de ", "fgh", "fg"), {"input": "abc ", "target_scores": {"de": 1}}
+    path = write_choices(tmp_path / "pairs.json", whole, single)
+    with pytest.raises(DataError, match=r"1 of 2 records are bad: examples\[1\]: target_scores: found \[1"):
+        Agreement(path=path).measure(tiny_task_model())
+    result = Agreement(path=path, skip_bad_records=True).measure(tiny_task_model())
+    assert (len(result.answers), len(result.refused)) == (1, 1)
+
+
+def test_pairs_of_marvin_and_linzen_that_differ_in_more_words_are_passed_over_and_counted(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("simple\tsing\tabc de\tabc fg\nnpi\tboth\tabc de fg\tabc fg de\n")
+    result = Agreement(path=str(path), format="marvin_linzen", skip_bad_records=True).measure(
+        tiny_task_model()
+    )
+    assert [answer.question.categories for answer in result.answers] == [{"construction": ("simple",)}]
+    said = "line 2: the sentences differ in 2 words, of 3 and 3; allowed: in one word"
+    assert result.refused == (f"{path}: {said}",)
 
 
 def test_scores_are_those_of_the_models_logits(tmp_path):
