@@ -11,7 +11,7 @@ from birdie_jax.models.classification_head import CLASSIFICATION
 from birdie_jax.models.regression_head import REGRESSION, label_of_number, number_of_label
 from birdie_jax.models.task_head import Head
 from birdie_jax.storage import make_path, shown
-from birdie_jax.tasks.cola_annotations import read_phenomena
+from birdie_jax.tasks.cola_annotations import PHENOMENON, read_phenomena
 from birdie_jax.tasks.glue_datasets import ACCURACY, GLUE_DATASETS, MAX_SCORE, GlueDataset
 from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.label_metrics import (
@@ -54,7 +54,7 @@ class Glue(HeadTask):
         split: the file that is measured: dev; of MNLI dev_matched or dev_mismatched; or train. Empty = the
             first of these that the data set has.
         phenomena: of CoLA, the annotated development set, a file or its URL, by whose phenomena scores are
-            broken down (birdie_jax/tasks/cola_annotations.py); empty = they are not.
+            broken down, as categories (birdie_jax/tasks/cola_annotations.py); empty = they are not.
         skip_bad_records: whether rows that cannot be read are passed over and told, not refused.
     """
 
@@ -113,34 +113,43 @@ class Glue(HeadTask):
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell every label of the split."""
         samples, refused = self.samples(self.split or self._form.splits[0])
-        phenomena = self._phenomena(samples)
+        categories = self._categories(samples)
         found, too_long = self.scores(samples, model, progress)
         asked = [samples[number] for number, _, _ in found]
         told = [_told(self._form, scores) for _, _, scores in found]
         metrics = self._metrics([_number(self._form, sample.label) for sample in asked], told)
         answers = []
-        for sample, (_, positions, scores), number, metric in zip(asked, found, told, metrics, strict=True):
+        for (place, positions, scores), number, metric in zip(found, told, metrics, strict=True):
+            sample = samples[place]
             question = Question(
                 name=sample.name,
                 prompt="\n".join(sample.texts),
                 references=(self._shown(_number(self._form, sample.label)),),
                 choices=self._form.classes,
-                groups={LENGTH_GROUP: positions, **phenomena.get(sample.texts[0], {})},
+                groups={LENGTH_GROUP: positions},
+                categories=categories[place],
             )
             answers.append(ScoredAnswer(question, self._shown(number), metric, details={"scores": scores}))
         return TaskResult(tuple(answers), (*refused, *too_long))
 
-    def _phenomena(self, samples: Sequence[Sample]) -> dict[str, dict[str, int]]:
-        """Return the groups of annotated sentences."""
-        if not self.phenomena:
-            return {}
-        found = read_phenomena(make_path(self.phenomena))
-        if not any(sample.texts[0] in found for sample in samples):
+    def _categories(self, samples: Sequence[Sample]) -> list[dict[str, tuple[str, ...]]]:
+        """Return for each sample the phenomena that it shows, and nothing where it is not annotated."""
+        found = read_phenomena(make_path(self.phenomena)) if self.phenomena else {}
+        categories: list[dict[str, tuple[str, ...]]] = []
+        for sample in samples:
+            of_sentence = found.get(sample.texts[0])
+            if of_sentence is None:
+                categories.append({})
+            else:
+                # Of a sentence that occurs twice, each has an annotation of its own.
+                shown_here = of_sentence.pop(0) if len(of_sentence) > 1 else of_sentence[0]
+                categories.append({PHENOMENON: shown_here})
+        if self.phenomena and not any(categories):
             raise DataError(
                 f"{self.phenomena}: has none of the sentences of {self.path}; allowed: annotations of the "
                 "split that is measured"
             )
-        return found
+        return categories
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return F1 and the correlations, as far as the data set has them."""

@@ -8,13 +8,15 @@ import scipy.stats
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig
+from birdie_jax.evaluation_record import EvaluatedModel
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import make_mixture
 from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
+from birdie_jax.tasks.evaluation_table import category_tables
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
-from birdie_jax.tasks.summary import mean_scores
+from birdie_jax.tasks.summary import mean_scores, summarise
 from birdie_jax.tasks.task_model import TaskModel
 from birdie_jax.text import DataError
 from tests.tasks.glue_folders import labels_of, write_glue
@@ -155,22 +157,46 @@ def test_numbers_are_scored_by_their_correlations(tmp_path, monkeypatch):
 
 
 def write_phenomena(path, sentences, *flags):
-    head = "Domain\tLabel\tSentence\tSimple\tComp Clause"
-    rows = ["\t".join(["in", "1", sentence, *of]) for sentence, of in zip(sentences, flags, strict=True)]
+    """Write an annotated development set with the columns of the published one, of two phenomena."""
+    head = "Source\tDomain\tAcceptability\tSentence\tSimple\tSem  Violation"
+    rows = [
+        "\t".join(["gj04", "In", "1", sentence, *of]) for sentence, of in zip(sentences, flags, strict=True)
+    ]
     path.write_text("\n".join([head, *rows]) + "\n")
     return path
 
 
 def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, monkeypatch):
-    rows = rows_of("cola", 4)
+    """Each sentence that shows one counts; those that are not annotated are told by their number."""
+    rows = [("abc", "", "1"), ("def", "", "0"), ("ghi", "", "0"), ("jkl", "", "1"), ("mno", "", "1")]
     write_glue(tmp_path, "cola", "dev", rows)
-    sentences = [sentence for sentence, *_ in rows]
-    path = write_phenomena(tmp_path / "major.tsv", sentences[:3], "10", "01", "11")
+    path = write_phenomena(tmp_path / "major.tsv", ["abc", "def", "ghi", "jkl"], "11", "10", "11", "00")
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
-    result, _ = measured(monkeypatch, task, [[0, 1]] * 4)
-    groups = [dict(answer.question.groups) for answer in result.answers]
-    assert [group.get("phenomenon/Simple") for group in groups] == [1, 0, 1, None]
-    assert [group.get("phenomenon/Comp_Clause") for group in groups] == [0, 1, 1, None]
+    result, _ = measured(monkeypatch, task, [[0, 1], [1, 0], [0, 1], [0, 1], [0, 1]])
+    assert [dict(answer.question.categories) for answer in result.answers] == [
+        {"phenomenon": ("Simple", "Sem Violation")},
+        {"phenomenon": ("Simple",)},
+        {"phenomenon": ("Simple", "Sem Violation")},
+        {"phenomenon": ()},
+        {},
+    ]
+    model = EvaluatedModel("runs/a", 5, "c", "p", "masked_lm")
+    record = summarise("cola", task, model, result, seconds=1.0)
+    title, _, *lines = category_tables(record).splitlines()
+    assert title == "cola by phenomenon, known of 4 of 5 answers"
+    # Right are the first and the second, of labels 1, 0, 0; of two labels the answers are alike.
+    correlation = np.corrcoef([1, 0, 0], [1, 0, 1])[0, 1]
+    assert [(line.split()[0], line.split()[-1]) for line in lines] == [("Sem", "2"), ("Simple", "3")]
+    assert lines[0].split()[2] == "0.0000" and lines[1].split()[1] == f"{correlation:.4f}"
+
+
+def test_a_sentence_that_occurs_twice_has_two_annotations(tmp_path, monkeypatch):
+    write_glue(tmp_path, "cola", "dev", [("abc", "", "1"), ("def", "", "0"), ("abc", "", "1")])
+    path = write_phenomena(tmp_path / "major.tsv", ["abc", "abc", "def"], "10", "01", "00")
+    task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
+    result, _ = measured(monkeypatch, task, [[0, 1]] * 3)
+    shown = [answer.question.categories["phenomenon"] for answer in result.answers]
+    assert shown == [("Simple",), (), ("Sem Violation",)]
 
 
 def test_phenomena_that_cannot_be(tmp_path):
@@ -179,13 +205,22 @@ def test_phenomena_that_cannot_be(tmp_path):
     sentences = [sentence for sentence, *_ in rows]
     path = write_phenomena(tmp_path / "major.tsv", sentences, "10", ("0", "x"))
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
-    with pytest.raises(DataError, match="line 3: Comp Clause: found 'x'; allowed: 0, 1"):
+    with pytest.raises(DataError, match="line 3: Sem  Violation: found 'x'; allowed: 0, 1"):
         task.measure(tiny_task_model())
     write_phenomena(path, ["another"], "11")
     with pytest.raises(DataError, match=f"^{re.escape(str(path))}: has none of the sentences of"):
         task.measure(tiny_task_model())
-    path.write_text("Sentence\tLabel\nabc\t1\n")
-    with pytest.raises(DataError, match="line 2: has no column of a phenomenon beside Sentence, Label"):
+    write_phenomena(path, [f'"{sentences[0]}"', sentences[1]], "10", "10")
+    said = re.escape(
+        'line 2: Sentence: found \'""abc 0"\' in quotation marks, as spreadsheets write it; allowed'
+    )
+    with pytest.raises(DataError, match=said):
+        task.measure(tiny_task_model())
+    path.write_text("Other\tSentence\tLabel\n1\tabc\t1\n")
+    said = (
+        r"line 2: has no column of a phenomenon behind Sentence; its columns are \['Other', 'Sentence', 'La"
+    )
+    with pytest.raises(DataError, match=said):
         task.measure(tiny_task_model())
     with pytest.raises(ConfigError, match=r"phenomena: found 'a\.tsv'; allowed for rte: none"):
         task_of_flag("glue:dataset=rte,path=x,phenomena=a.tsv")
