@@ -11,10 +11,10 @@ r"""Fine-tuning an encoder on SQuAD, QuALITY or ContractNLI, as in "Pretraining 
 
 Variants: the model as it was pre-trained, tiny (by configs/bigs_tiny.py), 11b, 29b, 97b, 119m (by
 configs/bigs.py), 512 or 4096 (by configs/bigs_longer_rows.py); the data set behind a comma: squad (if none
-is named), quality, contract_nli; and the name of the model behind another, as in
-`512,squad,stack_attention`. Files, with the published names: data/squad/train-v1.1.json and dev-v1.1.json;
-QuALITY.v1.0.1.htmlstripped.train and .dev in data/quality/; train.jsonl and validation.jsonl of SCROLLS in
-data/contract_nli/.
+is named: version 1.1), squad_2 (version 2.0), quality, contract_nli; and the name of the model behind
+another, as in `512,squad,stack_attention`. Files, with the published names: data/squad/train-v1.1.json and
+dev-v1.1.json, or -v2.0; QuALITY.v1.0.1.htmlstripped.train and .dev in data/quality/; train.jsonl and
+validation.jsonl of SCROLLS in data/contract_nli/.
 
 The paper's grid (table 7): SQuAD with learning rates 4e-5 and 6e-5, batches of 32, 2 epochs; the others
 with 3e-5 and 5e-5, batches of 16 and 24, 5, 8 and 10 epochs; weight decay 0 and 0.01, warm-up over a
@@ -22,6 +22,11 @@ tenth of the steps. Set here is the first of each, but weight decay 0.01, and te
 small model; the rest is that of configs/finetune_glue.py. A question of QuALITY is four samples, one an
 option, in one row, and `init.from` repeats the table of positions to its length. Windows of SQuAD make
 more samples than questions: warm-up is a tenth of the questions' steps.
+
+The paper measures SQuAD 1.1 alone; squad_2 takes its values over. There a question without an answer, and a
+window without the whole of one, is taught the first position as begin and end. Measured, no answer is given
+where the score of that position, the least of all windows', is above the best span's by more than
+no_answer_threshold: 0, and not chosen on the development set.
 
 To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention); QuALITY 32.8
 and ContractNLI 71.4 with 4,096 tokens, 32.3 and 68.7 with 128 (119m). Not run: the files are not here.
@@ -43,6 +48,7 @@ _SIZES = {
 # Task, files to learn from and to be measured on, questions to learn from; rate, rows, epochs.
 _DATASETS = {
     "squad": ("squad_spans", "squad/train-v1.1.json", "squad/dev-v1.1.json", 87_599, 4e-5, 32, 2),
+    "squad_2": ("squad_spans", "squad/train-v2.0.json", "squad/dev-v2.0.json", 130_319, 4e-5, 32, 2),
     "quality": (
         "quality",
         "quality/QuALITY.v1.0.1.htmlstripped.train",
@@ -62,6 +68,8 @@ _DATASETS = {
         5,
     ),
 }
+# Of SQuAD 2.0: that there may be no answer, and by how much that has to be the more probable.
+_NO_ANSWER = {"no_answer": True, "no_answer_threshold": 0.0}
 # Options of a question of QuALITY.
 _OPTIONS = 4
 
@@ -79,7 +87,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     name, learned, measured, questions, learning_rate, rows, epochs = _DATASETS[dataset]
     positions = config.batching.length
     task = {"task": name, "max_positions": positions}
-    if dataset == "squad" and positions < 384:
+    if dataset == "squad_2":
+        task |= _NO_ANSWER
+    if name == "squad_spans" and positions < 384:
         # Half of what is left beside marker, question and two [SEP].
         task |= {"max_question_tokens": 32, "stride": 32}
     length = positions * (_OPTIONS if dataset == "quality" else 1)

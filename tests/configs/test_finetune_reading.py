@@ -1,5 +1,7 @@
 """SQuAD, QuALITY and ContractNLI are learned as in the paper, by every model of the presets."""
 
+import dataclasses
+
 import pytest
 
 from birdie_jax.config_errors import ConfigError
@@ -8,11 +10,17 @@ from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.models import encoder_names, model_names
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.tasks.evaluation import tasks_of_config
+from birdie_jax.tasks.squad_spans import SquadSpans
 from tests.configs.test_every_config import load
 
 POSITIONS = {"tiny": 128, "11b": 128, "29b": 128, "97b": 128, "119m": 128, "512": 512, "4096": 4096}
 # The first values of the paper's grid (table 7): learning rate, rows, epochs.
-GRID = {"squad": (4e-5, 32, 2.0), "quality": (3e-5, 16, 5.0), "contract_nli": (3e-5, 16, 5.0)}
+GRID = {
+    "squad": (4e-5, 32, 2.0),
+    "squad_2": (4e-5, 32, 2.0),
+    "quality": (3e-5, 16, 5.0),
+    "contract_nli": (3e-5, 16, 5.0),
+}
 
 
 @pytest.mark.parametrize("size", POSITIONS)
@@ -29,12 +37,32 @@ def test_what_is_measured_is_what_is_taught(size, dataset, name):
     (measured,) = (named.task for named in tasks_of_config(config.eval.tasks, "config.eval.tasks"))
     assert type(measured) is type(stage.task) and measured.path != stage.task.path
     model = with_task_head(config, [stage]).model
-    assert (model.head_name, model.head_dropout) == (dataset, 0.1)
+    assert (model.head_name, model.head_dropout) == (dataset.removesuffix("_2"), 0.1)
     assert model.section(EncoderConfig).positions == stage.length
 
 
 def test_no_variant_is_the_first_one():
     assert load("finetune_reading") == load("finetune_reading", "tiny,squad,bigs")
+
+
+@pytest.mark.parametrize("size", POSITIONS)
+def test_version_2_of_squad_may_have_no_answer(size):
+    """And is else what version 1.1 is, but for its files."""
+    first, second = (load("finetune_reading", f"{size},{dataset}") for dataset in ("squad", "squad_2"))
+    for old, new in (
+        (read_stages(first)[0].task, read_stages(second)[0].task),
+        (
+            tasks_of_config(first.eval.tasks, "config.eval.tasks")[0].task,
+            tasks_of_config(second.eval.tasks, "config.eval.tasks")[0].task,
+        ),
+    ):
+        assert isinstance(old, SquadSpans) and isinstance(new, SquadSpans)
+        assert (old.no_answer, new.no_answer, new.no_answer_threshold) == (False, True, 0.0)
+        path = old.path.replace("v1.1", "v2.0")
+        assert dataclasses.replace(old, no_answer=True, path=path) == new
+    steps = {"squad": 2 * 87_599 // 32, "squad_2": 2 * 130_319 // 32}
+    warmup = (first.optimizer.warmup_steps, second.optimizer.warmup_steps)
+    assert warmup == tuple(count // 10 for count in steps.values())
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -48,7 +76,7 @@ def test_the_model_is_that_of_the_preset_but_for_dropout(name):
 def test_unknown_parts_of_a_variant_are_refused():
     for variant, said in (
         ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512, 4096"),
-        ("tiny,race", "config variant 'race' is unknown; allowed: squad, quality, contract_nli"),
+        ("tiny,race", "config variant 'race' is unknown; allowed: squad, squad_2, quality, contract_nli"),
         ("tiny,squad,llama", "config variant 'llama' is unknown; allowed: bigs, "),
     ):
         with pytest.raises(ConfigError, match=f"^{said}"):

@@ -157,6 +157,36 @@ def test_scores_are_those_of_the_official_script(path, monkeypatch):
     assert means["f1"].mean == pytest.approx((2 / 3 + 2) / 4)
 
 
+@pytest.mark.parametrize(
+    ("threshold", "given"),
+    [(-0.5, ""), (0.0, ""), (1.9, ""), (2.1, "fég"), (9.0, "fég")],
+)
+def test_no_answer_has_to_be_better_by_the_threshold(path, monkeypatch, threshold, given):
+    """By the least of its scores of all windows, here 2 above the best span of any."""
+    asking, tokenizer = task(path, no_answer_threshold=threshold), small_tokenizer()
+    windows = [w for question in asking.read()[0] for w in asking.windows(question, tokenizer)]
+    span = (CONTEXT.index("fég"), CONTEXT.index("fég") + len("fég"))
+    assert len(windows) > 8
+
+    def head_scores(model, examples, progress):
+        del model, progress
+        found = []
+        for number, (window, _) in enumerate(zip(windows, examples, strict=True)):
+            scores = np.zeros((len(window.tokens), 2), np.float32)
+            begin, end = place_of(window.label(span))
+            scores[begin, 0] = scores[end, 1] = 1.5
+            # No answer has 5 or more in each window.
+            scores[0] = (2.0, 3.0 + number % 2)
+            found.append(scores)
+        return found
+
+    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+    answers = {answer.question.name: answer for answer in asking.measure(tiny_task_model()).answers}
+    assert {answer.answer for answer in answers.values()} == {given}
+    assert [answers[name].metrics["exact_match"] for name in ("q2", "q3")] == [bool(given), not given]
+    assert answers["q2"].details["no_answer_score"] - answers["q2"].details["score"] == pytest.approx(2.0)
+
+
 def test_questions_without_an_answer_are_left_out_of_version_1(path):
     questions, refused = task(path, no_answer=False).read()
     assert [question.name for question in questions] == ["q1", "q2", "q4"]
