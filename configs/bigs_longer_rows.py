@@ -19,8 +19,9 @@ of 3e-5 for 4,096. It tells no schedule: by cosine to a tenth after 1 % of warm-
 batch of 4,096 is not told either: 64 rows, Longformer's. The rest is that of configs/bigs.py, 8, 4 or 2
 devices too.
 
-To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention); with 4,096
-tokens QuALITY 32.8 and ContractNLI 71.4, with the same model at 128 tokens 32.3 and 68.7.
+To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention) on its
+development set; with 4,096 tokens QuALITY 32.8 and ContractNLI 71.4 on SCROLLS's test sets, with the same
+model at 128 tokens 32.3 and 68.7. configs/finetune_reading.py measures the development sets.
 
 Neither run nor compiled: by the FLOPs of the model alone, at the peak of 8 chips of v5e, which no run
 reaches, 512 takes 11 minutes and 4096 takes 17 (docs/measurements/bigs.md).

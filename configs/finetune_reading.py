@@ -28,8 +28,10 @@ window without the whole of one, is taught the first position as begin and end. 
 where the score of that position, the least of all windows', is above the best span's by more than
 no_answer_threshold: 0, and not chosen on the development set.
 
-To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention); QuALITY 32.8
-and ContractNLI 71.4 with 4,096 tokens, 32.3 and 68.7 with 128 (119m). Not run: the files are not here.
+To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stack_attention), on the
+development set as here. Of QuALITY and ContractNLI it tells SCROLLS's test sets (table 3), whose labels are
+not published, 32.8 and 71.4 with 4,096 tokens, 32.3 and 68.7 with 128 (119m); what is measured here are the
+development sets, whose scores it does not tell. Not run: the files are not here.
 """
 
 import runpy
