@@ -51,6 +51,7 @@ from birdie_jax.tasks.evaluation_table import (
     evaluation_table,
     refused_lines,
 )
+from birdie_jax.tasks.predictions import check_predictions, write_predictions
 from birdie_jax.tasks.summary import paired_differences
 from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.text import DataError
@@ -72,6 +73,9 @@ _TASK = flags.DEFINE_multi_string(
 )
 _JSON = define_path("json", "File for the scores of all tasks.")
 _ANSWERS = define_path("answers", "File for all prompts, answers and scores, JSONL.")
+_PREDICTIONS = define_path(
+    "predictions", "Folder for the predictions of tasks without known answers, as leaderboards take them."
+)
 _COMPARE = flags.DEFINE_multi_string(
     "compare", [], "Workdir or exported folder of another model to set beside the first; several times."
 )
@@ -119,6 +123,7 @@ def run(processes: Processes) -> None:
     for other in _COMPARE.value:
         if not other:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
+    check_predictions(tasks, _PREDICTIONS.value, _COMPARE.value)
     first = _load(_WORKDIR.value, _MODEL.value, _STEP.value)
     asked = [_ask(first, tasks, processes)]
     if processes.first and _WORKDIR.value is not None:
@@ -132,6 +137,8 @@ def run(processes: Processes) -> None:
         write_json(
             make_path(_JSON.value), {"evaluations": records, "differences": _differences_json(asked)}
         )
+    if _PREDICTIONS.value is not None:
+        write_predictions(_PREDICTIONS.value, tasks, asked[0])
     if _ANSWERS.value is not None:
         write_whole(make_path(_ANSWERS.value), b"".join(map(_answer_lines, asked)))
     _print(asked)

@@ -34,7 +34,7 @@ def evaluation_table(records: Sequence[EvaluationRecord]) -> str:
             answers = f"{record.answers:,}" if number == 0 else ""
             table.add_row(name, metric, *_cells(interval), answers)
         if not record.metrics:
-            table.add_row(record.name, "none", "", "", "0")
+            table.add_row(record.name, "none", "", "", f"{record.answers:,}")
     return "\n".join([_rendered(table), *refused_lines(records)])
 
 

@@ -13,6 +13,7 @@ from birdie_jax.models.task_head import Head
 from birdie_jax.storage import make_path, shown
 from birdie_jax.tasks.cola_annotations import PHENOMENON, read_phenomena
 from birdie_jax.tasks.glue_datasets import ACCURACY, GLUE_DATASETS, MAX_SCORE, GlueDataset
+from birdie_jax.tasks.glue_test_files import predictions_table, read_unlabelled
 from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.label_metrics import (
     F1,
@@ -43,7 +44,8 @@ TRAIN = "train"
 class Glue(HeadTask):
     """One of the data sets of GLUE, from the folder of its published files.
 
-    Fine-tuning learns from `train.tsv`. What is measured is a split whose labels are published.
+    Fine-tuning learns from `train.tsv`. What is measured is a split whose labels are published. Of the
+    others predictions are written, as the leaderboard takes them.
 
     Metrics: accuracy of QNLI, RTE, SST-2, WNLI and MNLI; F1 of the class 1, and accuracy, of QQP and MRPC;
     Matthews' correlation, and accuracy, of CoLA; Spearman's and Pearson's correlation of STS-B.
@@ -52,7 +54,8 @@ class Glue(HeadTask):
         dataset: the data set.
         path: the folder of its files, or its URL.
         split: the file that is measured: dev; of MNLI dev_matched or dev_mismatched; or train. Empty = the
-            first of these that the data set has.
+            first of these that the data set has. Or the one that is predicted: test; of MNLI test_matched
+            or test_mismatched.
         phenomena: of CoLA, the annotated development set, a file or its URL, by whose phenomena scores are
             broken down, as categories (birdie_jax/tasks/cola_annotations.py); empty = they are not.
         skip_bad_records: whether rows that cannot be read are passed over and told, not refused.
@@ -62,17 +65,21 @@ class Glue(HeadTask):
 
     dataset: Literal["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"]
     path: DataPath
-    split: Literal["", "dev", "dev_matched", "dev_mismatched", "train"] = ""
+    split: Literal[
+        "", "dev", "dev_matched", "dev_mismatched", "train", "test", "test_matched", "test_mismatched"
+    ] = ""
     phenomena: str = ""
     skip_bad_records: bool = False
 
     def __post_init__(self):
         if self.phenomena and self.dataset != "cola":
             raise ValueError(f"phenomena: found {self.phenomena!r}; allowed for {self.dataset}: none")
-        allowed = ("", *self._form.splits, TRAIN)
+        allowed = ("", *self._form.splits, TRAIN, *self._form.predictions)
         if self.split not in allowed:
             names = ", ".join(filter(None, allowed))
             raise ValueError(f"split: found {self.split!r}; allowed for {self.dataset}: {names}")
+        if self.phenomena and self.predictions_file:
+            raise ValueError(f"phenomena: found {self.phenomena!r}; allowed for {self.split}: none")
 
     @property
     def _form(self) -> GlueDataset:
@@ -112,6 +119,8 @@ class Glue(HeadTask):
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell every label of the split."""
+        if self.predictions_file:
+            return self._predict(model, progress)
         samples, refused = self.samples(self.split or self._form.splits[0])
         categories = self._categories(samples)
         found, too_long = self.scores(samples, model, progress)
@@ -131,6 +140,37 @@ class Glue(HeadTask):
             )
             answers.append(ScoredAnswer(question, self._shown(number), metric, details={"scores": scores}))
         return TaskResult(tuple(answers), (*refused, *too_long))
+
+    @property
+    def predictions_file(self) -> str:
+        """The leaderboard's name for the predictions of a split without labels."""
+        return self._form.predictions.get(self.split, "")
+
+    def predictions(self, answers: Sequence[ScoredAnswer]) -> bytes:
+        """Return the file of predictions: an index and a class, or a number from 0 to 5, a line."""
+        return predictions_table(
+            [answer.question.name for answer in answers], [answer.answer for answer in answers]
+        )
+
+    def _predict(self, model: TaskModel, progress: Progress) -> TaskResult:
+        """Let the head tell every label of a split that has none, in the order of its file."""
+        path = make_path(self.path) / f"{self.split}.tsv"
+        indices, samples = read_unlabelled(path, self._form)
+        found, _ = self.scores(samples, model, progress, all_needed=True)
+        answers = []
+        for index, sample, (_, positions, scores) in zip(indices, samples, found, strict=True):
+            told = _told(self._form, scores)
+            # A number may be beyond the scores that there are.
+            shown_here = self._shown(told if self._form.classes else min(max(told, 0.0), MAX_SCORE))
+            question = Question(
+                name=index,
+                prompt="\n".join(sample.texts),
+                references=(),
+                choices=self._form.classes,
+                groups={LENGTH_GROUP: positions},
+            )
+            answers.append(ScoredAnswer(question, shown_here, {}, details={"scores": scores}))
+        return TaskResult(tuple(answers))
 
     def _categories(self, samples: Sequence[Sample]) -> list[dict[str, tuple[str, ...]]]:
         """Return for each sample the phenomena that it shows, and nothing where it is not annotated."""

@@ -11,7 +11,7 @@ from birdie_jax.objectives import Arm
 from birdie_jax.tasks.samples import MaxPositions, Sample, SampleExamples, labelled_example, sample_tokens
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import Tokenizer
+from birdie_jax.text import DataError, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,26 @@ class HeadTask(Task):
         return SampleExamples(names, self._contexts(samples, tokenizer), labels, refused)
 
     def scores(
-        self, samples: Sequence[Sample], model: TaskModel, progress: Progress = no_progress
+        self,
+        samples: Sequence[Sample],
+        model: TaskModel,
+        progress: Progress = no_progress,
+        *,
+        all_needed: bool = False,
     ) -> tuple[list[tuple[int, int, list[float]]], list[str]]:
         """Return what the head says of each sample that the model can read.
 
+        Args:
+            samples: the samples.
+            model: the model.
+            progress: called with the number of samples done and of all.
+            all_needed: whether no sample may be left out.
+
         Returns:
             For each sample its number, its positions and its scores; and a line for each that is too long.
+
+        Raises:
+            DataError: a sample is too long, and all are needed; names the first.
         """
         asked, refused = [], []
         for number, context in enumerate(self._contexts(samples, model.tokenizer)):
@@ -72,6 +86,8 @@ class HeadTask(Task):
                 )
             else:
                 asked.append((number, labelled_example(context, samples[number].label)))
+        if refused and all_needed:
+            raise DataError(f"{len(refused):,} of {len(samples):,} are too long, the first: {refused[0]}")
         found = model.head_scores([example for _, example in asked], progress)
         return [
             (number, len(example.context), scores[0].tolist())

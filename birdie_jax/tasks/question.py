@@ -12,6 +12,7 @@ class Question(NamedTuple):
         name: the identifier of the question, unique within its task.
         prompt: the text that the model reads, in both directions where it can.
         references: the acceptable answers, at least one; the first of them is what fine-tuning teaches.
+            None where they are not known, and predictions are asked for.
         choices: the answers to choose from, one of them the first reference; empty where the answer is
             written freely.
         groups: numbers by which scores are broken down, such as {"numbers": 4}; the length of the prompt in
@@ -47,7 +48,7 @@ class ScoredAnswer(NamedTuple):
     Attributes:
         question: what was asked.
         answer: the text that the model wrote, or the choice that it found most likely.
-        metrics: the scores of the answer, by the names of the metrics.
+        metrics: the scores of the answer, by the names of the metrics; none of a prediction.
         weight: what the answer counts in the mean of the scores: 1, or such as its number of bytes where a
             score is a rate.
         details: what else is worth reading, as plain JSON: why the answer ended, likelihoods of choices.

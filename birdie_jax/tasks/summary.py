@@ -45,11 +45,13 @@ def summarise(
         seed: the seed of the bootstrap's resamples.
     """
     answers = result.answers
+    # Predictions have no scores, of groups no more than of all.
+    scored = [answer for answer in answers if answer.metrics]
     groups: dict[str, list[GroupScores]] = {}
-    for group in sorted({group for answer in answers for group in answer.question.groups}):
-        having = [answer for answer in answers if group in answer.question.groups]
+    for group in sorted({group for answer in scored for group in answer.question.groups}):
+        having = [answer for answer in scored if group in answer.question.groups]
         groups[group] = _group_scores(task, group, having, seed)
-    kinds = sorted({kind for answer in answers for kind in answer.question.categories})
+    kinds = sorted({kind for answer in scored for kind in answer.question.categories})
     return EvaluationRecord(
         format_version=FORMAT_VERSION,
         name=name,
@@ -62,7 +64,7 @@ def summarise(
         metrics=mean_scores(task, answers, seed),
         groups=groups,
         seconds=seconds,
-        categories={kind: _category_scores(task, kind, answers, seed) for kind in kinds},
+        categories={kind: _category_scores(task, kind, scored, seed) for kind in kinds},
     )
 
 
@@ -73,13 +75,13 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
 
     Args:
         task: what was asked.
-        answers: the scored answers; nothing is returned where there is none.
+        answers: the scored answers; nothing is returned where there is none, or where they are predictions.
         seed: the seed of the bootstrap's resamples.
 
     Raises:
         ValueError: the answers differ in the names of their metrics.
     """
-    if not answers:
+    if not any(answer.metrics for answer in answers):
         return {}
     names = list(answers[0].metrics)
     derived = list(task.derived_metrics(answers[0].metrics))

@@ -59,6 +59,20 @@ class Task(abc.ABC):
         """The metrics of answers from which others are derived, and which are not told themselves."""
         return frozenset()
 
+    @property
+    def predictions_file(self) -> str:
+        """The file that is asked of a task whose questions have no known answers; empty: it has scores."""
+        return ""
+
+    def predictions(self, answers: Sequence[ScoredAnswer]) -> bytes:
+        """Return the contents of `predictions_file`.
+
+        Args:
+            answers: the answers to all questions, without metrics.
+        """
+        del answers
+        return b""
+
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
         """Check that what the task reads at once is no longer than what a model has learned.
 

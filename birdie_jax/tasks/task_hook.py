@@ -53,8 +53,14 @@ class TaskEvaluation:
             processes: the processes of the run, which share the questions.
 
         Raises:
-            ConfigError: the model of the run cannot be asked one of the tasks.
+            ConfigError: the model of the run cannot be asked one of the tasks, or one has no scores.
         """
+        for named in tasks:
+            if named.task.predictions_file:
+                raise ConfigError(
+                    f"config.eval.tasks.{named.name}: found {named.task.name} of a split without labels; "
+                    "allowed: one with labels, and that one for evaluate --predictions"
+                )
         self._config, self._tasks, self._tokenizer = parts.config, tasks, tokenizer
         self._mesh = parts.mesh
         model = build_model(parts.config.model, tokenizer.vocab_size)

@@ -15,6 +15,7 @@ from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TaskModel
 from birdie_jax.tasks.evaluation import NamedTask
+from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_hook import TaskEvaluation
 from tests.tasks.toy_tasks import Lengths
@@ -49,6 +50,17 @@ def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, mode
     arms = [Arm(name, make_objective(name), name) for name in objectives]
     with pytest.raises(ConfigError, match=f"^config.eval.tasks: {message}"):
         TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), arms, Processes())
+
+
+def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
+    named = NamedTask("rte", Glue(dataset="rte", path="x", split="test"))
+    parts = HookParts(micro_config(), Workdir(tmp_path), mesh_of(), small_tokenizer().vocab_size)
+    said = (
+        "config.eval.tasks.rte: found glue of a split without labels; allowed: one with labels, and that "
+        "one for evaluate --predictions"
+    )
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        TaskEvaluation(parts, [named], small_tokenizer(), [ARM], Processes())
 
 
 def state_of(seed):

@@ -1,0 +1,224 @@
+"""GLUE's files without labels: how they are read, what is predicted, and the files of the leaderboard."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from birdie_jax.config import parse_config
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.evaluation_record import parse_evaluation
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.tasks import task_of_flag
+from birdie_jax.tasks.evaluation import tasks_of_flags
+from birdie_jax.tasks.glue import Glue
+from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from birdie_jax.tasks.predictions import check_predictions
+from birdie_jax.tasks.task_model import TaskModel
+from birdie_jax.text import DataError
+from tests.forked_verbs import run_commands
+from tests.tasks.tiny_task_model import tiny_task_model
+from tests.trained_workdirs import write_workdir
+
+MICRO = runpy.run_path(str(Path(__file__).parents[1] / "finetuning" / "micro_head.py"))["get_config"]
+# As the test files are published, and as the leaderboard calls what is predicted.
+COLUMNS = {
+    "cola": ("index", "sentence"),
+    "sst2": ("index", "sentence"),
+    "mrpc": ("index", "#1 ID", "#2 ID", "#1 String", "#2 String"),
+    "qqp": ("id", "question1", "question2"),
+    "stsb": (
+        *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
+        *("sentence1", "sentence2"),
+    ),
+    "mnli": (
+        *("index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse"),
+        *("sentence1_parse", "sentence2_parse", "sentence1", "sentence2"),
+    ),
+    "qnli": ("index", "question", "sentence"),
+    "rte": ("index", "sentence1", "sentence2"),
+    "wnli": ("index", "sentence1", "sentence2"),
+}
+FILES = {
+    ("cola", "test"): "CoLA.tsv",
+    ("sst2", "test"): "SST-2.tsv",
+    ("mrpc", "test"): "MRPC.tsv",
+    ("qqp", "test"): "QQP.tsv",
+    ("stsb", "test"): "STS-B.tsv",
+    ("mnli", "test_matched"): "MNLI-m.tsv",
+    ("mnli", "test_mismatched"): "MNLI-mm.tsv",
+    ("qnli", "test"): "QNLI.tsv",
+    ("rte", "test"): "RTE.tsv",
+    ("wnli", "test"): "WNLI.tsv",
+}
+
+
+def write_test_file(
+    folder, dataset, split="test", indices=("0", "1", "2"), texts=("abc", "def ghi", "jkl")
+):
+    """Write a test file, with these texts in all columns but the first."""
+    columns = COLUMNS[dataset]
+    rows = [(index, *[text] * (len(columns) - 1)) for index, text in zip(indices, texts, strict=True)]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split}.tsv"
+    path.write_text("\n".join("\t".join(row) for row in (columns, *rows)) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(("dataset", "split"), FILES)
+def test_every_row_is_predicted_in_the_form_of_the_leaderboard(tmp_path, monkeypatch, dataset, split):
+    write_test_file(tmp_path, dataset, split)
+    classes = GLUE_DATASETS[dataset].classes
+    told = [1, 0, len(classes) - 1] if classes else [5.5, -0.25, 2.3456]
+    scores = [
+        [float(which == number) for which in range(len(classes))] if classes else [number]
+        for number in told
+    ]
+
+    def head_scores(model, examples, progress):
+        del model, progress
+        assert len({len(example.context) for example in examples}) > 1
+        return [np.array([score], np.float32) for score in scores]
+
+    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+    task = Glue(dataset=dataset, path=str(tmp_path), split=split)
+    result = task.measure(tiny_task_model())
+    shown = {
+        **{"mnli": ["entailment", "contradiction", "neutral"], "stsb": ["5.000", "0.000", "2.346"]},
+        **{name: ["entailment", "not_entailment", "entailment"] for name in ("qnli", "rte")},
+    }.get(dataset, ["1", "0", "1"])
+    lines = ["index\tprediction", *(f"{number}\t{one}" for number, one in enumerate(shown))]
+    assert task.predictions(result.answers).decode() == "".join(f"{line}\n" for line in lines)
+    assert task.predictions_file == FILES[dataset, split]
+    assert not result.refused and not any(answer.metrics for answer in result.answers)
+
+
+def test_splits_with_labels_have_scores_and_no_predictions():
+    for dataset, form in GLUE_DATASETS.items():
+        for split in ("", "train", *form.splits):
+            assert Glue(dataset=dataset, path="x", split=split).predictions_file == ""
+
+
+@pytest.mark.parametrize(
+    ("indices", "texts", "said"),
+    [
+        (("0", "x"), ("abc", "def"), "line 3: index: found 'x'; allowed: a number of digits"),
+        (("7", "7"), ("abc", "def"), "line 3: index: found 7, which {path}: line 2 has; allowed: another"),
+        (
+            ("0", "1"),
+            ("abc", " "),
+            "line 3: sentence1: found ' '; allowed: text with more than white space",
+        ),
+    ],
+)
+def test_no_row_is_passed_over(tmp_path, indices, texts, said):
+    """The leaderboard wants a prediction for each, so that skip_bad_records changes nothing."""
+    path = write_test_file(tmp_path, "rte", indices=indices, texts=texts)
+    message = f"{path}: 1 of 2 records are bad: {said.format(path=path)}"
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        Glue(dataset="rte", path=str(tmp_path), split="test", skip_bad_records=True).measure(
+            tiny_task_model()
+        )
+
+
+def test_a_row_that_is_too_long_is_refused_before_any_is_predicted(tmp_path, monkeypatch):
+    path = write_test_file(tmp_path, "sst2", texts=("abc", "abcdefghi" * 20, "jkl"))
+    monkeypatch.setattr(TaskModel, "head_scores", lambda *_: pytest.fail("the model was asked"))
+    task, model = Glue(dataset="sst2", path=str(tmp_path), split="test"), tiny_task_model(max_length=32)
+    with pytest.raises(
+        DataError, match=f"^1 of 3 are too long, the first: {re.escape(str(path))}: line 3: has"
+    ):
+        task.measure(model)
+
+
+def test_settings_that_cannot_be():
+    with pytest.raises(
+        ConfigError, match=r"split: found 'test'; allowed for mnli: .*, test_matched, test_mis"
+    ):
+        task_of_flag("glue:dataset=mnli,path=x,split=test")
+    with pytest.raises(ConfigError, match=r"phenomena: found 'a\.tsv'; allowed for test: none"):
+        task_of_flag("glue:dataset=cola,path=x,split=test,phenomena=a.tsv")
+
+
+TEST, DEV = "glue:dataset=rte,path=x,split=test", "dev=glue:dataset=rte,path=x"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "folder", "others", "said"),
+    [
+        (
+            [TEST, DEV],
+            None,
+            [],
+            "--predictions is not given; allowed with --task glue, whose answers are not known: a folder "
+            "for what the model predicts",
+        ),
+        (
+            [DEV],
+            "out",
+            [],
+            "--predictions: found out; allowed: with a --task whose answers are not known, such",
+        ),
+        (
+            [TEST, f"again={TEST}"],
+            "out",
+            [],
+            "--task: glue and again both write RTE.tsv; allowed: one of them",
+        ),
+        (
+            [TEST],
+            "out",
+            ["runs/b"],
+            "--compare: found runs/b; allowed with --task glue: none, as its answers",
+        ),
+    ],
+)
+def test_predictions_without_a_place(tasks, folder, others, said):
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        check_predictions(tasks_of_flags(tasks), folder, others)
+
+
+def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
+    data = tmp_path / "data"
+    write_test_file(data, "rte", indices=("4", "5", "6"))
+    columns = (*COLUMNS["rte"], "label")
+    rows = [columns, ("0", "abc", "def", "entailment"), ("1", "ghi", "def", "not_entailment")]
+    (data / "dev.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    config = MICRO("rte")
+    config.finetune.stages.glue.path = config.eval.tasks.glue.path = str(data)
+    parsed = parse_config(config)
+    run, out = tmp_path / "run", tmp_path / "deep" / "out"
+    write_workdir(run, with_task_head(parsed, read_stages(parsed)))
+    (run / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    task = f"glue:dataset=rte,path={data}"
+    first, refused, report = run_commands(
+        [
+            (
+                *("evaluate", f"--workdir={run}", f"--task={task}", f"--task=test={task},split=test"),
+                f"--predictions={out}",
+            ),
+            ("evaluate", f"--workdir={run}", f"--task=test={task},split=test"),
+            ("report", f"--workdir={run}"),
+        ]
+    )
+    assert first[0] == 0, first
+    assert re.search(r"^test +none +3$", first[1], re.M), first[1]
+    assert f"test: 3 predictions in {out}/RTE.tsv" in first[2]
+    assert [path.name for path in out.iterdir()] == ["RTE.tsv"]
+    head, *lines = (out / "RTE.tsv").read_text().splitlines()
+    assert head == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines] == ["4", "5", "6"]
+    assert {line.split("\t")[1] for line in lines} <= {"entailment", "not_entailment"}
+    kept = run / "evaluations" / "00000005"
+    record = parse_evaluation((kept / "test.json").read_bytes(), "test.json")
+    assert (record.answers, record.metrics, record.groups, record.categories) == (3, {}, {}, {})
+    answers = [json.loads(line) for line in (kept / "test.jsonl").read_text().splitlines()]
+    assert [(answer["name"], answer["answer"]) for answer in answers] == [
+        tuple(row.split("\t")) for row in lines
+    ]
+    assert refused[0] == 1 and "--predictions is not given; allowed with --task test" in refused[2]
+    assert report[0] == 0, report
