@@ -5,19 +5,22 @@ r"""Fine-tuning an encoder on a data set of GLUE, as in "Pretraining Without Att
     python -m birdie_jax.train --config=configs/finetune_glue.py:tiny,rte --config.init.from=runs/mnli \
         --workdir=runs/rte
 
-Variants: the model as it was pre-trained, tiny (by configs/bigs_tiny.py) or 11b, 29b, 97b, 119m (by
-configs/bigs.py); the data set behind a comma: cola (if
-none is named), sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; and the name of the model behind another, as
-in `tiny,rte,stack_attention`. Files are those of data/glue/, in folders with the published names;
-docs/glue.md tells all. RTE, MRPC and STS-B start from a run on MNLI, as in the paper.
+Variants: the model as it was pre-trained, tiny (by configs/bigs_tiny.py), 11b, 29b, 97b, 119m (by
+configs/bigs.py) or 512 (by configs/bigs_longer_rows.py); the data set behind a comma: cola (if none is
+named), sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; and the name of the model behind another, as in
+`tiny,rte,stack_attention`. Files are those of data/glue/, in folders with the published names; docs/glue.md
+tells all. RTE, MRPC and STS-B start from a run on MNLI, as in the paper.
 
 The paper's grid: learning rate 1e-5, 2e-5, 3e-5, 5e-5, 6e-5, weight decay 0.01, 0.1, batches of 16, 32
 samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear to 0. What is set here is of that
 grid, the learning rate 3e-5, but that of the small model is 3e-4; warm-up is a tenth of the steps of the
 published files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples cut to
-128, each in a row of its own. Scores are those of the last checkpoint: nothing is chosen on the development
-set. The published train.tsv of QQP has rows that lack columns: there bad rows are passed over and told; in
-the other data sets they are refused.
+128, or for the model of 512 tokens to 512, each in a row of its own. Scores are those of the last
+checkpoint: nothing is chosen on the development set. The published train.tsv of QQP has rows that lack
+columns: there bad rows are passed over and told; in the other data sets they are refused.
+
+To expect, by the published code's page, of the model of 512 tokens: MNLI 86.5, QNLI 91.6, CoLA 67.9, SST-2
+93.8, RTE 79.8. Not run: the files are not here.
 """
 
 import runpy
@@ -31,6 +34,7 @@ from birdie_jax.presets import choose_variant, set_encoder_fine_tuning
 _SIZES = {
     "tiny": ("bigs_tiny.py", False, 3e-4),
     **{name: ("bigs.py", True, 3e-5) for name in ("11b", "29b", "97b", "119m")},
+    "512": ("bigs_longer_rows.py", True, 3e-5),
 }
 # The published folders, and the rows of their training files.
 _DATASETS = {
@@ -61,16 +65,17 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     dataset = choose_variant(dataset, tuple(_DATASETS))
 
     folder, examples = _DATASETS[dataset]
+    length = config.batching.length
     task = {
         "task": "glue",
         "dataset": dataset,
         "path": f"data/glue/{folder}",
-        "max_positions": 128,
+        "max_positions": length,
         "skip_bad_records": dataset in _WITH_BAD_ROWS,
     }
-    batch = {"length": 128, "rows": _ROWS, "pack": False}
+    batch = {"length": length, "rows": _ROWS, "pack": False}
     config.finetune.stages = {dataset: {**task, **batch, "epochs": float(_EPOCHS), "steps": None}}
-    config.batching.rows, config.batching.length = _ROWS, 128
+    config.batching.rows = _ROWS
     config.eval.tasks = {dataset: task}
     if dataset == "mnli":
         config.eval.tasks["mnli_mismatched"] = {**task, "split": "dev_mismatched"}

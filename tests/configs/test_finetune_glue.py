@@ -69,19 +69,23 @@ def test_the_model_is_that_of_the_preset_but_for_dropout(name):
     assert (tuned.dropout > 0) == (name == "stack_attention")
 
 
-@pytest.mark.parametrize("size", ["11b", "29b", "97b", "119m"])
+@pytest.mark.parametrize("size", ["11b", "29b", "97b", "119m", "512"])
 @pytest.mark.parametrize("name", ["bigs", "stack_attention"])
 def test_the_paper_s_sizes_are_those_of_their_pretraining(size, name):
-    tuned, preset = load("finetune_glue", f"{size},mnli,{name}"), load("bigs", f"{size},{name}")
+    tuned = load("finetune_glue", f"{size},mnli,{name}")
+    preset = load("bigs_longer_rows" if size == "512" else "bigs", f"{size},{name}")
     assert tuned.model == preset.model
-    assert (tuned.batching.rows, tuned.batching.length) == (16, 128)
+    length = 512 if size == "512" else 128
+    assert (tuned.batching.rows, tuned.batching.length) == (16, length)
+    (stage,) = read_stages(tuned)
+    assert isinstance(stage.task, Glue) and (stage.length, stage.task.max_positions) == (length, length)
     assert tuned.optimizer.learning_rate == 3e-5
     assert tuned.train.num_steps == 0 and tuned.train.accumulation_steps == preset.train.accumulation_steps
 
 
 def test_unknown_parts_of_a_variant_are_refused():
     for variant, said in (
-        ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m"),
+        ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512"),
         ("tiny,snli", "config variant 'snli' is unknown; allowed: cola, sst2, "),
         ("tiny,rte,llama", "config variant 'llama' is unknown; allowed: bigs, "),
     ):
