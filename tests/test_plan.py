@@ -14,6 +14,7 @@ COMPILERS = os.environ.get("BIRDIE_COMPILERS", "")
 for_machines = pytest.mark.skipif(
     not COMPILERS, reason="BIRDIE_COMPILERS is not set; tests/run.sh fetches the compilers"
 )
+HEAD_CONFIG = REPOSITORY / "tests" / "finetuning" / "micro_head.py"
 # One layer and one loss chunk: XLA's own count has the body of a loop once.
 NO_LOOPS = {"train.loss_chunk": 128, "batching.rows": 4}
 
@@ -36,15 +37,15 @@ def python(module: str, *arguments: str, devices: int = 1, stdin: str = "") -> s
     )
 
 
-def plan(topology, *arguments, devices=1):
+def plan(topology, *arguments, devices=1, config=CONFIG):
     return python(
-        "birdie_jax.plan", f"--config={CONFIG}", f"--topology={topology}", *arguments, devices=devices
+        "birdie_jax.plan", f"--config={config}", f"--topology={topology}", *arguments, devices=devices
     )
 
 
-def planned(tmp_path, topology, *arguments, devices=1):
+def planned(tmp_path, topology, *arguments, **options):
     file = tmp_path / "plan.json"
-    done = plan(topology, f"--json={file}", *arguments, devices=devices)
+    done = plan(topology, f"--json={file}", *arguments, **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(file.read_text()), done.stdout
 
@@ -175,6 +176,39 @@ def test_a_tpu_that_is_not_there(tmp_path):
     assert refused["bytes_per_device"]["total"] > refused["bytes_per_device"]["available"]
     assert refused["bytes_per_device"]["parameters"] == found["bytes_per_device"]["parameters"]
     assert "fits: NO" in text
+
+
+# A table of 8,320 rows, with whose scores at every token a step would take twice as many FLOPs.
+ENCODER = (
+    *("--config.model.name=bigs", "--config.objectives.mixture=masked_lm", "--config.bandit.policy=fixed"),
+    *("--config.model.features=256", "--config.model.mlp_features=768", "--config.data.vocab_size=8000"),
+    *("--config.mesh.data=4", "--config.mesh.fsdp=1", "--largest_batch=skip"),
+)
+
+
+@for_machines
+@pytest.mark.slow
+def test_masked_lm_on_a_tpu_computes_the_scores_of_hidden_tokens(tmp_path):
+    found, text = planned(tmp_path, "v5e:2x2", *ENCODER, "--config.batching.rows=8")
+    assert found["fits"] and "fits: yes" in text
+    # The maps of the layer, the head for 24 places of 128, the products with the kernels of S4D.
+    assert 0.95 < found["product_flops_per_step"] * 4 / found["model_flops_per_step"] < 1.25
+    assert {one["axes"] for one in found["collectives"]} == {"data"}
+    assert 0 < found["mfu_bound"] < 1
+
+
+@for_machines
+@pytest.mark.slow
+def test_fine_tuning_with_a_head_on_a_tpu_computes_no_scores_of_tokens(tmp_path):
+    stage = "--config.finetune.stages.glue"
+    found, text = planned(
+        tmp_path, "v5e:2x2", *ENCODER, f"{stage}.path=x", f"{stage}.rows=8", config=f"{HEAD_CONFIG}:rte"
+    )
+    assert text.startswith("stage glue, of the most positions a batch\n")
+    assert found["fits"]
+    assert (found["rows"], found["length"]) == (8, 64)
+    assert 0.95 < found["product_flops_per_step"] * 4 / found["model_flops_per_step"] < 1.25
+    assert {one["axes"] for one in found["collectives"]} == {"data"}
 
 
 @for_machines

@@ -2,7 +2,9 @@
 
 A train step takes 6 FLOPs for each parameter and token: 2 forward, 4 backward. The embedding table counts
 where it is the head too, and not where it is only looked up. In masked LM the head, with the transform
-that encoders have in front of it, counts for the tokens that bear loss.
+that encoders have in front of it, counts for the tokens that bear loss. With a head of fine-tuning the
+table is only looked up; the head itself counts where it scores every token, not where it reads a sample
+once.
 What else counts of a mixer, it says itself (`MixerConfig.extra_flops_per_token`): attention does. The
 recurrences themselves, a few FLOPs for each channel and token, and all that is computed twice to save
 memory do not count.
@@ -16,6 +18,7 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.registry import mixer_config
+from birdie_jax.models.task_head import TASK_HEAD, head_type
 
 # What an encoder's head has beside its table.
 _HEAD = ("head_transform", "head_norm", "scores_bias")
@@ -31,9 +34,13 @@ def model_flops_per_token(
         vocab_size: the rows of the embedding table.
         length: the tokens of a row.
         loss_positions: the most tokens of a row that bear loss, for which alone the head is needed; None:
-            all of them.
+            all of them. Not read of a model with a head of fine-tuning.
     """
     shapes = parameter_shapes(build_model(config, vocab_size))
+    if config.head:
+        loss_positions = 0
+        if not head_type(config).per_token:
+            shapes = {name: leaf for name, leaf in shapes.items() if name != TASK_HEAD}
     parameters = sum(prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     if not config.tie_embeddings:
         parameters -= prod(shapes["embedding"].shape)

@@ -1,5 +1,7 @@
 """FLOPs that models ask for, beside sums by hand and what is compiled."""
 
+from dataclasses import replace
+
 import pytest
 
 from birdie_jax.config import ModelConfig
@@ -39,6 +41,15 @@ def test_of_an_encoders_head_its_transform_counts_for_the_tokens_that_bear_loss_
     # The table and its bias; a square map with its bias; scale and shift of a norm.
     head = (384 * 32 + 384) + (32 * 32 + 32) + 2 * 32
     assert whole - model_flops_per_token(model, 384, 128, 32) == 6 * head * 0.75
+
+
+@pytest.mark.parametrize(("head", "of_head"), [("classification", 0), ("spans", 32 * 2 + 2)])
+def test_with_a_head_of_fine_tuning_no_token_is_predicted(head, of_head):
+    """A head that reads a sample once counts nothing, and one of every token its map."""
+    model = config(name="bigs")
+    tuned = replace(model, head=head, head_name="told", head_outputs=2)
+    body = model_flops_per_token(model, 384, 128, 0)
+    assert model_flops_per_token(tuned, 384, 128) == body + 6 * of_head
 
 
 def test_attention_grows_with_the_row_and_recurrences_do_not():
