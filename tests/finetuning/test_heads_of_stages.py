@@ -5,18 +5,25 @@ import re
 import runpy
 from pathlib import Path
 
+import jax
 import ml_collections
 import numpy as np
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import parse_config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.finetuning.stage_rows import RecordedRows
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import max_samples, with_task_head
+from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.models import build_model
+from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Example
 from birdie_jax.tasks.samples import SampleExamples, labelled_example, sample_tokens
+from tests.trained_workdirs import small_tokenizer, write_workdir
 
 MICRO = runpy.run_path(str(Path(__file__).with_name("micro_head.py")))["get_config"]
 RTE = {"task": "glue", "dataset": "rte", "path": "x", "length": 64, "rows": 2, "epochs": 1.0}
@@ -95,6 +102,42 @@ def test_the_model_has_the_head_of_the_tasks():
 def test_heads_that_cannot_be(stages, changes, said):
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
         headed(stages, changes)
+
+
+@pytest.fixture(scope="module")
+def mnli(tmp_path_factory):
+    """The workdir of a run on MNLI, and its parameters."""
+    folder = tmp_path_factory.mktemp("mnli")
+    return folder, write_workdir(folder, headed({"1": RTE | {"dataset": "mnli"}}))[5]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind", "outputs"),
+    [("rte", "classification", 2), ("mrpc", "classification", 2), ("stsb", "regression", 1)],
+)
+def test_after_mnli_a_run_has_its_pooler_and_a_last_map_of_its_own(mnli, dataset, kind, outputs):
+    """A number is told by another kind of head; what it shares with that of classes is taken over too."""
+    config, tokenizer = headed({"1": RTE | {"dataset": dataset}}), small_tokenizer()
+    assert config.model.head == kind
+    model = build_model(config.model, tokenizer.vocab_size)
+    here = SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
+    )
+    folder, saved = mnli
+    initial = read_initial_parameters(str(folder), abstract, tokenizer.sha256, parameter_policies(model))
+    last = f"task_head/{dataset}"
+    assert initial.new == {
+        f"{last}/kernel": f"float32[16, {outputs}]",
+        f"{last}/bias": f"float32[{outputs}]",
+    }
+    assert initial.left == {
+        "task_head/mnli/kernel": "float32[16, 3], not in this model",
+        "task_head/mnli/bias": "float32[3], not in this model",
+    }
+    for part in ("kernel", "bias"):
+        found = initial.loaded[f"task_head/pooler/{part}"]
+        np.testing.assert_array_equal(found, saved["task_head"]["pooler"][part])
 
 
 def test_pre_training_has_no_head():
