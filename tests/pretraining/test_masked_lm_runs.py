@@ -135,25 +135,32 @@ def test_what_was_hidden_and_what_was_found_is_in_the_report(trained):
     assert " · " in json.loads((workdir / "arms.json").read_text())[0]["examples"][0]["target"]
 
 
-def test_an_encoder_is_measured_in_place_and_writes_nothing(trained, tmp_path):
+def test_an_encoder_and_its_export_are_measured_in_place_and_write_nothing(trained, tmp_path):
     workdir, _ = trained
     (tmp_path / "text.txt").write_text("abc de fghij " * 40)
-    text = f"path={tmp_path}/text.txt"
+    text, model = f"path={tmp_path}/text.txt", tmp_path / "exported"
     found = run_commands(
         [
             ("evaluate", f"--workdir={workdir}", f"--task=masked_text:{text}", f"--json={tmp_path}/a.json"),
             ("generate", f"--workdir={workdir}", "--prompt=abc"),
             ("evaluate", f"--workdir={workdir}", f"--task=perplexity:{text}"),
+            ("export", f"--workdir={workdir}", f"--output={model}"),
+            ("evaluate", f"--model={model}", f"--task=masked_text:{text}", f"--json={tmp_path}/b.json"),
+            ("generate", f"--model={model}", "--prompt=abc"),
         ]
     )
-    assert found[0][0] == 0, found[0]
-    (scores,) = json.loads((tmp_path / "a.json").read_text())["evaluations"]
+    for status, _, errors in (found[0], found[3], found[4]):
+        assert status == 0, errors
+    (scores,), (of_export,) = (
+        json.loads((tmp_path / name).read_text())["evaluations"] for name in ("a.json", "b.json")
+    )
+    assert of_export["metrics"] == scores["metrics"]
     assert set(scores["metrics"]) == {"accuracy", "loss", "perplexity"}
     assert 0 < scores["metrics"]["loss"]["mean"] < 10
     refused = (
         "generate: config.model.name: found 'bigs', a bidirectional encoder, which cannot generate: ",
         "evaluate: the model was trained as an encoder, on masked_lm alone: it names hidden",
     )
-    for message, (status, _, errors) in zip(refused, found[1:], strict=True):
+    for message, (status, _, errors) in zip((*refused, refused[0]), (*found[1:3], found[5]), strict=True):
         assert status != 0
         assert message in errors
