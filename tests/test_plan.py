@@ -78,6 +78,21 @@ def test_a_plan_for_this_machine_is_what_a_run_on_it_takes(tmp_path, mesh):
     assert bool(axes) == (devices > 1)
 
 
+def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
+    """The gradient of what is carried from chunk to chunk is added up over devices once, not 16 times."""
+    found, _ = planned(
+        tmp_path,
+        "cpu:2",
+        *("--config.model.name=bigs", "--config.objectives.mixture=masked_lm"),
+        *("--config.bandit.policy=fixed", "--config.model.encoder.ssm_state=8"),
+        *("--config.model.encoder.positions=1024", "--config.batching.length=1024"),
+        *("--config.data.record_tokens=1024", "--config.mesh.data=2", "--config.mesh.fsdp=1"),
+        "--largest_batch=skip",
+        devices=2,
+    )
+    assert sum(one["times"] for one in found["collectives"]) < 8
+
+
 def test_meshes_side_by_side(tmp_path):
     found, text = planned(
         tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64", devices=2
