@@ -27,7 +27,8 @@ have no dropout.
 
 Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e a step of 11b needs 12.8 of 15.75 GiB a chip
 and takes 134 ms if everything overlaps, 239 ms if nothing does: 3.7 to 6.6 hours. At the same tokens a
-second 29b takes 10 to 18 hours and 97b 34 to 60. 119m was not compiled: its FLOPs alone take 5 hours there.
+second 29b takes 10 to 18 hours and 97b 34 to 60. A step of 119m needs 4.6 GiB and takes 37 or 75 ms: 5.1 to
+10.4 hours.
 """
 
 import ml_collections

@@ -23,8 +23,9 @@ To expect, by the paper: SQuAD 1.1 with 512 tokens F1 89.5 (bigs) and 87.3 (stac
 development set; with 4,096 tokens QuALITY 32.8 and ContractNLI 71.4 on SCROLLS's test sets, with the same
 model at 128 tokens 32.3 and 68.7. configs/finetune_reading.py measures the development sets.
 
-Neither run nor compiled: by the FLOPs of the model alone, at the peak of 8 chips of v5e, which no run
-reaches, 512 takes 11 minutes and 4096 takes 17 (docs/measurements/bigs.md).
+Planned, not run (docs/measurements/bigs.md): on 8 chips of v5e a step of 512 needs 9.3 of 15.75 GiB a chip
+and takes 70 ms if everything overlaps, 154 ms if nothing does: 12 to 26 minutes. A step of 4096, in four
+parts, needs 4.3 GiB and takes 106 or 233 ms: 18 to 39 minutes.
 """
 
 import runpy
