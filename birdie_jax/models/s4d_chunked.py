@@ -1,6 +1,7 @@
 """S4D in chunks, with the state carried from one to the next: for long rows, linear in the length."""
 
 from functools import partial
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,7 @@ def chunked_product(
     )
     passes = jnp.moveaxis(jnp.all(~resets, axis=-1), 1, 0)
     power = _parts(space.powers(jnp.full(1, chunk, exact)), axis=1)
-    entering = _carried(added, passes, power, reverse)
+    entering = cast(Array, _carried(added, passes, power, reverse))
     # Re(C' h) = Re C' Re h - Im C' Im h.
     readout = _parts(jnp.conj(space.c[..., None] * space.powers(since_entry)), axis=1)
     between = jnp.einsum(
@@ -115,7 +116,7 @@ def _carried(
 
 
 def _carried_forward(added: Array, passes: Array, power: Array, reverse: bool) -> tuple[Array, tuple]:
-    entering = _carried(added, passes, power, reverse)
+    entering = cast(Array, _carried(added, passes, power, reverse))
     return entering, (entering, passes, power)
 
 
@@ -124,7 +125,7 @@ def _carried_backward(reverse: bool, residuals: tuple, g: Array) -> tuple[Array,
     real, imaginary = jnp.split(power, 2, axis=-2)
     conjugate = jnp.concatenate([real, -imaginary], axis=-2)
     # The cotangent of what leaves a chunk, and so of what its tokens add.
-    leaving = _carried(g, passes, conjugate, not reverse)
+    leaving = cast(Array, _carried(g, passes, conjugate, not reverse))
     passed = jnp.where(passes[..., None, None, None], leaving, 0)
     (h_real, h_imaginary), (g_real, g_imaginary) = (jnp.split(x, 2, axis=-2) for x in (entering, passed))
     parts = h_real * g_real + h_imaginary * g_imaginary, h_real * g_imaginary - h_imaginary * g_real
