@@ -74,7 +74,7 @@ class Scale:
         validation_samples: the most samples that a rate is chosen by.
         test_samples: the most samples that a task is measured on.
         agreement_questions: the sentences of the test of agreement.
-        tuning_rates: the grid of learning rates of fine-tuning.
+        tuning_rates: the learning rates of fine-tuning, from which the first seed of a cell chooses.
         tuning_rows: the rows of its batches, in which samples are packed.
         epochs: how often it reads every sample.
         seeds: the seeds of the cells that decide.
@@ -166,6 +166,11 @@ class Run(NamedTuple):
     def name(self) -> str:
         """The name of the run within its scale, as --only matches it."""
         return f"{self.model}.{self.seed}"
+
+    @property
+    def first_of_its_cell(self) -> "Run":
+        """The run of the same cell with the first seed, whose learning rates of fine-tuning it takes."""
+        return self._replace(seed=SCALES[self.scale].seeds[0])
 
 
 def runs_of(scale: Scale) -> Iterator[Run]:

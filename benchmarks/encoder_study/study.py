@@ -15,7 +15,7 @@ from benchmarks.encoder_study.text import TEST, TRAIN, VALIDATION, prepare_corpu
 from benchmarks.studies.evaluations import evaluate_command, measured
 from benchmarks.studies.results import read_results as results_of_scale
 from benchmarks.studies.results import result_file, write_result
-from benchmarks.studies.verbs import Clock, Command
+from benchmarks.studies.verbs import Clock, Command, StudyError
 from benchmarks.studies.workdirs import is_trained, last_step, read_metric_lines
 
 FORMAT_VERSION = 1
@@ -60,10 +60,30 @@ def tuning_command(study: Study, run: Run, settings: Settings, task: str, rate: 
     )
 
 
+def rates_of(study: Study, run: Run, task: str) -> tuple[float, ...]:
+    """Return the learning rates with which a run is fine-tuned on a task.
+
+    With the first seed of a cell the whole grid; with the others the rate that was chosen with the first.
+
+    Raises:
+        StudyError: the run with the first seed has no result yet.
+    """
+    first = run.first_of_its_cell
+    if run == first:
+        return study.scale.tuning_rates
+    file = result_file(study.results, first)
+    if not file.exists():
+        raise StudyError(
+            f"{run.name}: needs the learning rates that {first.name} chooses, which has no result: {file}"
+        )
+    return (read_results(study.results, run.scale)[first]["fine_tuned"][task]["learning_rate"],)
+
+
 def commands_left(study: Study, run: Run) -> Iterator[Command]:
     """Give the commands that a run still needs but for those that measure, which need what these leave.
 
-    Where its cell's pilot is not done, those of the pilot alone: it decides what the others are.
+    Where its cell's pilot is not done, those of the pilot alone: it decides what the others are. Where the
+    run with the first seed of its cell has no result, no fine-tuning.
     """
     if result_file(study.results, run).exists():
         return
@@ -73,8 +93,11 @@ def commands_left(study: Study, run: Run) -> Iterator[Command]:
     settings = settings_of(study, run.model, _log(study, run))
     if not is_trained(study.pretrained(run)):
         yield pretraining_command(study, run, settings)
+    first = run.first_of_its_cell
+    if run != first and not result_file(study.results, first).exists():
+        return
     for task in study.scale.tasks:
-        for rate in study.scale.tuning_rates:
+        for rate in rates_of(study, run, task):
             if not is_trained(study.tuned_with(run, task, rate)):
                 yield tuning_command(study, run, settings, task, rate)
 
@@ -83,7 +106,8 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     """Do what is left of a run, and write its result; return the file.
 
     Raises:
-        StudyError: a command failed, or the text cannot be used.
+        StudyError: a command failed, the text cannot be used, or what the run needs of the one with the
+            first seed of its cell is not there.
     """
     file = result_file(study.results, run)
     if file.exists():
@@ -102,13 +126,13 @@ def run_to_its_result(study: Study, run: Run) -> Path:
         as_it_is = _measure(study, agreement, pretrained, log)
     tuned = {}
     for task in study.scale.tasks:
+        rates = rates_of(study, run, task)
         with clock.stage(f"{task}_tuning"):
-            for rate in study.scale.tuning_rates:
+            for rate in rates:
                 if not is_trained(study.tuned_with(run, task, rate)):
                     study.run_verb(tuning_command(study, run, settings, task, rate), log)
         validated = {
-            rate: _last(study.tuned_with(run, task, rate), f"task/{task}/accuracy")
-            for rate in study.scale.tuning_rates
+            rate: _last(study.tuned_with(run, task, rate), f"task/{task}/accuracy") for rate in rates
         }
         # Of equals the smaller rate.
         chosen = min(validated, key=lambda rate: (-validated[rate], rate))
@@ -135,7 +159,7 @@ def run_to_its_result(study: Study, run: Run) -> Path:
     }
     write_result(study.results, run, FORMAT_VERSION, found, clock.seconds)
     for task in study.scale.tasks:
-        for rate in study.scale.tuning_rates:
+        for rate in rates_of(study, run, task):
             # Only what was pre-trained is gone on with.
             shutil.rmtree(study.tuned_with(run, task, rate) / "checkpoints", ignore_errors=True)
     return file

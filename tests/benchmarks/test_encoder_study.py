@@ -3,6 +3,7 @@
 import json
 import random
 import string
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -14,6 +15,7 @@ from benchmarks.encoder_study.pilot import read_pilot
 from benchmarks.encoder_study.plans import DECIDING, OTHERS, SCALES, runs_of
 from benchmarks.encoder_study.study import (
     commands_left,
+    rates_of,
     read_results,
     result_file,
     run_to_its_result,
@@ -118,6 +120,22 @@ def test_result_and_page_tell_everything(finished, tmp_path):
     assert [other.model for other in planned] == [*DECIDING, *OTHERS]
     for other in planned:
         assert (f"--only={other.name}" in text) == (other != run)
+
+
+@pytest.mark.slow
+def test_other_seeds_take_the_rates_of_the_first(finished, tmp_path):
+    study, run, *_ = finished
+    other = run._replace(seed=7)
+    chosen = read_results(study.results, "smoke")[run]["fine_tuned"]["verse"]["learning_rate"]
+    assert rates_of(study, run, "verse") == study.scale.tuning_rates
+    assert rates_of(study, other, "verse") == (chosen,)
+    (command,) = (command for command in commands_left(study, other) if ",verse," in str(command))
+    assert f"smoke,{run.model},7,verse,{chosen:g}" in str(command)
+    elsewhere = replace(study, results=tmp_path)
+    with pytest.raises(
+        StudyError, match=rf"{run.model}\.7: needs the learning rates that {run.name} chooses"
+    ):
+        rates_of(elsewhere, other, "verse")
 
 
 @pytest.mark.slow
