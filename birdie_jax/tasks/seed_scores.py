@@ -91,17 +91,20 @@ def _check_seeds(workdirs: Sequence[str]) -> None:
 
 
 def _evaluations(workdir: str) -> dict[str, EvaluationRecord]:
-    """Return the evaluations of a run's newest checkpoint by their names."""
+    """Return the evaluations of a run's newest checkpoint by their names, those that have scores."""
     files = Workdir(workdir)
     steps = files.saved_steps()
     folder = files.evaluation(steps[-1], "").parent if steps else files.evaluations
     names = [name for name in list_names(folder) if name.endswith(_SUFFIX)] if steps else []
-    if not names:
+    records = {
+        name.removesuffix(_SUFFIX): parse_evaluation(read_bytes(folder / name), str(folder / name))
+        for name in names
+    }
+    # Predictions for a leaderboard have none.
+    scored = {name: record for name, record in records.items() if record.metrics}
+    if not scored:
         raise ConfigError(
             f"{workdir}: has no evaluation of its newest checkpoint; allowed: a run that "
             "birdie_jax.evaluate has asked"
         )
-    return {
-        name.removesuffix(_SUFFIX): parse_evaluation(read_bytes(folder / name), str(folder / name))
-        for name in names
-    }
+    return scored

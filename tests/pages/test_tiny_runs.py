@@ -21,7 +21,7 @@ from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
 from tests.pages.verbs import parsed
-from tests.tasks.glue_folders import write_learnable
+from tests.tasks.glue_folders import write_learnable, write_unlabelled
 from tests.trained_workdirs import write_workdir
 from tests.whole_runs import CONFIG, finish, write_corpus
 
@@ -191,6 +191,8 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
     for dataset, folder in (("mnli", "MNLI"), ("rte", "RTE")):
         for split in ("train", *GLUE_DATASETS[dataset].splits):
             write_learnable(tmp_path / "data/glue" / folder, dataset, split, 48)
+        for split in GLUE_DATASETS[dataset].predictions:
+            write_unlabelled(tmp_path / "data/glue" / folder, dataset, split)
     contracts = [
         {
             "id": str(number),
@@ -203,6 +205,9 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
     for split in ("train", "validation"):
         lines = [json.dumps(contract) + "\n" for contract in contracts]
         (tmp_path / f"data/contract_nli/{split}.jsonl").write_text("".join(lines))
+    (tmp_path / "data/squad").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / f"data/squad/{split}-v2.0.json").write_text(json.dumps(squad_2()))
     (tmp_path / "runs").mkdir()
     source = tmp_path / "runs/bigs_tiny"
     source.mkdir()
@@ -216,15 +221,40 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
                 preset, dataset = re.search(r"configs/(\w+).py:tiny,(\w+)", options[0]).groups()
                 said = train(tmp_path, *options, *of_micro_size(preset))
                 new = [line.split()[1] for line in said.splitlines() if line.startswith("  new ")]
-                assert f"task_head/{dataset}/kernel" in new
-                assert ("task_head/pooler/kernel" in new) == (dataset != "rte")
+                assert f"task_head/{dataset.removesuffix('_2')}/kernel" in new
+                # RTE goes on with MNLI's, and a head of spans has none.
+                assert ("task_head/pooler/kernel" in new) == (dataset not in ("rte", "squad_2"))
             else:
                 with parsed(verb, options, whole=True) as module:
                     module.main([verb])
                 said = capsys.readouterr().out
-                assert re.search(r"rte +accuracy +[01]\.\d{4}", said)
+                if "--predictions=predictions" in options:
+                    verb = "predict"
+                else:
+                    assert re.search(r"(rte +accuracy|squad_spans +f1) +[01]\.\d{4}", said)
             tried.append(verb)
-    assert tried == ["train", "train", "evaluate", "train", "evaluate", "tasks.seed_summary", "train"]
+    assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == [
+        "MNLI-m.tsv",
+        "MNLI-mm.tsv",
+        "RTE.tsv",
+    ]
+    measured = ["train", "train", "evaluate", "predict", "predict"]
+    assert tried == [*measured, "train", "evaluate", "tasks.seed_summary", "train", "train", "evaluate"]
+
+
+def squad_2() -> dict:
+    """Return a file of SQuAD 2.0: of two questions on a paragraph, one has an answer."""
+    context = "abc def ghi jkl"
+    answered = {"question": "abc?", "answers": [{"text": "def ghi", "answer_start": 4}]}
+    unanswered = {"question": "xyz?", "answers": [], "is_impossible": True}
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [{"id": f"{number} {kind}", **qa} for kind, qa in enumerate((answered, unanswered))],
+        }
+        for number in range(40)
+    ]
+    return {"version": "v2.0", "data": [{"title": "abc", "paragraphs": paragraphs}]}
 
 
 def load_overridden(path: str, options: list[str]) -> Config:

@@ -27,6 +27,25 @@ _LABELS = {
     "rte": ("not_entailment", "entailment"),
 }
 
+# Of the published test files, which have no labels.
+UNLABELLED_COLUMNS = {
+    "cola": ("index", "sentence"),
+    "sst2": ("index", "sentence"),
+    "mrpc": ("index", "#1 ID", "#2 ID", "#1 String", "#2 String"),
+    "qqp": ("id", "question1", "question2"),
+    "stsb": (
+        *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
+        *("sentence1", "sentence2"),
+    ),
+    "mnli": (
+        *("index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse"),
+        *("sentence1_parse", "sentence2_parse", "sentence1", "sentence2"),
+    ),
+    "qnli": ("index", "question", "sentence"),
+    "rte": ("index", "sentence1", "sentence2"),
+    "wnli": ("index", "sentence1", "sentence2"),
+}
+
 
 def labels_of(dataset: str) -> tuple[str, ...]:
     return _LABELS.get(dataset, ("0", "1"))
@@ -79,3 +98,15 @@ def write_learnable(folder: Path, dataset: str, split: str, count: int, seed: in
         word = "klm"[which] * random_letters.randrange(4, 9)
         rows.append((f"{word} abc", "".join(random_letters.choices("defgh ", k=9)) + "i", labels[which]))
     return write_glue(folder, dataset, split, rows)
+
+
+def write_unlabelled(
+    folder, dataset, split="test", indices=("0", "1", "2"), texts=("abc", "def ghi", "jkl")
+):
+    """Write a test file without labels, with these texts in all columns but the first."""
+    columns = UNLABELLED_COLUMNS[dataset]
+    rows = [(index, *[text] * (len(columns) - 1)) for index, text in zip(indices, texts, strict=True)]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split}.tsv"
+    path.write_text("\n".join("\t".join(row) for row in (columns, *rows)) + "\n")
+    return path

@@ -21,28 +21,12 @@ from birdie_jax.tasks.predictions import check_predictions
 from birdie_jax.tasks.task_model import TaskModel
 from birdie_jax.text import DataError
 from tests.forked_verbs import run_commands
+from tests.tasks.glue_folders import UNLABELLED_COLUMNS, write_unlabelled
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import write_workdir
 
 MICRO = runpy.run_path(str(Path(__file__).parents[1] / "finetuning" / "micro_head.py"))["get_config"]
-# As the test files are published, and as the leaderboard calls what is predicted.
-COLUMNS = {
-    "cola": ("index", "sentence"),
-    "sst2": ("index", "sentence"),
-    "mrpc": ("index", "#1 ID", "#2 ID", "#1 String", "#2 String"),
-    "qqp": ("id", "question1", "question2"),
-    "stsb": (
-        *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
-        *("sentence1", "sentence2"),
-    ),
-    "mnli": (
-        *("index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse"),
-        *("sentence1_parse", "sentence2_parse", "sentence1", "sentence2"),
-    ),
-    "qnli": ("index", "question", "sentence"),
-    "rte": ("index", "sentence1", "sentence2"),
-    "wnli": ("index", "sentence1", "sentence2"),
-}
+# As the leaderboard calls what is predicted.
 FILES = {
     ("cola", "test"): "CoLA.tsv",
     ("sst2", "test"): "SST-2.tsv",
@@ -57,21 +41,9 @@ FILES = {
 }
 
 
-def write_test_file(
-    folder, dataset, split="test", indices=("0", "1", "2"), texts=("abc", "def ghi", "jkl")
-):
-    """Write a test file, with these texts in all columns but the first."""
-    columns = COLUMNS[dataset]
-    rows = [(index, *[text] * (len(columns) - 1)) for index, text in zip(indices, texts, strict=True)]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{split}.tsv"
-    path.write_text("\n".join("\t".join(row) for row in (columns, *rows)) + "\n")
-    return path
-
-
 @pytest.mark.parametrize(("dataset", "split"), FILES)
 def test_every_row_is_predicted_in_the_form_of_the_leaderboard(tmp_path, monkeypatch, dataset, split):
-    write_test_file(tmp_path, dataset, split)
+    write_unlabelled(tmp_path, dataset, split)
     classes = GLUE_DATASETS[dataset].classes
     told = [1, 0, len(classes) - 1] if classes else [5.5, -0.25, 2.3456]
     scores = [
@@ -117,7 +89,7 @@ def test_splits_with_labels_have_scores_and_no_predictions():
 )
 def test_no_row_is_passed_over(tmp_path, indices, texts, said):
     """The leaderboard wants a prediction for each, so that skip_bad_records changes nothing."""
-    path = write_test_file(tmp_path, "rte", indices=indices, texts=texts)
+    path = write_unlabelled(tmp_path, "rte", indices=indices, texts=texts)
     message = f"{path}: 1 of 2 records are bad: {said.format(path=path)}"
     with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
         Glue(dataset="rte", path=str(tmp_path), split="test", skip_bad_records=True).measure(
@@ -126,7 +98,7 @@ def test_no_row_is_passed_over(tmp_path, indices, texts, said):
 
 
 def test_a_row_that_is_too_long_is_refused_before_any_is_predicted(tmp_path, monkeypatch):
-    path = write_test_file(tmp_path, "sst2", texts=("abc", "abcdefghi" * 20, "jkl"))
+    path = write_unlabelled(tmp_path, "sst2", texts=("abc", "abcdefghi" * 20, "jkl"))
     monkeypatch.setattr(TaskModel, "head_scores", lambda *_: pytest.fail("the model was asked"))
     task, model = Glue(dataset="sst2", path=str(tmp_path), split="test"), tiny_task_model(max_length=32)
     with pytest.raises(
@@ -184,8 +156,8 @@ def test_predictions_without_a_place(tasks, folder, others, said):
 
 def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
     data = tmp_path / "data"
-    write_test_file(data, "rte", indices=("4", "5", "6"))
-    columns = (*COLUMNS["rte"], "label")
+    write_unlabelled(data, "rte", indices=("4", "5", "6"))
+    columns = (*UNLABELLED_COLUMNS["rte"], "label")
     rows = [columns, ("0", "abc", "def", "entailment"), ("1", "ghi", "def", "not_entailment")]
     (data / "dev.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     config = MICRO("rte")

@@ -68,6 +68,11 @@ def test_scores_are_of_the_newest_checkpoints(runs):
         assert found[metric].deviation == pytest.approx(statistics.stdev(scores))
 
 
+def test_predictions_without_scores_do_not_count(runs):
+    evaluated(runs[0], [record("test", {}, 8)])
+    assert {one.evaluation for one in summarise_seeds([str(run) for run in runs])} == {"rte"}
+
+
 def test_the_command_prints_a_table(runs):
     flags = [f"--workdir={run}" for run in runs]
     ((status, output, errors),) = run_commands([("tasks.seed_summary", *flags)])
