@@ -29,15 +29,11 @@ def kernels_record(run: Run, workdirs: Mapping[str, Path]) -> dict[str, Any] | N
     """
     if run.model not in DECIDING:
         return None
-    return {
-        name: {
-            way: _rounded(kernels)
-            for way, kernels in layer_kernels(model_of_workdir(str(workdir)).params, LENGTH)
-            ._asdict()
-            .items()
-        }
-        for name, workdir in workdirs.items()
-    }
+    record = {}
+    for name, workdir in workdirs.items():
+        kernels = layer_kernels(model_of_workdir(str(workdir)).params, LENGTH)
+        record[name] = {way: _rounded(values) for way, values in kernels._asdict().items()}
+    return record
 
 
 def _rounded(kernels: Float32[np.ndarray, "layers heads length"]) -> list[list[list[float]]]:

@@ -49,8 +49,8 @@ class Settings(NamedTuple):
             f"--config.model.encoder.table_deviation={self.table_deviation:g}",
         )
 
-    def in_words(self) -> str:
-        """Return the numbers, parted by commas as in a variant of the configuration."""
+    def as_variant(self) -> str:
+        """Return the numbers as a variant of the configuration names them, with commas between."""
         return ",".join(f"{value:g}" for value in self)
 
 
@@ -127,7 +127,7 @@ def _not_tried(study: Study, model: str) -> list[Settings]:
 
 
 def _command(study: Study, model: str, settings: Settings) -> Command:
-    variant = f"{study.scale.name},{model},{PILOT},{settings.in_words()}"
+    variant = f"{study.scale.name},{model},{PILOT},{settings.as_variant()}"
     return Command(
         "train",
         (
@@ -139,7 +139,7 @@ def _command(study: Study, model: str, settings: Settings) -> Command:
 
 
 def _workdir(study: Study, model: str, settings: Settings) -> Path:
-    return study.workdirs / study.scale.name / PILOT / f"{model}_{settings.in_words()}"
+    return study.workdirs / study.scale.name / PILOT / f"{model}_{settings.as_variant()}"
 
 
 def _held_out_loss(workdir: Path) -> float:
