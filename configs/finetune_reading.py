@@ -20,7 +20,8 @@ The paper's grid (table 7): SQuAD with learning rates 4e-5 and 6e-5, batches of 
 with 3e-5 and 5e-5, batches of 16 and 24, 5, 8 and 10 epochs; weight decay 0 and 0.01, warm-up over a
 tenth of the steps. Set here is the first of each, but weight decay 0.01, and ten times the rate for the
 small model; the rest is that of configs/finetune_glue.py. A question of QuALITY is four samples, one an
-option, in one row, and `init.from` repeats the table of positions to its length. Windows of SQuAD make
+option, in one row with spacing between, so that each has three positions less than the model was
+pre-trained with, and `init.from` repeats the table of positions to the row's length. Windows of SQuAD make
 more samples than questions: warm-up is a tenth of the questions' steps.
 
 The paper measures SQuAD 1.1 alone; squad_2 takes its values over. There a question without an answer, and a
@@ -96,7 +97,11 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if name == "squad_spans" and positions < 384:
         # Half of what is left beside marker, question and two [SEP].
         task |= {"max_question_tokens": 32, "stride": 32}
-    length = positions * (_OPTIONS if dataset == "quality" else 1)
+    length = positions
+    if dataset == "quality":
+        length = positions * _OPTIONS
+        # The options of a question and the spacing between them have to fit into a row.
+        task["max_positions"] = (length - (_OPTIONS - 1) * config.batching.spacing) // _OPTIONS
     batch = {"length": length, "rows": rows, "pack": False}
     stage = {**task, "path": f"data/{learned}", **batch, "epochs": float(epochs), "steps": None}
     config.finetune.stages = {dataset: stage}

@@ -1,10 +1,12 @@
 """SQuAD, QuALITY and ContractNLI are learned as in the paper, by every model of the presets."""
 
 import dataclasses
+import json
 
 import pytest
 
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.finetuning.stage_rows import make_stage_rows
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.models import encoder_names, model_names
@@ -12,6 +14,7 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.squad_spans import SquadSpans
 from tests.configs.test_every_config import load
+from tests.trained_workdirs import small_tokenizer
 
 POSITIONS = {"tiny": 128, "11b": 128, "29b": 128, "97b": 128, "119m": 128, "512": 512, "4096": 4096}
 # The first values of the paper's grid (table 7): learning rate, rows, epochs.
@@ -32,13 +35,36 @@ def test_what_is_measured_is_what_is_taught(size, dataset, name):
     rate, rows, epochs = GRID[dataset]
     assert (stage.rows, stage.epochs, stage.pack) == (rows, epochs, False)
     assert config.optimizer.learning_rate == pytest.approx(rate * (10 if size == "tiny" else 1))
-    assert stage.task.max_positions == POSITIONS[size]
-    assert stage.length == POSITIONS[size] * (4 if dataset == "quality" else 1)
+    if dataset == "quality":
+        assert stage.length == 4 * POSITIONS[size]
+        # Between four samples are three spacings of three positions.
+        assert stage.length - 4 < 4 * stage.task.max_positions + 3 * config.batching.spacing <= stage.length
+    else:
+        assert stage.length == stage.task.max_positions == POSITIONS[size]
     (measured,) = (named.task for named in tasks_of_config(config.eval.tasks, "config.eval.tasks"))
     assert type(measured) is type(stage.task) and measured.path != stage.task.path
     model = with_task_head(config, [stage]).model
     assert (model.head_name, model.head_dropout) == (dataset.removesuffix("_2"), 0.1)
     assert model.section(EncoderConfig).positions == stage.length
+
+
+def test_a_question_on_an_article_that_is_cut_fits_into_a_row(tmp_path):
+    """With all of its options, each of which is as long as a sample may be."""
+    path = tmp_path / "quality.jsonl"
+    question = {
+        "question": "Who?",
+        "question_unique_id": "q1",
+        "options": ["a", "b", "c", "d"],
+        "gold_label": 2,
+        "difficult": 0,
+    }
+    path.write_text(json.dumps({"article": "abc " * 400, "questions": [question]}) + "\n")
+    config = load("finetune_reading", "tiny,quality")
+    (stage,) = read_stages(config)
+    examples = dataclasses.replace(stage.task, path=str(path)).training_examples(small_tokenizer())
+    assert examples.lengths.tolist() == [4 * stage.task.max_positions]
+    rows = make_stage_rows(stage, examples, seed=0, first_step=0, spacing=config.batching.spacing)
+    assert rows.description.startswith("1 examples in 1 rows of 512, ")
 
 
 def test_no_variant_is_the_first_one():
