@@ -203,7 +203,7 @@ class Glue(HeadTask):
 
     @property
     def inner_metrics(self) -> frozenset[str]:
-        """The metrics from which the correlations follow."""
+        """The metrics from which F1 and the correlations follow."""
         return INNER_METRICS
 
     def _metrics(self, labels: Sequence[float], told: Sequence[float]) -> list[dict[str, float]]:

@@ -16,11 +16,13 @@ Numbers = Float64[np.ndarray, " answers"]
 F1, MATTHEWS = "f1", "matthews_correlation"
 PEARSON, SPEARMAN = "pearson", "spearman"
 
-_POSITIVE, _PREDICTED, _TRUE_POSITIVE = "positive", "predicted_positive", "true_positive"
+_CONFUSION = _POSITIVE, _PREDICTED, _TRUE_POSITIVE = "positive", "predicted_positive", "true_positive"
 _MOMENTS = ("x", "y", "xx", "yy", "xy")
 
-INNER_METRICS = frozenset(f"{kind}_{moment}" for kind in (PEARSON, SPEARMAN) for moment in _MOMENTS)
-"""The metrics of answers from which correlations are derived, and which tell people nothing."""
+INNER_METRICS = frozenset(
+    [*_CONFUSION, *(f"{kind}_{moment}" for kind in (PEARSON, SPEARMAN) for moment in _MOMENTS)]
+)
+"""The metrics of answers from which F1 and correlations are derived, and which tell people nothing."""
 
 
 def class_scores(label: int, predicted: int) -> dict[str, float]:

@@ -69,6 +69,8 @@ def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
         SeedScores(name, metric, tuple(one[name].metrics[metric].mean for one in found))
         for name in sorted(first)
         for metric in first[name].metrics
+        # Records of before inner metrics were left out have more.
+        if all(metric in one[name].metrics for one in found)
     ]
 
 
