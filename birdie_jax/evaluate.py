@@ -109,6 +109,8 @@ _FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, O
 
 # What one model scored: an evaluation for each task, at least one.
 _Scores = Sequence[Evaluation]
+# Of a model and a task: the differences from the first model by metric, and the number of pairs of answers.
+_Difference = tuple[dict[str, Interval], int]
 
 
 def run(processes: Processes) -> None:
@@ -132,16 +134,18 @@ def run(processes: Processes) -> None:
         asked.append(_ask(_load_any(other), tasks, processes))
     if not processes.first:
         return
+    differences = [_differences(tasks, asked[0], others) for others in asked[1:]]
     if _JSON.value is not None:
         records = [evaluation.record.to_json() for one in asked for evaluation in one]
         write_json(
-            make_path(_JSON.value), {"evaluations": records, "differences": _differences_json(asked)}
+            make_path(_JSON.value),
+            {"evaluations": records, "differences": _differences_json(asked, differences)},
         )
     if _PREDICTIONS.value is not None:
         write_predictions(_PREDICTIONS.value, tasks, asked[0])
     if _ANSWERS.value is not None:
         write_whole(make_path(_ANSWERS.value), b"".join(map(_answer_lines, asked)))
-    _print(asked)
+    _print(asked, differences)
 
 
 def _load(workdir: str | None, model: str | None, step: int | None) -> TrainedModel:
@@ -235,18 +239,17 @@ def _answer_lines(scores: _Scores) -> bytes:
     return b"".join(lines)
 
 
-def _differences(asked: Sequence[_Scores]) -> list[list[tuple[dict[str, Interval], int]]]:
-    """Return the differences from the first model, for each other model and each evaluation."""
+def _differences(tasks: Sequence[NamedTask], first: _Scores, other: _Scores) -> list[_Difference]:
+    """Return the differences of another model from the first, for each evaluation."""
     return [
-        [
-            paired_differences(one.result.answers, other.result.answers, _SEED.value)
-            for one, other in zip(asked[0], others, strict=True)
-        ]
-        for others in asked[1:]
+        paired_differences(named.task, one.result.answers, another.result.answers, _SEED.value)
+        for named, one, another in zip(tasks, first, other, strict=True)
     ]
 
 
-def _differences_json(asked: Sequence[_Scores]) -> list[dict[str, Any]]:
+def _differences_json(
+    asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
+) -> list[dict[str, Any]]:
     return [
         {
             "model": evaluation.record.model.origin,
@@ -255,12 +258,12 @@ def _differences_json(asked: Sequence[_Scores]) -> list[dict[str, Any]]:
             "pairs": pairs,
             "metrics": {metric: interval.__dict__ for metric, interval in metrics.items()},
         }
-        for others, found in zip(asked[1:], _differences(asked), strict=True)
+        for others, found in zip(asked[1:], differences, strict=True)
         for evaluation, (metrics, pairs) in zip(others, found, strict=True)
     ]
 
 
-def _print(asked: Sequence[_Scores]) -> None:
+def _print(asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]) -> None:
     records = [[evaluation.record for evaluation in scores] for scores in asked]
     if len(records) == 1:
         print(evaluation_table(records[0]))
@@ -269,7 +272,7 @@ def _print(asked: Sequence[_Scores]) -> None:
                 print(f"\n{text}")
         return
     origins = [f"{own[0].model.origin} step {own[0].model.step}" for own in records]
-    print(comparison_table(origins, records, _differences(asked)))
+    print(comparison_table(origins, records, differences))
     for origin, own in zip(origins, records, strict=True):
         for line in refused_lines(own):
             print(f"{origin}: {line}")

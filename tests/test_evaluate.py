@@ -1,6 +1,7 @@
 """The command `evaluate`: tables, files, comparison, processes; an answer is that of `generate`."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def folder(tmp_path_factory):
     for name, step in (("a", 5), ("b", 9)):
         write_workdir(folder / "runs" / name, micro_config(), steps=(step,))
     records = [{"id": f"q{n}", "prompt": text, "reference": "a"} for n, text in enumerate(PROMPTS)]
+    (folder / "text.txt").write_text("\n\n".join(PROMPTS))
     (folder / "questions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
 
@@ -38,6 +40,10 @@ def asked(folder):
         ),
         ("generate", f"--workdir={folder}/runs/a", f"--prompt={PROMPTS[1]}", "--max_tokens=8"),
         ("report", f"--workdir={folder}/runs/a"),
+        (
+            *("evaluate", f"--workdir={folder}/runs/a", f"--compare={folder}/runs/b"),
+            *(f"--task=perplexity:path={folder}/text.txt,window=32", f"--json={folder}/text.json"),
+        ),
     ]
     (folder / "runs/a/metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
     results = run_commands(commands)
@@ -79,6 +85,17 @@ def test_models_are_compared(folder, asked):
     first, second = (one["metrics"] for one in found["evaluations"])
     for metric, interval in difference["metrics"].items():
         assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
+
+
+def test_derived_metrics_are_compared(folder, asked):
+    found = json.loads((folder / "text.json").read_text())
+    first, second = (one["metrics"] for one in found["evaluations"])
+    (difference,) = found["differences"]
+    assert difference["metrics"].keys() == first.keys() >= {"loss", "perplexity"}
+    for metric, interval in difference["metrics"].items():
+        assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
+    told = difference["metrics"]["loss"]["mean"]
+    assert re.search(rf"^ +B .* {re.escape(f'{told:+.4f}')} ", asked[4][1], re.M), asked[4][1]
 
 
 def test_the_report_shows_it(folder, asked):

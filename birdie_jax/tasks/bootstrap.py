@@ -45,17 +45,21 @@ def bootstrap_means(
     sums = sums[sums[:, -1] > 0]
     resampled = sums[:, :-1] / sums[:, -1:]
     means = weighted[:, :-1].sum(axis=0) / total
-    if derive is not None:
-        means = np.concatenate([means, derive(means[None])[0]])
-        resampled = np.concatenate([resampled, derive(resampled)], axis=1)
-    low, high = np.percentile(resampled, _TAILS, axis=0)
-    return [Interval(*map(float, ends)) for ends in zip(means, low, high, strict=True)]
+    return _intervals(_with_derived(means[None], derive)[0], _with_derived(resampled, derive))
 
 
 def bootstrap_differences(
-    first: Scores, second: Scores, first_weights: Weights, second_weights: Weights, seed: int = 0
+    first: Scores,
+    second: Scores,
+    first_weights: Weights,
+    second_weights: Weights,
+    seed: int = 0,
+    *,
+    derive: Derive | None = None,
 ) -> list[Interval]:
     """Return the second mean minus the first of each metric, with the 95 % interval of paired answers.
+
+    Behind them stand the differences of what is derived from each model's means.
 
     Args:
         first: the scores of one model's answers.
@@ -63,6 +67,7 @@ def bootstrap_differences(
         first_weights: what each answer of the first counts.
         second_weights: what each answer of the second counts.
         seed: the seed of the resamples, which are the same for both models.
+        derive: a function from means to figures that follow from them; None = nothing follows.
 
     Raises:
         ValueError: there is no answer, or no weight.
@@ -75,15 +80,30 @@ def bootstrap_differences(
     joined = np.concatenate(columns, axis=1)
 
     def difference(sums):
-        one, one_weight = sums[..., :metrics], sums[..., metrics : metrics + 1]
-        other, other_weight = sums[..., metrics + 1 : -1], sums[..., -1:]
-        return other / other_weight - one / one_weight
+        one = sums[:, :metrics] / sums[:, metrics : metrics + 1]
+        other = sums[:, metrics + 1 : -1] / sums[:, -1:]
+        # Two infinite perplexities have no difference.
+        with np.errstate(invalid="ignore"):
+            return _with_derived(other, derive) - _with_derived(one, derive)
 
     sums = _resampled_sums(joined, seed)
     sums = sums[(sums[:, metrics] > 0) & (sums[:, -1] > 0)]
-    low, high = np.percentile(difference(sums), _TAILS, axis=0)
-    means = difference(joined.sum(axis=0))
-    return [Interval(*map(float, ends)) for ends in zip(means, low, high, strict=True)]
+    return _intervals(difference(joined.sum(axis=0)[None])[0], difference(sums))
+
+
+def _with_derived(
+    means: Float[np.ndarray, "samples metrics"], derive: Derive | None
+) -> Float[np.ndarray, "samples figures"]:
+    return means if derive is None else np.concatenate([means, derive(means)], axis=1)
+
+
+def _intervals(
+    figures: Float[np.ndarray, " figures"], resampled: Float[np.ndarray, "samples figures"]
+) -> list[Interval]:
+    # Nor is there a percentile between two of them.
+    with np.errstate(invalid="ignore"):
+        low, high = np.percentile(resampled, _TAILS, axis=0)
+    return [Interval(*map(float, ends)) for ends in zip(figures, low, high, strict=True)]
 
 
 def _resampled_sums(

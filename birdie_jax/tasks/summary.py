@@ -17,7 +17,7 @@ from birdie_jax.evaluation_record import (
     Interval,
 )
 from birdie_jax.storage import to_plain
-from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
+from birdie_jax.tasks.bootstrap import Derive, bootstrap_differences, bootstrap_means
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
 from birdie_jax.tasks.task import Task
 
@@ -83,36 +83,57 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
     """
     if not any(answer.metrics for answer in answers):
         return {}
-    names = list(answers[0].metrics)
-    derived = list(task.derived_metrics(answers[0].metrics))
-
-    def derive(means: np.ndarray) -> np.ndarray:
-        rows = [task.derived_metrics(dict(zip(names, map(float, row), strict=True))) for row in means]
-        return np.array([[row[name] for name in derived] for row in rows], np.float64)
-
-    found = bootstrap_means(_scores(answers, names), _weights(answers), seed, derive if derived else None)
-    named = zip([*names, *derived], found, strict=True)
-    return {name: interval for name, interval in named if name not in task.inner_metrics}
+    names, derived, derive = _metrics_of(task, answers[0])
+    found = bootstrap_means(_scores(answers, names), _weights(answers), seed, derive)
+    return _without_inner(task, [*names, *derived], found)
 
 
 def paired_differences(
-    first: Sequence[ScoredAnswer], second: Sequence[ScoredAnswer], seed: int = 0
+    task: Task, first: Sequence[ScoredAnswer], second: Sequence[ScoredAnswer], seed: int = 0
 ) -> tuple[dict[str, Interval], int]:
-    """Return how much better the second model is than the first, on the questions that both answered.
+    """Return how much the second model's scores are above the first's, on the questions that both answered.
+
+    Derived metrics follow from the means over these questions; inner metrics are left out.
+
+    Args:
+        task: what was asked.
+        first: the scored answers of the first model.
+        second: the scored answers of the second model.
+        seed: the seed of the bootstrap's resamples, which are the same for both models.
 
     Returns:
         For each metric the difference of the means with its interval, and the number of the questions.
+
+    Raises:
+        ValueError: the answers differ in the names of their metrics.
     """
     others = {answer.question.name: answer for answer in second}
     both = [(answer, others[answer.question.name]) for answer in first if answer.question.name in others]
     if not both:
         return {}, 0
     ours, theirs = [one for one, _ in both], [other for _, other in both]
-    names = list(ours[0].metrics)
+    names, derived, derive = _metrics_of(task, ours[0])
     found = bootstrap_differences(
-        _scores(ours, names), _scores(theirs, names), _weights(ours), _weights(theirs), seed
+        _scores(ours, names), _scores(theirs, names), _weights(ours), _weights(theirs), seed, derive=derive
     )
-    return dict(zip(names, found, strict=True)), len(both)
+    return _without_inner(task, [*names, *derived], found), len(both)
+
+
+def _metrics_of(task: Task, answer: ScoredAnswer) -> tuple[list[str], list[str], Derive | None]:
+    """Return the names of an answer's metrics and of those derived from their means, and how they are."""
+    names = list(answer.metrics)
+    derived = list(task.derived_metrics(answer.metrics))
+
+    def derive(means: np.ndarray) -> np.ndarray:
+        rows = [task.derived_metrics(dict(zip(names, map(float, row), strict=True))) for row in means]
+        return np.array([[row[name] for name in derived] for row in rows], np.float64)
+
+    return names, derived, derive if derived else None
+
+
+def _without_inner(task: Task, names: Sequence[str], found: Sequence[Interval]) -> dict[str, Interval]:
+    named = zip(names, found, strict=True)
+    return {name: interval for name, interval in named if name not in task.inner_metrics}
 
 
 def _scores(answers: Sequence[ScoredAnswer], names: Sequence[str]) -> np.ndarray:

@@ -148,7 +148,7 @@ def test_an_evaluation_from_before_there_were_categories_is_read():
 
 def test_models_side_by_side():
     first, second = answers(), answers(gain=1.0)[5:]
-    differences, pairs = paired_differences(first, second)
+    differences, pairs = paired_differences(Lengths(), first, second)
     assert pairs == 35
     assert differences["characters"].mean == pytest.approx(1.0)
     assert differences["right"].low == differences["right"].high == 0
@@ -157,7 +157,7 @@ def test_models_side_by_side():
     )
     assert "+1.0000" in text
     assert "runs/b" in text
-    assert paired_differences(first, ()) == ({}, 0)
+    assert paired_differences(Lengths(), first, ()) == ({}, 0)
 
 
 def test_metrics_have_to_agree():
