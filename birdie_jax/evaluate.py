@@ -51,7 +51,11 @@ from birdie_jax.tasks.evaluation_table import (
     evaluation_table,
     refused_lines,
 )
-from birdie_jax.tasks.predictions import check_predictions, write_predictions
+from birdie_jax.tasks.predictions import (
+    check_kept_evaluations,
+    check_predictions,
+    write_predictions,
+)
 from birdie_jax.tasks.summary import paired_differences
 from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.text import DataError
@@ -127,6 +131,8 @@ def run(processes: Processes) -> None:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
     check_predictions(tasks, _PREDICTIONS.value, _COMPARE.value)
     first = _load(_WORKDIR.value, _MODEL.value, _STEP.value)
+    if _WORKDIR.value is not None:
+        check_kept_evaluations(Workdir(_WORKDIR.value), first.step, tasks)
     asked = [_ask(first, tasks, processes)]
     if processes.first and _WORKDIR.value is not None:
         _keep(Workdir(_WORKDIR.value), asked[0])

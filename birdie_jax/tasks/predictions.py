@@ -1,10 +1,12 @@
-"""Where the predictions of tasks without known answers go: a folder, a file for each."""
+"""Where predictions of tasks without known answers go: a file each, never in the place of scores."""
 
 import sys
 from collections.abc import Sequence
 
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.storage import is_remote, make_path, write_whole
+from birdie_jax.evaluation_record import parse_evaluation
+from birdie_jax.storage import exists, is_remote, make_path, read_bytes, write_whole
+from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.evaluation import Evaluation, NamedTask
 
 
@@ -45,6 +47,33 @@ def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Se
             f"--predictions: found {folder}; allowed: with a --task whose answers are not known, such as "
             "glue with split=test"
         )
+
+
+def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTask]) -> None:
+    """Check, before a model is asked, that scores and predictions do not take each other's place.
+
+    Args:
+        workdir: the workdir of the model, where evaluations are kept by their names.
+        step: the step of the model's checkpoint.
+        tasks: the tasks that are asked.
+
+    Raises:
+        ConfigError: predictions have the name of scores that are kept, or the reverse; or a file that is
+            kept is damaged.
+    """
+    for name, task in tasks:
+        path = workdir.evaluation(step, name)
+        if not exists(path):
+            continue
+        kept = parse_evaluation(read_bytes(path), str(path))
+        # One that has asked nothing has no scores either.
+        found = "scores" if kept.metrics else "predictions" if kept.answers else ""
+        asked = "predictions" if task.predictions_file else "scores"
+        if found not in ("", asked):
+            raise ConfigError(
+                f"--task: found {name}, under which {path} keeps {found}; allowed for {asked}: another "
+                f"name, as in --task=NAME={task.name}:setting=value"
+            )
 
 
 def write_predictions(folder: str, tasks: Sequence[NamedTask], evaluations: Sequence[Evaluation]) -> None:

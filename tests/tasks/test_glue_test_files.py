@@ -10,14 +10,15 @@ import pytest
 
 from birdie_jax.config import parse_config
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.evaluation_record import parse_evaluation
+from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval, parse_evaluation
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import task_of_flag
-from birdie_jax.tasks.evaluation import tasks_of_flags
+from birdie_jax.tasks.evaluation import NamedTask, tasks_of_flags
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
-from birdie_jax.tasks.predictions import check_predictions
+from birdie_jax.tasks.predictions import check_kept_evaluations, check_predictions
 from birdie_jax.tasks.task_model import TaskModel
 from birdie_jax.text import DataError
 from tests.forked_verbs import run_commands
@@ -167,13 +168,15 @@ def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
     write_workdir(run, with_task_head(parsed, read_stages(parsed)))
     (run / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
     task = f"glue:dataset=rte,path={data}"
-    first, refused, report = run_commands(
+    first, refused, in_place_of_scores, in_place_of_predictions, report = run_commands(
         [
             (
                 *("evaluate", f"--workdir={run}", f"--task={task}", f"--task=test={task},split=test"),
                 f"--predictions={out}",
             ),
             ("evaluate", f"--workdir={run}", f"--task=test={task},split=test"),
+            ("evaluate", f"--workdir={run}", f"--task={task},split=test", f"--predictions={out}"),
+            ("evaluate", f"--workdir={run}", f"--task=test={task}"),
             ("report", f"--workdir={run}"),
         ]
     )
@@ -193,4 +196,52 @@ def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
         tuple(row.split("\t")) for row in lines
     ]
     assert refused[0] == 1 and "--predictions is not given; allowed with --task test" in refused[2]
+    for (status, _, errors), name, found, asked in (
+        (in_place_of_scores, "glue", "scores", "predictions"),
+        (in_place_of_predictions, "test", "predictions", "scores"),
+    ):
+        said = (
+            f"--task: found {name}, under which {kept / name}.json keeps {found}; allowed for {asked}: "
+            "another name, as in --task=NAME=glue:setting=value"
+        )
+        assert status == 1 and said in errors, errors
+    assert parse_evaluation((kept / "glue.json").read_bytes(), "glue.json").metrics.keys() == {"accuracy"}
+    assert len((kept / "glue.jsonl").read_text().splitlines()) == 2
     assert report[0] == 0, report
+
+
+def kept_record(workdir, answers, metrics):
+    files = Workdir(workdir)
+    model = EvaluatedModel("runs/a", 5, "c", "p", "masked_lm")
+    record = EvaluationRecord(
+        *(1, "rte", "glue", {}, "accuracy", model, answers, [], metrics, {}), seconds=1.0
+    )
+    path = files.evaluation(5, "rte")
+    files.make_folder(path.parent)
+    files.write(path, record.to_json())
+    return files, path
+
+
+@pytest.mark.parametrize(
+    ("answers", "metrics", "allowed"),
+    [(2, {"accuracy": Interval(0.5, 0.0, 1.0)}, "scores"), (2, {}, "predictions"), (0, {}, "either")],
+)
+def test_scores_and_predictions_do_not_take_each_others_place(tmp_path, answers, metrics, allowed):
+    files, _ = kept_record(tmp_path, answers, metrics)
+    for asked, flag in (("scores", f"rte={DEV[4:]}"), ("predictions", f"rte={TEST}")):
+        tasks = tasks_of_flags([flag])
+        # Of another step, and under another name, nothing is kept.
+        check_kept_evaluations(files, 6, tasks)
+        check_kept_evaluations(files, 5, [NamedTask("other", tasks[0].task)])
+        if allowed in (asked, "either"):
+            check_kept_evaluations(files, 5, tasks)
+        else:
+            with pytest.raises(ConfigError, match=f"keeps {allowed}; allowed for {asked}: another name"):
+                check_kept_evaluations(files, 5, tasks)
+
+
+def test_a_damaged_evaluation_is_not_replaced(tmp_path):
+    files, path = kept_record(tmp_path, 0, {})
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: found no JSON"):
+        check_kept_evaluations(files, 5, tasks_of_flags([f"rte={TEST}"]))
