@@ -34,15 +34,18 @@ class MaskedText(Task):
     """Accuracy and loss (nats) on hidden tokens of held-out text, and the exponential of the loss.
 
     Texts have the form of the arm that the model has learned, with the shares of the task in the place of
-    the arm's. An answer is scored for each window; it counts as many tokens as are hidden in it. The text
-    is given as to the task perplexity.
+    the arm's. An answer is scored for each window; it counts as many tokens as are hidden in it, and has
+    the name of the file, the number of the document in it and that of the window's first token, both from 0
+    on. The text is given as to the task perplexity.
 
     Attributes:
         path: documents: a file, a folder, a glob, `stdlib`, or any of these by URL, as for `prepare_data`.
         prepared: a folder that `prepare_data` wrote with the model's tokenizer, in place of `path`.
         split: the split of the prepared folder.
         text_field: the field of JSON lines and Parquet that holds the text.
-        window: the largest number of tokens of text that are read at once.
+        window: the largest number of tokens of text that are read at once. A text, or what is left of one
+            behind its last whole window, is passed over and told where it is shorter than the arm's
+            `min_length`, by default 8 tokens.
         max_documents: the number of documents that are read, the first ones; None = all.
         rate: the share of the tokens that is hidden.
         mask_share: the share of these in whose place stands [MASK].
@@ -90,8 +93,13 @@ class MaskedText(Task):
         return replace(learned, rate=self.rate, mask_share=self.mask_share, random_share=self.random_share)
 
     def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
-        """Check that a window is no longer than what the model has learned."""
+        """Check that a window is as long as the arm needs, and no longer than what a model has learned."""
         objective = self._objective(arm_in_place)
+        if self.window < objective.minimum_tokens:
+            raise ConfigError(
+                f"task {self.name}: window: found {self.window}; allowed: at least "
+                f"{objective.minimum_tokens}, the fewest tokens in which {objective.name} hides any"
+            )
         longest = objective.example_length(self.window)
         if max_length is not None and longest > max_length:
             raise ConfigError(
@@ -104,21 +112,22 @@ class MaskedText(Task):
         """Let the model name the hidden tokens of every window.
 
         Raises:
-            ConfigError: a window is longer than what the model has learned.
+            ConfigError: a window is longer than what the model has learned, or shorter than the arm needs.
             DataError: a document cannot be read, or none has a window that is long enough.
         """
         self.check_length(model.arm_in_place, model.max_length)
         objective = self._objective(model.arm_in_place).with_vocabulary(model.tokenizer.num_pieces)
-        names, examples = [], []
+        names, examples, refused = [], [], []
         for number, document in enumerate(self._reader().documents(model.tokenizer)):
             for part in windows_of(len(document.tokens), self.window):
                 rng = np.random.default_rng((self.seed, number, part.start))
+                name = f"{document.name} from {part.start}"
                 try:
                     example = objective.build(document.tokens[part.start : part.end], rng)
-                except UnsuitableText:
-                    # The last window of a document has too few tokens to hide one.
+                except UnsuitableText as error:
+                    refused.append(f"{name}: {error}")
                     continue
-                names.append(f"{document.name} from {part.start}")
+                names.append(name)
                 examples.append(example)
         if not examples:
             raise DataError(
@@ -126,7 +135,7 @@ class MaskedText(Task):
                 "allowed: at least one"
             )
         found = model.fill_in(examples, progress)
-        return TaskResult(tuple(map(_score, names, examples, found)))
+        return TaskResult(tuple(map(_score, names, examples, found)), tuple(refused))
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return the exponential of the loss."""

@@ -1,5 +1,6 @@
 """The task of hidden tokens: what it hides, what it scores, and which models it asks."""
 
+import json
 import re
 
 import jax.numpy as jnp
@@ -59,9 +60,34 @@ def test_a_window_that_is_too_long_or_too_short(path):
         "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model has "
         "learned have 64 positions"
     )
-    with pytest.raises(DataError) as error:
-        MaskedText(path=str(path), window=5).measure(tiny_task_model())
-    assert str(error.value) == f"{path}: holds no text of 8 tokens; allowed: at least one"
+    short = MaskedText(path=str(path), window=7)
+    with pytest.raises(ConfigError) as error:
+        short.measure(tiny_task_model())
+    assert str(error.value) == (
+        "task masked_text: window: found 7; allowed: at least 8, the fewest tokens in which masked_lm "
+        "hides any"
+    )
+    (arm,) = mixture_from_arms({"hide": {"objective": "masked_lm", "min_length": 7}}).arms
+    short.check_length(arm, 64)
+
+
+def test_texts_that_are_too_short_are_told(tmp_path):
+    """Whole ones, and what is left of a longer one behind its last window."""
+    path = tmp_path / "held-out.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("xyz", "abcd " * 9, "pq")))
+    tokens = [len(tiny_model_parts()[2].encode(text)) for text in ("xyz", "abcd " * 9, "pq")]
+    window = next(size for size in range(8, tokens[1]) if 0 < tokens[1] % size < 8)
+    result = MaskedText(path=str(path), window=window).measure(tiny_task_model())
+    assert len(result.answers) == tokens[1] // window
+    whole = tokens[1] - tokens[1] % window
+    assert result.refused == tuple(
+        f"{path}: {number} from {start}: masked_lm: the text has {count} tokens; it needs at least 8"
+        for number, start, count in ((0, 0, tokens[0]), (1, whole, tokens[1] % window), (2, 0, tokens[2]))
+    )
+    path.write_text(json.dumps({"text": "xyz"}))
+    with pytest.raises(DataError) as raised:
+        MaskedText(path=str(path)).measure(tiny_task_model())
+    assert str(raised.value) == f"{path}: holds no text of 8 tokens; allowed: at least one"
 
 
 @pytest.mark.parametrize(
