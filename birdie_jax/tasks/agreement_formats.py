@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from birdie_jax.storage import shown
-from birdie_jax.tasks.records import check_text, check_unicode, read_contents, read_field
+from birdie_jax.tasks.records import (
+    BYTE_ORDER_MARK,
+    check_text,
+    check_unicode,
+    decode_contents,
+    decode_line,
+    read_contents,
+    read_field,
+)
 from birdie_jax.text import DataError
 
 _NUMBERS = re.compile(r"(singular|plural)_(singular|plural)")
@@ -53,16 +61,12 @@ def read_pairs(path: str, form: str) -> Iterator[Entry]:
     Raises:
         DataError: the file cannot be read, or is not of this format at all.
     """
-    contents = read_contents(path)
-    try:
-        text = contents.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: is not UTF-8 ({error.reason})") from error
-    return FORMATS[form](path, text)
+    return FORMATS[form](path, read_contents(path))
 
 
-def _choices(path: str, text: str) -> Iterator[Entry]:
+def _choices(path: str, contents: bytes) -> Iterator[Entry]:
     """Read the JSON of BIG-bench: how a sentence begins, and its ends with their scores, 1 and 0."""
+    text = decode_contents(contents, path)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -104,9 +108,9 @@ def _first_word(text: str) -> tuple[str, str]:
     return word[0], text.lstrip()[word.end() :]
 
 
-def _gulordava(path: str, text: str) -> Iterator[Entry]:
+def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
     """Read the table of Gulordava et al. 2018: two rows a sentence, the right form and the wrong one."""
-    head, *lines = _lines(path, text) or [(f"{path}: line 1", "")]
+    head, *lines = _lines(path, contents) or [(f"{path}: line 1", b"")]
     columns = _cells(head[1], head[0])
     if missing := sorted(_COLUMNS.difference(columns)):
         raise DataError(f"{path}: has no columns {', '.join(missing)}; allowed: a table that has them")
@@ -121,7 +125,7 @@ def _gulordava(path: str, text: str) -> Iterator[Entry]:
         number += 1 if is_alone else 2
 
 
-def _parse_row(columns: Sequence[str], line: str, where: str) -> _Row | DataError:
+def _parse_row(columns: Sequence[str], line: bytes, where: str) -> _Row | DataError:
     """Return a row by its columns, or what is bad about it."""
     try:
         cells = _cells(line, where)
@@ -134,13 +138,14 @@ def _parse_row(columns: Sequence[str], line: str, where: str) -> _Row | DataErro
     return dict(zip(columns, cells, strict=True))
 
 
-def _cells(line: str, where: str) -> list[str]:
+def _cells(line: bytes, where: str) -> list[str]:
     """Return the columns of a line: one that has quotation marks in it stands between two others."""
+    text = decode_line(line, where)
     try:
-        return next(csv.reader([line], delimiter="\t", strict=True), [])
+        return next(csv.reader([text], delimiter="\t", strict=True), [])
     except csv.Error as error:
         raise DataError(
-            f"{where}: found {shown(line, 80)} ({error}); allowed: columns with tabs between, and "
+            f"{where}: found {shown(text, 80)} ({error}); allowed: columns with tabs between, and "
             "quotation marks that are closed"
         ) from error
 
@@ -170,13 +175,14 @@ def _parse_rows(rows: tuple[_Row | DataError, _Row | DataError | None], where: s
     return MinimalPair(before, right["form"], wrong["form"], after, right["pattern"], attractors)
 
 
-def _linzen(path: str, text: str) -> Iterator[Entry]:
+def _linzen(path: str, contents: bytes) -> Iterator[Entry]:
     """Read lines of attractors, the sentence, the same with ***mask***, and both forms."""
-    for where, line in _lines(path, text):
-        yield where, _caught(_parse_masked, line.split("\t"), where)
+    for where, line in _lines(path, contents):
+        yield where, _caught(_parse_masked, line, where)
 
 
-def _parse_masked(fields: list[str], where: str) -> MinimalPair:
+def _parse_masked(line: bytes, where: str) -> MinimalPair:
+    fields = decode_line(line, where).split("\t")
     if len(fields) != 5 or len(_MASKED.findall(fields[2])) != 1:
         raise DataError(
             f"{where}: found {len(fields)} fields; allowed: 5 with tabs between, the third a sentence with "
@@ -187,13 +193,14 @@ def _parse_masked(fields: list[str], where: str) -> MinimalPair:
     return MinimalPair(before.rstrip(), fields[3].strip(), fields[4].strip(), after, "", attractors)
 
 
-def _marvin_linzen(path: str, text: str) -> Iterator[Entry]:
+def _marvin_linzen(path: str, contents: bytes) -> Iterator[Entry]:
     """Read lines that begin with construction and template, and end with the two sentences."""
-    for where, line in _lines(path, text):
-        yield where, _caught(_parse_sentences, line.split("\t"), where)
+    for where, line in _lines(path, contents):
+        yield where, _caught(_parse_sentences, line, where)
 
 
-def _parse_sentences(fields: list[str], where: str) -> MinimalPair:
+def _parse_sentences(line: bytes, where: str) -> MinimalPair:
+    fields = decode_line(line, where).split("\t")
     if len(fields) < 3:
         raise DataError(f"{where}: found {len(fields)} fields; allowed: at least 3 with tabs between")
     good, bad = fields[-2].split(), fields[-1].split()
@@ -213,14 +220,14 @@ def _around(words: list[str], place: int) -> tuple[str, str]:
     return " ".join(words[:place]), "".join(f" {word}" for word in words[place + 1 :])
 
 
-def _lines(path: str, text: str) -> list[tuple[str, str]]:
-    """Return the lines of a text with their places."""
+def _lines(path: str, contents: bytes) -> list[tuple[str, bytes]]:
+    """Return the lines of a file with their places."""
     # Of Unicode's characters that end lines elsewhere, some stand within sentences.
-    lines = text.split("\n")
+    lines = contents.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     if not lines[-1]:
         lines.pop()
     return [
-        (f"{path}: line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)
+        (f"{path}: line {number}", line.removesuffix(b"\r")) for number, line in enumerate(lines, start=1)
     ]
 
 
@@ -242,7 +249,7 @@ def _caught(parse: Callable[[Any, str], MinimalPair], record: Any, where: str) -
     return pair
 
 
-FORMATS: Mapping[str, Callable[[str, str], Iterator[Entry]]] = {
+FORMATS: Mapping[str, Callable[[str, bytes], Iterator[Entry]]] = {
     "choices": _choices,
     "gulordava": _gulordava,
     "linzen": _linzen,

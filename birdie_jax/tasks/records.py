@@ -22,7 +22,9 @@ ParseRecord = Callable[[Mapping[str, Any], str], _Parsed]
 # The setting of a task that names its file.
 DataPath = Annotated[str, Line(at_most=4096, not_empty=True)]
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""What stands before the text of some files of UTF-8, and is none of it."""
+
 _SHOWN_RECORDS = 5
 _NO_DEFAULT = object()
 
@@ -53,7 +55,7 @@ def read_records(
     records: list[_Parsed] = []
     refused: list[str] = []
     places: dict[str, str] = {}
-    contents = read_contents(path).removeprefix(_BYTE_ORDER_MARK)
+    contents = read_contents(path).removeprefix(BYTE_ORDER_MARK)
     for number, line in enumerate(contents.splitlines(), start=1):
         where = f"{path}: line {number}"
         try:
@@ -164,13 +166,39 @@ def read_contents(path: epath.PathLike) -> bytes:
         return file.read()
 
 
+def decode_line(line: bytes, where: str) -> str:
+    """Return a line of a file as the text that it is in UTF-8.
+
+    Raises:
+        DataError: it is not; names the byte, from 0 on, behind `where`.
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start}: is not UTF-8 ({error.reason})") from error
+
+
+def decode_contents(contents: bytes, path: epath.PathLike) -> str:
+    """Return the contents of a file as the text that they are in UTF-8, without a byte order mark.
+
+    Raises:
+        DataError: they are not; names the line, and the byte in it from 0 on.
+    """
+    contents = contents.removeprefix(BYTE_ORDER_MARK)
+    try:
+        return contents.decode()
+    except UnicodeDecodeError as error:
+        number = 1 + contents.count(b"\n", 0, error.start)
+        place = error.start - 1 - contents.rfind(b"\n", 0, error.start)
+        raise DataError(f"{path}: line {number}: byte {place}: is not UTF-8 ({error.reason})") from error
+
+
 def _fields(line: bytes, where: str) -> Mapping[str, Any]:
     if not line.strip():
         raise DataError(f"{where}: is empty; allowed: a JSON object")
+    text = decode_line(line, where)
     try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start}: is not UTF-8 ({error.reason})") from error
+        record = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: is not JSON: {error.msg} (character {error.pos})") from error
     except RecursionError as error:

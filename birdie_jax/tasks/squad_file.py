@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from birdie_jax.storage import parse_typed, shown
-from birdie_jax.tasks.records import check_text, check_unicode, read_contents, refuse_bad
+from birdie_jax.tasks.records import check_text, check_unicode, decode_contents, read_contents, refuse_bad
 from birdie_jax.text import DataError
 
 # The development set of v1.1 has 15 answers whose start is off by one, at a space or a point.
@@ -118,10 +118,9 @@ def _read_json(path: str) -> Any:
     contents = read_contents(path)
     if not contents.strip():
         raise DataError(f"{path}: is empty; allowed: a JSON file of SQuAD v1.1 or v2.0")
+    text = decode_contents(contents, path)
     try:
-        content = json.loads(contents.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: is not UTF-8 ({error.reason})") from error
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}: is not JSON: {error.msg} (line {error.lineno}, character {error.colno})"

@@ -9,15 +9,13 @@ from typing import TypeVar
 from etils import epath
 
 from birdie_jax.storage import shown
-from birdie_jax.tasks.records import read_contents, refuse_bad
+from birdie_jax.tasks.records import BYTE_ORDER_MARK, decode_line, read_contents, refuse_bad
 from birdie_jax.text import DataError
 
 _Parsed = TypeVar("_Parsed")
 
 # (the columns of a row by their names, its place for messages) -> what they mean
 ParseRow = Callable[[Mapping[str, str], str], _Parsed]
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_tsv(
@@ -48,7 +46,7 @@ def read_tsv(
             and counts all.
     """
     # Of the bytes that end lines elsewhere, and of Unicode's, some stand within GLUE's sentences.
-    lines = read_contents(path).removeprefix(_BYTE_ORDER_MARK).split(b"\n")
+    lines = read_contents(path).removeprefix(BYTE_ORDER_MARK).split(b"\n")
     if not lines[-1]:
         lines.pop()
     begin = 0
@@ -75,10 +73,7 @@ def read_tsv(
 
 
 def _cells(line: bytes, where: str) -> list[str]:
-    try:
-        return line.removesuffix(b"\r").decode().split("\t")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start}: is not UTF-8 ({error.reason})") from error
+    return decode_line(line.removesuffix(b"\r"), where).split("\t")
 
 
 def _check_header(columns: Sequence[str], needed: Sequence[str], where: str) -> None:

@@ -177,6 +177,38 @@ def test_a_bad_row_costs_its_own_pair_alone(tmp_path):
     }
 
 
+@pytest.mark.parametrize("form", ["gulordava", "linzen", "marvin_linzen"])
+def test_a_line_that_is_not_utf_8_costs_its_own_pair_alone(tmp_path, form):
+    """By its line and the byte in it, also behind a byte order mark; and it can be passed over."""
+    text, pair = FILES[form]
+    path = tmp_path / "pairs"
+    # In the table of Gulordava et al. a header, and two rows a pair.
+    *head, last = text.encode().splitlines(keepends=True)
+    pairs = b"".join(head[1:]) + last
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(head[:1]) + pairs.replace(b"dog", b"d\xffg") + pairs)
+    number = 2 if form == "gulordava" else 1
+    said = f"line {number}: byte {pairs.index(b'dog') + 1}: is not UTF-8 (invalid start byte)"
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 2 records are bad: {said}')}$"):
+        Agreement(path=str(path), format=form).measure(tiny_task_model())
+    bad, good = (found for _, found in read_pairs(str(path), form))
+    assert (str(bad), good) == (f"{path}: {said}", pair)
+
+
+def test_a_json_file_or_a_header_that_is_not_utf_8_is_refused_by_line_and_byte(tmp_path):
+    path = tmp_path / "pairs"
+    for form, contents, said in (
+        (
+            "choices",
+            b'\xef\xbb\xbf{"examples":\n ["\xff"]}',
+            "line 2: byte 3: is not UTF-8 (invalid start b",
+        ),
+        ("gulordava", b"pattern\xff\n", "line 1: byte 7: is not UTF-8 (invalid start byte)"),
+    ):
+        path.write_bytes(contents)
+        with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {said}')}"):
+            list(read_pairs(str(path), form))
+
+
 def test_an_item_with_one_choice_is_passed_over_and_counted(tmp_path):
     """One of BIG-bench's linzen2016_english.json is such."""
     whole, single = choices("abc de ", "fgh", "fg"), {"input": "abc ", "target_scores": {"de": 1}}
