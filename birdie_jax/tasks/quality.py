@@ -5,6 +5,7 @@ python -m birdie_jax.evaluate --workdir=runs/quality --task=quality:path=QuALITY
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from birdie_jax.models.choice_head import CHOICE, RIGHT_CHOICE, WRONG_CHOICE
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Example
+from birdie_jax.storage import shown
 from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.label_metrics import class_scores
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
@@ -28,7 +30,7 @@ class QualityQuestion(NamedTuple):
     """A question on an article.
 
     Attributes:
-        name: the identifier of the question.
+        name: the identifier of the question, unique in its file.
         where: its place in the file.
         article: the article.
         question: the question.
@@ -119,7 +121,7 @@ class Quality(HeadTask):
             DataError: the file cannot be read, or articles are bad, or there is no question; names them by
                 their lines.
         """
-        articles, refused = read_records(self.path, _parse, self.skip_bad_records)
+        articles, refused = read_records(self.path, partial(_parse_unique, {}), self.skip_bad_records)
         questions = [question for article in articles for question in article]
         if not questions:
             raise DataError(f"{self.path}: holds no question; allowed: at least one")
@@ -156,6 +158,21 @@ class Quality(HeadTask):
             metrics = class_scores(question.label, told)
             answers.append(ScoredAnswer(asked, question.options[told], metrics, details={"scores": scores}))
         return TaskResult(tuple(answers), (*refused, *dict.fromkeys(too_long)))
+
+
+def _parse_unique(places: dict[str, str], record: Mapping[str, Any], where: str) -> list[QualityQuestion]:
+    """Return the questions of an article, and add their names to `places`, those of the articles before."""
+    questions = _parse(record, where)
+    own: dict[str, str] = {}
+    for question in questions:
+        if first := places.get(question.name) or own.get(question.name):
+            raise DataError(
+                f"{question.where}: question_unique_id: found {shown(question.name)}, which {first} has; "
+                "allowed: another"
+            )
+        own[question.name] = "line" + question.where.rpartition(": line")[2]
+    places |= own
+    return questions
 
 
 def _parse(record: Mapping[str, Any], where: str) -> list[QualityQuestion]:

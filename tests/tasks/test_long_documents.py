@@ -133,6 +133,35 @@ def test_bad_articles_are_named(tmp_path, bad, said):
     path = write(tmp_path / "dev.jsonl", article(bad))
     with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 1 records are bad: {said}")):
         Quality(path=str(path)).questions()
+
+
+@pytest.mark.parametrize(
+    ("articles", "said", "left"),
+    [
+        (
+            (article(question("p", 2), question("q", 1)), article(question("r", 1), question("p", 3))),
+            "line 2: questions[1]: question_unique_id: found 'p', which line 1: questions[0] has",
+            ["p", "q"],
+        ),
+        (
+            (article(question("p", 2), question("p", 1)), article(question("p", 1))),
+            "line 1: questions[1]: question_unique_id: found 'p', which line 1: questions[0] has",
+            ["p"],
+        ),
+    ],
+)
+def test_a_repeated_identifier_is_refused_with_its_article(tmp_path, articles, said, left):
+    """Answers of two models are compared by it. Those of an article that is refused are free again."""
+    path = write(tmp_path / "dev.jsonl", *articles)
+    message = f"{path}: 1 of 2 records are bad: {said}; allowed: another"
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        Quality(path=str(path)).questions()
+    questions, refused = Quality(path=str(path), skip_bad_records=True).questions()
+    assert [one.name for one in questions] == left
+    assert refused == [f"{path}: {said}; allowed: another"]
+
+
+def test_a_file_without_questions_is_refused(tmp_path):
     empty = write(tmp_path / "empty.jsonl", article())
     with pytest.raises(DataError, match=re.escape(f"{empty}: holds no question; allowed: at least one")):
         Quality(path=str(empty)).questions()
