@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             kernels[workdir] = layer_kernels(model_of_workdir(workdir).params, options.reach + 1)
         except ValueError as error:
             sys.exit(f"--workdir={workdir}: {error}")
+        layers = len(kernels[workdir].forward)
+        if wrong := [layer for layer in options.layers if not 0 <= layer < layers]:
+            sys.exit(f"--layers: found {wrong[0]}; allowed: 0 to {layers - 1}, the layers of {workdir}")
     figure = draw_curves(kernels, options.layers) if options.layers else draw_maps(kernels)
     figure.savefig(options.output)
 

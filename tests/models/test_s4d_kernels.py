@@ -1,10 +1,13 @@
 """Kernels that are read from parameters are what the layers do, and what is drawn of them is scaled."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import s4d_kernels
 from benchmarks.s4d_kernels import draw_curves, draw_maps, scaled
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layout import packed_layout
@@ -41,6 +44,21 @@ def test_a_model_without_such_layers_is_refused():
     assert str(error.value) == (
         "params: found a model without state-space layers; allowed: bigs, stack_ssm"
     )
+
+
+@pytest.mark.parametrize("layer", [2, 9, -1])
+def test_a_layer_that_a_model_has_not_is_refused_by_its_flag(tmp_path, monkeypatch, layer):
+    kernels = LayerKernels(np.ones((2, 1, 3), np.float32), np.ones((2, 1, 3), np.float32))
+    monkeypatch.setattr(s4d_kernels, "model_of_workdir", lambda _: SimpleNamespace(params={}))
+    monkeypatch.setattr(s4d_kernels, "layer_kernels", lambda *_: kernels)
+    output = tmp_path / "a.svg"
+    flags = ["--workdir=run", f"--output={output}", "--layers", "1", str(layer)]
+    with pytest.raises(SystemExit) as stopped:
+        s4d_kernels.main(flags)
+    assert stopped.value.code == f"--layers: found {layer}; allowed: 0 to 1, the layers of run"
+    assert not output.exists()
+    s4d_kernels.main(flags[:-1])
+    assert output.exists()
 
 
 def test_maps_are_scaled_within_a_layer_and_read_from_left_to_right():
