@@ -67,6 +67,12 @@ class SquadSpans(Task):
 
     def __post_init__(self):
         room = self.max_positions - _SPECIAL_TOKENS - self.max_question_tokens
+        if room < 1:
+            raise ValueError(
+                f"max_positions: found {self.max_positions}; allowed: at least max_question_tokens + "
+                f"{_SPECIAL_TOKENS} + 1 = {self.max_question_tokens + _SPECIAL_TOKENS + 1}, or fewer "
+                "max_question_tokens"
+            )
         if self.stride > room:
             raise ValueError(
                 f"stride: found {self.stride}; allowed: at most max_positions - max_question_tokens - "

@@ -199,5 +199,12 @@ def test_settings_that_cannot_be(path):
         ConfigError, match=re.escape("stride: found 500; allowed: at most max_positions - ")
     ):
         task_of_flag(f"squad_spans:path={path},stride=500")
+    said = (
+        "max_positions: found 67; allowed: at least max_question_tokens + 3 + 1 = 68, or fewer "
+        "max_question_tokens"
+    )
+    with pytest.raises(ConfigError, match=f"{re.escape(said)}$"):
+        task_of_flag(f"squad_spans:path={path},max_positions=67,stride=1")
+    assert task_of_flag(f"squad_spans:path={path},max_positions=68,stride=1")
     with pytest.raises(ConfigError, match=re.escape("max_positions: found 384; allowed: at most 128, the")):
         SquadSpans(path=str(path)).check_length(None, 128)
