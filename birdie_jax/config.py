@@ -53,6 +53,7 @@ __all__ = [
     "ObjectivesConfig",
     "OptimizerConfig",
     "TrainConfig",
+    "check_batches",
     "check_config",
     "default_config",
     "parse_config",
@@ -161,12 +162,8 @@ def _check_predicted_ids(model: ModelConfig, require: Require) -> None:
     require(least, "model.max_predicted_id", allowed)
 
 
-def check_config(config: Config) -> None:
-    """Check what fields have to be to one another, and the names that they hold.
-
-    Raises:
-        ConfigError: one of them cannot be; the message names the field.
-    """
+def _require_of(config: Config) -> Require:
+    """Return what refuses a configuration by one of its fields."""
 
     def require(ok: bool, name: str, allowed: str) -> None:
         if not ok:
@@ -175,24 +172,16 @@ def check_config(config: Config) -> None:
                 found = found[part]
             raise ConfigError(f"config.{name}: found {shown(found)}; allowed: {allowed}")
 
-    def one_of(name: str, *choices: str) -> None:
-        section, leaf = name.split(".")
-        require(getattr(getattr(config, section), leaf) in choices, name, ", ".join(choices))
+    return require
 
-    one_of("model.name", *model_names())
-    one_of("model.dtype", "float32", "bfloat16")
-    one_of("model.scan_dtype", "float32", "bfloat16")
-    one_of("model.residual_dtype", "", "float32", "bfloat16")
-    one_of("model.remat", "none", "dots", "full")
-    one_of("model.scan_implementation", "", *IMPLEMENTATIONS)
-    one_of("model.head", "", *HEADS)
-    allowed = "'' without config.finetune.stages: pre-training has none"
-    require(not config.model.head or bool(config.finetune.stages), "model.head", allowed)
-    require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
-    _check_predicted_ids(config.model, require)
-    for kind in mixer_sections():
-        config.model.section(kind).check_fields(require)
-    mixer_config(config.model).check_model(config, require)
+
+def check_batches(config: Config) -> None:
+    """Check the rows of pre-training, or of the stage whose rows `config.batching` has.
+
+    Raises:
+        ConfigError: they cannot be divided, or are too long; the message names the field.
+    """
+    require = _require_of(config)
     require(
         config.data.record_tokens >= config.batching.length,
         "data.record_tokens",
@@ -222,6 +211,37 @@ def check_config(config: Config) -> None:
         f"a divisor of batching.length = {config.batching.length}, or more than it",
     )
 
+
+def check_config(config: Config) -> None:
+    """Check what fields have to be to one another, and the names that they hold.
+
+    The batches of fine-tuning are its stages', which `check_batches` checks with `stage_config`.
+
+    Raises:
+        ConfigError: one of them cannot be; the message names the field.
+    """
+    require = _require_of(config)
+
+    def one_of(name: str, *choices: str) -> None:
+        section, leaf = name.split(".")
+        require(getattr(getattr(config, section), leaf) in choices, name, ", ".join(choices))
+
+    one_of("model.name", *model_names())
+    one_of("model.dtype", "float32", "bfloat16")
+    one_of("model.scan_dtype", "float32", "bfloat16")
+    one_of("model.residual_dtype", "", "float32", "bfloat16")
+    one_of("model.remat", "none", "dots", "full")
+    one_of("model.scan_implementation", "", *IMPLEMENTATIONS)
+    one_of("model.head", "", *HEADS)
+    allowed = "'' without config.finetune.stages: pre-training has none"
+    require(not config.model.head or bool(config.finetune.stages), "model.head", allowed)
+    require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
+    _check_predicted_ids(config.model, require)
+    for kind in mixer_sections():
+        config.model.section(kind).check_fields(require)
+    mixer_config(config.model).check_model(config, require)
+    if not config.finetune.stages:
+        check_batches(config)
     require(
         config.train.num_steps > 0 or bool(config.finetune.stages),
         "train.num_steps",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from birdie_jax.config import Config, check_config
+from birdie_jax.config import Config, check_batches, check_config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RowLength, Rows, Steps
 from birdie_jax.models.registry import architecture_of, mixer_config
@@ -69,7 +69,9 @@ def read_stages(config: Config) -> tuple[Stage, ...]:
     for number, name in enumerate(sorted(config.finetune.stages)):
         stage = _parse_stage(name, number, config.finetune.stages[name])
         with stage_errors(stage):
-            check_config(stage_config(config, stage))
+            own = stage_config(config, stage)
+            check_config(own)
+            check_batches(own)
         stages.append(stage)
     _check_pruning(config, stages)
     return tuple(stages)

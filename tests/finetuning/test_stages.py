@@ -3,9 +3,10 @@
 import dataclasses
 import re
 
+import ml_collections
 import pytest
 
-from birdie_jax.config import ConfigError, FinetuneConfig, check_config
+from birdie_jax.config import ConfigError, FinetuneConfig, check_config, parse_config, to_dict
 from birdie_jax.config_sections import FinetunePruningConfig
 from birdie_jax.finetuning.run import check_stages
 from birdie_jax.finetuning.stage_sequence import make_stage_sequence
@@ -139,6 +140,39 @@ def test_a_stage_that_does_not_fit_other_sections_is_named():
     assert refusal({"b": WORDS | {"rows": 3}}, accumulation_steps=2) == (
         "config.finetune.stages.b.rows: found 3; allowed: a multiple of train.accumulation_steps = 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("batching", "train"),
+    [
+        ({"rows": 8}, {"accumulation_steps": 3}),
+        ({"rows": 8, "workers": 3}, {}),
+        ({"length": 100}, {"loss_chunk": 32}),
+        ({"rows": 2**20, "length": 2**20}, {"loss_chunk": 2**20}),
+    ],
+)
+def test_the_batches_of_pre_training_are_not_checked_where_they_are_not_read(batching, train):
+    """Those of the stages are, by their own names."""
+    stage = {"task": "toy_words", "length": 96, "rows": 9, "steps": 5}
+    given = config_with({"a": stage}, **train)
+    batches = dataclasses.replace(given.batching, **batching)
+    given = dataclasses.replace(given, batching=batches)
+    parsed = parse_config(ml_collections.ConfigDict(to_dict(given)))
+    assert [stage.rows for stage in read_stages(parsed)] == [9]
+    pretraining = dataclasses.replace(given, finetune=FinetuneConfig())
+    pretraining = dataclasses.replace(
+        pretraining, train=dataclasses.replace(pretraining.train, num_steps=3)
+    )
+    with pytest.raises(ConfigError, match=r"batching\.(rows|length)"):
+        check_config(pretraining)
+
+
+def test_workers_have_to_divide_the_rows_of_a_stage():
+    given = config_with({"a": WORDS})
+    given = dataclasses.replace(given, batching=dataclasses.replace(given.batching, workers=4, rows=8))
+    message = "config.batching.workers: found 4; allowed: a divisor of config.finetune.stages.a.rows = 2"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        read_stages(given)
 
 
 @pytest.mark.parametrize(
