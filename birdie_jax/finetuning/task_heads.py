@@ -9,8 +9,8 @@ from birdie_jax.finetuning.stages import Stage
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import Head, head_type
 
-# [MASKED_LM], a token of text, and [SEP].
-_SHORTEST_SAMPLE = 3
+# [MASKED_LM] and [SEP]: a tokenizer that normalises may leave no token of a text.
+_SHORTEST_SAMPLE = 2
 
 
 def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
