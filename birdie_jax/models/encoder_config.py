@@ -26,10 +26,15 @@ _NOT_READ = (
     "norm_offset",
     "mlp_bias",
     "residual_dtype",
+    "scan_dtype",
+    "scan_implementation",
     "min_predicted_id",
     "max_predicted_id",
 )
-"""The fields of `config.model` by which other models differ, and which no encoder has a place for."""
+"""The fields of `config.model` by which other models differ, and which no encoder has a place for.
+
+`state` is none of them: one file sets the sizes of encoders and of other models.
+"""
 
 INITIALISATIONS = ("legs", "lin", "inv")
 """The eigenvalues that a state-space layer starts with: S4D-LegS, S4D-Lin and S4D-Inv (Gu et al. 2022)."""
@@ -108,6 +113,9 @@ class EncoderConfig(MixerConfig):
             only = getattr(default, name)
             allowed = f"{only!r}: the encoder {model.name} does not read it"
             require(getattr(model, name) == only, f"model.{name}", allowed)
+        if self.attends(model):
+            allowed = f"'': the encoder {model.name} does not read it"
+            require(not self.combination, "model.encoder.combination", allowed)
         allowed = f"at least the longest rows, of {config.row_length} tokens"
         require(self.positions >= config.row_length, "model.encoder.positions", allowed)
         allowed = f"a divisor of model.features = {model.features}"

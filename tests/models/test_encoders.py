@@ -303,6 +303,19 @@ def config_with(name="bigs", length=128, mesh=None, model=None, **section):
             {"name": "stack_attention", "model": {"mlp_bias": True}},
             "model.mlp_bias: found True; allowed: False: the encoder stack_attention does not read it",
         ),
+        (
+            {"model": {"scan_dtype": "bfloat16"}},
+            "model.scan_dtype: found 'bfloat16'; allowed: 'float32': the encoder bigs does not read it",
+        ),
+        (
+            {"name": "stack_ssm", "model": {"scan_implementation": "xla"}},
+            "model.scan_implementation: found 'xla'; allowed: '': the encoder stack_ssm does not read it",
+        ),
+        (
+            {"name": "gated_attention", "combination": "sum"},
+            "model.encoder.combination: found 'sum'; allowed: '': the encoder gated_attention does not "
+            "read it",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(found, message):
