@@ -26,6 +26,9 @@ HEADS: dict[str, type["TaskHead"]] = {}
 TASK_HEAD = "task_head"
 """The name under which a model has the parameters of its head."""
 
+POOLER = "pooler"
+"""The name under which a head has the layer before its last map, which therefore has another."""
+
 
 class Head(NamedTuple):
     """The head that a task needs.
@@ -33,7 +36,7 @@ class Head(NamedTuple):
     Attributes:
         kind: a name of `HEADS`.
         name: the name of what is to be told, under which the last map's parameters are saved: a run on the
-            same task goes on with them, and one on another makes its own.
+            same task goes on with them, and one on another makes its own. Any but `POOLER`.
         outputs: the number of classes, or of choices; 1 for others.
     """
 
@@ -128,7 +131,7 @@ class TaskHead(nn.Module):
         own = samples.tokens().astype(jnp.float32)
         sums = jnp.einsum("rsl,rld->rsd", own, x.astype(jnp.float32))
         mean = sums / own.sum(axis=-1, keepdims=True)
-        pooled = jnp.tanh(self._dense(config.features, "pooler", SMALL)(mean))
+        pooled = jnp.tanh(self._dense(config.features, POOLER, SMALL)(mean))
         pooled = dropout(pooled, config.head_dropout, row_keys, 0)
         return self._dense(outputs, config.head_name, nn.initializers.lecun_normal())(pooled)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from birdie_jax.config_types import RequiredName
 from birdie_jax.models.classification_head import CLASSIFICATION
-from birdie_jax.models.task_head import Head
+from birdie_jax.models.task_head import POOLER, TASK_HEAD, Head
 from birdie_jax.storage import shown
 from birdie_jax.tasks.head_task import HeadTask
 from birdie_jax.tasks.label_metrics import (
@@ -81,6 +81,11 @@ class LabelledText(HeadTask):
     def __post_init__(self):
         if len(self.classes) < _TWO or len(set(self.classes)) < len(self.classes):
             raise ValueError(f"classes: found {shown(list(self.classes))}; allowed: two or more, each once")
+        if self.head_name == POOLER:
+            raise ValueError(
+                f"head_name: found {POOLER!r}; allowed: another name: {TASK_HEAD}/{POOLER} is the layer "
+                "that all heads share"
+            )
         if LENGTH_GROUP in self.group_fields or len(set(self.group_fields)) < len(self.group_fields):
             raise ValueError(
                 f"group_fields: found {shown(list(self.group_fields))}; allowed: each once, and not "

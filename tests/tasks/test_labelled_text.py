@@ -107,6 +107,10 @@ def test_bad_records_are_named(tmp_path, record, said):
         ('classes=["a"]', "classes: found ['a']; allowed: two or more, each once"),
         ('classes=["a","a"]', "classes: found ['a', 'a']; allowed: two or more, each once"),
         (
+            'classes=["a","b"],head_name=pooler',
+            "head_name: found 'pooler'; allowed: another name: task_head/pooler is the layer that all",
+        ),
+        (
             'classes=["a","b"],group_fields=["prompt_tokens"]',
             "group_fields: found ['prompt_tokens']; allowed",
         ),
