@@ -171,7 +171,7 @@ def _load_any(folder: str) -> TrainedModel:
 def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> list[Evaluation]:
     arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
     max_length = max_length_of(trained.model, trained.config)
-    check_tasks(tasks, arms, trained.model.config, max_length)
+    check_tasks(tasks, arms, trained.config, max_length)
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
     model = TaskModel(

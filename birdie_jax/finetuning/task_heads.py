@@ -26,14 +26,15 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
     (first, head), *others = heads.items()
     for where, other in others:
         if other != head:
+            named = head is not None and other is not None and other.form == head.form
             raise ConfigError(
-                f"{where}.task: found one that needs {_described(other)}; allowed: what {first} needs, "
-                f"{_described(head)}: all stages of a run have one head"
+                f"{where}.task: found one that needs {_described(other, named)}; allowed: what {first} "
+                f"needs, {_described(head, named)}: all stages of a run have one head"
             )
-    named = Head(config.model.head, config.model.head_name, config.model.head_outputs)
-    for field, found, allowed in zip(Head._fields, named, head or Head("", "", 0), strict=True):
+    wanted = head.form if head is not None else ("", "", 0)
+    for path, allowed in zip(("head", "head_name", "head_outputs"), wanted, strict=True):
+        found = getattr(config.model, path)
         if found and found != allowed:
-            path = {"kind": "head", "name": "head_name", "outputs": "head_outputs"}[field]
             default = "''" if isinstance(found, str) else "0"
             own = f", or {allowed!r}, which {first} needs" if allowed else f": {first} needs no head"
             raise ConfigError(f"config.model.{path}: found {found!r}; allowed: {default}{own}")
@@ -71,5 +72,8 @@ def max_samples(config: Config, stage: Stage) -> int:
     return max(fitting // group, 1) * group
 
 
-def _described(head: Head | None) -> str:
-    return "no head" if head is None else f"the head {head.name}: {head.kind}, {head.outputs} outputs"
+def _described(head: Head | None, with_classes: bool) -> str:
+    if head is None:
+        return "no head"
+    classes = f" ({', '.join(head.classes)})" if with_classes else ""
+    return f"the head {head.name}: {head.kind}, {head.outputs} outputs{classes}"

@@ -38,11 +38,23 @@ class Head(NamedTuple):
         name: the name of what is to be told, under which the last map's parameters are saved: a run on the
             same task goes on with them, and one on another makes its own. Any but `POOLER`.
         outputs: the number of classes, or of choices; 1 for others.
+        classes: the names of the classes in the order of their scores; empty = there are none, or they are
+            not known.
     """
 
     kind: str
     name: str
     outputs: int = 1
+    classes: tuple[str, ...] = ()
+
+    @property
+    def form(self) -> tuple[str, str, int]:
+        """All but the names of the classes: what `config.model` says of the head."""
+        return self.kind, self.name, self.outputs
+
+    def has_other_classes(self, other: "Head") -> bool:
+        """Tell whether both have named classes, and not the same ones in the same order."""
+        return bool(self.classes and other.classes) and self.classes != other.classes
 
 
 class Samples(NamedTuple):

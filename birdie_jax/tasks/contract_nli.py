@@ -46,7 +46,7 @@ class ContractNLI(HeadTask):
     @property
     def head(self) -> Head:
         """Three classes."""
-        return Head(CLASSIFICATION, self.name, len(CLASSES))
+        return Head(CLASSIFICATION, self.name, len(CLASSES), CLASSES)
 
     def samples(self) -> tuple[list[tuple[str, Sample]], list[str]]:
         """Return the samples with the ids of their records, and a line for each that was passed over.

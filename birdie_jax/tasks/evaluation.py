@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.config_sections import ModelConfig
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord
 from birdie_jax.generation import PromptError, choose_arm
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import shown
+from birdie_jax.tasks.head_task import trained_head
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import TASKS, task_of_flag, task_of_section
 from birdie_jax.tasks.summary import summarise
@@ -150,23 +151,24 @@ def _arm_in_place(arms: Sequence[Arm], name: str) -> Arm:
 
 
 def check_tasks(
-    tasks: Sequence[NamedTask], arms: AskedArms, model: ModelConfig, max_length: int | None
+    tasks: Sequence[NamedTask], arms: AskedArms, config: Config, max_length: int | None
 ) -> None:
     """Check, before anything is read or compiled, that a model can be asked tasks.
 
     Args:
         tasks: the tasks.
         arms: the arms in whose forms they ask.
-        model: the architecture of the model.
+        config: the configuration of the run that trained the model.
         max_length: the largest number of tokens that the model has learned; None = no limit.
 
     Raises:
-        ConfigError: a task asks an encoder to write, or a head that the model has not, or reads more tokens
-            than the model has learned.
+        ConfigError: a task asks an encoder to write, or a head that the model has not, or one of other
+            classes, or reads more tokens than the model has learned.
     """
+    model = config.model
     for name, task in tasks:
         if task.head is not None:
-            _check_head(name, task.head, model)
+            _check_head(name, task.head, trained_head(config))
         if architecture_of(model).encoder and not task.in_place:
             # Tasks that a head answers need one that was taught.
             allowed = ", ".join(
@@ -180,13 +182,18 @@ def check_tasks(
         task.check_length(arms.in_place, max_length)
 
 
-def _check_head(name: str, needed: Head, model: ModelConfig) -> None:
-    found = Head(model.head, model.head_name, model.head_outputs)
-    if found != needed:
-        has = f"the head {found.name}, {found.kind}" if model.head else "no head"
+def _check_head(name: str, needed: Head, found: Head | None) -> None:
+    if found is None or found.form != needed.form:
+        has = f"the head {found.name}, {found.kind}" if found is not None else "no head"
         raise ConfigError(
             f"task {name}: found a model that has {has}; allowed: one that was fine-tuned on "
             f"{needed.name}, {needed.kind} with {needed.outputs} outputs"
+        )
+    if needed.has_other_classes(found):
+        raise ConfigError(
+            f"task {name}: found the classes {', '.join(needed.classes)}; allowed: "
+            f"{', '.join(found.classes)}, in this order: it is that of the scores of the model's head "
+            f"{found.name}"
         )
 
 

@@ -95,7 +95,9 @@ class Glue(HeadTask):
         """A class or a number, under the name of the data set."""
         classes = self._form.classes
         return (
-            Head(CLASSIFICATION, self.dataset, len(classes)) if classes else Head(REGRESSION, self.dataset)
+            Head(CLASSIFICATION, self.dataset, len(classes), classes)
+            if classes
+            else Head(REGRESSION, self.dataset)
         )
 
     def samples(self, split: str) -> tuple[list[Sample], list[str]]:

@@ -1,13 +1,15 @@
 """The base class of the tasks that a model answers with a head of fine-tuning, and not with tokens."""
 
 import abc
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
+from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
+from birdie_jax.tasks.registry import TASK_KEY, TASKS, make_task
 from birdie_jax.tasks.samples import MaxPositions, Sample, SampleExamples, labelled_example, sample_tokens
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
@@ -99,3 +101,31 @@ class HeadTask(Task):
         return [
             sample_tokens([next(texts) for _ in sample.texts], self.max_positions) for sample in samples
         ]
+
+
+def trained_head(config: Config) -> Head | None:
+    """Return the head of a run's model, with its classes as the stages of the run name them.
+
+    Args:
+        config: the configuration of the run, as it is saved.
+    """
+    model = config.model
+    if not model.head:
+        return None
+    sections = config.finetune.stages.values()
+    classes = next((found for section in sections if (found := _classes_of_stage(section))), ())
+    return Head(model.head, model.head_name, model.head_outputs, classes)
+
+
+def _classes_of_stage(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the classes of the task of a stage; none where the task is not known here."""
+    name = section.get(TASK_KEY)
+    if name not in TASKS:
+        return ()
+    settings = {field.name: section[field.name] for field in fields(TASKS[name]) if field.name in section}
+    try:
+        head = make_task(name, settings, "config.finetune.stages").head
+    except ConfigError:
+        # Of another version of the program, or of other data.
+        return ()
+    return head.classes if head is not None else ()

@@ -1,7 +1,7 @@
 r"""Texts and pairs of texts of one's own with a class each, told by a head of fine-tuning (docs/glue.md).
 
 python -m birdie_jax.evaluate --workdir=runs/mail \
-        --task=labelled_text:path=dev.jsonl,classes='["spam","mail"]'
+        --task=labelled_text:path=dev.jsonl,classes='["mail","spam"]',max_positions=128
 """
 
 from collections.abc import Mapping
@@ -54,9 +54,10 @@ class LabelledText(HeadTask):
     Attributes:
         main_metric: the share of right classes.
         path: the JSONL file, or its URL: to learn from, or to be measured on.
-        classes: the classes as the records name them; their order is that of the head's scores.
-        head_name: the name of what is told. A run that starts from one of the same name goes on with its
-            classifier.
+        classes: the classes as the records name them; their order is that of the head's scores, and so has
+            to be that of the run that is measured.
+        head_name: the name of what is told. A run that starts from one of the same name and classes goes on
+            with its classifier.
         text_field: the field with the text.
         text_pair_field: the field with the second text of a pair, which a record may lack.
         label_field: the field with the class.
@@ -95,7 +96,7 @@ class LabelledText(HeadTask):
     @property
     def head(self) -> Head:
         """The classes, under their name."""
-        return Head(CLASSIFICATION, self.head_name, len(self.classes))
+        return Head(CLASSIFICATION, self.head_name, len(self.classes), self.classes)
 
     def records(self) -> tuple[list[_Labelled], list[str]]:
         """Return the records, and a line for each that was passed over.

@@ -67,7 +67,7 @@ class TaskEvaluation:
         self._max_length = max_length_of(model, parts.config)
         try:
             self._arms = arms_of_tasks(arms, None, tasks)
-            check_tasks(tasks, self._arms, parts.config.model, self._max_length)
+            check_tasks(tasks, self._arms, parts.config, self._max_length)
         except (ConfigError, PromptError) as error:
             raise ConfigError(f"config.eval.tasks: {error}") from error
         self._share = Share(processes.index, processes.count, processes.gather)

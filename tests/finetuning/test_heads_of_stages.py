@@ -27,6 +27,8 @@ from tests.trained_workdirs import small_tokenizer, write_workdir
 
 MICRO = runpy.run_path(str(Path(__file__).with_name("micro_head.py")))["get_config"]
 RTE = {"task": "glue", "dataset": "rte", "path": "x", "length": 64, "rows": 2, "epochs": 1.0}
+MAIL = {"task": "labelled_text", "classes": ("mail", "spam"), "path": "x", "length": 64, "rows": 2}
+MAIL["epochs"] = 1.0
 WORDS = {"task": "phonebook", "length": 64, "rows": 2, "steps": 1}
 WHERE = "config.finetune.stages"
 
@@ -64,6 +66,13 @@ def test_the_model_has_the_head_of_the_tasks():
             {},
             f"{WHERE}.2.task: found one that needs the head mnli: classification, 3 outputs; allowed: what "
             f"{WHERE}.1 needs, the head rte: classification, 2 outputs: all stages of a run have one head",
+        ),
+        (
+            {"1": MAIL, "2": MAIL | {"classes": ("spam", "mail")}},
+            {},
+            f"{WHERE}.2.task: found one that needs the head label: classification, 2 outputs (spam, mail); "
+            f"allowed: what {WHERE}.1 needs, the head label: classification, 2 outputs (mail, spam): all "
+            "stages of a run have one head",
         ),
         (
             {"1": WORDS, "2": RTE},

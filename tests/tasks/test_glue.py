@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.evaluation_record import EvaluatedModel
@@ -45,7 +46,9 @@ def test_every_format_is_read(dataset, tmp_path):
         told = form.classes[sample.label - 1] if form.classes else f"{(sample.label - 1) / 1000:.3f}"
         assert told == label
     assert task.head == (
-        Head("classification", dataset, len(form.classes)) if form.classes else Head("regression", dataset)
+        Head("classification", dataset, len(form.classes), form.classes)
+        if form.classes
+        else Head("regression", dataset)
     )
 
 
@@ -247,7 +250,7 @@ def test_which_models_are_asked():
     named = [NamedTask("rte", Glue(dataset="rte", path="x", max_positions=64))]
     arms = arms_of_tasks(make_mixture("masked_lm", 128).arms, None, named)
     headed = {"head": "classification", "head_outputs": 2}
-    check_tasks(named, arms, ModelConfig(name="bigs", head_name="rte", **headed), 64)
+    check_tasks(named, arms, Config(model=ModelConfig(name="bigs", head_name="rte", **headed)), 64)
     needs = "; allowed: one that was fine-tuned on rte, classification with 2 outputs"
     for model, max_length, said in (
         (ModelConfig(name="bigs"), 64, f"task rte: found a model that has no head{needs}"),
@@ -264,4 +267,4 @@ def test_which_models_are_asked():
         ),
     ):
         with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
-            check_tasks(named, arms, model, max_length)
+            check_tasks(named, arms, Config(model=model), max_length)

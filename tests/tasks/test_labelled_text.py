@@ -6,9 +6,12 @@ import re
 import numpy as np
 import pytest
 
+from birdie_jax.config import Config, FinetuneConfig, ModelConfig
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.models.task_head import Head
+from birdie_jax.objectives import make_mixture
 from birdie_jax.tasks import LENGTH_GROUP, task_of_flag
+from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import TaskModel
@@ -42,7 +45,7 @@ def test_records_are_texts_and_pairs(tmp_path):
     read = [tokenizer.decode(examples[number].context) for number in range(3)]
     assert read == ["[MASKED_LM]abc[SEP]", "[MASKED_LM]abc[SEP]def[SEP]", "[MASKED_LM]abc[SEP]"]
     assert [int(examples[number].labels[0]) for number in range(3)] == [2, 1, 3]
-    assert task.head == Head("classification", "kind", 3)
+    assert task.head == Head("classification", "kind", 3, CLASSES)
 
 
 def test_fields_have_the_names_that_are_asked_for(tmp_path):
@@ -99,6 +102,32 @@ def test_bad_records_are_named(tmp_path, record, said):
     records, refused = skipping.records()
     assert [record.name for record in records] == ["a", "c"]
     assert len(refused) == 1
+
+
+def tuned_on(**stage):
+    """The configuration of a run with a head of two classes, as it is saved."""
+    model = ModelConfig(name="bigs", head="classification", head_name="label", head_outputs=2)
+    return Config(model=model, finetune=FinetuneConfig(stages={"1": {"length": 8, "rows": 2, **stage}}))
+
+
+def test_classes_in_another_order_than_the_models_are_refused():
+    task = LabelledText(path="dev.jsonl", classes=("spam", "mail"))
+    named = [NamedTask("post", task)]
+    arms = arms_of_tasks(make_mixture("masked_lm", 128).arms, None, named)
+    stage = {"task": "labelled_text", "path": "train.jsonl"}
+    for same in (
+        tuned_on(**stage, classes=["spam", "mail"]),
+        # Of a task that is not known here, nothing is known of its classes.
+        tuned_on(**stage | {"task": "of_another_program"}),
+        tuned_on(**stage, classes=["spam"]),
+    ):
+        check_tasks(named, arms, same, None)
+    said = (
+        "task post: found the classes spam, mail; allowed: mail, spam, in this order: it is that of the "
+        "scores of the model's head label"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        check_tasks(named, arms, tuned_on(**stage, classes=["mail", "spam"]), None)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_contract_is_read_behind_its_hypothesis(tmp_path, monkeypatch):
     examples = task.training_examples(tokenizer)
     assert tokenizer.decode(examples[0].context) == "[MASKED_LM]abc def[SEP]ghi.\n\njkl[SEP]"
     assert [int(examples[number].labels[0]) for number in range(3)] == [1, 2, 3]
-    assert task.head == Head("classification", "contract_nli", 3)
+    assert task.head == Head("classification", "contract_nli", 3, CLASSES)
     head_that_says(monkeypatch, [[3, 1, 2], [0, 1, 2], [0, 1, 2]])
     result = task.measure(tiny_task_model())
     assert [answer.answer for answer in result.answers] == [CLASSES[0], CLASSES[2], CLASSES[2]]

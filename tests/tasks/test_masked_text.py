@@ -9,6 +9,7 @@ import pytest
 
 from birdie_jax import vocabulary
 from birdie_jax.batching import layout_example
+from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.generation import PromptError
@@ -172,8 +173,8 @@ def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
     both = mixture_from_arms({"hide": {"objective": "masked_lm"}, "go_on": {"objective": "prefix_lm"}}).arms
     asking = [NamedTask("text", task_of_flag("perplexity:path=x"))]
     long = [NamedTask("long", MaskedText(path="x", window=63))]
-    encoder = ModelConfig(name="bigs")
-    check_tasks(asking, arms_of_tasks(both, None, asking), ModelConfig(), None)
+    encoder = Config(model=ModelConfig(name="bigs"))
+    check_tasks(asking, arms_of_tasks(both, None, asking), Config(), None)
     check_tasks(long, arms_of_tasks(both, None, long), encoder, 65)
     for tasks, message in (
         (
