@@ -55,6 +55,7 @@ from birdie_jax.pretraining.run import pretrain
 from birdie_jax.pretraining.training_text import TrainingText, check_same_text
 from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
+from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.task_hook import TaskEvaluation
 from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
@@ -114,7 +115,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
         if processes.first:
             workdir.make()
             lease = held.enter_context(Lease(workdir))
-            workdir.claim(to_dict(config), default_config().to_dict())
+            workdir.claim(to_dict(config), default_config().to_dict(), begun=has_begun(workdir))
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2 * config.train.lost_seconds)
         if stages:

@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from birdie_jax.storage.files import list_names, read_bytes
+from birdie_jax.storage.files import exists, list_names, read_bytes
 from birdie_jax.storage.object_store import is_remote
 from birdie_jax.storage.workdir import Workdir
 
@@ -53,6 +53,19 @@ def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
         return read_bytes(workdir.metrics).splitlines(keepends=True)
     except FileNotFoundError:
         return None
+
+
+def has_begun(workdir: Workdir) -> bool:
+    """Tell whether a run has trained a step in a workdir: whether it has saved one, or logged one.
+
+    Raises:
+        OSError: the workdir cannot be read.
+    """
+    if workdir.saved_steps() or exists(workdir.damaged_checkpoints):
+        return True
+    parsed = [parse_line(line) for line in read_metric_lines(workdir) if _parse_mark(line) is None]
+    # What cannot be read may be of any step.
+    return any(scalars is None or scalars["step"] > 0 for scalars in parsed)
 
 
 def metric_parts(workdir: Workdir) -> list[epath.Path]:

@@ -15,6 +15,7 @@ from birdie_jax.storage import (
     list_names,
     make_path,
     read_bytes,
+    remove,
     shown,
     write_json,
     write_whole,
@@ -214,15 +215,18 @@ class Workdir:
             return f"not known, since {self.root} cannot be listed"
         return f"step {steps[-1]}" if steps else "none"
 
-    def claim(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    def claim(self, config: Mapping[str, Any], defaults: Mapping[str, Any], *, begun: bool = True) -> None:
         """Check that what is in the folder belongs to a run of `config`, and write `config` into it.
 
         A field that the run's own configuration lacks was added since: it had the default. One that is
-        known no more is left out. Both are said.
+        known no more is left out. Both are said. A run that has not begun makes way for any other, which
+        is said too.
 
         Args:
             config: nested dictionaries, as JSON has them.
             defaults: the same of a configuration in which nothing was set.
+            begun: whether the run in the folder, if there is one, has trained a step, see `has_begun`. If
+                not, its tokenizer, text and arms are removed; the caller holds the lease.
 
         Raises:
             ConfigError: the folder holds a run of another configuration (names every field that differs),
@@ -246,11 +250,22 @@ class Workdir:
                 for name, one, other in differences(before, wanted)
                 if name not in FREE_FIELDS
             ]
-            if changed:
+            if changed and begun:
                 raise ConfigError(
                     f"{self.root}: holds a run of another configuration; use another workdir, or its "
                     f"values: {'; '.join(changed)}"
                 )
+            if changed:
+                logging.warning(
+                    "%s: held a run of another configuration that ended before its first step; this one "
+                    "takes its place: %s",
+                    self.root,
+                    "; ".join(changed),
+                )
+            if not begun:
+                # They are of the text or the source of that run, which may be what was corrected.
+                for path in (self.tokenizer, self.text, self.arms):
+                    remove(path)
             for name in added:
                 logging.warning(
                     "%s: config.%s is newer than the run; it has its default, %r",

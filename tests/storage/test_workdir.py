@@ -15,6 +15,7 @@ from birdie_jax.config import (
     to_dict,
 )
 from birdie_jax.engine import Workdir
+from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import differences, flat
 
 
@@ -47,6 +48,49 @@ def test_refuses_another_configuration_and_names_every_field(tmp_path):
         "config.seed: the run has 0, asked for is 3"
     )
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
+
+
+def test_a_run_that_has_not_begun_makes_way_for_another(tmp_path, caplog):
+    claim(tmp_path)
+    workdir = Workdir(tmp_path)
+    left = (workdir.tokenizer, workdir.text, workdir.arms)
+    for path in left:
+        path.write_text("{}")
+    assert not has_begun(workdir)
+    workdir.claim(to_dict(Config(seed=3)), to_dict(Config()), begun=False)
+    assert (
+        f"{tmp_path}: held a run of another configuration that ended before its first step; this one takes "
+        "its place: config.seed: the run has 0, asked for is 3"
+    ) in caplog.text
+    assert json.loads(workdir.config.read_text())["seed"] == 3
+    assert not any(path.exists() for path in left)
+    workdir.text.write_text("{}")
+    caplog.clear()
+    workdir.claim(to_dict(Config(seed=3)), to_dict(Config()), begun=False)
+    assert not caplog.text and not workdir.text.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "contents", "begun"),
+    [
+        ("config.json", "{}", False),
+        ("checkpoints/00000004.orbax-checkpoint-tmp/a", "", False),
+        ("metrics.jsonl", "", False),
+        # Validation before the first step.
+        ("metrics.jsonl", '{"step": 0, "arm/a/validation_loss": 6.0}\n', False),
+        ("metrics.jsonl", '{"step": 0, "loss": 6.0}\n{"step": 2, "loss": 6.0}\n', True),
+        ("metrics.jsonl", "what cannot be read\n", True),
+        ("metrics/00000000.jsonl", '{"continued_from": -1, "again": false}\n{"step": 0}\n', False),
+        ("metrics/00000000.jsonl", '{"continued_from": -1, "again": false}\n{"step": 2}\n', True),
+        ("checkpoints/00000004/a", "", True),
+        ("damaged_checkpoints/00000004/a", "", True),
+    ],
+)
+def test_a_run_has_begun_once_a_step_is_logged_or_saved(tmp_path, file, contents, begun):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(contents)
+    assert has_begun(Workdir(tmp_path)) == begun
 
 
 def test_what_does_not_change_the_run_may_differ(tmp_path):
