@@ -5,7 +5,7 @@ are in bandit_config.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from birdie_jax.bandit_config import BanditConfig
@@ -129,10 +129,13 @@ class MixerConfig:
     Attributes:
         section: the name of the section.
         has_attention: whether the mixer's cache holds tokens, and not a recurrent state.
+        free_fields: the fields in which fine-tuning may differ from the run that it starts from: they leave
+            what is computed as it is, but for rounding, or are told by the shapes of the parameters.
     """
 
     section: ClassVar[str]
     has_attention: ClassVar[bool] = False
+    free_fields: ClassVar[frozenset[str]] = frozenset()
 
     def layer_models(self) -> tuple[str, ...]:
         """Return the models whose blocks the layers are, in turn; empty = all are blocks of this one."""
@@ -188,6 +191,17 @@ class MixerConfig:
         """
         return 0.0
 
+    def computation(self, model: "ModelConfig") -> dict[str, Any]:
+        """Return the fields that define what the mixer computes, by their paths below `config.model`.
+
+        A field whose default stands for a value of the model gives that value.
+
+        Args:
+            model: the architecture.
+        """
+        names = [field.name for field in fields(self) if field.name not in self.free_fields]
+        return {f"{self.section}.{name}": getattr(self, name) for name in names}
+
 
 Section = TypeVar("Section", bound=MixerConfig)
 
@@ -241,7 +255,19 @@ class ModelConfig:
         head_outputs: the number of classes or choices; 0 = the task's.
         head_dropout: the share of what the last map of the head reads that training sets to zero.
         sections: the mixers' sections that differ from their defaults; see `section`.
+        free_fields: as `MixerConfig` has it: besides precision, memory and training, the form of prompts,
+            which fine-tuning teaches, and what the shapes of the parameters tell.
     """
+
+    free_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("layers", "features", "state", "mlp_features", "tie_embeddings", "mlp_bias"),
+            *("dtype", "scan_dtype", "scan_implementation", "residual_dtype", "remat"),
+            *("start_token", "begin_token", "end_token", "min_predicted_id", "max_predicted_id"),
+            *("dropout", "head", "head_name", "head_outputs", "head_dropout"),
+            "sections",
+        }
+    )
 
     name: Name = "gated_ssm_plus"
     layers: Depth = 24

@@ -37,10 +37,17 @@ from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.finetuning.run import check_stages, check_start, finetune, keep_tokenizer, read_examples
+from birdie_jax.finetuning.run import (
+    check_same_computation,
+    check_stages,
+    check_start,
+    finetune,
+    keep_tokenizer,
+    read_examples,
+)
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
-from birdie_jax.interop.initialization import check_source, read_initial_parameters
+from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import parameter_policies
@@ -235,6 +242,8 @@ def _initial_params(
 
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
         policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
+        if whole:
+            check_same_computation(config, config_of_source(source))
         initial = read_initial_parameters(source, abstract_params, tokenizer.sha256, policies)
         lacked = [name for name in initial.new if not name.startswith(f"{TASK_HEAD}/")]
         if whole and lacked:

@@ -20,7 +20,8 @@ from birdie_jax.finetuning.staged_step import make_staged_step
 from birdie_jax.finetuning.stages import Stage, stage_config, stage_errors
 from birdie_jax.finetuning.task_batches import TaskBatches
 from birdie_jax.interop.initialization import tokenizer_of_source
-from birdie_jax.storage import exists, write_whole
+from birdie_jax.models.computation import computation_differences
+from birdie_jax.storage import exists, shown, write_whole
 from birdie_jax.text import DataError, Tokenizer
 
 
@@ -46,6 +47,29 @@ def check_start(config: Config, workdir: Workdir) -> None:
         raise ConfigError(
             "config.init.from: found ''; allowed: with config.finetune.stages a workdir, a checkpoint or "
             "an exported folder, from whose parameters fine-tuning starts"
+        )
+
+
+def check_same_computation(config: Config, source: Config) -> None:
+    """Check that a run computes of its parameters what the run that it starts from has taught them.
+
+    Their names and shapes are compared where they are read.
+
+    Args:
+        config: the configuration of the run.
+        source: the configuration of the run that it starts from.
+
+    Raises:
+        ConfigError: it does not; the message names every field that differs.
+    """
+    different = [
+        f"config.model.{name}: it has {shown(before)}, this run {shown(now)}"
+        for name, before, now in computation_differences(source.model, config.model)
+    ]
+    if different:
+        raise ConfigError(
+            f"config.init.from: found {config.init.from_}, a model of another architecture: "
+            f"{'; '.join(different)}; allowed: a model of the same config.model"
         )
 
 

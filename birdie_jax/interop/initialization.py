@@ -9,11 +9,13 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
+from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
 from birdie_jax.engine.stored_parameters import read_some_parameters, same_but_for
-from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model
+from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model, read_model_config
 from birdie_jax.models.parameters import ParameterPolicy, resize_rows
+from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import exists, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
@@ -95,6 +97,20 @@ def tokenizer_of_source(source: str) -> Tokenizer:
     folder = make_path(source)
     root = folder if exists(folder / WEIGHTS) else _run_of(folder)[0]
     return Tokenizer(str(root / TOKENIZER))
+
+
+def config_of_source(source: str) -> Config:
+    """Return the configuration of the run that trained the parameters of `config.init.from`.
+
+    Raises:
+        ConfigError: config.json of a workdir is missing or cannot be used.
+        InteropError: that of an exported folder.
+    """
+    folder = make_path(source)
+    if exists(folder / WEIGHTS):
+        return read_model_config(folder)
+    path = Workdir(_run_of(folder)[0]).config
+    return parse_saved_config(read_json(path, _ALLOWED), path)
 
 
 def read_initial_parameters(

@@ -118,6 +118,29 @@ def read_model(folder: epath.PathLike) -> ExportedModel:
     """
     folder = make_path(folder)
     path = folder / CONFIG
+    description, config = _read_description(path)
+    try:
+        tokenizer = Tokenizer(str(folder / TOKENIZER))
+    except DataError as error:
+        raise InteropError(str(error)) from error
+    _check_tokenizer(folder, description, tokenizer)
+    shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
+    wanted = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
+    with _local_weights(folder / WEIGHTS) as weights:
+        named = read_weights(weights, wanted, f"{path} ({config.model.name})")
+    return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, description.step)
+
+
+def read_model_config(folder: epath.PathLike) -> Config:
+    """Return the configuration of the run that trained the model of `folder`.
+
+    Raises:
+        InteropError: config.json is missing or damaged.
+    """
+    return _read_description(make_path(folder) / CONFIG)[1]
+
+
+def _read_description(path: epath.Path) -> tuple[_Description, Config]:
     try:
         described = read_json(path, _EXPORTED)
         kind = described.get("format", described.get("model_type"))
@@ -127,16 +150,9 @@ def read_model(folder: epath.PathLike) -> ExportedModel:
                 f"allowed: {_FORMAT!r}, version {_VERSION}"
             )
         description = parse_typed(_Description, described, str(path), InteropError)
-        config = parse_saved_config(description.config, path)
-        tokenizer = Tokenizer(str(folder / TOKENIZER))
-    except (ConfigError, DataError) as error:
+        return description, parse_saved_config(description.config, path)
+    except ConfigError as error:
         raise InteropError(str(error)) from error
-    _check_tokenizer(folder, description, tokenizer)
-    shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
-    wanted = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
-    with _local_weights(folder / WEIGHTS) as weights:
-        named = read_weights(weights, wanted, f"{path} ({config.model.name})")
-    return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, description.step)
 
 
 def _check_tokenizer(folder: epath.Path, description: _Description, tokenizer: Tokenizer) -> None:

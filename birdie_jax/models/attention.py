@@ -51,6 +51,7 @@ class AttentionConfig(MixerConfig):
 
     section: ClassVar[str] = "attention"
     has_attention: ClassVar[bool] = True
+    free_fields: ClassVar[frozenset[str]] = frozenset({"kv_heads", "output_bias", "implementation"})
 
     heads: Heads = 16
     kv_heads: HeadsOrAsMany = 0

@@ -1,5 +1,7 @@
 """BiGS, the cell GATED/SSM of "Pretraining Without Attention": a bidirectional gated state-space layer."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 
 from birdie_jax.array_types import Activations
@@ -21,11 +23,13 @@ class BiGS(EncoderMixer):
     U and V have `mlp_features` channels, 3 D in the paper: 13 D^2 weights, and no separate MLP.
     """  # noqa: D400, D415
 
+    combination: ClassVar[str] = "product"
+
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:
         """Return what the block adds to the residual stream."""
         config = self.config
-        combination = config.section(EncoderConfig).combination or "product"
+        combination = config.section(EncoderConfig).combination or self.combination
         routed = BidirectionalS4D(config, combination, name="routing")(x, layout)
         v = gelu(config, dense(config.mlp_features, "gate", config)(x))
         u = gelu(config, dense(config.mlp_features, "up", config)(routed))

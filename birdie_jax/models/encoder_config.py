@@ -1,7 +1,7 @@
 """The section of `config.model` that the four encoders of "Pretraining Without Attention" share."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import (
@@ -68,11 +68,18 @@ class EncoderConfig(MixerConfig):
         ssm_max_step: the largest step dt at the start.
         ssm_form: toeplitz or chunked; empty = the one with fewer FLOPs for the length of a row.
         ssm_chunk: the tokens of a chunk of the form chunked.
-        combination: product, sum or serial: how the two directions are joined; empty = product in bigs, sum
-            in stack_ssm.
+        combination: product, sum or serial: how the two directions are joined; empty = the mixer's own,
+            product in bigs and sum in stack_ssm.
     """
 
     section: ClassVar[str] = "encoder"
+    free_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("positions", "token_types", "embedding_dropout", "kernel_deviation", "table_deviation"),
+            *("ssm_state", "ssm_heads", "ssm_initialisation", "ssm_min_step", "ssm_max_step"),
+            *("ssm_form", "ssm_chunk"),
+        }
+    )
 
     positions: RowLength = 512
     token_types: TokenTypes = 2
@@ -148,7 +155,19 @@ class EncoderConfig(MixerConfig):
         each_channel = min(2 * length, 8 * self.ssm_state)
         return 3.0 * model.layers * 2 * each_channel * model.features - tables
 
+    def computation(self, model: ModelConfig) -> dict[str, Any]:
+        """Return the fields that define what is computed, of attention or of state-space layers."""
+        found = super().computation(model)
+        del found["encoder.combination" if self.attends(model) else "encoder.attention_heads"]
+        if not self.attends(model):
+            found["encoder.combination"] = self.combination or _own_combination(model)
+        return found
+
     @staticmethod
     def attends(model: ModelConfig) -> bool:
         """Tell whether a model of this section mixes by attention."""
         return issubclass(mixer := mixer_type(model), EncoderMixer) and mixer.attends
+
+
+def _own_combination(model: ModelConfig) -> str:
+    return mixer.combination if issubclass(mixer := mixer_type(model), EncoderMixer) else ""

@@ -16,10 +16,12 @@ class EncoderMixer(nn.Module):
 
     Attributes:
         attends: whether it mixes by attention, over all pairs of tokens.
+        combination: how it joins the two directions of state-space layers where `config` does not say.
         config: the architecture.
     """
 
     attends: ClassVar[bool] = False
+    combination: ClassVar[str] = ""
 
     config: ModelConfig
 

@@ -36,6 +36,7 @@ class GatedSSMConfig(RecurrentConfig):
     """
 
     section: ClassVar[str] = "gated_ssm"
+    free_fields: ClassVar[frozenset[str]] = frozenset({"conv_width"})
 
     conv_width: ConvolutionTaps = 4
 

@@ -33,6 +33,7 @@ class HawkConfig(RecurrentConfig):
     """
 
     section: ClassVar[str] = "hawk"
+    free_fields: ClassVar[frozenset[str]] = frozenset({"conv_width", "bias"})
 
     heads: Heads = 16
     conv_width: ConvolutionTaps = 4

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import RequiredName
@@ -22,6 +22,7 @@ class HybridConfig(MixerConfig):
             ends.
     """
 
+    free_fields: ClassVar[frozenset[str]] = frozenset({"pattern"})
     kinds: ClassVar[Mapping[str, str]]
 
     pattern: RequiredName
@@ -61,6 +62,13 @@ class HybridConfig(MixerConfig):
             )
             for name, count in counts.items()
         )
+
+    def computation(self, model: ModelConfig) -> dict[str, Any]:
+        """Return the fields of each kind of layer."""
+        found = super().computation(model)
+        for kind in self._sections(model):
+            found |= kind.computation(model)
+        return found
 
     def _sections(self, model: ModelConfig) -> list[MixerConfig]:
         return [mixer_config(replace(model, name=name)) for name in self.kinds.values()]

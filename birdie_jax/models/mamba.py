@@ -52,6 +52,7 @@ class MambaConfig(RecurrentConfig):
     """
 
     section: ClassVar[str] = "mamba"
+    free_fields: ClassVar[frozenset[str]] = frozenset({"state_size", "time_step_rank", "conv_width"})
 
     state_size: Width = 16
     time_step_rank: RankOrDerived = 0

@@ -1,5 +1,7 @@
 """The cell STACK/SSM of "Pretraining Without Attention": state-space layers in attention's place."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 
 from birdie_jax.array_types import Activations
@@ -17,10 +19,12 @@ class StackSSM(EncoderMixer):
     gates; `combination` serial is the other reading of its "two sequential blocks".
     """
 
+    combination: ClassVar[str] = "sum"
+
     @nn.compact
     def mix(self, x: Activations, layout: Layout) -> Activations:
         """Return what the block adds to the residual stream."""
-        combination = self.config.section(EncoderConfig).combination or "sum"
+        combination = self.config.section(EncoderConfig).combination or self.combination
         return BidirectionalS4D(self.config, combination, name="routing")(x, layout)
 
 

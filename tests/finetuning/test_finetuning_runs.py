@@ -184,19 +184,25 @@ def test_what_a_run_cannot_start_from_is_refused(source, tmp_path):
         f"--workdir={tmp_path / 'other'}",
         f"--config.init.from={source}",
     )
-    nothing, wider, plan, rows = run_commands(
+    nothing, wider, computed, plan, rows = run_commands(
         [
             base,
             (*other, "--config.model.layers=2"),
+            # In the workdir of the refused run.
+            (*other, "--config.model.norm_epsilon=1e-5"),
             ("plan", f"--config={CONFIG}", "--topology=cpu:2", "--largest_batch=skip"),
             (*base, "--config.finetune.stages.2_words.rows=3", "--config.mesh.data=2"),
         ],
         XLA_FLAGS="--xla_force_host_platform_device_count=2",
     )
-    assert nothing[0] == wider[0] == rows[0] == 1
+    assert nothing[0] == wider[0] == computed[0] == rows[0] == 1
     assert "config.init.from: found ''; allowed: with config.finetune.stages a workdir" in nothing[2]
     assert not (tmp_path / "run").exists()
     assert re.search(r"init\.from: found \S+, which lacks blocks/mixer/.* float32\[2, ", wider[2]), wider[2]
+    assert (
+        f"config.init.from: found {source}, a model of another architecture: config.model.norm_epsilon: it "
+        "has 1e-06, this run 1e-05; allowed: a model of the same config.model"
+    ) in computed[2]
     assert "config.finetune.stages.2_words.rows: found 3; allowed: a multiple of" in rows[2]
     assert plan[0] == 0, plan
     assert "stage 2_words, of the most positions a batch" in plan[1]

@@ -12,7 +12,7 @@ from jax.sharding import SingleDeviceSharding
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves
 from birdie_jax.interop import write_model
-from birdie_jax.interop.initialization import check_source, read_initial_parameters
+from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.parameter_shapes import parameter_shapes
@@ -58,6 +58,16 @@ def test_every_kind_of_source_gives_what_was_saved(source, path, step):
     jax.tree.map(np.testing.assert_array_equal, params, saved[step])
     assert initial.origin.endswith(f"step {step}")
     assert (initial.left, initial.new, initial.resized) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("path", ["run", "run/checkpoints/00000005", "export"])
+def test_every_kind_of_source_tells_its_configuration(source, path):
+    assert config_of_source(str(source[0] / path)) == micro_config()
+
+
+def test_a_workdir_without_its_configuration_is_no_source(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.json: not found; allowed: the workdir of a run, "):
+        config_of_source(str(tmp_path))
 
 
 @pytest.mark.parametrize("path", ["run", "export"])

@@ -1,0 +1,24 @@
+"""What a model computes of its parameters, as far as their names and shapes do not say it."""
+
+from dataclasses import fields
+from typing import Any
+
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models.registry import mixer_config
+from birdie_jax.storage.workdir import differences
+
+
+def computation_of(model: ModelConfig) -> dict[str, Any]:
+    """Return the fields that define what a model computes, by their paths below `config.model`.
+
+    Those that its mixer does not read are not among them, nor those of `free_fields`.
+    """
+    own = {field.name: getattr(model, field.name) for field in fields(model)}
+    derived = {"embedding_scale": model.embedding_scale or model.features**0.5}
+    kept = {name: value for name, value in (own | derived).items() if name not in model.free_fields}
+    return kept | mixer_config(model).computation(model)
+
+
+def computation_differences(one: ModelConfig, other: ModelConfig) -> list[tuple[str, Any, Any]]:
+    """Return (field, value in one, value in the other) of what two models do not compute alike."""
+    return differences(computation_of(one), computation_of(other))
