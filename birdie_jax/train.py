@@ -46,7 +46,7 @@ from birdie_jax.finetuning.run import (
     read_examples,
 )
 from birdie_jax.finetuning.stages import Stage, read_stages
-from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.finetuning.task_heads import maps_of_other_classes, with_task_head
 from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models import build_model
@@ -242,9 +242,12 @@ def _initial_params(
 
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
         policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
+        not_taken: dict[str, str] = {}
         if whole:
-            check_same_computation(config, config_of_source(source))
-        initial = read_initial_parameters(source, abstract_params, tokenizer.sha256, policies)
+            before = config_of_source(source)
+            check_same_computation(config, before)
+            not_taken = maps_of_other_classes(config, before)
+        initial = read_initial_parameters(source, abstract_params, tokenizer.sha256, policies, not_taken)
         lacked = [name for name in initial.new if not name.startswith(f"{TASK_HEAD}/")]
         if whole and lacked:
             named = [f"{name} {initial.new[name]}" for name in lacked]

@@ -7,7 +7,8 @@ from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.finetuning.stages import Stage
 from birdie_jax.models.registry import architecture_of
-from birdie_jax.models.task_head import Head, head_type
+from birdie_jax.models.task_head import TASK_HEAD, Head, head_type
+from birdie_jax.tasks.head_task import trained_head
 
 # [MASKED_LM] and [SEP]: a tokenizer that normalises may leave no token of a text.
 _SHORTEST_SAMPLE = 2
@@ -55,6 +56,23 @@ def with_task_head(config: Config, stages: Sequence[Stage]) -> Config:
         config.model, head=head.kind, head_name=head.name, head_outputs=head.outputs
     )
     return dataclasses.replace(config, model=model)
+
+
+def maps_of_other_classes(config: Config, source: Config) -> dict[str, str]:
+    """Return the last map of a run's head, if that of the run that it starts from tells other classes.
+
+    Args:
+        config: the configuration of the run, with its head.
+        source: the configuration of the run that it starts from.
+
+    Returns:
+        The path of the map's parameters -> why it starts anew; nothing where it goes on.
+    """
+    head, before = trained_head(config), trained_head(source)
+    if head is None or before is None or head.name != before.name or not head.has_other_classes(before):
+        return {}
+    why = f"of the classes {', '.join(before.classes)}; this model's are {', '.join(head.classes)}"
+    return {f"{TASK_HEAD}/{head.name}": why}
 
 
 def max_samples(config: Config, stage: Stage) -> int:

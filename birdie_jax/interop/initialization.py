@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -118,6 +119,7 @@ def read_initial_parameters(
     abstract_params: PyTree[jax.ShapeDtypeStruct],
     tokenizer_sha256: str,
     policies: PyTree[ParameterPolicy],
+    not_taken: Mapping[str, str] = MappingProxyType({}),
 ) -> InitialParameters:
     """Read what `source` has of the parameters of a new run, by their names.
 
@@ -129,6 +131,7 @@ def read_initial_parameters(
         abstract_params: shapes, types and shardings of the new run's parameters.
         tokenizer_sha256: the identity of the new run's tokenizer.
         policies: the policies of the new run's parameters.
+        not_taken: modules by the path of their parameters, which stay new whatever the source has -> why.
 
     Raises:
         ConfigError: the source is none of what is allowed, has another tokenizer, gives no parameter, or
@@ -151,6 +154,13 @@ def read_initial_parameters(
             f"config.init.from: found {source}: none of its parameters has name and shape of one of this "
             "model's; allowed: a model of the same kind"
         )
+    unwanted = {
+        name: f"{found[name]}, {why}"
+        for module, why in not_taken.items()
+        for name in loaded
+        if name.startswith(f"{module}/")
+    }
+    loaded = {name: array for name, array in loaded.items() if name not in unwanted}
     resized = {}
     for name, axis in row_axes.items():
         if name in found and name not in loaded:
@@ -168,7 +178,7 @@ def read_initial_parameters(
         else f"{shape}, not in this model"
         for name, shape in found.items()
         if name not in loaded
-    }
+    } | unwanted
     new = {name: _shape(leaf) for name, leaf in wanted.items() if name not in loaded}
     return InitialParameters(origin, loaded, left, new, resized)
 

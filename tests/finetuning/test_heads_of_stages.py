@@ -15,8 +15,8 @@ from birdie_jax.config import parse_config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.finetuning.stage_rows import RecordedRows
 from birdie_jax.finetuning.stages import read_stages
-from birdie_jax.finetuning.task_heads import max_samples, with_task_head
-from birdie_jax.interop.initialization import read_initial_parameters
+from birdie_jax.finetuning.task_heads import maps_of_other_classes, max_samples, with_task_head
+from birdie_jax.interop.initialization import config_of_source, read_initial_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
@@ -147,6 +147,35 @@ def test_after_mnli_a_run_has_its_pooler_and_a_last_map_of_its_own(mnli, dataset
     for part in ("kernel", "bias"):
         found = initial.loaded[f"task_head/pooler/{part}"]
         np.testing.assert_array_equal(found, saved["task_head"]["pooler"][part])
+
+
+def test_a_last_map_of_other_classes_starts_anew_and_is_told(tmp_path):
+    write_workdir(tmp_path, headed({"1": MAIL}))
+    before = config_of_source(str(tmp_path))
+    model = build_model(before.model, small_tokenizer().vocab_size)
+    here = SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
+    )
+    policies = parameter_policies(model)
+    for classes in (("spam", "mail"), ("mail", "news")):
+        maps = maps_of_other_classes(headed({"1": MAIL | {"classes": classes}}), before)
+        initial = read_initial_parameters(
+            str(tmp_path), abstract, small_tokenizer().sha256, policies, not_taken=maps
+        )
+        why = f"of the classes mail, spam; this model's are {', '.join(classes)}"
+        assert initial.left == {
+            "task_head/label/kernel": f"float32[16, 2], {why}",
+            "task_head/label/bias": f"float32[2], {why}",
+        }
+        assert initial.new == {
+            "task_head/label/kernel": "float32[16, 2]",
+            "task_head/label/bias": "float32[2]",
+        }
+        assert initial.loaded.keys() & initial.new.keys() == set()
+        assert "task_head/pooler/kernel" in initial.loaded
+    for same in (before, headed({"1": MAIL | {"head_name": "other", "classes": ("a", "b")}})):
+        assert maps_of_other_classes(same, before) == {}
 
 
 def test_pre_training_has_no_head():
