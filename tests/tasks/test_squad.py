@@ -184,6 +184,14 @@ def test_what_is_bad_is_named_by_its_place(tmp_path, change, said):
         assert said in refused[0]
 
 
+def test_a_file_that_is_not_utf_8_is_refused_by_line_and_byte(tmp_path):
+    path = tmp_path / "dev.json"
+    path.write_bytes(b'{"data":\n ["\xe9"]}')
+    said = f"{path}: line 2: byte 3: is not UTF-8 (invalid continuation byte)"
+    with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
+        ask(path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
