@@ -4,7 +4,7 @@ The fields that one mixer alone reads are in the mixer's own file, as a `MixerCo
 are in bandit_config.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -506,5 +506,10 @@ class Config:
     @property
     def row_length(self) -> int:
         """The positions of the longest rows that the run trains on."""
-        stages = self.finetune.stages.values()
-        return max((stage["length"] for stage in stages), default=self.batching.length)
+        # What is no length yet is refused where the stages are read, by its field.
+        lengths = [
+            stage["length"]
+            for stage in self.finetune.stages.values()
+            if isinstance(stage, Mapping) and type(stage.get("length")) is int
+        ]
+        return max(lengths, default=self.batching.length)

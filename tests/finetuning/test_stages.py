@@ -12,6 +12,7 @@ from birdie_jax.finetuning.run import check_stages
 from birdie_jax.finetuning.stage_sequence import make_stage_sequence
 from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.encoder_config import EncoderConfig
 from tests.finetuning.toy_tasks import BackwardWords, Words
 from tests.trained_workdirs import micro_config, small_tokenizer
 
@@ -130,6 +131,27 @@ FIELDS = "task, length, rows, epochs, steps, skip_long, pack, max_letters"
 def test_refusals(changed, message):
     stage = {name: value for name, value in (WORDS | changed).items() if value is not ...}
     assert refusal({"a": stage}).startswith(f"config.finetune.stages.a{message}")
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (WORDS | {"length": ...}, ".length: missing"),
+        (WORDS | {"length": "long"}, ".length: found 'long' (str); allowed: int"),
+        (WORDS | {"length": None}, ".length: found None"),
+        (3, ": found 3; allowed: a section with the fields task, length, rows"),
+    ],
+)
+def test_refusals_of_an_encoder_which_asks_for_the_longest_row(stage, message):
+    """Before the stages are read, by itself and beside a good stage."""
+    encoder = micro_config(name="bigs", sections=(EncoderConfig(attention_heads=4),)).model
+    if stage != 3:
+        stage = {name: value for name, value in stage.items() if value is not ...}
+    for stages in ({"b": stage}, {"a": WORDS, "b": stage}):
+        given = dataclasses.replace(config_with(stages), model=encoder)
+        with pytest.raises(ConfigError) as caught:
+            read_stages(parse_config(ml_collections.ConfigDict(to_dict(given))))
+        assert str(caught.value).startswith(f"config.finetune.stages.b{message}")
 
 
 def test_a_stage_that_does_not_fit_other_sections_is_named():
