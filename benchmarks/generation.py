@@ -19,10 +19,11 @@ from jaxtyping import PyTree
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.generation import GREEDY, cache_bytes
+from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
-from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.parameters import parameter_policies
 
 
 class Contestant(NamedTuple):
@@ -50,7 +51,7 @@ def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Cont
         lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
         parameter_shapes(model),
     )
-    params = cast_kernels(params, config.dtype)
+    params = cast_parameters(params, parameter_policies(model))
     keys = jax.random.split(jax.random.key(0), rows)
     max_tokens = jnp.full(rows, 1 << 30, jnp.int32)
     rules = DecodeRules(keys, max_tokens, jnp.ones(vocab_size, bool), jnp.zeros(vocab_size, bool))

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int32, Key, PyTree
 
 from birdie_jax.generation.cache_size import cache_grows
+from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.continuation import (
     ContinuationBatch,
     batch_continuations,
@@ -25,13 +26,13 @@ from birdie_jax.generation.continuation import (
 )
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
 from birdie_jax.generation.device_programs import DevicePrograms
-from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read
 from birdie_jax.generation.prunable_tokens import max_protected
 from birdie_jax.generation.remaining_tokens import RemainingTokens
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.saved_state import SavedState, stack_states
 from birdie_jax.pruning import PruningError, PruningSettings
@@ -118,12 +119,13 @@ class Generator:
         self._stops = np.isin(ids, list(self.stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
         self.times = GenerationTimes()
-        params = cast_kernels(params, model.config.dtype)
+        self._policies = parameter_policies(model)
+        params = cast_parameters(params, self._policies)
         self.programs = DevicePrograms(params, jax.devices() if devices is None else devices, self.times)
 
     def replace_params(self, params: PyTree) -> None:
         """Generate by other parameters from now on, with the functions that are compiled already."""
-        self.programs.replace_params(cast_kernels(params, self.model.config.dtype))
+        self.programs.replace_params(cast_parameters(params, self._policies))
 
     @property
     def params(self) -> PyTree:

@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from birdie_jax.generation import PromptError
+from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.device_programs import DevicePrograms
-from birdie_jax.generation.kernel_types import cast_kernels
 from birdie_jax.generation.scoring import PromptState, read_prompts, score_choices
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Objective
 from birdie_jax.planning.pruned_flops import counted_flops, paper_flops
 from birdie_jax.pruning import PruningSettings, pruned_hidden
@@ -103,7 +104,7 @@ class PrunedScorer:
             rows: the number of windows that are read at a time.
         """
         self.model, self._objective, self._rows = model, objective, rows
-        params = cast_kernels(params, model.config.dtype)
+        params = cast_parameters(params, parameter_policies(model))
         self.programs = DevicePrograms(params, [jax.local_devices()[0]], GenerationTimes())
 
     def paper_flops(self, settings: PruningSettings | None, context: int) -> float:

@@ -1,14 +1,19 @@
 """Answers are those of the plain forward pass, and of no other prompt's company."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, cache_bytes, generate
-from birdie_jax.generation.kernel_types import cast_kernels
+from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.prompt import bucket_length, pad_prompts
 from birdie_jax.models import language_model_names
+from birdie_jax.models.parameters import parameter_policies
+from birdie_jax.models.sample_scores import score_samples
+from birdie_jax.models.task_head import HEADS, TASK_HEAD
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 from tests.generation.conftest import VOCAB, small_model, some_prompts
 from tests.quick_jit import quick_jit
@@ -195,13 +200,27 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
 @pytest.mark.parametrize("name", language_model_names())
 def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     model, params = small_model(name, dtype="bfloat16")
-    converted = cast_kernels(params, "bfloat16")
+    converted = cast_parameters(params, parameter_policies(model))
     types = {leaf.dtype.name for leaf in jax.tree.leaves(converted)}
     assert types == {"bfloat16", "float32"}
     prompt = some_prompts()[6]
     batch = batch_of(prompt, np.arange(300, 310))
     apply = jax.jit(model.apply)
     np.testing.assert_array_equal(apply({"params": params}, batch), apply({"params": converted}, batch))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_parameters_of_a_head_keep_their_type(kind):
+    """A head computes in float32, whatever the model."""
+    head = {"head": kind, "head_name": "told", "head_outputs": 2}
+    model, params = small_model("bigs", dtype="bfloat16", **head)
+    converted = cast_parameters(params, parameter_policies(model))
+    types = {leaf.dtype.name for leaf in jax.tree.leaves(converted["blocks"])}
+    assert types == {"bfloat16", "float32"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(converted[TASK_HEAD])} == {"float32"}
+    batch = batch_of(some_prompts()[6], np.arange(300, 310))
+    score = jax.jit(partial(score_samples, model))
+    np.testing.assert_array_equal(score(params, batch), score(converted, batch))
 
 
 def test_a_model_in_bfloat16_answers():
