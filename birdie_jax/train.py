@@ -50,6 +50,7 @@ from birdie_jax.finetuning.task_heads import maps_of_other_classes, with_task_he
 from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models import build_model
+from birdie_jax.models.computation import told_differences
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.task_head import TASK_HEAD
 from birdie_jax.objectives import Mixture
@@ -243,8 +244,10 @@ def _initial_params(
     def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
         policies = parameter_policies(build_model(config.model, tokenizer.vocab_size))
         not_taken: dict[str, str] = {}
+        before = config_of_source(source)
+        if not whole and processes.first and (different := told_differences(before.model, config.model)):
+            print(f"init.from: {source} computes otherwise: {different}", flush=True)
         if whole:
-            before = config_of_source(source)
             check_same_computation(config, before)
             not_taken = maps_of_other_classes(config, before)
         initial = read_initial_parameters(source, abstract_params, tokenizer.sha256, policies, not_taken)

@@ -20,8 +20,8 @@ from birdie_jax.finetuning.staged_step import make_staged_step
 from birdie_jax.finetuning.stages import Stage, stage_config, stage_errors
 from birdie_jax.finetuning.task_batches import TaskBatches
 from birdie_jax.interop.initialization import tokenizer_of_source
-from birdie_jax.models.computation import computation_differences
-from birdie_jax.storage import exists, shown, write_whole
+from birdie_jax.models.computation import told_differences
+from birdie_jax.storage import exists, write_whole
 from birdie_jax.text import DataError, Tokenizer
 
 
@@ -62,14 +62,10 @@ def check_same_computation(config: Config, source: Config) -> None:
     Raises:
         ConfigError: it does not; the message names every field that differs.
     """
-    different = [
-        f"config.model.{name}: it has {shown(before)}, this run {shown(now)}"
-        for name, before, now in computation_differences(source.model, config.model)
-    ]
-    if different:
+    if different := told_differences(source.model, config.model):
         raise ConfigError(
-            f"config.init.from: found {config.init.from_}, a model of another architecture: "
-            f"{'; '.join(different)}; allowed: a model of the same config.model"
+            f"config.init.from: found {config.init.from_}, a model of another architecture: {different}; "
+            "allowed: a model of the same config.model"
         )
 
 

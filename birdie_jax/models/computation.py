@@ -5,6 +5,7 @@ from typing import Any
 
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.registry import mixer_config
+from birdie_jax.storage import shown
 from birdie_jax.storage.workdir import differences
 
 
@@ -22,3 +23,11 @@ def computation_of(model: ModelConfig) -> dict[str, Any]:
 def computation_differences(one: ModelConfig, other: ModelConfig) -> list[tuple[str, Any, Any]]:
     """Return (field, value in one, value in the other) of what two models do not compute alike."""
     return differences(computation_of(one), computation_of(other))
+
+
+def told_differences(before: ModelConfig, now: ModelConfig) -> str:
+    """Return in words what a model does not compute as the one that it starts from; empty = nothing."""
+    return "; ".join(
+        f"config.model.{name}: it has {shown(old)}, this run {shown(new)}"
+        for name, old, new in computation_differences(before, now)
+    )
