@@ -133,9 +133,8 @@ def run(processes: Processes) -> None:
     first = _load(_WORKDIR.value, _MODEL.value, _STEP.value)
     if _WORKDIR.value is not None:
         check_kept_evaluations(Workdir(_WORKDIR.value), first.step, tasks)
-    asked = [_ask(first, tasks, processes)]
-    if processes.first and _WORKDIR.value is not None:
-        _keep(Workdir(_WORKDIR.value), asked[0])
+    kept = Workdir(_WORKDIR.value) if processes.first and _WORKDIR.value is not None else None
+    asked = [_ask(first, tasks, processes, kept)]
     for other in _COMPARE.value:
         asked.append(_ask(_load_any(other), tasks, processes))
     if not processes.first:
@@ -168,10 +167,15 @@ def _load_any(folder: str) -> TrainedModel:
     return model_of_folder(folder)
 
 
-def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> list[Evaluation]:
+def _ask(
+    trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes, kept: Workdir | None = None
+) -> list[Evaluation]:
+    """Measure all tasks; each is kept in the workdir, if there is one, before the next is asked."""
     arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
     max_length = max_length_of(trained.model, trained.config)
     check_tasks(tasks, arms, trained.config, max_length)
+    for named in tasks:
+        named.task.check_data(trained.tokenizer)
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
     model = TaskModel(
@@ -199,6 +203,8 @@ def _ask(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes
         asked = dataclasses.replace(identity, prompt_format=arms.of(named.task).name)
         evaluations.append(evaluate(named, model, asked, shown, _SEED.value))
         shown.end(evaluations[-1].record)
+        if kept is not None:
+            _keep(kept, evaluations[-1])
     return evaluations
 
 
@@ -225,14 +231,14 @@ class _Progress:
         print(f"{self._name}: {record.answers:,} answers in {record.seconds:.1f} s", file=sys.stderr)
 
 
-def _keep(workdir: Workdir, scores: _Scores) -> None:
+def _keep(workdir: Workdir, evaluation: Evaluation) -> None:
     """Write scores and answers into the workdir."""
-    for record, result in scores:
-        path = workdir.evaluation(record.model.step, record.name)
-        workdir.make_folder(path.parent)
-        answers = workdir.evaluation_answers(record.model.step, record.name)
-        write_whole(answers, answers_to_jsonl(result.answers))
-        workdir.write(path, record.to_json())
+    record, result = evaluation
+    path = workdir.evaluation(record.model.step, record.name)
+    workdir.make_folder(path.parent)
+    answers = workdir.evaluation_answers(record.model.step, record.name)
+    write_whole(answers, answers_to_jsonl(result.answers))
+    workdir.write(path, record.to_json())
 
 
 def _answer_lines(scores: _Scores) -> bytes:

@@ -118,6 +118,14 @@ def test_wrong_input_is_told_in_one_line(folder):
         ((workdir, f"--task=jsonl:path={folder}/empty.jsonl"), f"{folder}/empty.jsonl"),
         ((workdir, f"--task=jsonl:path={folder}/bad.jsonl"), f"{folder}/bad.jsonl"),
         ((workdir, f"--task=jsonl:path={folder}/absent.jsonl"), f"{folder}/absent.jsonl"),
+        (
+            (
+                workdir,
+                f"--task=perplexity:path={folder}/text.txt",
+                f"--task=jsonl:path={folder}/absent.jsonl",
+            ),
+            f"{folder}/absent.jsonl",
+        ),
         ((workdir, "--task=phonebook", "--objective=copyign"), "objective 'copyign' is unknown"),
     ]
     results = run_commands([("evaluate", *arguments) for arguments, _ in cases])
@@ -127,6 +135,8 @@ def test_wrong_input_is_told_in_one_line(folder):
         assert line.startswith("birdie_jax.evaluate: "), errors
         assert said in line
         assert "Traceback" not in errors
+        # Not even the tasks that are good: nothing was asked.
+        assert " answers in " not in errors
 
 
 @pytest.mark.slow

@@ -80,6 +80,11 @@ class Agreement(Task):
     format: Literal["choices", "gulordava", "linzen", "marvin_linzen"] = "choices"
     skip_bad_records: bool = False
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the pairs."""
+        del tokenizer
+        self._pairs()
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the model score both forms of every pair.
 

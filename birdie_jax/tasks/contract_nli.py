@@ -61,6 +61,11 @@ class ContractNLI(HeadTask):
         records, refused = self.samples()
         return self.examples([sample for _, sample in records], refused, tokenizer)
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the records."""
+        del tokenizer
+        self.samples()
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell the class of every record."""
         records, refused = self.samples()

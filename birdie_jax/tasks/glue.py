@@ -119,11 +119,19 @@ class Glue(HeadTask):
         """Return the examples of `train.tsv`."""
         return self.examples(*self.samples(TRAIN), tokenizer)
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the split, and the annotations of its phenomena."""
+        del tokenizer
+        if self.predictions_file:
+            self._unlabelled()
+        else:
+            self._categories(self._measured()[0])
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell every label of the split."""
         if self.predictions_file:
             return self._predict(model, progress)
-        samples, refused = self.samples(self.split or self._form.splits[0])
+        samples, refused = self._measured()
         categories = self._categories(samples)
         found, too_long = self.scores(samples, model, progress)
         asked = [samples[number] for number, _, _ in found]
@@ -156,8 +164,7 @@ class Glue(HeadTask):
 
     def _predict(self, model: TaskModel, progress: Progress) -> TaskResult:
         """Let the head tell every label of a split that has none, in the order of its file."""
-        path = make_path(self.path) / f"{self.split}.tsv"
-        indices, samples = read_unlabelled(path, self._form)
+        indices, samples = self._unlabelled()
         found, _ = self.scores(samples, model, progress, all_needed=True)
         answers = []
         for index, sample, (_, positions, scores) in zip(indices, samples, found, strict=True):
@@ -173,6 +180,14 @@ class Glue(HeadTask):
             )
             answers.append(ScoredAnswer(question, shown_here, {}, details={"scores": scores}))
         return TaskResult(tuple(answers))
+
+    def _measured(self) -> tuple[list[Sample], list[str]]:
+        """Return the samples of the split with labels that is measured, and a line for each bad row."""
+        return self.samples(self.split or self._form.splits[0])
+
+    def _unlabelled(self) -> tuple[list[str], list[Sample]]:
+        """Return indices and samples of the split without labels."""
+        return read_unlabelled(make_path(self.path) / f"{self.split}.tsv", self._form)
 
     def _categories(self, samples: Sequence[Sample]) -> list[dict[str, tuple[str, ...]]]:
         """Return for each sample the phenomena that it shows, and nothing where it is not annotated."""

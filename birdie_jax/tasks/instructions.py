@@ -84,6 +84,11 @@ class Instructions(Task):
         pairs = [(turn.prompt, turn.response) for turn in turns]
         return FlatExamples(pairs, [turn.name for turn in turns], refused, tokenizer)
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the dialogues."""
+        del tokenizer
+        self.read_turns()
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Return the loss of the file's answers; each counts by its tokens."""
         turns, refused = self.read_turns()

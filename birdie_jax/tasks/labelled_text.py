@@ -111,6 +111,11 @@ class LabelledText(HeadTask):
         records, refused = self.records()
         return self.examples([record.sample for record in records], refused, tokenizer)
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the records."""
+        del tokenizer
+        self.records()
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head tell the class of every record."""
         records, refused = self.records()

@@ -10,6 +10,7 @@ from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.text import Tokenizer
 
 if TYPE_CHECKING:
     from birdie_jax.tasks.lm_harness import HarnessModel
@@ -51,32 +52,22 @@ class LMEvalTask(Task):
         if not self.tasks:
             raise ValueError("tasks: found none; allowed: one or more names of tasks of the harness")
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Look for the harness, and for the tasks in it; their documents are not fetched."""
+        del tokenizer
+        self._manager()
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the harness ask the model everything.
 
         Raises:
             ConfigError: the harness is not installed or does not know a task, or a task has no accuracy.
         """
-        try:
-            from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
-            from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+        manager = self._manager()
+        from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
 
-            from birdie_jax.tasks.lm_harness import HarnessModel
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"the task lm_eval needs the package {error.name}; allowed: pip install "
-                "'birdie-jax[lm_eval]'"
-            ) from error
-        # The index of the harness's own thousands of tasks takes seconds.
-        manager = TaskManager(include_path=self.include_path or None, include_defaults=False)
-        if not all(manager.match_tasks([name]) for name in self.tasks):
-            manager = TaskManager(include_path=self.include_path or None)
-        for name in self.tasks:
-            if not manager.match_tasks([name]):
-                raise ConfigError(
-                    f"lm_eval.tasks: found {shown(name)}; allowed: the names that `lm_eval ls tasks` "
-                    "gives, and those of include_path"
-                )
+        from birdie_jax.tasks.lm_harness import HarnessModel
+
         parts = {name: manager.load([name]) for name in self.tasks}
         loaded = {
             kind: {key: value for part in parts.values() for key, value in part[kind].items()}
@@ -103,6 +94,29 @@ class LMEvalTask(Task):
             ]
         progress(len(answers), len(answers))
         return TaskResult(tuple(answers))
+
+    def _manager(self) -> Any:
+        """Return what loads the harness's tasks, and knows those that are asked for."""
+        try:
+            from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+            from birdie_jax.tasks.lm_harness import HarnessModel  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the task lm_eval needs the package {error.name}; allowed: pip install "
+                "'birdie-jax[lm_eval]'"
+            ) from error
+        # The index of the harness's own thousands of tasks takes seconds.
+        manager = TaskManager(include_path=self.include_path or None, include_defaults=False)
+        if not all(manager.match_tasks([name]) for name in self.tasks):
+            manager = TaskManager(include_path=self.include_path or None)
+        for name in self.tasks:
+            if not manager.match_tasks([name]):
+                raise ConfigError(
+                    f"lm_eval.tasks: found {shown(name)}; allowed: the names that `lm_eval ls tasks` "
+                    "gives, and those of include_path"
+                )
+        return manager
 
 
 def _scored(

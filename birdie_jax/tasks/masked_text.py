@@ -22,7 +22,7 @@ from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import FoundTokens, Progress, TaskModel, no_progress
-from birdie_jax.text import DataError
+from birdie_jax.text import DataError, Tokenizer
 
 # Beyond what a float holds, as of a model whose losses have grown without bounds.
 _MAX_EXPONENT = 700
@@ -107,6 +107,10 @@ class MaskedText(Task):
                 f"{objective.text_limit(max_length):,}: the longest rows that the model has learned "
                 f"have {max_length:,} positions"
             )
+
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the documents."""
+        self._reader().check_data(tokenizer)
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the model name the hidden tokens of every window.

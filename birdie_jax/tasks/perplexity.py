@@ -11,6 +11,7 @@ divided by ln 2 and by the UTF-8 bytes of the scored text, so that tokenizers co
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from jaxtyping import Float, Int
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RequiredName, RowLength, Text
+from birdie_jax.objectives import Arm
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
@@ -101,6 +103,24 @@ class Perplexity(Task):
                 "two windows would not be scored"
             )
 
+    def check_length(self, arm_in_place: Arm | None, max_length: int | None) -> None:
+        """Check that a window is no longer than what a model has learned."""
+        del arm_in_place
+        if max_length is not None and self.window > max_length:
+            raise ConfigError(
+                f"task {self.name}: window: found {self.window:,}; allowed: at most {max_length:,}, "
+                "the longest rows that the model has learned"
+            )
+
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the documents, without making tokens of them; of a prepared folder its records are left."""
+        if self.path:
+            documents = open_source(self.path, self.text_field).documents()
+            if not sum(1 for _ in islice(documents, self.max_documents)):
+                raise self._no_document()
+        else:
+            TokenShards(self.prepared, self.split, tokenizer_sha256=tokenizer.sha256)
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the model read every document, and score its tokens by their positions.
 
@@ -108,14 +128,10 @@ class Perplexity(Task):
             ConfigError: the window is longer than what the model has learned.
             DataError: a document cannot be read, or there is none; or the folder is of another tokenizer.
         """
-        if model.max_length is not None and self.window > model.max_length:
-            raise ConfigError(
-                f"task {self.name}: window: found {self.window:,}; allowed: at most {model.max_length:,}, "
-                "the longest rows that the model has learned"
-            )
+        self.check_length(None, model.max_length)
         documents = list(self.documents(model.tokenizer))
         if not documents:
-            raise DataError(f"{self.path or self.prepared}: holds no document with text; allowed: some")
+            raise self._no_document()
         windows = [list(windows_of(len(one.tokens), self.window, self.stride)) for one in documents]
         parts = [
             document.tokens[window.start : window.end]
@@ -154,6 +170,9 @@ class Perplexity(Task):
             found = lengths[tokens]
             # Of a model that normalises text the bytes that it changed are shared out.
             yield TokenizedText(name, tokens, found * (size / found.sum()))
+
+    def _no_document(self) -> DataError:
+        return DataError(f"{self.path or self.prepared}: holds no document with text; allowed: some")
 
     def _texts(self, tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray, str | None]]:
         for document in open_source(self.path, self.text_field).documents():

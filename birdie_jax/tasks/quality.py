@@ -133,6 +133,11 @@ class Quality(HeadTask):
         samples = [sample for question in questions for sample in question.samples()]
         return ChoiceExamples(self.examples(samples, refused, tokenizer))
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read the articles."""
+        del tokenizer
+        self.questions()
+
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
         """Let the head score every option; a question of which one is too long is not asked."""
         questions, refused = self.questions()

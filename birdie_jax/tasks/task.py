@@ -87,6 +87,20 @@ class Task(abc.ABC):
         """
         del arm_in_place, max_length
 
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Read what the task asks, so that bad data is told before a model is compiled, trained or asked.
+
+        A task that reads a file overrides this, or is a `QuestionTask`.
+
+        Args:
+            tokenizer: the tokenizer of the model.
+
+        Raises:
+            ConfigError: the task needs what is not installed, or has a setting that its data has not.
+            DataError: the task's data cannot be read; names file and record.
+        """
+        del tokenizer
+
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return further metrics, which follow from means and are no means themselves, such as perplexity.
 
@@ -118,6 +132,10 @@ class QuestionTask(Task):
         Raises:
             DataError: the task's data cannot be read, or there is no question; names file and record.
         """
+
+    def check_data(self, tokenizer: Tokenizer) -> None:
+        """Make the questions."""
+        self.questions(tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from birdie_jax.objectives import Arm
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
-from birdie_jax.text import Tokenizer
+from birdie_jax.text import DataError, Tokenizer
 
 TASK_PREFIX = "task/"
 
@@ -54,6 +54,7 @@ class TaskEvaluation:
 
         Raises:
             ConfigError: the model of the run cannot be asked one of the tasks, or one has no scores.
+            DataError: the data of a task cannot be read; names file and record.
         """
         for named in tasks:
             if named.task.predictions_file:
@@ -68,10 +69,16 @@ class TaskEvaluation:
         try:
             self._arms = arms_of_tasks(arms, None, tasks)
             check_tasks(tasks, self._arms, parts.config, self._max_length)
+            # Told at the end of a run, bad data would cost what was trained since the last checkpoint.
+            for named in tasks:
+                named.task.check_data(tokenizer)
         except (ConfigError, PromptError) as error:
             raise ConfigError(f"config.eval.tasks: {error}") from error
+        except DataError as error:
+            raise DataError(f"config.eval.tasks: {error}") from error
         self._share = Share(processes.index, processes.count, processes.gather)
         self._model: TaskModel | None = None
+        self._told: set[str] = set()
 
     def create_section(self, key: Key) -> PyTree:
         """Keep nothing."""
@@ -96,6 +103,9 @@ class TaskEvaluation:
             for metric, interval in mean_scores(named.task, result.answers).items():
                 scalars[f"{TASK_PREFIX}{named.name}/{metric}"] = interval.mean
             scalars[f"{TASK_PREFIX}{named.name}/answers"] = float(len(result.answers))
+            if result.refused:
+                scalars[f"{TASK_PREFIX}{named.name}/not_asked"] = float(len(result.refused))
+                self._tell_not_asked(named.name, result.refused)
             if call.should_stop():
                 return None
         return HookResult(state, scalars)
@@ -103,6 +113,12 @@ class TaskEvaluation:
     def close(self) -> None:
         """Give up the copy of the parameters."""
         self._model = None
+
+    def _tell_not_asked(self, name: str, refused: Sequence[str]) -> None:
+        """Print, once a run and from one process, how many questions are not asked, and the first."""
+        if self._share.index == 0 and name not in self._told:
+            print(f"task {name}: {len(refused):,} not asked, the first: {refused[0]}", flush=True)
+            self._told.add(name)
 
     def _model_with(self, params: Any) -> TaskModel:
         """Return the model of this process with the parameters of now, and its compiled programs."""

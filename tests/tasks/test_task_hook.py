@@ -1,6 +1,7 @@
 """Tasks that are measured while a run trains: when, what is logged, and with which parameters."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,12 @@ from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TaskModel
 from birdie_jax.tasks.evaluation import NamedTask
 from birdie_jax.tasks.glue import Glue
+from birdie_jax.tasks.instructions import Instructions
+from birdie_jax.tasks.jsonl import JsonlTask
+from birdie_jax.tasks.perplexity import Perplexity
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_hook import TaskEvaluation
+from birdie_jax.text import DataError
 from tests.tasks.toy_tasks import Lengths
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 
@@ -63,6 +68,20 @@ def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
         TaskEvaluation(parts, [named], small_tokenizer(), [ARM], Processes())
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (JsonlTask(path="none.jsonl"), "none.jsonl"),
+        (Perplexity(path="none.txt"), "none.txt"),
+        (Instructions(path="none.jsonl"), "none.jsonl"),
+    ],
+)
+def test_bad_data_is_told_before_a_run_trains(tmp_path, task, said):
+    parts = HookParts(micro_config(), Workdir(tmp_path), mesh_of(), small_tokenizer().vocab_size)
+    with pytest.raises(DataError, match=rf"^config\.eval\.tasks: .*{re.escape(said)}"):
+        TaskEvaluation(parts, [NamedTask("mine", task)], small_tokenizer(), [ARM], Processes())
+
+
 def state_of(seed):
     params = jax.tree.map(jnp.asarray, random_params(micro_config(), small_tokenizer().vocab_size, seed))
     return TrainState(jnp.int32(4), params, {}, {})
@@ -86,8 +105,20 @@ def test_what_is_logged_is_what_a_task_measures(tmp_path):
         answers = Lengths().measure(model).answers
         means = mean_scores(Lengths(), answers)
         expected = {f"task/size/{metric}": interval.mean for metric, interval in means.items()}
-        assert result.scalars == expected | {"task/size/answers": len(answers)}
+        assert result.scalars == expected | {
+            "task/size/answers": len(answers),
+            "task/size/not_asked": len(Lengths.sizes) + 1 - len(answers),
+        }
         assert told == ["size, its first questions", "size, 8 of 8 questions"]
+
+
+def test_what_is_not_asked_is_told_once(tmp_path, capsys):
+    hook = make_hook(tmp_path)
+    for _ in range(2):
+        hook.run(state_of(0), call([]))
+    assert capsys.readouterr().out == (
+        "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
+    )
 
 
 def test_a_run_that_is_asked_to_stop_measures_again_later(tmp_path):

@@ -14,7 +14,7 @@ from birdie_jax.reporting.theme import ACCENT, css_colour
 
 # As birdie_jax/tasks/task_hook.py logs them.
 _PREFIX = "task/"
-_ANSWERS = "/answers"
+_COUNTS = ("/answers", "/not_asked")
 _INTERVAL_WIDTH = 0.8
 
 
@@ -84,7 +84,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 def _training_groups(run: RunRecord, scalars: tuple[str, ...]) -> list[PanelGroup]:
     by_task: dict[str, list[str]] = {}
     for name in scalars:
-        if not name.endswith(_ANSWERS):
+        if not name.endswith(_COUNTS):
             by_task.setdefault(name.removeprefix(_PREFIX).partition("/")[0], []).append(name)
     return [
         PanelGroup(
