@@ -1,6 +1,6 @@
 """Scores over runs that differ in their seed alone, each at its last checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,8 +44,9 @@ def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
     """Return each metric of each evaluation that all runs have.
 
     Raises:
-        ConfigError: there are fewer than two runs, two have one seed, or they differ in more than that; a
-            run was not evaluated at its newest checkpoint; or evaluations differ in their settings.
+        ConfigError: there are fewer than two runs, two have one seed, or they differ in more than that, or
+            in their last step; a run was not evaluated at its newest checkpoint; or evaluations differ in
+            their settings or in the number of their answers.
     """
     if len(workdirs) < 2:
         raise ConfigError(f"--workdir: found {len(workdirs)}; allowed: two or more runs")
@@ -53,18 +54,7 @@ def summarise_seeds(workdirs: Sequence[str]) -> list[SeedScores]:
     found = [_evaluations(workdir) for workdir in workdirs]
     first, *others = found
     for workdir, other in zip(workdirs[1:], others, strict=True):
-        for name in sorted(first.keys() ^ other.keys()):
-            lacking = workdir if name in first else workdirs[0]
-            raise ConfigError(
-                f"{lacking}: has no evaluation {name} of its newest checkpoint; allowed: those of the "
-                "others: ask for it by birdie_jax.evaluate"
-            )
-        for name, record in other.items():
-            if (record.task, record.settings) != (first[name].task, first[name].settings):
-                raise ConfigError(
-                    f"{workdir}: the evaluation {name} has other settings than in {workdirs[0]}; allowed: "
-                    "the same"
-                )
+        _check_evaluations(workdirs[0], first, workdir, other)
     return [
         SeedScores(name, metric, tuple(one[name].metrics[metric].mean for one in found))
         for name in sorted(first)
@@ -90,6 +80,39 @@ def _check_seeds(workdirs: Sequence[str]) -> None:
                     f"{workdir}: its config.{section} is another than that of {workdirs[0]}; allowed: runs "
                     "that differ in their seed alone"
                 )
+
+
+def _check_evaluations(
+    first_workdir: str,
+    first: Mapping[str, EvaluationRecord],
+    workdir: str,
+    other: Mapping[str, EvaluationRecord],
+) -> None:
+    """Check that two runs were asked the same at the same step."""
+    # First, as an unfinished run would be evaluated in vain.
+    first_step, step = (next(iter(records.values())).model.step for records in (first, other))
+    if step != first_step:
+        raise ConfigError(
+            f"{workdir}: found step {step} as its last, and step {first_step} of {first_workdir}; "
+            "allowed: the same step: finish the run that has fewer, and evaluate it"
+        )
+    for name in sorted(first.keys() ^ other.keys()):
+        lacking = workdir if name in first else first_workdir
+        raise ConfigError(
+            f"{lacking}: has no evaluation {name} of its newest checkpoint; allowed: those of the "
+            "others: ask for it by birdie_jax.evaluate"
+        )
+    for name, record in other.items():
+        if (record.task, record.settings) != (first[name].task, first[name].settings):
+            raise ConfigError(
+                f"{workdir}: the evaluation {name} has other settings than in {first_workdir}; allowed: "
+                "the same"
+            )
+        if record.answers != first[name].answers:
+            raise ConfigError(
+                f"{workdir}: the evaluation {name} has {record.answers:,} answers, and "
+                f"{first[name].answers:,} in {first_workdir}; allowed: the same number"
+            )
 
 
 def _evaluations(workdir: str) -> dict[str, EvaluationRecord]:

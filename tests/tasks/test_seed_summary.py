@@ -16,7 +16,7 @@ from tests.trained_workdirs import micro_config
 SCORES = {"accuracy": (0.5, 0.625, 0.75), "f1": (0.25, 0.5, 0.25)}
 
 
-def record(name, metrics, step, path="x"):
+def record(name, metrics, step, path="x", answers=3):
     return {
         "format_version": FORMAT_VERSION,
         "name": name,
@@ -27,7 +27,7 @@ def record(name, metrics, step, path="x"):
             **{"origin": "runs/x", "step": step, "prompt_format": "masked_lm"},
             **{"config_sha256": "0", "parameters_sha256": "0"},
         },
-        "answers": 3,
+        "answers": answers,
         "refused": [],
         "metrics": {metric: {"mean": mean, "low": 0.0, "high": 1.0} for metric, mean in metrics.items()},
         "groups": {},
@@ -94,6 +94,14 @@ def change_config(run, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_a_run_that_is_not_finished_is_told_before_what_it_lacks(runs):
+    """Evaluated, it would be refused all the same."""
+    (runs[1] / "checkpoints/8").rmdir()
+    evaluated(runs[0], [record("mrpc", {"f1": 0.5}, 8)])
+    with pytest.raises(ConfigError, match="found step 4 as its last, and step 8 of"):
+        summarise_seeds([str(run) for run in runs])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -116,6 +124,16 @@ def change_config(run, **changes):
         (
             lambda run: evaluated(run, [record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, path="y")]),
             "{1}: the evaluation rte has other settings than in {0}; allowed: the same",
+        ),
+        (
+            # It was evaluated on the way, and has no evaluation that the others lack.
+            lambda run: (run / "checkpoints/8").rmdir(),
+            "{1}: found step 4 as its last, and step 8 of {0}; allowed: the same step: finish the run that "
+            "has fewer, and evaluate it",
+        ),
+        (
+            lambda run: evaluated(run, [record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, answers=2)]),
+            "{1}: the evaluation rte has 2 answers, and 3 in {0}; allowed: the same number",
         ),
     ],
 )
