@@ -18,6 +18,8 @@ PEARSON, SPEARMAN = "pearson", "spearman"
 
 _CONFUSION = _POSITIVE, _PREDICTED, _TRUE_POSITIVE = "positive", "predicted_positive", "true_positive"
 _MOMENTS = ("x", "y", "xx", "yy", "xy")
+# A variance below this share of the mean square is what rounding leaves of numbers that are all equal.
+_ROUNDING = 1e-12
 
 INNER_METRICS = frozenset(
     [*_CONFUSION, *(f"{kind}_{moment}" for kind in (PEARSON, SPEARMAN) for moment in _MOMENTS)]
@@ -79,13 +81,19 @@ def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
 
 def _correlation(x: float, y: float, xx: float, yy: float, xy: float) -> float:
     """Return the correlation of two variables from the means of both, of their squares and products."""
-    variances = max(xx - x * x, 0.0) * max(yy - y * y, 0.0)
-    return (xy - x * y) / math.sqrt(variances) if variances > 0 else 0.0
+    x_variance, y_variance = xx - x * x, yy - y * y
+    if x_variance <= _ROUNDING * xx or y_variance <= _ROUNDING * yy:
+        return 0.0
+    correlation = (xy - x * y) / (math.sqrt(x_variance) * math.sqrt(y_variance))
+    # Rounding may take it beyond its bounds.
+    return float(np.clip(correlation, -1.0, 1.0))
 
 
 def _standardised(values: Numbers) -> Numbers:
+    if values.min() == values.max():
+        return np.zeros_like(values)
     centred = values - values.mean()
-    return centred / deviation if (deviation := float(centred.std())) else np.zeros_like(centred)
+    return centred / centred.std()
 
 
 def _ranks(values: Numbers) -> Numbers:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from birdie_jax.tasks.label_metrics import (
@@ -53,6 +53,34 @@ def test_correlations_are_those_of_scipy(pairs):
             assert found == 0
         else:
             assert found == pytest.approx(function(labels, predicted).statistic, abs=1e-6)
+
+
+@given(
+    pairs=st.lists(st.tuples(few_values, numbers), min_size=2, max_size=30),
+    drawn=st.lists(st.integers(0, 29), min_size=1, max_size=30),
+)
+# Rounding made 2 of this one.
+@example(pairs=[(0.0, 1.8), (0.0, 1.0), (5.0, 2.8)], drawn=[0, 0, 0])
+@example(pairs=[(0.1, 1.0), (0.1, 2.0), (0.1, 4.0)], drawn=[0, 1, 2])
+def test_correlations_of_resamples_are_those_of_numpy(pairs, drawn):
+    labels, predicted = map(np.array, zip(*pairs, strict=True))
+    places = np.array(drawn) % len(pairs)
+    scores = correlation_scores(labels.tolist(), predicted.tolist())
+    means = means_of([scores[place] for place in places])
+    for kind, values in ((PEARSON, np.asarray), (SPEARMAN, scipy.stats.rankdata)):
+        found = correlation_of_means(means, kind)
+        assert -1 <= found <= 1
+        x, y = values(labels), values(predicted)
+        if len(set(x[places])) == 1 or len(set(y[places])) == 1:
+            assert found == 0
+        elif varies(x, places) and varies(y, places):
+            assert found == pytest.approx(np.corrcoef(x[places], y[places])[0, 1], abs=1e-5)
+
+
+def varies(values, places):
+    """Whether the values at places differ by more than rounding, beside what they have in common."""
+    standardised = (values - values.mean()) / values.std()
+    return standardised[places].var() > 1e-8 * (standardised[places] ** 2).mean()
 
 
 def test_numbers_that_hardly_differ_keep_their_correlation():
