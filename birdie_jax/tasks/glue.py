@@ -25,6 +25,7 @@ from birdie_jax.tasks.label_metrics import (
     confusion,
     correlation_of_means,
     correlation_scores,
+    correlation_scores_within,
     f1_of_means,
     matthews_of_means,
 )
@@ -217,6 +218,13 @@ class Glue(HeadTask):
             PEARSON: lambda found: correlation_of_means(found, PEARSON),
         }
         return {name: derived[name](means) for name in self._form.metrics if name in derived}
+
+    def rescored(self, answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
+        """Rank numbers among these answers alone."""
+        if self._form.classes:
+            return answers
+        metrics = correlation_scores_within([answer.metrics for answer in answers])
+        return [answer._replace(metrics=own) for answer, own in zip(answers, metrics, strict=True)]
 
     @property
     def inner_metrics(self) -> frozenset[str]:

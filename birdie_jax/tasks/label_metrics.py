@@ -58,15 +58,23 @@ def correlation_scores(labels: Sequence[float], predicted: Sequence[float]) -> l
 
     A resample of the answers keeps the ranks that they have among all.
     """
-    scores: list[dict[str, float]] = [{} for _ in labels]
-    for kind, values in ((PEARSON, np.asarray), (SPEARMAN, _ranks)):
-        # Standardised first: else numbers that hardly differ would leave nothing but rounding.
-        x, y = (_standardised(values(np.asarray(numbers, np.float64))) for numbers in (labels, predicted))
-        columns = zip(_MOMENTS, (x, y, x * x, y * y, x * y), strict=True)
-        for moment, column in columns:
-            for of_answer, value in zip(scores, column.tolist(), strict=True):
-                of_answer[f"{kind}_{moment}"] = value
-    return scores
+    sides = np.asarray(labels, np.float64), np.asarray(predicted, np.float64)
+    return _moments({PEARSON: sides, SPEARMAN: sides})
+
+
+def correlation_scores_within(scores: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return what `correlation_scores` gives for some of its answers alone, which ranks them anew.
+
+    Args:
+        scores: the metrics that it gave for these among others, from which their order and distances are
+            known.
+    """
+    return _moments(
+        {
+            kind: tuple(np.array([one[f"{kind}_{side}"] for one in scores]) for side in "xy")
+            for kind in (PEARSON, SPEARMAN)
+        }
+    )
 
 
 def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
@@ -87,6 +95,22 @@ def _correlation(x: float, y: float, xx: float, yy: float, xy: float) -> float:
     correlation = (xy - x * y) / (math.sqrt(x_variance) * math.sqrt(y_variance))
     # Rounding may take it beyond its bounds.
     return float(np.clip(correlation, -1.0, 1.0))
+
+
+def _moments(sides: Mapping[str, tuple[Numbers, ...]]) -> list[dict[str, float]]:
+    """Return the metrics of each answer.
+
+    Args:
+        sides: for each kind the labels' and the answers' numbers; of Spearman's only their order counts.
+    """
+    scores: list[dict[str, float]] = [{} for _ in sides[PEARSON][0]]
+    for kind, of_kind in sides.items():
+        # Standardised first: else numbers that hardly differ would leave nothing but rounding.
+        x, y = (_standardised(_ranks(side) if kind == SPEARMAN else side) for side in of_kind)
+        for moment, column in zip(_MOMENTS, (x, y, x * x, y * y, x * y), strict=True):
+            for of_answer, value in zip(scores, column.tolist(), strict=True):
+                of_answer[f"{kind}_{moment}"] = value
+    return scores
 
 
 def _standardised(values: Numbers) -> Numbers:

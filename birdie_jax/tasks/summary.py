@@ -71,7 +71,7 @@ def summarise(
 def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:
     """Return the mean of each metric with its interval, and the task's derived metrics with theirs.
 
-    The task's inner metrics are left out.
+    Answers are scored among themselves, see `Task.rescored`. The task's inner metrics are left out.
 
     Args:
         task: what was asked.
@@ -83,6 +83,7 @@ def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> d
     """
     if not any(answer.metrics for answer in answers):
         return {}
+    answers = task.rescored(answers)
     names, derived, derive = _metrics_of(task, answers[0])
     found = bootstrap_means(_scores(answers, names), _weights(answers), seed, derive)
     return _without_inner(task, [*names, *derived], found)
@@ -93,7 +94,8 @@ def paired_differences(
 ) -> tuple[dict[str, Interval], int]:
     """Return how much the second model's scores are above the first's, on the questions that both answered.
 
-    Derived metrics follow from the means over these questions; inner metrics are left out.
+    Answers are scored among those to these questions, see `Task.rescored`, and derived metrics follow from
+    their means; inner metrics are left out.
 
     Args:
         task: what was asked.
@@ -111,7 +113,7 @@ def paired_differences(
     both = [(answer, others[answer.question.name]) for answer in first if answer.question.name in others]
     if not both:
         return {}, 0
-    ours, theirs = [one for one, _ in both], [other for _, other in both]
+    ours, theirs = (task.rescored(answers) for answers in zip(*both, strict=True))
     names, derived, derive = _metrics_of(task, ours[0])
     found = bootstrap_differences(
         _scores(ours, names), _scores(theirs, names), _weights(ours), _weights(theirs), seed, derive=derive

@@ -110,6 +110,17 @@ class Task(abc.ABC):
         del means
         return {}
 
+    def rescored(self, answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
+        """Return answers, in their order, with the scores that they have among themselves.
+
+        They are the same, unless a score hangs on the other answers, as a rank does: then a group is scored
+        as if it had been asked alone.
+
+        Args:
+            answers: answers that `measure` returned, any part of them, but at least one.
+        """
+        return answers
+
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples | RecordedExamples:
         """Return what fine-tuning on the task learns from.
 

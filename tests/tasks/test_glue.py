@@ -159,6 +159,23 @@ def test_numbers_are_scored_by_their_correlations(tmp_path, monkeypatch):
     assert result.answers[0].answer == f"{told[0]:.3f}"
 
 
+def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, monkeypatch):
+    """So that its figure is that of a file with its rows alone."""
+    random = np.random.default_rng(3)
+    labels, told = np.round(random.uniform(0, 5, 30), 3), random.normal(size=30).astype(np.float32)
+    rows = [("abc" * (1 + number % 3), "de", f"{label:.3f}") for number, label in enumerate(labels)]
+    write_glue(tmp_path, "stsb", "dev", rows)
+    task = Glue(dataset="stsb", path=str(tmp_path))
+    result, _ = measured(monkeypatch, task, [[score] for score in told])
+    model = EvaluatedModel("runs/a", 5, "c", "p", "masked_lm")
+    parts = summarise("stsb", task, model, result, seconds=1.0).groups["prompt_tokens"]
+    assert len(parts) == 3
+    for number, part in enumerate(parts):
+        for metric, function in (("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)):
+            expected = function(labels[number::3], told[number::3]).statistic
+            assert part.metrics[metric].mean == pytest.approx(expected, abs=1e-6)
+
+
 def write_phenomena(path, sentences, *flags):
     """Write an annotated development set with the columns of the published one, of two phenomena."""
     head = "Source\tDomain\tAcceptability\tSentence\tSimple\tSem  Violation"

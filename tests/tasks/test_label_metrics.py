@@ -17,6 +17,7 @@ from birdie_jax.tasks.label_metrics import (
     confusion,
     correlation_of_means,
     correlation_scores,
+    correlation_scores_within,
     f1_of_means,
     matthews_of_means,
 )
@@ -75,6 +76,23 @@ def test_correlations_of_resamples_are_those_of_numpy(pairs, drawn):
             assert found == 0
         elif varies(x, places) and varies(y, places):
             assert found == pytest.approx(np.corrcoef(x[places], y[places])[0, 1], abs=1e-5)
+
+
+@given(
+    pairs=st.lists(st.tuples(few_values, numbers), min_size=2, max_size=30),
+    picked=st.sets(st.integers(0, 29), min_size=2),
+)
+def test_some_answers_have_the_correlations_that_scipy_finds_of_them_alone(pairs, picked):
+    places = sorted({place % len(pairs) for place in picked})
+    scores = correlation_scores(*map(list, zip(*pairs, strict=True)))
+    means = means_of(correlation_scores_within([scores[place] for place in places]))
+    labels, predicted = zip(*(pairs[place] for place in places), strict=True)
+    for kind, function in ((PEARSON, scipy.stats.pearsonr), (SPEARMAN, scipy.stats.spearmanr)):
+        found = correlation_of_means(means, kind)
+        if len(set(labels)) == 1 or len(set(predicted)) == 1:
+            assert found == 0
+        else:
+            assert found == pytest.approx(function(labels, predicted).statistic, abs=1e-6)
 
 
 def varies(values, places):

@@ -140,6 +140,16 @@ def test_only_questions_that_both_answered_count():
     assert found["f1"].mean == pytest.approx(1 - f1(np.arange(25, 40), told))
 
 
+def test_answers_to_questions_of_both_are_ranked_among_themselves():
+    random = np.random.default_rng(5)
+    told, scores = zip(*(numbers_told(random) for _ in range(2)), strict=True)
+    first, second = map(answers, scores)
+    found, pairs = paired_differences(Glue(dataset="stsb", path="x"), first[:40], second[25:])
+    assert pairs == 15
+    one, other = (scipy.stats.spearmanr(NUMBERS[25:40], of[25:40]).statistic for of in told)
+    assert found["spearman"].mean == pytest.approx(other - one)
+
+
 def test_infinite_perplexities_have_no_difference():
     (answer,) = answers([{"accuracy": 0.0, "loss": 1e4}])
     found, _ = paired_differences(MaskedText(path="x"), [answer], [answer])
