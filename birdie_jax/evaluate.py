@@ -57,7 +57,7 @@ from birdie_jax.tasks.predictions import (
     write_predictions,
 )
 from birdie_jax.tasks.summary import paired_differences
-from birdie_jax.tasks.task_model import max_length_of
+from birdie_jax.tasks.task_model import ScoreError, max_length_of
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
@@ -108,7 +108,7 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this command has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
 
-_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, OSError)
+_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, ScoreError, OSError)
 
 
 # What one model scored: an evaluation for each task, at least one.

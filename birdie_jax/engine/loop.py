@@ -70,7 +70,7 @@ def train(
 
     Raises:
         ConfigError: another trainer holds the workdir.
-        TrainingDiverged: the loss became NaN or infinite.
+        TrainingDiverged: the loss, or what a hook measures, became NaN or infinite.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """

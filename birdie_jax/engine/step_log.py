@@ -14,7 +14,7 @@ Summarise = Callable[[StepTotals], dict[str, float]]
 
 
 class TrainingDiverged(RuntimeError):  # noqa: N818 - the run's outcome, not a fault of the program
-    """The loss is NaN or infinite; the message names the step, its losses and the last checkpoint."""
+    """The loss, or what a hook measured, is NaN or infinite; names the step and the last checkpoint."""
 
 
 class StepLog:

@@ -145,7 +145,7 @@ def finetune(
 
     Raises:
         ConfigError: a batch or the model cannot be divided among the devices.
-        TrainingDiverged: the loss became NaN or infinite.
+        TrainingDiverged: the loss, or what a hook measures, became NaN or infinite.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
     """
     first = sequence.stages[0]

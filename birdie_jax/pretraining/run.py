@@ -49,7 +49,7 @@ def pretrain(
     Raises:
         ConfigError: batch or model cannot be divided among the devices.
         DataError: the text cannot make the examples that the mixture asks for.
-        TrainingDiverged: the loss became NaN or infinite.
+        TrainingDiverged: the loss, or what a hook measures, became NaN or infinite.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
     """
     mesh = make_mesh(config, text.vocab_size)

@@ -78,6 +78,7 @@ class HeadTask(Task):
 
         Raises:
             DataError: a sample is too long, and all are needed; names the first.
+            ScoreError: a score is not finite; names the sample.
         """
         asked, refused = [], []
         for number, context in enumerate(self._contexts(samples, model.tokenizer)):
@@ -90,7 +91,9 @@ class HeadTask(Task):
                 asked.append((number, labelled_example(context, samples[number].label)))
         if refused and all_needed:
             raise DataError(f"{len(refused):,} of {len(samples):,} are too long, the first: {refused[0]}")
-        found = model.head_scores([example for _, example in asked], progress)
+        found = model.sample_scores(
+            [(samples[number].name, example) for number, example in asked], progress
+        )
         return [
             (number, len(example.context), scores[0].tolist())
             for (number, example), scores in zip(asked, found, strict=True)

@@ -57,6 +57,9 @@ def correlation_scores(labels: Sequence[float], predicted: Sequence[float]) -> l
     """Return for each answer the metrics whose means give Pearson's and Spearman's correlation.
 
     A resample of the answers keeps the ranks that they have among all.
+
+    Raises:
+        ValueError: a number is not finite.
     """
     sides = np.asarray(labels, np.float64), np.asarray(predicted, np.float64)
     return _moments({PEARSON: sides, SPEARMAN: sides})
@@ -88,7 +91,10 @@ def correlation_of_means(means: Mapping[str, float], kind: str) -> float:
 
 
 def _correlation(x: float, y: float, xx: float, yy: float, xy: float) -> float:
-    """Return the correlation of two variables from the means of both, of their squares and products."""
+    """Return the correlation of two variables from the means of both, of their squares and products.
+
+    It is 0 where one does not vary, and NaN where a mean is NaN.
+    """
     x_variance, y_variance = xx - x * x, yy - y * y
     if x_variance <= _ROUNDING * xx or y_variance <= _ROUNDING * yy:
         return 0.0
@@ -105,6 +111,11 @@ def _moments(sides: Mapping[str, tuple[Numbers, ...]]) -> list[dict[str, float]]
     """
     scores: list[dict[str, float]] = [{} for _ in sides[PEARSON][0]]
     for kind, of_kind in sides.items():
+        for side in of_kind:
+            # NaN would have a rank.
+            if not np.isfinite(side).all():
+                wrong = side[~np.isfinite(side)][0]
+                raise ValueError(f"correlation: found {wrong}; allowed: finite numbers")
         # Standardised first: else numbers that hardly differ would leave nothing but rounding.
         x, y = (_standardised(_ranks(side) if kind == SPEARMAN else side) for side in of_kind)
         for moment, column in zip(_MOMENTS, (x, y, x * x, y * y, x * y), strict=True):

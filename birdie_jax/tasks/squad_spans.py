@@ -139,8 +139,12 @@ class SquadSpans(Task):
         self.check_length(None, model.max_length)
         questions, refused = self.read()
         windows = [self.windows(question, model.tokenizer) for question in questions]
-        asked = [labelled_example(window.tokens, 1) for of_question in windows for window in of_question]
-        scores = iter(model.head_scores(asked, progress))
+        asked = [
+            (question.where, labelled_example(window.tokens, 1))
+            for question, of_question in zip(questions, windows, strict=True)
+            for window in of_question
+        ]
+        scores = iter(model.sample_scores(asked, progress))
         answers = [
             self._answer(question, of_question, [next(scores) for _ in of_question])
             for question, of_question in zip(questions, windows, strict=True)

@@ -47,6 +47,7 @@ class Task(abc.ABC):
 
         Raises:
             DataError: the task's data cannot be read; names file and record.
+            ScoreError: a score of the model's head is not finite; names the sample.
         """
 
     @property

@@ -15,12 +15,13 @@ from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
+from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.generation import PromptError
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.summary import mean_scores
-from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
+from birdie_jax.tasks.task_model import ScoreError, Share, TaskModel, max_length_of
 from birdie_jax.text import DataError, Tokenizer
 
 TASK_PREFIX = "task/"
@@ -94,12 +95,19 @@ class TaskEvaluation:
         return step == num_steps or (every > 0 and step > 0 and step % every == 0)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Measure every task."""
+        """Measure every task.
+
+        Raises:
+            TrainingDiverged: a score of the model's head is not finite; names step, task and sample.
+        """
         model = self._model_with(state.params)
         scalars: dict[str, float] = {}
         for named in self._tasks:
             call.heartbeat(f"{named.name}, its first questions")
-            result = named.task.measure(model, partial(_tell, call, named.name))
+            try:
+                result = named.task.measure(model, partial(_tell, call, named.name))
+            except ScoreError as error:
+                raise TrainingDiverged(f"step {call.step}: task {named.name}: {error}") from error
             for metric, interval in mean_scores(named.task, result.answers).items():
                 scalars[f"{TASK_PREFIX}{named.name}/{metric}"] = interval.mean
             scalars[f"{TASK_PREFIX}{named.name}/answers"] = float(len(result.answers))

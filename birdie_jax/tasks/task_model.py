@@ -84,6 +84,10 @@ class FoundTokens(NamedTuple):
     losses: Float32[np.ndarray, " places"]
 
 
+class ScoreError(ValueError):
+    """A model scores a sample with NaN or infinity, which cannot be compared; names the sample."""
+
+
 class TaskModel:
     """A model that tasks ask.
 
@@ -302,6 +306,26 @@ class TaskModel:
             FoundTokens(np.array(tokens, np.int32), np.array(losses, np.float32))
             for tokens, losses in results
         ]
+
+    def sample_scores(
+        self, samples: Sequence[tuple[str, Example]], progress: Progress = no_progress
+    ) -> list[Float32[np.ndarray, "items scores"]]:
+        """Return the `head_scores` of samples, all of them finite.
+
+        Args:
+            samples: the name of each sample, for messages, and its example.
+            progress: called with the number of samples read and of all.
+
+        Raises:
+            ScoreError: a score is not finite; names the sample.
+        """
+        found = self.head_scores([example for _, example in samples], progress)
+        for (name, _), scores in zip(samples, found, strict=True):
+            # Of NaN the best class would be the first one.
+            if not np.isfinite(scores).all():
+                wrong = scores[~np.isfinite(scores)][0]
+                raise ScoreError(f"{name}: found {wrong} among the head's scores; allowed: finite numbers")
+        return found
 
     def head_scores(
         self, examples: Sequence[Example], progress: Progress = no_progress

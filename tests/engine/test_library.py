@@ -125,6 +125,13 @@ class Divider:
         pass
 
 
+class Measuring(Divider):
+    """A hook that measures NaN."""
+
+    def run(self, state, call):
+        raise TrainingDiverged(f"step {call.step}: found nan")
+
+
 class Forgetful(Divider):
     """A hook that returns nothing."""
 
@@ -132,13 +139,21 @@ class Forgetful(Divider):
         return None
 
 
-def test_a_hook_that_spoils_the_state_is_found_before_anything_is_saved(page, tmp_path):
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (Divider(), "step 3: the loss is nan and the gradient norm nan"),
+        (Measuring(), "step 2: found nan"),
+    ],
+    ids=["spoils the state", "measures NaN"],
+)
+def test_what_a_hook_finds_or_makes_nan_ends_a_run_before_anything_is_saved(page, tmp_path, hook, said):
     names = page(0)
-    with pytest.raises(TrainingDiverged, match="there is no checkpoint"):
+    with pytest.raises(TrainingDiverged, match=f"^{said}; last good checkpoint: there is no checkpoint$"):
         train(
             names["step"],
             FunctionBatches(names["make_batch"], names["mesh"]),
-            [Divider()],
+            [hook],
             workdir=Workdir(tmp_path / "run"),
             num_steps=4,
         )

@@ -249,7 +249,9 @@ def test_phenomena_that_cannot_be(tmp_path):
 def test_samples_that_are_too_long_are_told_or_cut(tmp_path, monkeypatch):
     path = write_glue(tmp_path, "sst2", "dev", [("abc", "", "0"), ("abcdefghi" * 20, "", "1")])
     monkeypatch.setattr(
-        TaskModel, "head_scores", lambda model, examples, progress: [np.zeros((1, 2))] * len(examples)
+        TaskModel,
+        "head_scores",
+        lambda model, examples, progress: [np.zeros((1, 2), np.float32)] * len(examples),
     )
     model = tiny_task_model(max_length=32)
     result = Glue(dataset="sst2", path=str(tmp_path)).measure(model)

@@ -95,6 +95,14 @@ def test_some_answers_have_the_correlations_that_scipy_finds_of_them_alone(pairs
             assert found == pytest.approx(function(labels, predicted).statistic, abs=1e-6)
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_have_no_correlation(wrong):
+    for sides in (([1.0, wrong], [1.0, 2.0]), ([1.0, 2.0], [wrong, 2.0])):
+        with pytest.raises(ValueError, match=f"^correlation: found {wrong}; allowed: finite numbers$"):
+            correlation_scores(*sides)
+    assert np.isnan(correlation_of_means(dict.fromkeys(INNER_METRICS, np.nan), PEARSON))
+
+
 def varies(values, places):
     """Whether the values at places differ by more than rounding, beside what they have in common."""
     standardised = (values - values.mean()) / values.std()

@@ -11,6 +11,7 @@ from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import HookCall, TrainState, mesh_of
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
+from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage.workdir import Workdir
@@ -22,6 +23,7 @@ from birdie_jax.tasks.jsonl import JsonlTask
 from birdie_jax.tasks.perplexity import Perplexity
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_hook import TaskEvaluation
+from birdie_jax.tasks.task_model import ScoreError
 from birdie_jax.text import DataError
 from tests.tasks.toy_tasks import Lengths
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer
@@ -119,6 +121,20 @@ def test_what_is_not_asked_is_told_once(tmp_path, capsys):
     assert capsys.readouterr().out == (
         "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
     )
+
+
+def test_scores_that_are_not_finite_end_a_run(tmp_path, monkeypatch):
+    """As a loss does that is not."""
+
+    def measure(task, model, progress):
+        raise ScoreError("a.tsv: line 2: found nan among the head's scores; allowed: finite numbers")
+
+    monkeypatch.setattr(Lengths, "measure", measure)
+    said = (
+        r"^step 4: task size: a\.tsv: line 2: found nan among the head's scores; allowed: finite numbers$"
+    )
+    with pytest.raises(TrainingDiverged, match=said):
+        make_hook(tmp_path).run(state_of(0), call([]))
 
 
 def test_a_run_that_is_asked_to_stop_measures_again_later(tmp_path):

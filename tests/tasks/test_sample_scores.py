@@ -1,0 +1,131 @@
+"""Scores of heads that are not finite are refused by the name of the sample, whatever the task."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from birdie_jax.config import parse_config
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.tasks.contract_nli import ContractNLI
+from birdie_jax.tasks.glue import Glue
+from birdie_jax.tasks.labelled_text import LabelledText
+from birdie_jax.tasks.quality import Quality
+from birdie_jax.tasks.squad_spans import SquadSpans
+from birdie_jax.tasks.task_model import ScoreError, TaskModel
+from tests import trained_workdirs
+from tests.forked_verbs import run_commands
+from tests.tasks.glue_folders import write_glue, write_unlabelled
+from tests.tasks.tiny_task_model import tiny_task_model
+
+MICRO = runpy.run_path(str(Path(__file__).parents[1] / "finetuning" / "micro_head.py"))["get_config"]
+
+
+def of_classes(folder):
+    path = write_glue(folder, "rte", "dev", [("abc", "def", "entailment")] * 2)
+    return Glue(dataset="rte", path=str(folder)), f"{path}: line 3"
+
+
+def of_numbers(folder):
+    path = write_glue(folder, "stsb", "dev", [("abc", "def", "1.000"), ("ghi", "jkl", "2.000")])
+    return Glue(dataset="stsb", path=str(folder)), f"{path}: line 3"
+
+
+def of_predictions(folder):
+    path = write_unlabelled(folder, "rte")
+    return Glue(dataset="rte", path=str(folder), split="test"), f"{path}: line 4"
+
+
+def write_lines(folder, *records):
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def of_own_texts(folder):
+    path = write_lines(folder, *[{"text": "abc", "label": "mail"}] * 2)
+    return LabelledText(path=path, classes=("mail", "spam")), f"{path}: line 2"
+
+
+def of_contracts(folder):
+    path = write_lines(
+        folder, *({"id": name, "input": "abc\n\ndef", "output": "Entailment"} for name in "ab")
+    )
+    return ContractNLI(path=path), f"{path}: line 2"
+
+
+def of_options(folder):
+    questions = [
+        {"question_unique_id": name, "question": "abc?", "options": list("abcd"), "gold_label": 1}
+        for name in "pq"
+    ]
+    path = write_lines(folder, {"article": "def ghi", "questions": questions})
+    return Quality(path=path), f"{path}: line 1: questions[1]"
+
+
+def of_spans(folder):
+    answers = [{"text": "def", "answer_start": 4}]
+    questions = [{"id": name, "question": "abc?", "answers": answers} for name in "pq"]
+    path = folder / "dev.json"
+    data = [{"title": "x", "paragraphs": [{"context": "abc def ghi", "qas": questions}]}]
+    path.write_text(json.dumps({"version": "1.1", "data": data}))
+    return SquadSpans(path=str(path)), f"{path}: data[0].paragraphs[0].qas[1]"
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "make",
+    [of_classes, of_numbers, of_predictions, of_own_texts, of_contracts, of_options, of_spans],
+    ids=lambda make: make.__name__,
+)
+def test_every_task_names_the_sample(tmp_path, monkeypatch, make, wrong):
+    task, where = make(tmp_path)
+    head = task.head
+    outputs = {"classification": head.outputs, "spans": 2}.get(head.kind, 1)
+
+    def head_scores(model, examples, progress):
+        del model, progress
+        found = [
+            np.zeros((len(example.context) if head.kind == "spans" else 1, outputs), np.float32)
+            for example in examples
+        ]
+        found[-1][-1, -1] = wrong
+        return found
+
+    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+    said = f"{where}: found {wrong} among the head's scores; allowed: finite numbers"
+    with pytest.raises(ScoreError, match=f"^{re.escape(said)}$"):
+        task.measure(tiny_task_model())
+
+
+def test_evaluate_tells_it_in_one_line(tmp_path, monkeypatch):
+    """Of parameters that a checkpoint takes, as they are finite."""
+    finite = trained_workdirs.random_params
+
+    def too_large(config, vocab_size, seed):
+        params = finite(config, vocab_size, seed)
+        params["task_head"]["rte"] = jax.tree.map(
+            lambda leaf: np.full_like(leaf, 3e38), params["task_head"]["rte"]
+        )
+        params["task_head"]["pooler"]["bias"][:] = 100.0
+        return params
+
+    monkeypatch.setattr(trained_workdirs, "random_params", too_large)
+    path = write_glue(tmp_path / "data", "rte", "dev", [("abc", "def", "entailment")])
+    config = MICRO("rte")
+    config.finetune.stages.glue.path = config.eval.tasks.glue.path = str(path.parent)
+    parsed = parse_config(config)
+    trained_workdirs.write_workdir(tmp_path / "run", with_task_head(parsed, read_stages(parsed)))
+    ((status, output, errors),) = run_commands(
+        [("evaluate", f"--workdir={tmp_path}/run", f"--task=glue:dataset=rte,path={path.parent}")]
+    )
+    said = (
+        f"birdie_jax.evaluate: {path}: line 2: found inf among the head's scores; allowed: finite numbers"
+    )
+    assert (status, output, errors.splitlines()[-1]) == (1, "", said)
+    assert "Traceback" not in errors
