@@ -255,8 +255,12 @@ def _label(form: GlueDataset, found: str, where: str) -> int:
         number = float(found)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= MAX_SCORE:
-        raise DataError(f"{where}: found {shown(found)}; allowed: a number from 0 to {MAX_SCORE:g}")
+    # Rounded, it would be another one to learn, and to be measured by.
+    if not 0 <= number <= MAX_SCORE or number_of_label(label_of_number(number)) != number:
+        raise DataError(
+            f"{where}: found {shown(found)}; allowed: a number from 0 to {MAX_SCORE:g} with at most three "
+            "decimals"
+        )
     return label_of_number(number)
 
 

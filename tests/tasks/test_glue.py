@@ -10,6 +10,7 @@ from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.evaluation_record import EvaluatedModel
+from birdie_jax.models.regression_head import number_of_label
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import make_mixture
 from birdie_jax.tasks import task_of_flag
@@ -61,6 +62,7 @@ def test_training_reads_the_training_file(tmp_path):
     assert examples.name_of(0) == f"{tmp_path}/train.tsv: line 2"
 
 
+SCORE = "a number from 0 to 5 with at most three decimals"
 BAD = [
     ("mrpc", ("a", "b", "2"), "line 3: Quality: found '2'; allowed: 0, 1"),
     ("qnli", ("a", "b", "neutral"), "line 3: label: found 'neutral'; allowed: not_entailment, entailment"),
@@ -69,9 +71,11 @@ BAD = [
         ("a", "b", "-"),
         "line 3: gold_label: found '-'; allowed: contradiction, entailment, neutral",
     ),
-    ("stsb", ("a", "b", "5.1"), "line 3: score: found '5.1'; allowed: a number from 0 to 5"),
-    ("stsb", ("a", "b", "nan"), "line 3: score: found 'nan'; allowed: a number from 0 to 5"),
-    ("stsb", ("a", "b", ""), "line 3: score: found ''; allowed: a number from 0 to 5"),
+    ("stsb", ("a", "b", "5.1"), f"line 3: score: found '5.1'; allowed: {SCORE}"),
+    ("stsb", ("a", "b", "nan"), f"line 3: score: found 'nan'; allowed: {SCORE}"),
+    ("stsb", ("a", "b", ""), f"line 3: score: found ''; allowed: {SCORE}"),
+    ("stsb", ("a", "b", "2.3334"), f"line 3: score: found '2.3334'; allowed: {SCORE}"),
+    ("stsb", ("a", "b", "1e-4"), f"line 3: score: found '1e-4'; allowed: {SCORE}"),
     ("cola", (" ", "", "1"), "line 2: sentence: found ' '; allowed: text with more than white space"),
     ("rte", ("a\tb", "c", "entailment"), "line 3: found 5 columns; allowed: 4: index, "),
 ]
@@ -174,6 +178,15 @@ def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, monkeypatch):
         for metric, function in (("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)):
             expected = function(labels[number::3], told[number::3]).statistic
             assert part.metrics[metric].mean == pytest.approx(expected, abs=1e-6)
+
+
+def test_numbers_are_learned_and_measured_as_they_are_read(tmp_path):
+    """Every thousandth that there is, with as many decimals as it needs or more."""
+    written = [form.format(number / 1000) for number in range(5001) for form in ("{}", "{:.3f}", "{:.5f}")]
+    write_glue(tmp_path, "stsb", "dev", [("abc", "de", number) for number in written])
+    samples, _ = Glue(dataset="stsb", path=str(tmp_path)).samples("dev")
+    for sample, number in zip(samples, written, strict=True):
+        assert number_of_label(sample.label) == float(number)
 
 
 def write_phenomena(path, sentences, *flags):
