@@ -38,6 +38,8 @@ from birdie_jax.tasks.tsv import read_tsv
 from birdie_jax.text import DataError, Tokenizer
 
 TRAIN = "train"
+# Of a number up to 5 that was written from float32.
+_FLOAT32_ERROR = 1e-6
 
 
 @register_task
@@ -255,13 +257,14 @@ def _label(form: GlueDataset, found: str, where: str) -> int:
         number = float(found)
     except ValueError:
         number = -1.0
-    # Rounded, it would be another one to learn, and to be measured by.
-    if not 0 <= number <= MAX_SCORE or number_of_label(label_of_number(number)) != number:
+    label = label_of_number(number) if 0 <= number <= MAX_SCORE else 0
+    # Rounded, it would be another one to learn, and to be measured by; but 3.799999952316284 is 3.8.
+    if not label or abs(number_of_label(label) - number) > _FLOAT32_ERROR:
         raise DataError(
             f"{where}: found {shown(found)}; allowed: a number from 0 to {MAX_SCORE:g} with at most three "
             "decimals"
         )
-    return label_of_number(number)
+    return label
 
 
 def _number(form: GlueDataset, label: int) -> float:

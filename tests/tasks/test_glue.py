@@ -189,6 +189,14 @@ def test_numbers_are_learned_and_measured_as_they_are_read(tmp_path):
         assert number_of_label(sample.label) == float(number)
 
 
+def test_numbers_written_from_float32_are_those_that_were_meant(tmp_path):
+    meant = [number / 1000 for number in range(5001)]
+    rows = [("abc", "de", repr(float(np.float32(number)))) for number in meant]
+    write_glue(tmp_path, "stsb", "dev", rows)
+    samples, _ = Glue(dataset="stsb", path=str(tmp_path)).samples("dev")
+    assert [number_of_label(sample.label) for sample in samples] == meant
+
+
 def write_phenomena(path, sentences, *flags):
     """Write an annotated development set with the columns of the published one, of two phenomena."""
     head = "Source\tDomain\tAcceptability\tSentence\tSimple\tSem  Violation"
