@@ -6,14 +6,22 @@ cd "$(dirname "$0")/.."
 . launch/compilers.sh
 . tests/oracles.sh
 . tests/servers.sh
+
+fetch_all() {
+    make_compilers && make_oracles && make_lm_eval && make_servers
+}
+
 make_environment test
-make_compilers
-make_oracles
-make_lm_eval
-make_servers
-export JAX_PLATFORMS=cpu
+# Fetching waits for the network, the checks for the processor.
+fetch_all &
+fetching=$!
+trap wait EXIT
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-cache
 .venv/bin/basedpyright
+wait "$fetching"
+# What is there already is found, and the variables that name it are set.
+fetch_all
+export JAX_PLATFORMS=cpu
 .venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile "$@"
