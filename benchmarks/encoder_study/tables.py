@@ -150,8 +150,12 @@ def _table_of_means(results: Results) -> str:
             spread = f", spread {100 * means.std(ddof=1):.1f}" if len(of_model) > 1 else ""
             cells.append(_percent(mean_with_interval(scored)) + spread)
         rows.append([task, *cells])
-    head = ["per cent right", *(f"{TITLES[model]} ({len(of)} seeds)" for model, of in seeds.items())]
+    head = ["per cent right", *(f"{TITLES[model]} ({_seeds(len(of))})" for model, of in seeds.items())]
     return rows_of_table(head, rows)
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def _table_of_differences(results: Results) -> str:
@@ -171,7 +175,7 @@ def _table_of_differences(results: Results) -> str:
             cells.append(_percent(paired_difference(one, other)))
         rows.append([task, *cells])
     head = [
-        f"{TITLES[second]} minus {TITLES[first]} ({len(common)} seeds)" for first, second, common in pairs
+        f"{TITLES[second]} minus {TITLES[first]} ({_seeds(len(common))})" for first, second, common in pairs
     ]
     return rows_of_table(["points; 95 % over seeds and questions", *head], rows)
 
