@@ -28,7 +28,8 @@ BAD_FILES = {
     "def get_config():\n    pass\n": "get_config returned a value of type NoneType; allowed: a ConfigDict",
     f"{DEFAULTS}def get_config(variant):\n    return default_config()\n": ":VARIANT, as the file",
     "get_config = 3\n": "found no function get_config",
-    "\0": "cannot be used: SyntaxError: ",
+    # A ValueError before Python 3.11.4, and a SyntaxError since.
+    "\0": "Error: source code string cannot contain null bytes",
 }
 BAD_VALUES = {
     "/no/such/file.py": "found no file; allowed: a Python file",
