@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import sys
 
 import pytest
 
@@ -86,8 +87,8 @@ def test_documents_beyond_those_that_are_scored_are_not_read(tmp_path):
 
 
 def test_the_harness_is_looked_for(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "lm_eval.tasks", None)
-    monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(ConfigError, match="the task lm_eval needs the package lm_eval"):
         TASKS["lm_eval"](tasks=("boolq",)).check_data(small_tokenizer())
 
