@@ -1,9 +1,20 @@
-"""Every test runs with the jaxtyping annotations of the packages checked by beartype."""
+"""The two tiers of tests, and what every test shares.
+
+The fast tier, `bash tests/run.sh`, starts no process and no server, compiles for no other machine, and
+runs no study and no command of a page. CI runs every test, `bash tests/run.sh --all`. A test is slow if it
+has the marker `slow`, is in one of `_SLOW_FOLDERS`, or uses one of `_SLOW_FIXTURES`. In the fast tier a
+test that starts a process fails.
+
+Every test runs with the jaxtyping annotations of the packages checked by beartype.
+"""
 
 import contextlib
+import ctypes
 import gc
 import os
 import secrets
+import subprocess
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the tests' time is compilation, and most programs are the same as last time.
@@ -11,6 +22,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/.cache/
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 import fsspec
+import hypothesis
+import jax
+import psutil
 import pytest
 from jaxtyping import install_import_hook
 
@@ -23,9 +37,68 @@ compile_quickly()
 # JAX makes many objects while it traces; to look for garbage after every 700 is a fifth of the tests' time.
 gc.set_threshold(50_000, 20, 20)
 
+_SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "planning", "pruning_cost")
+_SLOW_FIXTURES = {"gcs_server", "s3_server"}
+_FAST_SECONDS, _ALL_SECONDS = 60, 600
+_MAX_WORKER_BYTES = 1.2e9
+
+# The fast tier looks at a few examples, all tests at many. No test waits for a clock.
+hypothesis.settings.register_profile("fast", max_examples=8, deadline=None)
+hypothesis.settings.register_profile("all", max_examples=50, deadline=None)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the slow tests too, which CI does")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    everything = config.getoption("--all")
+    hypothesis.settings.load_profile("all" if everything else "fast")
+    if config.getoption("timeout", None) is None:
+        config.option.timeout = _ALL_SECONDS if everything else _FAST_SECONDS
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
+        if folder in _SLOW_FOLDERS or _SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+    if config.getoption("--all"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
 
 def pytest_collection_finish():
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_processes(request):
+    """Let the fast tier start no process: a test that does fails, and belongs to the slow ones."""
+    if request.config.getoption("--all"):
+        yield
+        return
+
+    def refuse(*args, **_):
+        pytest.fail(f"the fast tier starts no process, and this test starts {args[1]}: mark it slow")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", refuse)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bounded_memory():
+    """Drop compiled programs after a module that leaves much behind; the cache on disk still has them."""
+    yield
+    if psutil.Process().memory_info().rss > _MAX_WORKER_BYTES:
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager

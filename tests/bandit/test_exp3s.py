@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.bandit import init_bandit, observe, propose
@@ -54,7 +54,6 @@ some_rewards = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(weights=weights_of_arms, rewards=some_rewards)
 def test_is_exp3s(weights, rewards):
     q = np.array(weights) / np.sum(weights)
@@ -64,7 +63,6 @@ def test_is_exp3s(weights, rewards):
     assert np.all(found >= GAMMA * q * (1 - 1e-5))
 
 
-@settings(max_examples=20, deadline=None)
 @given(rewards=some_rewards, order=st.permutations(range(ARMS)))
 def test_does_not_depend_on_the_order_of_arms(rewards, order):
     weights, order = np.array([0.1, 0.2, 0.3, 0.4]), list(order)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.bandit import REWARDS, find_reward, init_bandit, observe, propose, register_reward, reward
@@ -96,7 +96,6 @@ histories = st.tuples(
 
 
 @pytest.mark.parametrize("name", REWARDS)
-@settings(max_examples=40, deadline=None)
 @given(history=histories)
 def test_is_within_one_and_the_same_for_any_order_of_arms(name, history):
     seed, row, unit, order = history
@@ -108,7 +107,6 @@ def test_is_within_one_and_the_same_for_any_order_of_arms(name, history):
 
 
 @pytest.mark.parametrize("name", SCALED)
-@settings(max_examples=40, deadline=None)
 @given(history=histories)
 def test_does_not_depend_on_the_unit_of_the_loss(name, history):
     seed, row, unit, _ = history

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.bandit import init_bandit, observe, propose
@@ -49,7 +49,6 @@ def process_oracle(state, used):
     return gain @ earned, prior - gain @ between.T
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31), used=st.integers(1, DECISIONS))
 def test_posterior_is_that_of_a_gaussian_process(seed, used):
     state = with_history(seed, used)
@@ -66,7 +65,6 @@ def test_without_an_observation_it_is_the_prior():
     np.testing.assert_allclose(np.linalg.inv(np.float64(factor) @ np.float64(factor).T), prior, atol=1e-4)
 
 
-@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**31), order=st.permutations(range(ARMS)))
 def test_posterior_does_not_depend_on_the_order_of_arms(seed, order):
     state, order = with_history(seed, 6), np.array(order)
@@ -79,7 +77,6 @@ def test_posterior_does_not_depend_on_the_order_of_arms(seed, order):
     np.testing.assert_allclose(posterior_of(permuted)[0], posterior_of(state)[0][order], atol=2e-4)
 
 
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), used=st.integers(0, DECISIONS))
 def test_a_mixture_is_of_votes_and_own_weights(seed, used):
     state = with_history(seed, used)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.batching.packing import empty_rows, layout_example, pack_rows, packed_length
@@ -126,7 +126,6 @@ def test_fields_have_the_types_of_a_batch():
         assert values.shape == (1, 4)
 
 
-@settings(deadline=None)
 @given(packings)
 def test_every_example_can_be_read_back(packing):
     rows, spacing = packing
@@ -147,7 +146,6 @@ def test_every_example_can_be_read_back(packing):
             assert set(batch.arm_ids[row, where]) == {original.arm}
 
 
-@settings(deadline=None)
 @given(packings)
 def test_samples_keep_their_distance(packing):
     rows, spacing = packing
@@ -161,7 +159,6 @@ def test_samples_keep_their_distance(packing):
         assert gaps == [spacing] * max(len(row_examples) - 1, 0)
 
 
-@settings(deadline=None)
 @given(packings)
 def test_what_is_no_sample_is_padding(packing):
     batch = pack(*packing)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.finetuning.packed_epochs import PackedEpochs, pack_lengths
@@ -20,7 +20,6 @@ def rows_of_epoch(packed: PackedEpochs, epoch: int) -> list[list[int]]:
     return [packed.row(number).tolist() for number in range(first, first + packed.rows_per_epoch)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(), st.integers(0, 2**40))
 def test_each_epoch_holds_each_example_once_in_rows_that_have_room(problem, seed):
     lengths, row_length, spacing = problem
@@ -34,7 +33,6 @@ def test_each_epoch_holds_each_example_once_in_rows_that_have_room(problem, seed
     assert packed.padding_share == pytest.approx(1 - lengths.sum() / (packed.rows_per_epoch * row_length))
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_rows_are_no_more_than_plain_best_fit_decreasing_opens(problem):
     """The histogram changes the time that packing takes, and not by much what it finds."""

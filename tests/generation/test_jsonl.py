@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.generation.jsonl import check_output, count_finished_lines, read_records, to_jsonl
@@ -99,7 +99,6 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(_JSON)
 def test_whatever_a_record_holds_is_written_and_gone_on_with(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"

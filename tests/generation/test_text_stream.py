@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.generation.text_stream import StopStrings, TextStream
@@ -53,7 +53,6 @@ def test_whole_characters_are_shown_at_once(tokenizer):
     assert stream.finish() == ""
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.lists(
         st.one_of(st.integers(0, 255), st.integers(256, 555), st.integers(NUM_SPECIAL_TOKENS + 3, 300)),
@@ -79,7 +78,6 @@ def cut(text, strings, sizes):
     return shown + stops.finish(), stops.found
 
 
-@settings(deadline=None)
 @given(
     st.text("ab", max_size=20),
     st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),

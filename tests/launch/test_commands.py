@@ -5,7 +5,7 @@ import importlib
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launch import commands
@@ -28,7 +28,6 @@ def test_printed_line_of_hostile_arguments():
     assert words_of(line) == HOSTILE
 
 
-@settings(max_examples=50, deadline=None)
 @given(_ARGUMENTS)
 def test_printed_line_is_one_line_and_reads_back(arguments):
     line = commands.format_command(arguments)

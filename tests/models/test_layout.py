@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.models.layout import causal_layout, continued_layout, packed_layout
@@ -36,7 +36,6 @@ def may_pass(segments, bidirectional, source, destination):
     return same_sample and (source < destination or bidirectional[destination])
 
 
-@settings(deadline=None)
 @given(parts, st.none() | st.integers(0, 2))
 def test_resets_equal_the_rule_for_each_token(parts, context_at_end):
     segments, bidirectional = row_of(parts, context_at_end)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -87,7 +87,6 @@ def results_of_exact_forms(heads, reverse):
 
 
 @CASES
-@settings(max_examples=20, deadline=None)
 @given(reset=arrays(bool, (ROWS, LENGTH), elements=st.booleans(), fill=st.just(False)))
 def test_exact_forms_are_the_recurrence_in_values_and_gradients(heads, reverse, reset):
     with jax.enable_x64(True):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.models.attention import AttentionConfig, packed_attention, packed_mask
@@ -89,7 +89,6 @@ def extend(cache, layout, key):
 ACTIONS = st.lists(st.sampled_from(["go on", "begin", "pad"]), min_size=12, max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
 @given(ACTIONS, st.lists(st.sampled_from([1, 4]), min_size=3, max_size=12), st.data())
 def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
     """Whatever the calls are that a row is cut into, whatever is padding and wherever a call is not full.

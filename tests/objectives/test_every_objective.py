@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary as v
@@ -136,7 +136,6 @@ def recovered(objective, made, ends_document, text):
 
 
 @pytest.mark.parametrize("objective", VARIANTS, ids=repr)
-@settings(max_examples=40, deadline=None)
 @given(
     document=documents(),
     seed=st.integers(0, 2**32 - 1),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -21,7 +21,6 @@ def masked(text, seed=0, **parameters):
     return objective(np.asarray(text, np.int32), np.random.default_rng(seed))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     text=st.lists(st.integers(v.NUM_SPECIAL_TOKENS, 999), min_size=1, max_size=60),
     seed=st.integers(0, 2**32 - 1),
@@ -105,7 +104,6 @@ def test_special_tokens_within_a_text_are_left_alone():
         masked([v.SEPARATOR, v.SEPARATOR])
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     counts=st.lists(st.integers(1, 30), min_size=1, max_size=8),
     rate=st.sampled_from([0.05, 0.15, 0.4, 0.77, 1.0]),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.pruning import policy_names
@@ -50,7 +50,6 @@ def expected_kept(segments, context, score, share):
 
 
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 0.3, 0.5, 0.77, 1.0]))
-@settings(max_examples=40, deadline=None)
 def test_each_sample_keeps_its_best(seed, share):
     rng = np.random.default_rng(seed)
     segments, context = packed_row(rng)
@@ -70,7 +69,6 @@ def test_each_sample_keeps_its_best(seed, share):
 
 
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.2, 0.5, 0.9]))
-@settings(max_examples=10, deadline=None)
 def test_all_policies_keep_as_many(seed, share):
     rng = np.random.default_rng(seed)
     segments, context = packed_row(rng)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
@@ -21,7 +21,6 @@ TASK = AssociativeRecall(vocab_size=80, sequence_length=32, key_value_pairs=5, n
     power=st.sampled_from([0.01, 1.0, 2.0]),
     random_fillers=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_sequence_is_as_published(seed, pairs, more, power, random_fillers):
     length = 4 * pairs + 2 * more
     task = AssociativeRecall(

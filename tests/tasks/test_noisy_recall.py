@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
@@ -20,7 +20,6 @@ SMALL = {"sequence_length": 20, "items": 3, "noise": 30, "keys": 12, "values": 1
     items=st.integers(1, 6),
     more=st.integers(0, 10),
 )
-@settings(max_examples=60, deadline=None)
 def test_items_are_disjoint_and_all_else_is_noise(seed, query, items, more):
     size = 1 if query == "none" else 2
     task = NoisyRecall(

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
@@ -111,7 +111,6 @@ def test_training_reads_the_other_documents(texts):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 100))
-@settings(max_examples=30, deadline=None)
 def test_random_passages_are_of_pieces_of_text(seed, length):
     passages = Passages(word_tokenizer(), None, "train")
     passage = passages.draw(np.random.default_rng(seed), length)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
@@ -94,7 +94,6 @@ def test_names_are_listed_as_in_a_sentence():
     form=st.sampled_from(["###-###-####", "###", "##-##"]),
     split=st.sampled_from([0, 1]),
 )
-@settings(max_examples=40, deadline=None)
 def test_names_and_numbers_of_a_book_are_distinct_and_splits_differ(seed, count, words, form, split):
     entries = draw_entries(np.random.default_rng(seed), count, words, form, split)
     assert len({entry.name for entry in entries}) == len({entry.number for entry in entries}) == count
@@ -123,7 +122,6 @@ def maker_of(place):
     positions=st.integers(40, 900),
     place=st.sampled_from(["both", "before", "after"]),
 )
-@settings(max_examples=20, deadline=None)
 def test_a_book_fits_and_has_what_is_asked(seed, numbers, entries, positions, place):
     maker = maker_of(place)
     made = maker.make(np.random.default_rng(seed), 1, numbers, entries, max_positions=positions)

@@ -5,7 +5,7 @@ import re
 import socket
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.text import DataError, open_source
@@ -47,7 +47,6 @@ def test_each_file_once_by_its_own_path_whatever_links_lead_to_it(tree, links, p
     assert names(tree / pattern, tree) == ALL
 
 
-@settings(max_examples=30)
 @given(
     links=st.dictionaries(
         st.sampled_from(["x", "b/x", "b/d/x", "f/x", "y", "b/y", "f/y"]),

@@ -81,7 +81,7 @@ def test_values_and_gradients(implementation, shape, direction):
     check(direction, implementation, shape)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 300), st.integers(1, 70).map(lambda half: 2 * half)),
     direction=st.sampled_from(DIRECTIONS),

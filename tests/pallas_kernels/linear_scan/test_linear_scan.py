@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
@@ -42,7 +42,6 @@ def vjp(a, x, h0, dh, reset):
     return both(False), both(True)
 
 
-@settings(deadline=None, max_examples=15)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 4)),
     seed=st.integers(0, 99),

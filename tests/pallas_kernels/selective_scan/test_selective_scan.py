@@ -132,7 +132,7 @@ def test_the_state_does_not_lose_small_steps_in_bfloat16():
     np.testing.assert_array_equal(last, 512.0)
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 70), st.integers(1, 3).map(lambda half: 2 * half)),
     states=st.integers(1, 5),
