@@ -3,10 +3,11 @@
     python benchmarks/recorded_runs.py --checkout=../before --output=before.json
     python benchmarks/recorded_runs.py --checkout=. --output=after.json --compare=before.json
 
-A record holds the metrics of `configs/tiny.py` for each model, cut to 24 steps with a decision every 8, run
-in one process, in two processes of two devices each, and in one process that is killed and goes on; and the
-checksum of every array that the run exports. The record of one machine means nothing on another: another
-processor adds in another order. Takes 25 minutes on two cores.
+A record holds the metrics of `configs/tiny.py` for each language model and of `configs/bigs_tiny.py` for
+each encoder, cut to 24 steps with a decision every 8, and the checksum of every array that the run exports.
+Each model trains in one process, in two processes of two devices each, and in one process that is killed
+and resumes. The record of one machine means nothing on another: another processor adds in another order.
+Takes 40 minutes on two cores.
 """
 
 import argparse
@@ -23,15 +24,11 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-MODELS = (
-    "gated_ssm",
-    "gated_ssm_mlp",
-    "gated_ssm_plus",
-    "hawk",
-    "hawk_mlp",
-    "birdie_ssm",
-    "transformer",
-)
+MODELS = {
+    **dict.fromkeys(("gated_ssm", "gated_ssm_mlp", "gated_ssm_plus", "hawk", "hawk_mlp"), "tiny"),
+    **dict.fromkeys(("birdie_ssm", "transformer", "griffin", "mamba"), "tiny"),
+    **dict.fromkeys(("bigs", "stack_attention", "stack_ssm", "gated_attention"), "bigs_tiny"),
+}
 SETTINGS = (
     "data.vocab_size=300",
     "train.num_steps=24",
@@ -56,7 +53,7 @@ def write_corpus(folder: Path) -> Path:
 
 def command(model: str, workdir: Path, corpus: Path) -> list[str]:
     return [
-        *(sys.executable, "-m", "birdie_jax.train", f"--config=configs/tiny.py:{model}"),
+        *(sys.executable, "-m", "birdie_jax.train", f"--config=configs/{MODELS[model]}.py:{model}"),
         *(f"--workdir={workdir}", f"--config.data.source={corpus}"),
         f"--config.data.cache_dir={corpus.parent / 'prepared'}",
         *(f"--config.{setting}" for setting in SETTINGS),
@@ -120,7 +117,7 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--compare", type=Path)
-    parser.add_argument("--models", nargs="*", default=MODELS)
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
     options = parser.parse_args()
     checkout = options.checkout.resolve()
     records = json.loads(options.output.read_text()) if options.output.exists() else {}
