@@ -22,7 +22,7 @@ from jax.sharding import SingleDeviceSharding
 
 from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.config import parse_config
-from birdie_jax.models.block import Block
+from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import packed_layout
 
 

@@ -17,7 +17,7 @@ from birdie_jax.config import parse_config
 from birdie_jax.generation import Generator, Prompt
 from birdie_jax.generation.likelihood import Scorer
 from birdie_jax.models import build_model, language_model_names
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.vocabulary import padded_vocab_size
 from configs.tiny import get_config
 

@@ -29,16 +29,16 @@ from mambapy import mamba as mambapy  # noqa: E402
 from benchmarks.side_by_side import decoder, in_turns, trainer  # noqa: E402
 from birdie_jax.config import ModelConfig  # noqa: E402
 from birdie_jax.models import build_model  # noqa: E402
-from birdie_jax.models.language_model import LanguageModel  # noqa: E402
-from birdie_jax.models.layout import causal_layout, packed_layout  # noqa: E402
-from birdie_jax.models.mamba import MambaConfig  # noqa: E402
-from birdie_jax.models.parameter_shapes import parameter_shapes  # noqa: E402
-from birdie_jax.models.token_losses import token_losses  # noqa: E402
-from birdie_jax.models.unrolled_decode import (  # noqa: E402
+from birdie_jax.models.language_model import (  # noqa: E402
+    LanguageModel,
     UnstackedLayers,
     unrolled_hidden,
     unstack_layers,
 )
+from birdie_jax.models.layout import causal_layout, packed_layout  # noqa: E402
+from birdie_jax.models.mamba import MambaConfig  # noqa: E402
+from birdie_jax.models.parameters import parameter_shapes  # noqa: E402
+from birdie_jax.models.token_losses import token_losses  # noqa: E402
 
 NAMES = ("birdie-jax", "transformers", "mambapy")
 

@@ -6,33 +6,36 @@ The two run alternately in one process; the medians and their ratio are printed.
 """
 
 import argparse
-import functools
 import statistics
 import time
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from birdie_jax.models import matmul
+from birdie_jax.models.layers import matmul
 
 
 class Gates(nn.Module):
     """The projections of a Gated SSM without its recurrence."""
 
     state: int
-    dot_general: object
+    product: Callable[[jax.Array, jax.Array], jax.Array]
 
     @nn.compact
     def __call__(self, x):
         """Map [rows, length, features] to the same."""
-        dense = functools.partial(nn.Dense, use_bias=False, dot_general=self.dot_general)
-        entry = (
-            jax.nn.sigmoid(dense(self.state)(x))
-            * dense(self.state)(x)
-            * jax.nn.sigmoid(dense(self.state)(x))
+
+        def projected(name, x, features):
+            shape = (x.shape[-1], features)
+            return self.product(x, self.param(name, nn.initializers.lecun_normal(), shape))
+
+        input_gate, value, forget_gate, output_gate = (
+            projected(name, x, self.state) for name in ("input_gate", "input", "forget_gate", "output_gate")
         )
-        return dense(x.shape[-1])(jax.nn.gelu(dense(self.state)(x)) * entry)
+        entry = jax.nn.sigmoid(input_gate) * value * jax.nn.sigmoid(forget_gate)
+        return projected("out", jax.nn.gelu(output_gate) * entry, x.shape[-1])
 
 
 def main():
@@ -44,8 +47,8 @@ def main():
     arguments = parser.parse_args()
     x = jax.random.normal(jax.random.key(0), (arguments.rows, arguments.length, arguments.features))
     gradients = {}
-    for name, dot_general in (("usual", jax.lax.dot_general), ("ours", matmul.dot_general)):
-        model = Gates(arguments.state, dot_general)
+    for name, product in (("usual", jnp.matmul), ("ours", matmul)):
+        model = Gates(arguments.state, product)
         params = model.init(jax.random.key(1), x)
 
         def loss(params, x, model=model):

@@ -27,7 +27,7 @@ import numpy as np
 
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models import LanguageModel, build_model, language_model_names
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.planning.pruned_flops import counted_flops
 from birdie_jax.pruning import PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows

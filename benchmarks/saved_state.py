@@ -21,7 +21,7 @@ from birdie_jax.config import parse_config
 from birdie_jax.generation import Generator, Prompt, SavedState
 from birdie_jax.interop import ModelIdentity, read_state, write_state
 from birdie_jax.models import build_model, language_model_names
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from configs.tiny import get_config
 
 _NONE = np.empty(0, np.int32)

@@ -104,10 +104,10 @@ def work(model, form, steps):
 
     import jax
 
-    from birdie_jax.models import scanned_layers, token_losses
+    from birdie_jax.models import layer_stacks, token_losses
 
     if "layers" in without:
-        scanned_layers.MAX_UNROLLED_LAYERS = 0
+        layer_stacks.MAX_UNROLLED_LAYERS = 0
     if "logits" in without:
         token_losses.HELD_LOGITS_BYTES = 0
     began = time.perf_counter()

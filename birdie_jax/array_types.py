@@ -7,6 +7,7 @@ residual stream), `state` (recurrent channels N of the papers), `vocab` (rows of
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray, UInt32
+from jaxtyping import Key as KeyArray
 
 # On the host or on devices; a single row may stand without the axis of rows.
 PackedIds = Int32[np.ndarray | Array, "*rows length"]
@@ -21,14 +22,19 @@ ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
 Key = PRNGKeyArray
 KeyData = UInt32[Array, "2"]
+# One key for each row of a batch, or of a part of it; and the same for each layer.
+RowKeys = KeyArray[Array, " rows"]
+LayerKeys = KeyArray[Array, "layers rows"]
 
 __all__ = [
     "Activations",
     "ArmVector",
     "Key",
     "KeyData",
+    "LayerKeys",
     "PackedIds",
     "PackedMask",
+    "RowKeys",
     "RowState",
     "Scalar",
     "StateSequence",

@@ -47,7 +47,7 @@ from birdie_jax.generation.answering import Answering
 from birdie_jax.generation.jsonl import Record, check_output, read_records
 from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError, StoredState, read_state, write_state
-from birdie_jax.models.encoder_mixer import refuse_cache
+from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import OBJECTIVES, Arm
 from birdie_jax.pruning import parse_pruning

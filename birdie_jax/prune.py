@@ -25,7 +25,7 @@ from birdie_jax.config import ConfigError
 from birdie_jax.engine import CheckpointError
 from birdie_jax.generation import PromptError, choose_arm
 from birdie_jax.interop import InteropError
-from birdie_jax.models.encoder_mixer import refuse_cache
+from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Objective
 from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, policy_names

@@ -11,7 +11,7 @@ from birdie_jax.config import Config
 from birdie_jax.engine.stored_parameters import restore_parameters
 from birdie_jax.interop import ModelIdentity, identify_model, read_model
 from birdie_jax.models import LanguageModel, build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.platforms import for_platform
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.objectives.masked_lm import MaskedLM

@@ -15,7 +15,7 @@ from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.engine import Checkpoints, TrainState, Workdir
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.models import build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.text import Tokenizer, train_tokenizer
 

@@ -24,7 +24,7 @@ from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.transformer_critic import RewardHead, TransformerCritic
 from birdie_jax.bandit_config import BanditConfig
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models.block import Block, make_mixer
+from birdie_jax.models.layer_stacks import Block, make_mixer
 from birdie_jax.models.layers import RMSNorm, projection
 from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS, collect_policies

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from birdie_jax.config_sections import Config, ModelConfig
 from birdie_jax.models import build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.vocabulary import padded_vocab_size
 
 _GIB = 2**30

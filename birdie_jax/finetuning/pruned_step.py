@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from birdie_jax.array_types import ArmVector, Key, TokenIds, TokenMask
+from birdie_jax.array_types import ArmVector, Key, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, make_step
@@ -21,7 +21,6 @@ from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import Summarise
 from birdie_jax.models import LanguageModel, build_model
-from birdie_jax.models.dropout import RowKeys
 from birdie_jax.models.parameters import one_token_batch, parameter_policies
 from birdie_jax.models.token_losses import token_losses
 from birdie_jax.pretraining.language_model_step import language_model_loss, sums_by_arm

@@ -19,8 +19,8 @@ from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.generation.prunable_tokens import prunable_tokens
 from birdie_jax.generation.sampling import Sampling, sample_tokens
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.language_model import stack_caches, unrolled_hidden, unstack_layers
 from birdie_jax.models.layout import causal_layout, packed_layout
-from birdie_jax.models.unrolled_decode import stack_caches, unrolled_hidden, unstack_layers
 from birdie_jax.pruning import PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows
 from birdie_jax.vocabulary import PADDING

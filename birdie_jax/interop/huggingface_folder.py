@@ -29,7 +29,7 @@ from birdie_jax.interop.new_folder import CONFIG, new_folder
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import write_weights
 from birdie_jax.models import build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.saved_config import read_json
 from birdie_jax.storage import is_remote, make_path, write_json
 from birdie_jax.text import DataError, Tokenizer

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from birdie_jax.array_types import Activations
+from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase, RotaryShare, WindowOrNone
 from birdie_jax.models.axes import must_divide
@@ -17,10 +17,31 @@ from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout, own_segments
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.registry import register_model
-from birdie_jax.models.rotary import rotate
 from birdie_jax.models.splash import fits as splash_fits
 from birdie_jax.models.splash import packed_splash_attention
 from birdie_jax.models.window_cache import WindowCache
+
+
+def rotate(
+    x: Float[Array, "rows length heads width"], positions: TokenIds, base: float, share: float = 1.0
+) -> Float[Array, "rows length heads width"]:
+    """Turn channel pair i of each head by position * base^(-2 i / width), in float32 (Su et al. 2021).
+
+    A pair is channel i and channel i + width / 2, as in Llama, so that Llama's weights fit. With a `share`
+    of less than 1 the width is that share of a head's channels, its first ones, and the others stay.
+    """
+    width = round(share * x.shape[-1])
+    if width < x.shape[-1]:
+        turned, rest = jnp.split(x, [width], axis=-1)
+        return jnp.concatenate([rotate(turned, positions, base), rest], axis=-1)
+    half = x.shape[-1] // 2
+    frequencies = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return turned.astype(x.dtype)
+
 
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "": ("cpu", "gpu", "tpu"),

@@ -7,9 +7,11 @@ from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models import matmul
+from birdie_jax.models.attention import packed_attention
 from birdie_jax.models.axes import constrained, gathered
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.layers import matmul
+from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 
 SMALL = nn.initializers.normal(0.02)
@@ -61,7 +63,7 @@ class Dense(nn.Module):
         channels = "inner" if self.axes[1] == "inner" else None
         policy = ParameterPolicy((channels,), weight_decay=False, compute_dtype=self.dtype)
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (self.features,), policy)
-        y = matmul.matmul(x.astype(self.dtype), gathered(kernel, self.axes)) + bias
+        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes)) + bias
         return constrained(y, "rows", "length", channels) if y.ndim == 3 else y
 
 
@@ -99,3 +101,27 @@ class FeedForward(nn.Module):
         """Map each token independently."""
         hidden = gelu(self.config, dense(self.config.mlp_features, "in", self.config)(x))
         return output_dense("out", self.config)(hidden)
+
+
+class SelfAttention(nn.Module):
+    """y_t = W_out sum_s softmax_s(q_t . k_s / sqrt(w)) v_s, with q, k, v = W_q x, W_k x, W_v x.
+
+    All four maps have a bias. The tokens s are those that `attention.packed_mask` lets t see: a whole
+    sample where all of it is context. Each head has w channels.
+
+    Attributes:
+        config: the architecture.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Activations, layout: Layout) -> Activations:
+        """Mix along the sequence, within the bounds of `layout`."""
+        features, heads = self.config.features, self.config.section(EncoderConfig).attention_heads
+        query, key, value = (
+            dense(features, name, self.config)(x).reshape(*x.shape[:2], heads, features // heads)
+            for name in ("query", "key", "value")
+        )
+        mixed = packed_attention(query, key, value, layout, bidirectional=True, implementation=None)
+        return output_dense("out", self.config)(mixed.reshape(x.shape))

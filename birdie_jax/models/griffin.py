@@ -1,12 +1,77 @@
 """Griffin: layers of Hawk and layers of local attention take turns (De et al. 2024, section 3)."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import RequiredName
-from birdie_jax.models.hybrid_config import HybridConfig
-from birdie_jax.models.registry import register_model
+from birdie_jax.models.registry import mixer_config, register_model
+
+
+@dataclass(frozen=True)
+class HybridConfig(MixerConfig):
+    """What the sections of hybrids have in common: a pattern, and the limits of all that is in it.
+
+    The layers of a hybrid are blocks of other models, whose sections say what these are like.
+
+    Attributes:
+        kinds: for each kind of layer, by its name in the pattern, the model whose blocks such layers are.
+        pattern: the kinds of the first layers, with commas between; it is repeated, and cut where the model
+            ends.
+    """
+
+    free_fields: ClassVar[frozenset[str]] = frozenset({"pattern"})
+    kinds: ClassVar[Mapping[str, str]]
+
+    pattern: RequiredName
+
+    def layer_models(self) -> tuple[str, ...]:
+        """Return the models whose blocks the layers are, in turn."""
+        return tuple(self.kinds[kind.strip()] for kind in self.pattern.split(","))
+
+    def check_fields(self, require: Require) -> None:
+        """Check that the pattern has all kinds of layers, and no other."""
+        found = {kind.strip() for kind in self.pattern.split(",")}
+        allowed = f"{' and '.join(self.kinds)}, each at least once, with commas between"
+        require(found == self.kinds.keys(), f"model.{self.section}.pattern", allowed)
+
+    def check_model(self, config: Config, require: Require) -> None:
+        """Check what the layers of each kind need."""
+        for kind in self._sections(config.model):
+            kind.check_model(config, require)
+
+    def check_platform(self, model: ModelConfig, platform: str, require: Require) -> None:
+        """Check that what the layers of each kind ask for can be compiled for a platform."""
+        for kind in self._sections(model):
+            kind.check_platform(model, platform, require)
+
+    def mesh_problem(self, model: ModelConfig, length: int, axis: str, size: int) -> str | None:
+        """Return why layers of some kind cannot be divided."""
+        problems = (kind.mesh_problem(model, length, axis, size) for kind in self._sections(model))
+        return next((problem for problem in problems if problem is not None), None)
+
+    def extra_flops_per_token(self, model: ModelConfig, length: int) -> float:
+        """Return the sum over the layers of each kind."""
+        names = self.layer_models()
+        counts = Counter(names[layer % len(names)] for layer in range(model.layers))
+        return sum(
+            mixer_config(replace(model, name=name)).extra_flops_per_token(
+                replace(model, layers=count), length
+            )
+            for name, count in counts.items()
+        )
+
+    def computation(self, model: ModelConfig) -> dict[str, Any]:
+        """Return the fields of each kind of layer."""
+        found = super().computation(model)
+        for kind in self._sections(model):
+            found |= kind.computation(model)
+        return found
+
+    def _sections(self, model: ModelConfig) -> list[MixerConfig]:
+        return [mixer_config(replace(model, name=name)) for name in self.kinds.values()]
 
 
 @dataclass(frozen=True)

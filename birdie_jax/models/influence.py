@@ -10,6 +10,7 @@ whose sum over the tokens of a sample is y_T. The token's decay stays: it is wha
 changes, not what leaving out the step would.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -128,3 +129,39 @@ def channel_score(norm: str, influence: Float[Array, "*tokens channels"]) -> Flo
 def relative_score(largest: TokenScores, whole: Float[Array, "rows 1 channels"]) -> TokenScores:
     """Return the largest part of each token as a share of the l2 norm of the whole, y_T."""
     return largest / jnp.maximum(jnp.linalg.norm(whole, axis=-1), jnp.finfo(jnp.float32).tiny)
+
+
+# XLA reduces the last axis of an array in a loop one number after the other. The channels are therefore
+# folded into lanes within the loop, and the lanes into a score outside of it.
+
+_LANES = 16
+
+
+def number_of_lanes(channels: int) -> int:
+    """Return into how many numbers the channels of a token are folded; it divides them."""
+    return math.gcd(channels, _LANES)
+
+
+def fold_channels(norm: str, influence: Float[Array, "*tokens channels"]) -> Float[Array, "*tokens lanes"]:
+    """Return what of a token's influence by channel its score needs; `norm` is any but "entry"."""
+    lanes = number_of_lanes(influence.shape[-1])
+    parts = influence.reshape(*influence.shape[:-1], -1, lanes)
+    if norm == "l2":
+        return jnp.square(parts).sum(axis=-2)
+    return (parts if norm == "signed" else jnp.abs(parts)).max(axis=-2)
+
+
+def score_of_lanes(
+    norm: str, folded: Float[Array, "rows length lanes"], whole: Float[Array, "rows 1 channels"] | None
+) -> TokenScores:
+    """Return the score of each token.
+
+    Args:
+        norm: one of `influence.NORMS` but "entry".
+        folded: what `fold_channels` gave for each.
+        whole: the sum of all tokens' influence, which the norm "relative" needs.
+    """
+    if norm == "l2":
+        return jnp.sqrt(folded.sum(axis=-1))
+    largest = folded.max(axis=-1)
+    return largest if whole is None else relative_score(largest, whole)

@@ -1,25 +1,32 @@
 """The language model: embedding, scanned blocks, final norm, head."""
 
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from birdie_jax.array_types import Activations, TokenIds
+from birdie_jax.array_types import Activations, RowKeys, TokenIds
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.axes import constrained
-from birdie_jax.models.block import Block, make_mixer
-from birdie_jax.models.dropout import RowKeys, keys_of_layers
-from birdie_jax.models.hybrid_layers import HybridLayers
-from birdie_jax.models.layer_stacks import assemble, is_hybrid, layer_stacks
-from birdie_jax.models.layers import RMSNorm
+from birdie_jax.models.layer_stacks import (
+    Block,
+    HybridLayers,
+    assemble,
+    is_hybrid,
+    layer_configs,
+    layer_stacks,
+    make_mixer,
+    restacked,
+    scanned,
+    unstacked,
+)
+from birdie_jax.models.layers import RMSNorm, keys_of_layers
 from birdie_jax.models.layout import Layout, batch_layout
-from birdie_jax.models.parameters import ParameterPolicy, parameter
+from birdie_jax.models.parameters import ParameterPolicy, one_token_batch, parameter
 from birdie_jax.models.registry import Cache
-from birdie_jax.models.scanned_layers import scanned
 from birdie_jax.models.task_head import Samples, head_type
 
 # Added to the score of a token that has no probability: its exponential is 0, and its loss a number.
@@ -208,3 +215,51 @@ def token_scores(
     if soft_cap:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     return scores if bias is None else scores + bias
+
+
+# A scan over stacked layers takes each layer's parameters out of the stack. TPUs and GPUs read them in
+# place; XLA's CPU compiler copies them first, at every token as many bytes again as the step itself
+# reads.
+
+
+class UnstackedLayers(NamedTuple):
+    """The parameters and the cache of each layer, in their order.
+
+    Attributes:
+        params: the parameters of each block.
+        caches: the cache of each mixer.
+    """
+
+    params: list[PyTree[Array]]
+    caches: list[Cache]
+
+
+def unstack_layers(model: LanguageModel, params: PyTree[Array], cache: Cache) -> UnstackedLayers:
+    """Return the parameters and the cache of each layer, taken out of their stacks."""
+    return UnstackedLayers(unstacked(model.config, params["blocks"]), unstacked(model.config, cache))
+
+
+def stack_caches(model: LanguageModel, caches: list[Cache]) -> Cache:
+    """Return the caches as the model has them, layers on the leading axis (`layer_stacks`)."""
+    return restacked(model.config, caches)
+
+
+def unrolled_hidden(
+    model: LanguageModel, params: PyTree[Array], layers: UnstackedLayers, tokens: TokenIds, layout: Layout
+) -> tuple[Activations, list[Cache]]:
+    """Return what `LanguageModel.hidden` does, with unstacked caches.
+
+    `params` holds all parameters of the model; those outside the layers are read.
+    """
+    x: Any = model.apply({"params": params}, tokens, layout, method=LanguageModel.embed)
+    caches = []
+    for config, layer_params, layer_cache in zip(layer_configs(model.config), *layers, strict=True):
+        x, new_cache = Block(config).apply({"params": layer_params}, x, layer_cache, layout)
+        caches.append(new_cache)
+    normalised: Any = model.apply({"params": params}, x, method=LanguageModel.normalise)
+    return normalised, caches
+
+
+def parameter_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:
+    """Return the tree of a model's parameters as `jax.ShapeDtypeStruct`s."""
+    return jax.eval_shape(lambda: model.init(jax.random.key(0), one_token_batch()))["params"]

@@ -8,14 +8,129 @@ and on. Caches have the same structure.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from birdie_jax.array_types import Activations, LayerKeys, RowKeys
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models.registry import mixer_config
+from birdie_jax.models.axes import mesh_platform
+from birdie_jax.models.layers import PROJECTION, GatedMLP, RMSNorm, dropout
+from birdie_jax.models.layout import Layout
+from birdie_jax.models.parameters import SCANNED_COLLECTIONS
+from birdie_jax.models.registry import Cache, Mixer, architecture_of, mixer_config, mixer_type
+
+REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.save_only_these_names(PROJECTION),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+"""What a rematerialised block keeps for the gradient, by `config.model.remat`."""
+
+# Compiling takes one to one and a half seconds more for each layer that is unrolled.
+MAX_UNROLLED_LAYERS = 16
+
+
+def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
+    """Return the blocks of a model, their parameters stacked on a leading axis.
+
+    Args:
+        block: a module with `config` alone, called as `Block` is.
+        config: the architecture.
+    """
+    stack = scan_of(rematerialised(block, config), config.layers, layers_at_a_time(config))
+    return stack(config)
+
+
+def rematerialised(block: type[nn.Module], config: ModelConfig) -> Any:
+    """Return the class of a block that computes again for the gradient what `config.remat` says."""
+    if config.remat == "none":
+        return block
+    return nn.remat(block, prevent_cse=False, policy=REMAT_POLICIES[config.remat])
+
+
+def scan_of(block: type[nn.Module], length: int, unroll: int) -> Any:
+    """Return the class of `length` modules one after the other, which is made as one of them is.
+
+    Args:
+        block: a module that is called as `Block` is.
+        length: the number of modules.
+        unroll: how many of them the body of the loop has.
+    """
+    return nn.scan(
+        block,
+        variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
+        split_rngs={"params": True},
+        in_axes=(0, nn.broadcast, 0),  # pyright: ignore[reportArgumentType] - flax's stub is narrow
+        length=length,
+        unroll=unroll,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
+
+
+def layers_at_a_time(config: ModelConfig) -> int:
+    """Return how many layers the body of the loop over layers has; parameters are stacked in any case.
+
+    On a CPU all of a shallow model: XLA's CPU compiler copies what a loop saves for the gradient into
+    stacks and out of them, and each layer's parameters and their gradients, which takes a fifth of a train
+    step. Rematerialised layers stay in the loop: outside of it XLA may merge the second computation with
+    the first, and hold what was to be computed again.
+    """
+    shallow = config.layers <= MAX_UNROLLED_LAYERS and config.remat == "none"
+    return config.layers if shallow and mesh_platform() == "cpu" else 1
+
+
+def make_mixer(config: ModelConfig, **module: Any) -> Mixer:
+    """Return the sequence mixer that `config.name` asks for; `module` are its linen name and parent."""
+    mixer = mixer_type(config)
+    return mixer.from_config(config, output_scale=_residual_scale(config), **module)
+
+
+def _residual_scale(config: ModelConfig) -> float:
+    """Return the scale that keeps the residual stream's variance independent of depth.
+
+    GPT-2 has it (Radford et al. 2019, section 2.3), and Mamba.
+    """
+    branches = 2 if architecture_of(config).has_mlp else 1
+    return (branches * config.layers) ** -0.5
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then x + mlp(norm(x)) where the model has a separate MLP.
+
+    Attributes:
+        config: the architecture.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Activations, cache: Cache | None, layout: Layout, row_keys: RowKeys | None = None
+    ) -> tuple[Activations, Cache | None]:
+        """Apply the block; argument order and result are those of `nn.scan` over layers.
+
+        Args:
+            x: the residual stream.
+            cache: what decoding carries; None in training.
+            layout: the bounds of the samples.
+            row_keys: the keys of dropout in this layer; None: there is none.
+        """
+        config = self.config
+        # The residual stream may be of another type.
+        dtype = jnp.dtype(config.dtype)
+        normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mixer_norm")(x).astype(dtype)
+        mixed, cache = make_mixer(config, name="mixer")(normalised, layout, cache)
+        x = x + dropout(mixed, config.dropout, row_keys, 0)
+        if architecture_of(config).has_mlp:
+            normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mlp_norm")(x).astype(dtype)
+            scale = _residual_scale(config)
+            mlp = GatedMLP(config.mlp_features, dtype, scale, config.mlp_bias, name="mlp")
+            x = x + dropout(mlp(normalised), config.dropout, row_keys, 1)
+        return x, cache
+
 
 PERIODS, REST = "periods", "rest"
 
@@ -108,3 +223,73 @@ def assemble(stacked: Sequence[tuple[LayerStack, PyTree]]) -> PyTree:
         group, name = stack.keys
         tree.setdefault(group, {})[name] = part
     return tree
+
+
+class Period(nn.Module):
+    """Blocks one after the other, `block_0` and on.
+
+    Attributes:
+        kinds: the architecture of each block.
+    """
+
+    kinds: tuple[ModelConfig, ...]
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Activations,
+        cache: dict[str, Cache] | None,
+        layout: Layout,
+        block_keys: LayerKeys | None = None,
+    ) -> tuple[Activations, dict[str, Cache] | None]:
+        """Apply the blocks; arguments and results are those of `Block`, caches and keys one a block."""
+        after = {}
+        for number, kind in enumerate(self.kinds):
+            name = block_name(number)
+            row_keys: RowKeys | None = None if block_keys is None else block_keys[number]
+            # Each block by itself, as in a model whose layers are all alike.
+            block = rematerialised(Block, kind)(kind, name=name)
+            x, after[name] = block(x, None if cache is None else cache[name], layout, row_keys)
+        return x, None if cache is None else after
+
+
+class HybridLayers(nn.Module):
+    """All layers of a hybrid: its whole periods, and what the last one has of the pattern.
+
+    Attributes:
+        config: the architecture.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Activations,
+        cache: dict[str, Cache] | None,
+        layout: Layout,
+        layer_keys: LayerKeys | None = None,
+    ) -> tuple[Activations, dict[str, Cache] | None]:
+        """Apply the layers; arguments and results are those of scanned blocks (`scanned`).
+
+        Args:
+            x: the residual stream.
+            cache: what decoding carries, in the structure of `layer_stacks`; None in training.
+            layout: the bounds of the samples.
+            layer_keys: the keys of dropout of each layer; None: there is none.
+        """
+        pattern, layers = pattern_configs(self.config), self.config.layers
+        whole = layers - layers % len(pattern)
+        after, first = {}, 0
+        for name, end, kinds in ((PERIODS, whole, pattern), (REST, layers, pattern[: layers - whole])):
+            if end == first:
+                continue
+            count = (end - first) // len(kinds)
+            keys = layer_keys
+            if keys is not None:
+                keys = keys[first:end].reshape(count, len(kinds), *keys.shape[1:])
+            unroll = count if layers_at_a_time(self.config) > 1 else 1
+            group = scan_of(Period, count, unroll)(kinds, name=name)
+            x, after[name] = group(x, None if cache is None else cache[name], layout, keys)
+            first = end
+        return x, None if cache is None else after

@@ -6,15 +6,90 @@ from typing import Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from birdie_jax.array_types import Activations, Key, TokenIds
-from birdie_jax.models import matmul
-from birdie_jax.models.axes import constrained, dividing_axes, gathered
+from birdie_jax.array_types import Activations, Key, LayerKeys, RowKeys, TokenIds
+from birdie_jax.models.axes import constrained, dividing_axes, gathered, mesh_size
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.sequence_parallel import sharded_convolution
+
+# So a mask is the same however a batch is divided over devices and processes, and in however many parts
+# its gradient is accumulated.
+
+
+def keys_of_layers(row_keys: RowKeys, layers: int) -> LayerKeys:
+    """Return the key of each row in each of `layers` layers."""
+    fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    return jax.vmap(fold, in_axes=(None, 0))(row_keys, jnp.arange(layers))
+
+
+def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) -> Activations:
+    """Return `x` with a share `rate` of its values zero and the others divided by 1 - rate.
+
+    Srivastava et al. 2014; scaled while training, so that nothing is to be done afterwards.
+
+    Args:
+        x: the output of a branch of a block.
+        rate: the probability that a value becomes zero.
+        row_keys: the key of each row of `x` in this layer; None: `x` as it is.
+        branch: the number of the branch within its block, by which masks differ.
+    """
+    if row_keys is None or rate == 0:
+        return x
+
+    def keep(key: Array) -> Array:
+        return jax.random.bernoulli(jax.random.fold_in(key, branch), 1 - rate, x.shape[1:])
+
+    return jnp.where(jax.vmap(keep)(row_keys), x / (1 - rate), jnp.zeros((), x.dtype))
+
+
+# The usual derivative of x @ w asks for (g^T x)^T. XLA's CPU compiler then writes a transposed copy of
+# g, and computes whatever g is fused with once more for it. As one product x^T g of two matrices the
+# same sums took half the time: `python -m benchmarks.projection_gradient`.
+
+PROJECTION = "projection"
+
+
+def matmul(
+    x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"]
+) -> Float[Array, "*batch outputs"]:
+    """Return x @ kernel, named for rematerialisation `PROJECTION`; both arguments are of one type."""
+    # Rematerialisation by primitive does not see the product inside a function with its own derivative.
+    return checkpoint_name(_matmul(x, kernel), PROJECTION)
+
+
+@jax.custom_vjp
+def _matmul(x: Array, kernel: Array) -> Array:
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _matmul(x, kernel), (x, kernel)
+
+
+def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, kernel = residuals
+    dx = jax.lax.dot_general(g, kernel, (((g.ndim - 1,), (1,)), ((), ())))
+    # Elsewhere the axes are not merged: merging rows and length would gather what a mesh divides.
+    merged = _product if mesh_size("sequence") > 1 else _merged_product
+    dkernel = jax.lax.platform_dependent(x, g, cpu=merged, default=_product)
+    return dx, dkernel
+
+
+def _product(x: Array, g: Array) -> Array:
+    leading = tuple(range(x.ndim - 1))
+    return jax.lax.dot_general(x, g, ((leading, leading), ((), ())))
+
+
+def _merged_product(x: Array, g: Array) -> Array:
+    return _product(x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))
+
+
+_matmul.defvjp(_forward, _backward)
+
 
 Initializer = Callable[..., Array]
 
@@ -69,7 +144,7 @@ class Projection(nn.Module):
         init = nn.initializers.variance_scaling(self.scale**2, "fan_in", self.distribution)
         policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
         kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
-        y = matmul.matmul(x.astype(self.dtype), gathered(kernel, self.axes))
+        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes))
         if self.bias:
             # Whole along the features of the residual stream, as the scales of norms are.
             axis = "inner" if self.axes[1] == "inner" else None

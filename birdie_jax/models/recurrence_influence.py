@@ -16,13 +16,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import StateSequence, TokenMask
+from birdie_jax.models.axes import logical_shard_map
 from birdie_jax.models.influence import (
     InfluenceRequest,
     TokenScores,
     channel_score,
+    fold_channels,
+    number_of_lanes,
+    score_of_lanes,
 )
-from birdie_jax.models.influence_lanes import fold_channels, number_of_lanes, score_of_lanes
-from birdie_jax.models.shard_map import logical_shard_map
 from pallas_kernels.linear_scan import linear_scan
 
 # What devices divide where a score is computed: its largest channel is sought among all of them.

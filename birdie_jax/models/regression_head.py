@@ -4,9 +4,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int
 
-from birdie_jax.array_types import Activations
+from birdie_jax.array_types import Activations, RowKeys
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models.dropout import RowKeys
 from birdie_jax.models.task_head import HeadLosses, Samples, TaskHead, register_head
 
 REGRESSION = "regression"

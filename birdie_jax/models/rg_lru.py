@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Key, RowState, StateSequence
-from birdie_jax.models import matmul
+from birdie_jax.models.layers import PROJECTION
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.recurrence import ScanSettings, recurrent_layer
@@ -77,7 +77,7 @@ class BlockDiagonal(nn.Module):
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (x.shape[-1],), bias_policy)
         groups = x.astype(self.dtype).reshape(*x.shape[:-1], self.heads, width)
         y = jnp.einsum("...hi,hij->...hj", groups, kernel).reshape(x.shape)
-        return checkpoint_name(y, matmul.NAME) + bias
+        return checkpoint_name(y, PROJECTION) + bias
 
 
 class RGLRU(nn.Module):

@@ -5,14 +5,34 @@ from typing import NamedTuple, cast
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from birdie_jax.array_types import TokenIds, TokenMask
+from birdie_jax.array_types import RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
-from birdie_jax.models.dropout import RowKeys, keys_of_layers
+from birdie_jax.config_sections import ModelConfig
+from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.language_model import LanguageModel
-from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.layers import keys_of_layers
+from birdie_jax.models.layout import Layout, batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import HeadLosses, Samples, head_type
-from birdie_jax.models.token_types import token_types
+from birdie_jax.vocabulary import SEPARATOR
+
+
+def token_types(config: ModelConfig, tokens: TokenIds, layout: Layout) -> TokenIds | None:
+    """Return the number of [SEP] before each token of its sample; None where a model has no types.
+
+    At most the last of the model's types: `[MASKED_LM] a [SEP] b [SEP]` has the type 0 up to the first
+    [SEP], and 1 behind it. No text gives a [SEP].
+    """
+    if not architecture_of(config).encoder:
+        return None
+    is_separator = (tokens == SEPARATOR).astype(jnp.int32)
+    before = jnp.cumsum(is_separator, axis=1) - is_separator
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    # On padding a position is without meaning.
+    first = jnp.clip(index - layout.positions(), 0, tokens.shape[1] - 1)
+    types = before - jnp.take_along_axis(before, first, axis=1)
+    return jnp.clip(types, 0, config.section(EncoderConfig).token_types - 1)
 
 
 class SampleLosses(NamedTuple):

@@ -13,9 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import StateSequence, TokenMask
-from birdie_jax.models.influence import InfluenceRequest, TokenScores, channel_score
-from birdie_jax.models.influence_lanes import fold_channels, number_of_lanes, score_of_lanes
-from birdie_jax.models.shard_map import logical_shard_map
+from birdie_jax.models.axes import logical_shard_map
+from birdie_jax.models.influence import (
+    InfluenceRequest,
+    TokenScores,
+    channel_score,
+    fold_channels,
+    number_of_lanes,
+    score_of_lanes,
+)
 from pallas_kernels.linear_scan import linear_scan
 
 # That many of the N states are computed in one pass over a layer's tokens.

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from birdie_jax.array_types import RowState, StateSequence, TokenIds, TokenMask
-from birdie_jax.models.axes import LogicalAxes, dividing_axes, mesh_size
-from birdie_jax.models.shard_map import logical_shard_map
+from birdie_jax.models.axes import LogicalAxes, dividing_axes, logical_shard_map, mesh_size
 
 TENSOR, SEQUENCE = "tensor", "sequence"
 

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float32, Int
 
-from birdie_jax.array_types import Activations
+from birdie_jax.array_types import Activations, RowKeys
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models.dropout import RowKeys
 from birdie_jax.models.task_head import HeadLosses, Samples, TaskHead, register_head
 
 SPANS = "spans"

@@ -15,8 +15,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel im
 from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import TokenIds
+from birdie_jax.models.axes import logical_shard_map
 from birdie_jax.models.layout import Layout, own_segments
-from birdie_jax.models.shard_map import logical_shard_map
 
 BLOCK_SIZES = (512, 256, 128)
 

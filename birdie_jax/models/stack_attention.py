@@ -5,11 +5,10 @@ from typing import ClassVar
 import flax.linen as nn
 
 from birdie_jax.array_types import Activations
-from birdie_jax.models.encoder_config import EncoderConfig
-from birdie_jax.models.encoder_mixer import EncoderMixer
+from birdie_jax.models.encoder_config import EncoderConfig, EncoderMixer
+from birdie_jax.models.encoder_layers import SelfAttention
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.registry import register_model
-from birdie_jax.models.self_attention import SelfAttention
 
 
 class StackAttention(EncoderMixer):

@@ -12,10 +12,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from birdie_jax.array_types import Activations, TokenIds
+from birdie_jax.array_types import Activations, RowKeys, TokenIds
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models.dropout import RowKeys, dropout
 from birdie_jax.models.encoder_layers import SMALL, Dense
+from birdie_jax.models.layers import dropout
 
 _Kind = TypeVar("_Kind", bound=type["TaskHead"])
 

@@ -16,7 +16,7 @@ import jax
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.task_head import TASK_HEAD, head_type
 

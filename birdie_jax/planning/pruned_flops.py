@@ -19,7 +19,7 @@ from math import prod
 import jax
 
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from hlo_analysis import read_step_costs
 
 # Every product with a matrix is of an array of this name; that of a short convolution is elementwise.

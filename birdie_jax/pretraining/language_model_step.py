@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from birdie_jax.array_types import ArmVector, Key, TokenIds, TokenMask
+from birdie_jax.array_types import ArmVector, Key, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
@@ -17,7 +17,6 @@ from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.engine.sharded_step import Summarise
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import build_model
-from birdie_jax.models.dropout import RowKeys
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions, gathered_shape

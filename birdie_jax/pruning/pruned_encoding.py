@@ -15,11 +15,10 @@ from jaxtyping import Array, Float, Key, PyTree
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.block import Block
-from birdie_jax.models.dropout import keys_of_layers
 from birdie_jax.models.influence import COLLECTION
+from birdie_jax.models.layer_stacks import REMAT_POLICIES, Block, layers_at_a_time
+from birdie_jax.models.layers import keys_of_layers
 from birdie_jax.models.layout import batch_layout
-from birdie_jax.models.scanned_layers import REMAT_POLICIES, layers_at_a_time
 from birdie_jax.pruning.policies import ScoredLayer
 from birdie_jax.pruning.pruned_prefill import (
     PrunedRows,

@@ -15,11 +15,11 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.block import Block
 from birdie_jax.models.influence import COLLECTION, InfluenceRequest
+from birdie_jax.models.language_model import stack_caches, unstack_layers
+from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.registry import Cache
-from birdie_jax.models.unrolled_decode import stack_caches, unstack_layers
 from birdie_jax.pruning.policies import ScoredLayer, find_policy
 from birdie_jax.pruning.samples import (
     PackedTokens,

@@ -16,7 +16,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.axes import partition_spec
 from birdie_jax.models.hawk import HawkConfig
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.sequence_parallel import entering_states
 from tests.engine.models_on_meshes import MASKED_TABLE, RECURRENCE_MESHES, TABLE

@@ -18,7 +18,7 @@ from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import maps_of_other_classes, max_samples, with_task_head
 from birdie_jax.interop.initialization import config_of_source, read_initial_parameters
 from birdie_jax.models import build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Example

@@ -10,7 +10,7 @@ import pytest
 from birdie_jax.batching import pack_rows
 from birdie_jax.finetuning.pruned_step import dense_and_pruned_loss, draw_kept_shares, pruned_sums
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.block import Block
+from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.objectives import Example
 from birdie_jax.pretraining.language_model_step import language_model_loss

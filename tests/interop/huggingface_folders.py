@@ -12,7 +12,7 @@ from birdie_jax.interop.recurrent_gemma_settings import RecurrentGemmaSettings, 
 from birdie_jax.interop.recurrent_gemma_tensors import EMBEDDING, counterparts
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import build_model
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 
 RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "mamba.npz"
 PIECES = 24

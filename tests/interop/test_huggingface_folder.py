@@ -13,9 +13,9 @@ from birdie_jax.config import Config, ModelConfig
 from birdie_jax.interop import InteropError, read_huggingface, read_model, write_huggingface, write_model
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.models import build_model
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import causal_layout
 from birdie_jax.models.mamba import MambaConfig
-from birdie_jax.models.parameter_shapes import parameter_shapes
 from tests.interop.huggingface_folders import PIECES, RECORDED, recorded_tensors, write_folder
 from tests.quick_jit import quick_jit
 

@@ -15,7 +15,7 @@ from birdie_jax.interop import write_model
 from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.encoder_config import EncoderConfig
-from birdie_jax.models.parameter_shapes import parameter_shapes
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, finish, train_command, write_corpus

@@ -22,8 +22,8 @@ from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.language_model import unrolled_hidden, unstack_layers
 from birdie_jax.models.layout import causal_layout, packed_layout
-from birdie_jax.models.unrolled_decode import unrolled_hidden, unstack_layers
 from tests.interop.huggingface_folders import PIECES, tokenizer
 from tests.quick_jit import quick_jit
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import encoder_names, language_model_names, scanned_layers
+from birdie_jax.models import encoder_names, language_model_names, layer_stacks
 from birdie_jax.models.layer_stacks import is_hybrid
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.registry import mixer_config
@@ -23,7 +23,7 @@ ENCODERS_TOO = pytest.mark.parametrize("name", language_model_names() + encoder_
 @pytest.fixture(autouse=True)
 def layers_in_a_loop(monkeypatch):
     """XLA counts the operations of a loop's body once, and those of unrolled layers each."""
-    monkeypatch.setattr(scanned_layers, "MAX_UNROLLED_LAYERS", 0)
+    monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", 0)
 
 
 def loss_of(model, batch):

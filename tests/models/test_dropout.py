@@ -9,8 +9,8 @@ from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.dropout import dropout, keys_of_layers
 from birdie_jax.models.language_model import LanguageModel
+from birdie_jax.models.layers import dropout, keys_of_layers
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.objectives import Example
 from tests.quick_jit import quick_jit

@@ -14,11 +14,11 @@ import pytest
 from birdie_jax.config import ConfigError, ModelConfig, default_config, parse_config
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.models import build_model, encoder_names
-from birdie_jax.models.bidirectional_s4d import BidirectionalS4D
-from birdie_jax.models.dropout import keys_of_layers
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.layers import keys_of_layers
 from birdie_jax.models.layout import batch_layout, packed_layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter_policies, resize_rows
+from birdie_jax.models.s4d import BidirectionalS4D
 from birdie_jax.planning.model_flops import model_flops_per_token
 from tests.models.conftest import ENCODER, LENGTH, SECTIONS, VOCAB
 from tests.quick_jit import quick_jit

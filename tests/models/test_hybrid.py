@@ -10,14 +10,13 @@ from birdie_jax.engine.mesh import check_divisible
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.block import Block, make_mixer
-from birdie_jax.models.dropout import keys_of_layers
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.key_value_cache import KeyValueCache
-from birdie_jax.models.layer_stacks import layer_configs, restacked, unstacked
+from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.models.layer_stacks import Block, layer_configs, make_mixer, restacked, unstacked
+from birdie_jax.models.layers import keys_of_layers
 from birdie_jax.models.layout import batch_layout
-from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.recurrence import RecurrentCache
 from birdie_jax.models.saved_state import (
     SavedState,

@@ -10,9 +10,9 @@ import pytest
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models import mamba as mamba_file
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.mamba import STEP_RANGE, MambaConfig
-from birdie_jax.models.parameter_shapes import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from tests.quick_jit import quick_jit
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.models import matmul
+from birdie_jax.models.layers import matmul
 
 
 @pytest.mark.parametrize("leading", [(), (5,), (2, 3), (2, 3, 4)])
@@ -14,7 +14,7 @@ def test_value_and_gradients_are_those_of_the_plain_product(leading):
     x, kernel = jax.random.normal(keys[0], (*leading, 6)), jax.random.normal(keys[1], (6, 7))
     weights = jax.random.normal(keys[2], (*leading, 7))
 
-    y, pull = jax.vjp(matmul.matmul, x, kernel)
+    y, pull = jax.vjp(matmul, x, kernel)
     dx, dkernel = pull(weights)
 
     rows, cotangents = np.reshape(x, (-1, 6)).astype(float), np.reshape(weights, (-1, 7)).astype(float)
@@ -31,6 +31,6 @@ def test_the_products_for_cpu_and_for_elsewhere_agree():
 
 def test_types_are_those_of_the_inputs():
     x, kernel = jnp.ones((2, 3, 6), jnp.bfloat16), jnp.ones((6, 7), jnp.bfloat16)
-    y, pull = jax.vjp(matmul.matmul, x, kernel)
+    y, pull = jax.vjp(matmul, x, kernel)
     assert y.dtype == jnp.bfloat16
     assert [leaf.dtype for leaf in pull(y)] == [jnp.bfloat16, jnp.bfloat16]

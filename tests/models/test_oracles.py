@@ -19,9 +19,9 @@ import pytest
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.block import Block
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import Hawk
+from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.rg_lru import RGLRU
 from tests.quick_jit import quick_jit

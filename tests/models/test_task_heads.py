@@ -15,10 +15,9 @@ from birdie_jax.models.choice_head import RIGHT_CHOICE, WRONG_CHOICE
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.parameters import collect_policies
 from birdie_jax.models.regression_head import label_of_number
-from birdie_jax.models.sample_scores import sample_losses, score_samples
+from birdie_jax.models.sample_scores import sample_losses, score_samples, token_types
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, label_of_span
 from birdie_jax.models.task_head import HEADS, Samples, head_type, register_head
-from birdie_jax.models.token_types import token_types
 from birdie_jax.tasks.samples import labelled_example
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
 from tests.trained_workdirs import micro_config

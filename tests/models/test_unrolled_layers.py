@@ -10,8 +10,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models import build_model, scanned_layers
-from birdie_jax.models.scanned_layers import MAX_UNROLLED_LAYERS, layers_at_a_time
+from birdie_jax.models import build_model, layer_stacks
+from birdie_jax.models.layer_stacks import MAX_UNROLLED_LAYERS, layers_at_a_time
 from tests.quick_jit import quick_jit
 
 CONFIG = ModelConfig(
@@ -43,7 +43,7 @@ def batch():
 
 def test_values_and_gradients_are_those_of_the_loop(batch, monkeypatch):
     def results(max_unrolled):
-        monkeypatch.setattr(scanned_layers, "MAX_UNROLLED_LAYERS", max_unrolled)
+        monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", max_unrolled)
         model = build_model(CONFIG, 16)
         params = model.init(jax.random.key(0), batch)["params"]
         weights = jnp.cos(jnp.arange(2.0 * 6 * 16)).reshape(2, 6, 16)

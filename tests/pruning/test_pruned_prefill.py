@@ -9,7 +9,7 @@ from birdie_jax.generation import Generator, Prompt
 from birdie_jax.generation.prompt import pad_prompts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.block import Block
+from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows, check_traced, layer_lengths
