@@ -28,8 +28,7 @@ _BATCHES = flags.DEFINE_integer("batches", 20, "Batches after the first.")
 
 
 def _measure(name: str, place: str, mirror_gib: int) -> None:
-    from birdie_jax.batching.decision_schedule import DecisionSchedule
-    from birdie_jax.batching.mixture_history import MixtureHistory
+    from birdie_jax.batching.mixture_history import DecisionSchedule, MixtureHistory
     from birdie_jax.batching.pipeline import (
         RowStreams,
         close_prefetched,

@@ -1,11 +1,11 @@
 """The FLOPs of BiGS and BERT by length, beside the paper's table 8: `python -m benchmarks.published_flops`.
 
 The published figures are of "Pretraining Without Attention", appendix A.4. What they count is told in
-`birdie_jax.planning.published_flops`.
+`birdie_jax.planning.simba_flops`.
 """
 
 from benchmarks.studies.markdown import rows_of_table
-from birdie_jax.planning.published_flops import bert_forward_flops, bigs_forward_flops
+from birdie_jax.planning.simba_flops import bert_forward_flops, bigs_forward_flops
 
 PUBLISHED = {
     128: ("8.1e10", "7.9e10"),

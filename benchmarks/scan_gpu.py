@@ -26,7 +26,7 @@ from benchmarks import gpu_programs
 from benchmarks.gpu_programs import REPEATS
 from benchmarks.scan import associative_scan, lax_scan
 from pallas_kernels.linear_scan import gpu
-from pallas_kernels.linear_scan.gpu_grid import choose_chunks, count_blocks, make_grid
+from pallas_kernels.linear_scan.gpu_pass import choose_chunks, count_blocks, make_grid
 
 TYPES = ("bfloat16", "float32")
 SHAPES = ((8, 2048, 2048), (1, 16384, 2048))

@@ -25,7 +25,7 @@ from jax.experimental import topologies  # noqa: E402
 from jax.sharding import SingleDeviceSharding  # noqa: E402
 
 from hlo_analysis import parse_hlo  # noqa: E402
-from hlo_analysis.shapes import total_bytes  # noqa: E402
+from hlo_analysis.module import total_bytes  # noqa: E402
 
 _MOVES_NOTHING = (
     "parameter",

@@ -27,8 +27,7 @@ from birdie_jax.config import Config, ModelConfig, default_config, parse_config,
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_flag import define_config
 from birdie_jax.engine import CheckpointError, Outcome, Workdir
-from birdie_jax.engine.agreement import check_agreement, check_shared
-from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.engine.lease import Lease, LeaseLost
 from birdie_jax.engine.memory_check import check_memory

@@ -31,8 +31,7 @@ The figures of chips and links, and the times that follow from them, belong to `
 """
 
 from hlo_analysis.collectives import Collective
-from hlo_analysis.out_of_memory import OutOfMemory, parse_out_of_memory
-from hlo_analysis.parser import parse_hlo
+from hlo_analysis.parser import OutOfMemory, parse_hlo, parse_out_of_memory
 from hlo_analysis.replica_groups import MeshShape, ReplicaGroups
 from hlo_analysis.step_costs import HeavyOp, StepCosts, read_step_costs
 from hlo_analysis.trip_counts import UnknownTripCountError

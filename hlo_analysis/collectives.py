@@ -19,10 +19,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hlo_analysis.module import COLLECTIVE_OPCODES, Computation, HloModule, Instruction
+from hlo_analysis.module import COLLECTIVE_OPCODES, Computation, HloModule, Instruction, total_bytes
 from hlo_analysis.replica_groups import MeshShape, ReplicaGroups, parse_replica_groups, slice_groups
 from hlo_analysis.schedule import ExecutedInstruction
-from hlo_analysis.shapes import total_bytes
 
 _TRANSFER_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 

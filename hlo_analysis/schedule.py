@@ -12,8 +12,7 @@ Rules:
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from hlo_analysis.module import Computation, HloModule, Instruction
-from hlo_analysis.shapes import ArrayShape
+from hlo_analysis.module import ArrayShape, Computation, HloModule, Instruction
 from hlo_analysis.trip_counts import CallFrame, trip_count
 
 Cost = tuple[float, ...]

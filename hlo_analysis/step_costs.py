@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from hlo_analysis.activations import activation_bytes
 from hlo_analysis.collectives import Collective, find_collectives
 from hlo_analysis.flops import Flops, instruction_flops
-from hlo_analysis.memory_traffic import memory_traffic
+from hlo_analysis.memory_traffic import activation_bytes, memory_traffic
 from hlo_analysis.parser import parse_hlo
 from hlo_analysis.replica_groups import MeshShape
 from hlo_analysis.schedule import ExecutedInstruction, executed_instructions

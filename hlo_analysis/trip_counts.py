@@ -8,8 +8,7 @@ loop that executes it.
 import re
 from typing import NamedTuple
 
-from hlo_analysis.module import Computation, HloModule, Instruction
-from hlo_analysis.while_loops import changed_elements, loop_body
+from hlo_analysis.module import Computation, HloModule, Instruction, changed_elements, loop_body
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _SAME_VALUE = ("copy", "bitcast", "convert", "reshape", "copy-start", "copy-done", "opt-barrier")

@@ -1,7 +1,6 @@
 """Examples to packed rows to the global batch: packing, row streams, the resumable pipeline."""
 
-from birdie_jax.batching.decision_schedule import DecisionSchedule
-from birdie_jax.batching.mixture_history import MixtureHistory
+from birdie_jax.batching.mixture_history import DecisionSchedule, MixtureHistory
 from birdie_jax.batching.packing import layout_example, pack_rows, packed_length
 from birdie_jax.batching.pipeline import (
     BatchWithState,
@@ -10,9 +9,10 @@ from birdie_jax.batching.pipeline import (
     close_prefetched,
     initial_stream_states,
     prefetch_batches,
+    split_into_chunks,
+    validation_batches,
 )
 from birdie_jax.batching.row_stream import RowSettings, RowStream
-from birdie_jax.batching.validation import split_into_chunks, validation_batches
 
 __all__ = [
     "BatchWithState",

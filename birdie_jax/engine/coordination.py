@@ -1,7 +1,9 @@
 """The processes of a run: who this one is, and short messages between them."""
 
+import json
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +12,10 @@ import numpy as np
 # JAX's coordination service keeps keys and values, but has no public way to them.
 from jax._src import distributed
 from jax.experimental.multihost_utils import process_allgather
+
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.storage import is_remote, shown
+from birdie_jax.storage.workdir import Workdir, differences, flat
 
 _POLL_SECONDS = 0.2
 
@@ -70,3 +76,62 @@ class Processes:
         padded[: len(own)] = own
         gathered = np.asarray(process_allgather(padded))
         return [row[:length].tobytes().decode() for row, length in zip(gathered, lengths, strict=True)]
+
+
+# Folders, of which each host may have its own.
+_HOST_FIELDS = frozenset({"data.cache_dir", "data.prepared"})
+_ANSWER_POLL_SECONDS = 0.2
+
+
+def check_agreement(config: Mapping[str, Any], processes: Processes) -> None:
+    """Check that this process was started with the first one's configuration.
+
+    Raises:
+        ConfigError: it was not; the message names every field that differs.
+    """
+    own = json.dumps(config)
+    first = processes.broadcast_from_first("config", lambda: own)
+    changed = [
+        f"config.{name}: process 0 has {shown(theirs)}, process {processes.index} has {shown(ours)}"
+        for name, theirs, ours in differences(flat(json.loads(first)), flat(json.loads(own)))
+        if name not in _HOST_FIELDS
+    ]
+    if changed:
+        raise ConfigError(f"the processes of a run need one configuration: {'; '.join(changed)}")
+
+
+def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None:
+    """Check that the folder `workdir` of every process is the one that the first process has.
+
+    Args:
+        workdir: the folder of the run; the first process has made it.
+        processes: the processes of the run.
+        seconds: the time that a file system may take to show one host what another has written.
+
+    Raises:
+        ConfigError: it is another folder of the same name, as on hosts that share no file system.
+    """
+    # One URL is one place.
+    if processes.count == 1 or is_remote(workdir.root):
+        return
+    token = secrets.token_hex(8)
+    own = workdir.sharing_probe(token)
+    if processes.first:
+        for left_behind in workdir.root.glob(workdir.sharing_probe("*").name):
+            left_behind.unlink()
+        own.write_text("the processes of a run look whether they all see this file\n")
+    path = workdir.root / processes.broadcast_from_first("sharing probe", lambda: own.name)
+    deadline = time.monotonic() + seconds
+    # The listing, since a file that was asked for in vain may be remembered as absent.
+    while not workdir.root.is_dir() or path not in workdir.root.iterdir():
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"--workdir: process {processes.index} does not see {path}, which process 0 has written; "
+                "allowed: a folder on a file system that all processes share"
+            )
+        time.sleep(_ANSWER_POLL_SECONDS)
+    processes.write("seen", path.name)
+    if processes.first:
+        while len(processes.read("seen")) < processes.count:
+            time.sleep(_ANSWER_POLL_SECONDS)
+        own.unlink()

@@ -22,7 +22,7 @@ from birdie_jax.vocabulary import padded_vocab_size
 _GIB = 2**30
 # The arrays of a batch for each position: five of int32 and two of bool.
 _BYTES_PER_POSITION = 22
-# As they are made, joined, and filled up with padding rows (birdie_jax/batching/validation.py).
+# As they are made, joined, and filled up with padding rows (birdie_jax/batching/pipeline.py).
 _COPIES_OF_VALIDATION = 3
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 

@@ -4,8 +4,8 @@ from jax.sharding import Mesh
 
 from birdie_jax.config import Config
 from birdie_jax.engine import ShardedStep
-from birdie_jax.finetuning.head_step import make_head_step
 from birdie_jax.finetuning.pruned_step import make_pruned_step
+from birdie_jax.finetuning.staged_step import make_head_step
 from birdie_jax.finetuning.stages import Stage, read_stages, stage_arms, stage_config
 from birdie_jax.finetuning.task_heads import max_samples, with_task_head
 from birdie_jax.objectives import Mixture

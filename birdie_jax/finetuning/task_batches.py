@@ -13,7 +13,7 @@ from birdie_jax.batching import close_prefetched, pack_rows, prefetch_batches
 from birdie_jax.batching.pipeline import BatchWithState, RowsDataset
 from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.engine.local_rows import LocalRows
+from birdie_jax.engine.mesh import LocalRows
 from birdie_jax.engine.state import TrainState
 from birdie_jax.finetuning.stage_sequence import StageSequence
 

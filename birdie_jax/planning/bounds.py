@@ -4,9 +4,121 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from birdie_jax.planning.links import busy_seconds
+import numpy as np
+
 from birdie_jax.planning.topology import DeviceLocation, Topology
 from hlo_analysis import Collective
+
+# A group of devices in several domains (slices, or hosts) works in two steps: within a domain over its
+# links, and between domains over the network, of which each device carries its share. With m devices in
+# each of s domains and a payload as in `hlo_analysis.collectives`, a device sends
+#
+#     all-gather, reduce-scatter    (m - 1) / m * payload within, (s - 1) / s * payload / m between
+#     all-reduce                    twice that
+#     all-to-all                    (m - 1) / (m s) * payload within, (s - 1) / s * payload between
+#     collective-permute            payload, between where the devices of a pair are in two domains
+#
+# Links within a domain:
+# - a grid dimension that closes to a ring and is in the group from end to end is used both ways, any other
+#   one way: two or one times the bandwidth of a link. A group over several dimensions uses all of them at
+#   once ("How to Scale Your Model", https://jax-ml.github.io/scaling-book/sharding/).
+# - an all-to-all over a dimension of k chips loads each of its links with k/8 of the payload on a ring, and
+#   k/4 on a line; a permutation uses one link.
+# - behind the switch of a host every device sends with the whole bandwidth of its links.
+#
+# Collectives over different dimensions or networks can run at the same time, over the same ones they
+# cannot.
+
+NETWORK = "network"
+SWITCH = "NVLink"
+_GRID_LINKS = ("links x", "links y", "links z")
+_PERMUTATIONS = ("collective-permute", "collective-broadcast")
+
+
+class _GridDimension(NamedTuple):
+    """A dimension of the grid of links that a group uses."""
+
+    number: int
+    extent: int
+    is_ring: bool
+
+
+class _Route(NamedTuple):
+    """The connections between the devices of one group.
+
+    Attributes:
+        domain_devices: the number of the group's devices in one domain.
+        domains: the number of domains of the group.
+        dimensions: the dimensions of the grid along which the group's devices of a domain differ.
+    """
+
+    domain_devices: int
+    domains: int
+    dimensions: tuple[_GridDimension, ...]
+
+
+def busy_seconds(
+    topology: Topology, locations: list[DeviceLocation], collective: Collective
+) -> dict[str, float]:
+    """Return the least seconds for which one execution of a collective occupies each kind of link.
+
+    Args:
+        topology: the topology that the collective runs on, with figures of its chip.
+        locations: the locations of the devices of the mesh, in the order of the mesh.
+        collective: the collective.
+
+    Raises:
+        ValueError: no figures are known of the topology's chip.
+    """
+    chip = topology.known_chip
+    route = _route(topology, [locations[device] for device in collective.groups.members[0]])
+    within, between = _sent_bytes(locations, collective, route)
+    busy = {}
+    if between:
+        busy[NETWORK] = between / chip.network_bandwidth
+    if within and not route.dimensions:
+        busy[SWITCH] = within / chip.link_bandwidth
+    elif within:
+        seconds = _busiest_link_bytes(collective, route, within) / chip.link_bandwidth
+        busy |= {_GRID_LINKS[dimension.number]: seconds for dimension in route.dimensions}
+    return busy
+
+
+def _route(topology: Topology, group: list[DeviceLocation]) -> _Route:
+    domains = sorted({location.domain for location in group})
+    inside = [location.coordinates for location in group if location.domain == domains[0]]
+    dimensions = []
+    for number, extent in enumerate(topology.shape):
+        covered = len({coordinates[number] for coordinates in inside})
+        if covered > 1:
+            is_ring = covered == extent and topology.is_ring(number)
+            dimensions.append(_GridDimension(number, covered, is_ring))
+    return _Route(len(inside), len(domains), tuple(dimensions))
+
+
+def _sent_bytes(
+    locations: list[DeviceLocation], collective: Collective, route: _Route
+) -> tuple[float, float]:
+    """Return the bytes that a device sends within its domain, and between domains."""
+    m, s, payload = route.domain_devices, route.domains, collective.payload_bytes
+    if collective.kind in _PERMUTATIONS:
+        domains = np.array([location.domain for location in locations])[collective.groups.members]
+        crosses = bool(np.any(domains != domains[:, :1]))
+        return (0.0, float(payload)) if crosses else (float(payload), 0.0)
+    if collective.kind.endswith("all-to-all"):
+        return (m - 1) / (m * s) * payload, (s - 1) / s * payload
+    factor = 2 if collective.kind == "all-reduce" else 1
+    return factor * (m - 1) / m * payload, factor * (s - 1) / s * payload / m
+
+
+def _busiest_link_bytes(collective: Collective, route: _Route, within: float) -> float:
+    """Return the bytes that the busiest link of the grid carries one way."""
+    if collective.kind in _PERMUTATIONS:
+        return within
+    if collective.kind.endswith("all-to-all"):
+        loads = (dimension.extent / (8 if dimension.is_ring else 4) for dimension in route.dimensions)
+        return max(loads) * collective.payload_bytes / route.domains
+    return within / sum(2 if dimension.is_ring else 1 for dimension in route.dimensions)
 
 
 class StepBounds(NamedTuple):

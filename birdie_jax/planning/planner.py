@@ -9,8 +9,7 @@ from typing import NamedTuple
 from birdie_jax.config import Config
 from birdie_jax.planning.bounds import StepBounds, step_bounds
 from birdie_jax.planning.compilation import CompiledProgram, CompiledStep, compile_step
-from birdie_jax.planning.model_flops import model_flops_per_token
-from birdie_jax.planning.state_memory import StateBytes, state_bytes
+from birdie_jax.planning.model_flops import StateBytes, model_flops_per_token, state_bytes
 from birdie_jax.planning.topology import Topology
 from birdie_jax.pretraining.mixture import configured_mixture
 from hlo_analysis import Collective, OutOfMemory, StepCosts, read_step_costs

@@ -12,8 +12,7 @@ from birdie_jax.array_types import Key
 from birdie_jax.batch import Batch
 from birdie_jax.batching import RowStream, pack_rows
 from birdie_jax.engine.hook_registry import HookParts
-from birdie_jax.engine.local_rows import LocalRows
-from birdie_jax.engine.mesh import replicated
+from birdie_jax.engine.mesh import LocalRows, replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model

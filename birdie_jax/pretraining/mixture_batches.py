@@ -17,7 +17,7 @@ from birdie_jax.batching import (
 )
 from birdie_jax.config import Config
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.engine.local_rows import LocalRows
+from birdie_jax.engine.mesh import LocalRows
 from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.objectives import Mixture

@@ -31,8 +31,7 @@ from birdie_jax.pruning.pruned_prefill import (
     scores_left,
 )
 from birdie_jax.pruning.samples import PackedTokens, TokenNumbers, whole_rows
-from birdie_jax.pruning.schedule import SCHEDULES
-from birdie_jax.pruning.settings import PruningSettings
+from birdie_jax.pruning.settings import SCHEDULES, PruningSettings
 
 
 class _LayerInputs(NamedTuple):

@@ -29,8 +29,7 @@ from birdie_jax.pruning.samples import (
     kept_mask,
     whole_rows,
 )
-from birdie_jax.pruning.schedule import kept_tokens
-from birdie_jax.pruning.settings import PruningError, PruningSettings
+from birdie_jax.pruning.settings import PruningError, PruningSettings, kept_tokens
 
 # Where flax puts what it is asked to capture.
 _CAPTURED = "intermediates"

@@ -6,8 +6,7 @@ from typing import Any
 from etils import epath
 
 from birdie_jax.config_types import Share
-from birdie_jax.reporting.json_file import is_there, read_json
-from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.reporting.json_file import RecordError, is_there, read_json
 from birdie_jax.storage.typed import parse_typed
 
 

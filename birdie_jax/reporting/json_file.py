@@ -6,8 +6,12 @@ from typing import Any
 
 from etils import epath
 
-from birdie_jax.reporting.record_error import RecordError
 from birdie_jax.storage import exists, is_remote, read_bytes
+
+
+class RecordError(ValueError):
+    """A workdir that cannot be reported; the message names the file, the place and what is allowed."""
+
 
 _ALLOWED = "the file that train writes"
 

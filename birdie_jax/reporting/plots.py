@@ -12,7 +12,29 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from birdie_jax.reporting.inline_svg import TOOLTIP, inline_svg
-from birdie_jax.reporting.theme import ACCENT, AXIS, DASHES, GRID, QUIET, REFERENCE
+from birdie_jax.reporting.run_record import RunRecord
+from birdie_jax.reporting.section import LegendEntry
+from birdie_jax.reporting.theme import (
+    ACCENT,
+    AXIS,
+    CSS_DASHES,
+    DASHES,
+    GRID,
+    QUIET,
+    REFERENCE,
+    class_colour,
+    class_dash,
+    css_colour,
+)
+
+
+def class_legend(run: RunRecord) -> tuple[LegendEntry, ...]:
+    """Return an entry for each class of the run."""
+    return tuple(
+        LegendEntry(group, css_colour(class_colour(index)), CSS_DASHES[class_dash(index)])
+        for index, group in enumerate(run.groups)
+    )
+
 
 Points = Float[np.ndarray, " points"] | Int[np.ndarray, " points"]
 

@@ -5,15 +5,111 @@ from typing import Any, TypeVar
 
 from etils import epath
 
-from birdie_jax.evaluation_record import EvaluationRecord
+from birdie_jax.config_errors import ConfigError
+from birdie_jax.evaluation_record import EvaluationRecord, parse_evaluation
 from birdie_jax.reporting.arm_record import ArmRecord, read_arms
-from birdie_jax.reporting.evaluations import read_evaluations
-from birdie_jax.reporting.json_file import is_there, read_json_object
-from birdie_jax.reporting.masked_record import MaskedRecord, read_masked_samples
+from birdie_jax.reporting.json_file import RecordError, is_there, read_file, read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
-from birdie_jax.reporting.record_error import RecordError
+from birdie_jax.storage import list_files
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.storage.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class HiddenToken:
+    """A token that masked LM chose.
+
+    Attributes:
+        token: the token as text.
+        shown: what the model saw in its place: [MASK], another token, or the token itself.
+        found: the token that the model found most probable there.
+        is_right: whether that is the token.
+        probability: the probability of what was found.
+        loss: the loss in nats.
+    """
+
+    token: str
+    shown: str
+    found: str
+    is_right: bool
+    probability: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class MaskedSample:
+    """A held-out text with hidden tokens.
+
+    Attributes:
+        arm: the name of the arm that chose them.
+        texts: what stands before, between and behind the hidden tokens.
+        hidden: the hidden tokens.
+    """
+
+    arm: str
+    texts: tuple[str, ...]
+    hidden: tuple[HiddenToken, ...]
+
+
+@dataclass(frozen=True)
+class MaskedRecord:
+    """What a run filled in at its end.
+
+    Attributes:
+        step: the train step.
+        samples: the texts.
+    """
+
+    step: int
+    samples: tuple[MaskedSample, ...]
+
+
+def read_masked_samples(files: Workdir) -> MaskedRecord | None:
+    """Return what the run filled in; None where it has written nothing of the kind.
+
+    Raises:
+        RecordError: the file is damaged; the message names it and the record.
+    """
+    path = files.masked_samples
+    if not is_there(path):
+        return None
+    record = parse_typed(MaskedRecord, read_json_object(path), str(path), RecordError)
+    for number, sample in enumerate(record.samples):
+        if len(sample.texts) != len(sample.hidden) + 1:
+            raise RecordError(
+                f"{path}.samples[{number}].texts: found {len(sample.texts)} for {len(sample.hidden)} "
+                "hidden tokens; allowed: one more"
+            )
+    return record
+
+
+_SCORES = ".json"
+
+
+def read_evaluations(files: Workdir) -> tuple[EvaluationRecord, ...]:
+    """Return the newest evaluation of each name, by name.
+
+    Raises:
+        RecordError: a file is damaged or cannot be read; the message names it.
+    """
+    newest: dict[str, str] = {}
+    try:
+        names = list_files(files.evaluations)
+    except OSError as error:
+        raise RecordError(f"{files.evaluations}: cannot be listed: {error}") from error
+    for path in sorted(names):
+        step, _, name = path.partition("/")
+        if step.isdigit() and name.endswith(_SCORES) and "/" not in name:
+            newest[name] = path
+    records = []
+    for _, path in sorted(newest.items()):
+        file = files.evaluations / path
+        try:
+            records.append(parse_evaluation(read_file(file), str(file)))
+        except ConfigError as error:
+            raise RecordError(str(error)) from error
+    return tuple(records)
+
 
 _Kind = TypeVar("_Kind")
 

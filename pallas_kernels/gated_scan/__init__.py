@@ -3,8 +3,9 @@
 What a layer computes is its `Cell`, which stands with the layer; here is how a cell is scanned.
 """
 
-from pallas_kernels.gated_scan.cell import Cell, GatedScanInputs
-from pallas_kernels.gated_scan.elementwise import (
+from pallas_kernels.gated_scan.cell import (
+    Cell,
+    GatedScanInputs,
     bounded_sqrt,
     gelu,
     one_minus_square_of_exp,

@@ -7,7 +7,7 @@ a thread. At small batch and long sequences those would be too few blocks. There
 to 16 channels, and its threads cut each tile into time chunks, up to 8, that they read side by side: a
 first pass over the tile in shared memory finds what each chunk does to the state that enters it, h -> P h +
 H (Blelloch 1990, section 1.4), the threads exchange that, and a second pass computes every h from the state
-that enters. Chunks so cost arithmetic, and no access to memory. `gpu_grid.choose_chunks` is the rule;
+that enters. Chunks so cost arithmetic, and no access to memory. `gpu_pass.choose_chunks` is the rule;
 [8, 2048, 2048] makes 128 blocks of 1 chunk, [1, 16384, 2048] 128 blocks of 8 chunks.
 
 Two other ways were weighed. Chunks in blocks of their own, with a first launch that finds P and H, read a
@@ -24,8 +24,7 @@ tile. The reset flags of 32 steps are the bits of one word, and stream like the 
 from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.linear_scan.gpu_call import call_kernel
-from pallas_kernels.linear_scan.gpu_grid import THREADS, WORD, choose_chunks, make_grid, parts_of
-from pallas_kernels.linear_scan.gpu_pass import Pass
+from pallas_kernels.linear_scan.gpu_pass import THREADS, WORD, Pass, choose_chunks, make_grid, parts_of
 from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length
 
 

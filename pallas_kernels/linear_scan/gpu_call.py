@@ -9,8 +9,15 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.linear_scan.gpu_grid import RESULT_SLOTS, WORD, GpuGrid
-from pallas_kernels.linear_scan.gpu_pass import BlockIndices, Pass, Refs, run_pass
+from pallas_kernels.linear_scan.gpu_pass import (
+    RESULT_SLOTS,
+    WORD,
+    BlockIndices,
+    GpuGrid,
+    Pass,
+    Refs,
+    run_pass,
+)
 from pallas_kernels.linear_scan.padding import pad_length
 
 

@@ -1,6 +1,6 @@
 """The selective scan of Mamba between its projections, differentiable, in either direction or in both."""
 
-from pallas_kernels.selective_scan.gpu_grid import MAX_STATES as MAX_GPU_STATES
+from pallas_kernels.selective_scan.gpu_tile import MAX_STATES as MAX_GPU_STATES
 from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
 from pallas_kernels.selective_scan.selective_scan import DIRECTIONS, IMPLEMENTATIONS, selective_scan
 

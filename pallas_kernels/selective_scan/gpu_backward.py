@@ -8,16 +8,14 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.selective_scan.gpu_grid import (
+from pallas_kernels.selective_scan.gpu_tile import (
     PRODUCTS_WIDTH,
     STATES_UNIT,
     SUMS,
     THREADS,
     TILE,
-    GpuGrid,
-)
-from pallas_kernels.selective_scan.gpu_tile import (
     BlockIndices,
+    GpuGrid,
     Ring,
     Steps,
     for_each_state,

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.selective_scan.gpu_grid import THREADS, TILE, GpuGrid
 from pallas_kernels.selective_scan.gpu_tile import (
+    THREADS,
+    TILE,
     BlockIndices,
+    GpuGrid,
     Ring,
     Steps,
     for_each_state,

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_length, round_up
 
 Sequence = Float[Array, "batch length channels"]
 Columns = Float[Array, "batch length N"]
@@ -36,3 +39,77 @@ class SelectiveScanInputs(NamedTuple):
     dt_bias: Float[Array, " channels"] | None
     h0: State
     resets: Resets
+
+
+# The softplus of this plus any bias is 0: through such a step the state passes unchanged.
+NO_STEP = -1e30
+
+
+class Padding:
+    """Padding through which the state passes unchanged, so that it may be read first; and its removal.
+
+    Attributes:
+        inputs: the arrays of the call.
+        states: the padded number of states of a channel.
+        dtype: the type that holds those of the sequences.
+    """
+
+    def __init__(
+        self,
+        inputs: SelectiveScanInputs,
+        direction: str,
+        *,
+        length_unit: int,
+        lanes: int,
+        states_unit: int,
+    ) -> None:
+        """Remember the call.
+
+        Args:
+            inputs: the arrays of the call.
+            direction: "forward", "reverse" or "both".
+            length_unit: what the steps of time are padded to a multiple of.
+            lanes: what the channels of a direction are padded to a multiple of.
+            states_unit: what the states of a channel are padded to a multiple of.
+        """
+        self.inputs = inputs
+        self.states = round_up(inputs.A.shape[0], states_unit)
+        given = [array for array in (inputs.u, inputs.dt, inputs.z) if array is not None]
+        self.dtype = jnp.result_type(*given)
+        self._halves = 2 if direction == "both" else 1
+        self._length_unit, self._lanes = length_unit, lanes
+
+    def sequence(
+        self, array: Sequence, fill: float = 0.0
+    ) -> Float[Array, "batch padded_length padded_channels"]:
+        """Pad a sequence at its end, and its channels."""
+        return pad_length(self.channels(array), self._length_unit, fill)
+
+    def steps(self, dt: Sequence) -> Float[Array, "batch padded_length padded_channels"]:
+        """Pad the steps, with such as change nothing."""
+        return self.sequence(dt, 0.0 if self.inputs.dt_bias is None else NO_STEP)
+
+    def state(
+        self, array: Float[Array, "batch N channels"]
+    ) -> Float[Array, "batch padded_N padded_channels"]:
+        """Pad states or rates, in float32."""
+        missing = self.states - array.shape[1]
+        return jnp.pad(self.channels(array.astype(jnp.float32)), ((0, 0), (0, missing), (0, 0)))
+
+    def channels(self, array: Float[Array, "*axes channels"]) -> Float[Array, "*axes padded_channels"]:
+        """Pad the last axis, of the channels of each direction."""
+        return pad_channels(array, self._halves, self._lanes)
+
+    def crop(self, array: Float[Array, "batch padded_length padded_channels"]) -> Sequence:
+        """Undo `sequence`."""
+        return self.crop_channels(array[:, : self.inputs.u.shape[1]])
+
+    def crop_state(
+        self, array: Float[Array, "batch padded_N padded_channels"]
+    ) -> Float[Array, "batch N channels"]:
+        """Undo `state`."""
+        return self.crop_channels(array[:, : self.inputs.A.shape[0]])
+
+    def crop_channels(self, array: Float[Array, "*axes padded_channels"]) -> Float[Array, "*axes channels"]:
+        """Undo `channels`."""
+        return crop_channels(array, self._halves, self.inputs.u.shape[2])

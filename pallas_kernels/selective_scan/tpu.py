@@ -25,8 +25,7 @@ from pallas_kernels.linear_scan.tpu import suits
 from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, Interpret, pack_resets
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
 from pallas_kernels.selective_scan import tpu_steps
-from pallas_kernels.selective_scan.inputs import SelectiveScanInputs, Sequence, State
-from pallas_kernels.selective_scan.padding import Padding
+from pallas_kernels.selective_scan.inputs import Padding, SelectiveScanInputs, Sequence, State
 from pallas_kernels.selective_scan.tpu_call import STATES_UNIT, Scratch, call_kernel, make_grid
 
 __all__ = ["backward", "forward", "suits"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.gated_scan.elementwise import sigmoid
+from pallas_kernels.gated_scan.cell import sigmoid
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE, rows_of
 
 TILES_OF_LANES = LANES // TILE

@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.bandit import candidate_scores, observe, propose
 from birdie_jax.bandit.critic import critic_inputs, decayed_parameters, make_critic
-from birdie_jax.bandit.learning import critic_loss
+from birdie_jax.bandit.policies.birdie import critic_loss
 from birdie_jax.bandit.transformer_critic import sinusoids
 
 CRITICS = ("gated_ssm", "transformer")

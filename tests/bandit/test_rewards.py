@@ -176,7 +176,7 @@ def test_one_that_is_registered_elsewhere_can_be_named():
 
 
 def test_an_unknown_one_is_refused_by_name():
-    names = "learning_progress, absolute_progress, published, running_scale"
+    names = "published, running_scale, learning_progress, absolute_progress"
     with pytest.raises(ValueError, match=f"^bandit.reward: found 'loss'; allowed: {names}$"):
         find_reward("loss")
     config = default_config()

@@ -9,7 +9,7 @@ import orbax.checkpoint
 import pytest
 from absl import logging as absl_logging
 
-from birdie_jax.engine.background_errors import told_once
+from birdie_jax.engine.stop import told_once
 
 HERE = __file__
 ORBAX = orbax.checkpoint.__file__

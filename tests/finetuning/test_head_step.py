@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching import pack_rows
-from birdie_jax.finetuning.head_step import head_loss
+from birdie_jax.finetuning.staged_step import head_loss
 from birdie_jax.models import build_model
 from birdie_jax.models.sample_scores import sample_losses
 from birdie_jax.tasks.samples import labelled_example

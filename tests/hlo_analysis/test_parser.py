@@ -2,9 +2,9 @@
 
 import pytest
 
+from hlo_analysis.module import ArrayShape, parse_shapes
 from hlo_analysis.parser import parse_hlo
 from hlo_analysis.schedule import executed_instructions
-from hlo_analysis.shapes import ArrayShape, parse_shapes
 from hlo_analysis.trip_counts import CallFrame, trip_count
 from tests.hlo_analysis.handwritten import counter_loop
 

@@ -1,9 +1,9 @@
 """What programs execute and how often, for programs written by hand."""
 
 from hlo_analysis import read_step_costs
+from hlo_analysis.module import ArrayShape
 from hlo_analysis.parser import parse_hlo
 from hlo_analysis.schedule import ExecutedInstruction, executed_instructions
-from hlo_analysis.shapes import ArrayShape
 from tests.hlo_analysis.handwritten import LOOPS
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.rg_lru import RGLRU
-from pallas_kernels.gated_scan.elementwise import MAX_ROOT_SLOPE, bounded_sqrt
+from pallas_kernels.gated_scan.cell import MAX_ROOT_SLOPE, bounded_sqrt
 from tests.quick_jit import quick_jit
 
 STATE, HEADS = 8, 2

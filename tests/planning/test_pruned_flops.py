@@ -11,7 +11,7 @@ from birdie_jax.planning.pruned_flops import counted_flops, executed_flops, pape
 from birdie_jax.planning.simba_flops import LENGTH, VOCABULARY, MambaSize, mamba_flops
 from birdie_jax.pruning import PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows, layer_lengths
-from birdie_jax.pruning.schedule import linear_shares
+from birdie_jax.pruning.settings import linear_shares
 from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit
 

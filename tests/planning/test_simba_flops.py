@@ -3,7 +3,7 @@
 import pytest
 
 from birdie_jax.planning.simba_flops import MAMBA_SIZES, PYTHIA_SIZES, mamba_flops, pythia_flops
-from birdie_jax.pruning.schedule import linear_shares
+from birdie_jax.pruning.settings import linear_shares
 
 TERA, TEBI = 1e12, 2.0**40
 SIMBA = {

@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.engine.state import TrainState
-from birdie_jax.planning.state_memory import state_bytes
+from birdie_jax.planning.model_flops import state_bytes
 
 
 def test_state_bytes_are_those_of_a_shard():

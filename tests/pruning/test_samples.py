@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from birdie_jax.pruning import policy_names
 from birdie_jax.pruning.policies import ScoredLayer, find_policy
 from birdie_jax.pruning.samples import gather, gather_order, kept_mask, whole_rows
-from birdie_jax.pruning.schedule import check_shares, constant_shares, kept_tokens, linear_shares
+from birdie_jax.pruning.settings import check_shares, constant_shares, kept_tokens, linear_shares
 
 LENGTH = 40
 

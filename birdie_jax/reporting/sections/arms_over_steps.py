@@ -6,11 +6,10 @@ import numpy as np
 from jaxtyping import Float
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.causal_validation import causal_arms, unigram_entropy
-from birdie_jax.reporting.mixture_unit import probability_title
+from birdie_jax.reporting.numbers import probability_title
 from birdie_jax.reporting.plots import Frame, Line, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
-from birdie_jax.reporting.scalar_panels import LOG, LOSS
+from birdie_jax.reporting.scalar_panels import LOG, LOSS, causal_arms, unigram_entropy
 from birdie_jax.reporting.section import LegendEntry, Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.theme import CSS_DASHES, DASHES, class_colour, css_colour
 

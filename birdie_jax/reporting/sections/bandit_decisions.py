@@ -4,7 +4,6 @@ import numpy as np
 from jaxtyping import Int
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.class_legend import class_legend
 from birdie_jax.reporting.heatmap import (
     Heatmap,
     draw_heatmaps,
@@ -12,8 +11,8 @@ from birdie_jax.reporting.heatmap import (
     probability_heatmap,
     reward_heatmap,
 )
-from birdie_jax.reporting.mixture_unit import probability_title
-from birdie_jax.reporting.plots import Frame, Line, area_panel, line_panel
+from birdie_jax.reporting.numbers import probability_title
+from birdie_jax.reporting.plots import Frame, Line, area_panel, class_legend, line_panel
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.theme import class_colour, class_dash

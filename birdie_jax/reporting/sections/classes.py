@@ -6,9 +6,8 @@ import numpy as np
 from jaxtyping import Float
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.class_legend import class_legend
-from birdie_jax.reporting.mixture_unit import probability_title
-from birdie_jax.reporting.plots import Frame, Line, line_panel, spans_widely
+from birdie_jax.reporting.numbers import probability_title
+from birdie_jax.reporting.plots import Frame, Line, class_legend, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import LOG, LOSS
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind

@@ -1,7 +1,6 @@
 """Section: held-out texts with what the model put in the places of hidden tokens at the end of the run."""
 
-from birdie_jax.reporting.masked_record import MaskedSample
-from birdie_jax.reporting.run_record import RunRecord
+from birdie_jax.reporting.run_record import MaskedSample, RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
 
 # More would make a page of hundreds of arms as long as a book.

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from birdie_jax.reporting.mixture_unit import has_token_shares
-from birdie_jax.reporting.numbers import percent
+from birdie_jax.reporting.numbers import has_token_shares, percent
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
 from birdie_jax.reporting.theme import class_colour, css_colour

@@ -1,10 +1,9 @@
 """Section: loss, accuracy and, for a run with arms, the validation loss of causal language modelling."""
 
-from birdie_jax.reporting.causal_validation import causal_figures, causal_panel
 from birdie_jax.reporting.headline import scalar_figure
 from birdie_jax.reporting.numbers import fixed, percent
 from birdie_jax.reporting.run_record import RunRecord
-from birdie_jax.reporting.scalar_panels import LOSS, ScalarPlot, scalar_panels
+from birdie_jax.reporting.scalar_panels import LOSS, ScalarPlot, causal_figures, causal_panel, scalar_panels
 from birdie_jax.reporting.section import PanelGroup, Section, SectionKind
 
 

@@ -12,7 +12,7 @@ from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.linear_scan import gpu
-from pallas_kernels.linear_scan.gpu_grid import choose_chunks, count_blocks, make_grid
+from pallas_kernels.linear_scan.gpu_pass import choose_chunks, count_blocks, make_grid
 from tests.pallas_kernels.linear_scan.oracle import assert_close, inputs
 from tests.pallas_kernels.linear_scan.shared_memory import hazards
 from tests.pallas_kernels.linear_scan.test_backends import DIRECTIONS, expected_of

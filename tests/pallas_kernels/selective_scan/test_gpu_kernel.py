@@ -11,14 +11,14 @@ from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interp
 from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.selective_scan import gpu, gpu_backward, gpu_forward, gpu_grid, gpu_tile, selective_scan
+from pallas_kernels.selective_scan import gpu, gpu_backward, gpu_forward, gpu_tile, selective_scan
 from tests.pallas_kernels.linear_scan.shared_memory import hazards
 from tests.pallas_kernels.selective_scan.oracle import scan_inputs, scan_oracle
 from tests.pallas_kernels.selective_scan.test_selective_scan import compare
 from tests.quick_jit import quick_jit
 
 INTERPRETED = InterpretGPUParams(detect_races=True)
-TILE = gpu_grid.TILE
+TILE = gpu_tile.TILE
 
 
 def without_races(function, *arguments, **options):
@@ -41,14 +41,14 @@ def check(shape, direction, *, tolerance=1e-5, **options):
 def test_both_directions_several_blocks_and_states_that_are_padded():
     """Two blocks of two tiles in each direction; three states and four channels do not fit."""
     block_h0 = check((1, 3 * TILE - 3, 4), "both", states=3)
-    assert block_h0.shape == (1, 2, 4, 2 * gpu_grid.THREADS)
+    assert block_h0.shape == (1, 2, 4, 2 * gpu_tile.THREADS)
 
 
 @pytest.mark.slow
 def test_slots_are_filled_again(monkeypatch):
     """Of five tiles forward; a block of one tile has no states to compute again."""
-    monkeypatch.setattr(gpu_grid, "MAX_SLOTS", 2)
-    monkeypatch.setattr(gpu_grid, "MAX_TILES", 1)
+    monkeypatch.setattr(gpu_tile, "MAX_SLOTS", 2)
+    monkeypatch.setattr(gpu_tile, "MAX_TILES", 1)
     left_out = dict.fromkeys(("z", "dt_bias", "resets"))
     check((1, 5 * TILE, 4), "forward", states=2, dtype=jnp.bfloat16, tolerance=2**-7, **left_out)
 
@@ -68,7 +68,7 @@ def test_a_missing_wait_for_a_copy_is_a_race(monkeypatch):
 
 def passes(direction):
     """Yield both passes with their arguments and the places of what threads have for themselves."""
-    inputs, dy, dlast = scan_inputs((1, 4 * TILE, 2 * gpu_grid.THREADS), states=4, direction=direction)
+    inputs, dy, dlast = scan_inputs((1, 4 * TILE, 2 * gpu_tile.THREADS), states=4, direction=direction)
     grid = gpu.grid_of(inputs, direction)
     block_h0 = jnp.zeros((1, grid.blocks, grid.states, inputs.u.shape[2]))
     sequences = {"u": inputs.u, "dt": inputs.dt, "z": inputs.z}
@@ -125,7 +125,7 @@ def test_a_missing_wait_between_threads_is_found(monkeypatch, which, name, call,
     ids=str,
 )
 def test_blocks_are_as_long_as_memory_allows(length, states, dtype, expected):
-    grid = gpu_grid.make_grid(length, states, "both", dtype=dtype, gated=True, interpret=None)
+    grid = gpu_tile.make_grid(length, states, "both", dtype=dtype, gated=True, interpret=None)
     assert (grid.tiles, grid.block_tiles) == expected
     assert grid.forward_slots >= min(2, grid.tiles)
 

@@ -1,0 +1,139 @@
+"""What a reward is, and every reward by its name: published, running_scale, learning_progress."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from birdie_jax.array_types import ArmVector
+from birdie_jax.bandit.reward import reward
+from birdie_jax.bandit_config import BanditConfig
+
+Reward = Callable[[BanditConfig, Float[Array, "history arms"], Int[Array, ""]], ArmVector]
+"""(config, losses of every observation, row of the newest) -> what the action before that row earned.
+
+It is called from the second observation on, is traced by `jax.jit`, and must not read rows after the newest
+one, which are unused. A loss may be NaN or infinite in any row; where one of the last two is, the arm's
+reward is set to 0 whatever the function returns. Rewards are within [-1, 1]. All that a reward remembers is
+the history, so that it adds nothing to a checkpoint.
+"""
+
+REWARDS: dict[str, Reward] = {}
+
+
+def register_reward(name: str, reward: Reward) -> None:
+    """Make `reward` known as `bandit.reward = name`.
+
+    Raises:
+        ValueError: there is a reward of that name.
+    """
+    if name in REWARDS:
+        raise ValueError(f"register_reward: found a second reward {name!r}; allowed: a new name")
+    REWARDS[name] = reward
+
+
+def find_reward(name: str) -> Reward:
+    """Return the reward called `name`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in REWARDS:
+        raise ValueError(f"bandit.reward: found {name!r}; allowed: {', '.join(REWARDS)}")
+    return REWARDS[name]
+
+
+def loss_falls(losses: Float[Array, "history arms"], row: Int[Array, ""]) -> Float[Array, "history arms"]:
+    """Return by how much each loss fell from the observation before to each row, in nats.
+
+    NaN in row 0, which has none before it, after `row`, and where one of the two losses is not finite.
+    """
+    before = jnp.roll(losses, 1, axis=0)
+    number = jnp.arange(losses.shape[0])[:, None]
+    known = (number >= 1) & (number <= row) & jnp.isfinite(before) & jnp.isfinite(losses)
+    return jnp.where(known, before - losses, jnp.nan)
+
+
+def published(config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]) -> ArmVector:
+    """Return `reward` of the last two losses, the formula of the Birdie authors' code.
+
+    It is cubic in the relative change: early actions earn 1 or -1, late ones next to nothing.
+    """
+    del config
+    return reward(losses[jnp.maximum(row - 1, 0)], losses[row])
+
+
+register_reward("published", published)
+
+
+# With d the fall of an arm's loss, and s the mean of |d| over its last `reward_memory` observations,
+#
+#     reward = clip(d / (2 s), -1, 1)
+#
+# so that a fall of the usual size earns a half, early in a run as late. It does not depend on the unit
+# of the loss, and each arm has a scale of its own: an arm that is nearly learned says as much as one
+# that is not. The price is that an arm that has stopped moving shows its noise at full size.
+
+# The multiple of an arm's usual change that earns 1.
+_FULL_REWARD = 2.0
+
+
+def running_scale(
+    config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
+) -> ArmVector:
+    """Return the last fall of each arm's loss over twice the mean size of its falls; 0 for no change."""
+    falls = loss_falls(losses, row)
+    is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
+    is_known = is_recent & ~jnp.isnan(falls)
+    sizes = jnp.sum(jnp.where(is_known, jnp.abs(falls), 0.0), axis=0)
+    scale = sizes / jnp.maximum(jnp.sum(is_known, axis=0), 1)
+    earned = falls[row] / (_FULL_REWARD * jnp.where(scale > 0, scale, 1.0))
+    return jnp.where(jnp.isnan(earned), 0.0, jnp.clip(earned, -1.0, 1.0))
+
+
+register_reward("running_scale", running_scale)
+
+
+# Graves et al. 2017 ("Automated Curriculum Learning for Neural Networks", section 2.3) map a progress d
+# by two quantiles of the progress so far, of all tasks together, linearly to [-1, 1]:
+#
+#     reward = clip(2 (d - q_20) / (q_80 - q_20) - 1, -1, 1)
+#
+# Theirs are quantiles of a random sample of all history; here of the last `reward_memory` observations,
+# for what a loss moves shrinks by orders of magnitude over a run. `learning_progress` takes d, the fall
+# of the arm's loss, with its sign; `absolute_progress` takes |d|: an arm that is being forgotten is
+# learnable too (Oudeyer et al. 2007). All arms share one scale, so that an arm that has stopped moving
+# earns little.
+
+_LOW, _HIGH = 0.2, 0.8
+
+
+def learning_progress(
+    config: BanditConfig,
+    losses: Float[Array, "history arms"],
+    row: Int[Array, ""],
+    *,
+    absolute: bool = False,
+) -> ArmVector:
+    """Return each arm's last progress, on the scale of all arms' recent progress.
+
+    Where the two quantiles are equal, what is above them earns 1, what is below -1, and what is there 0.
+
+    Args:
+        config: `reward_memory`, the observations whose progress makes the scale.
+        losses: the losses of every observation.
+        row: the newest observation.
+        absolute: whether a loss that rises counts as progress too.
+    """
+    falls = loss_falls(losses, row)
+    progress = jnp.abs(falls) if absolute else falls
+    is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
+    low, high = jnp.nanquantile(jnp.where(is_recent, progress, jnp.nan), jnp.array([_LOW, _HIGH]))
+    above, width = progress[row] - low, high - low
+    scaled = jnp.where(width > 0, 2.0 * above / jnp.where(width > 0, width, 1.0) - 1.0, jnp.sign(above))
+    return jnp.where(jnp.isnan(scaled), 0.0, jnp.clip(scaled, -1.0, 1.0))
+
+
+register_reward("learning_progress", learning_progress)
+register_reward("absolute_progress", partial(learning_progress, absolute=True))
