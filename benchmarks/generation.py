@@ -19,8 +19,8 @@ from jaxtyping import PyTree
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.generation import GREEDY, cache_bytes
-from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
+from birdie_jax.generation.device_programs import cast_parameters
 from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies

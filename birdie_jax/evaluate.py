@@ -41,20 +41,18 @@ from birdie_jax.tasks.evaluation import (
     NamedTask,
     answers_to_jsonl,
     arms_of_tasks,
+    check_kept_evaluations,
+    check_predictions,
     check_tasks,
     evaluate,
     tasks_of_flags,
+    write_predictions,
 )
 from birdie_jax.tasks.evaluation_table import (
     breakdown_tables,
     comparison_table,
     evaluation_table,
     refused_lines,
-)
-from birdie_jax.tasks.predictions import (
-    check_kept_evaluations,
-    check_predictions,
-    write_predictions,
 )
 from birdie_jax.tasks.summary import paired_differences
 from birdie_jax.tasks.task_model import ScoreError, max_length_of

@@ -43,8 +43,7 @@ from birdie_jax.generation import (
     make_prompt,
     make_question,
 )
-from birdie_jax.generation.answering import Answering
-from birdie_jax.generation.jsonl import Record, check_output, read_records
+from birdie_jax.generation.answering import Answering, Record, check_output, read_records
 from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import InteropError, StoredState, read_state, write_state
 from birdie_jax.models.encoder_config import refuse_cache

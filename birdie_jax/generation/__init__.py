@@ -1,12 +1,16 @@
 """Generation: prompts are prefilled once, bidirectionally where the model can, then answers are decoded."""
 
-from birdie_jax.generation.cache_size import cache_bytes, cache_grows
 from birdie_jax.generation.generator import STOP_TOKENS, Answer, Generator, PromptTooLong, generate
 from birdie_jax.generation.prompt import Prompt
-from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt
+from birdie_jax.generation.prompt_formats import (
+    PromptError,
+    choose_arm,
+    make_context,
+    make_prompt,
+    make_question,
+)
 from birdie_jax.generation.sampling import GREEDY, Sampling
-from birdie_jax.generation.state_prompts import make_context, make_question
-from birdie_jax.generation.timing import GenerationTimes
+from birdie_jax.generation.timing import GenerationTimes, cache_bytes, cache_grows
 from birdie_jax.models.saved_state import SavedState, SavedStateError
 
 __all__ = [

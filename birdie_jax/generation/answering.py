@@ -1,16 +1,181 @@
-"""Answers to many prompts, in batches: on the terminal, or as JSONL that is gone on with."""
+"""Prompts from a JSONL file, and their answers in batches: on the terminal or as JSONL."""
 
+import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from birdie_jax.generation.generator import Generator
-from birdie_jax.generation.jsonl import Record, append_lines, count_finished_lines, to_jsonl
 from birdie_jax.generation.prompt import Prompt
+from birdie_jax.generation.prompt_formats import PromptError
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models.saved_state import SavedState
+from birdie_jax.storage.messages import one_line
 from birdie_jax.text import Tokenizer
+
+# A JSON object: a prompt with whatever else its line says.
+Record = dict[str, Any]
+
+PROMPT_FIELD = "prompt"
+# The fields of an output line that its record does not have.
+ANSWER_FIELDS = ("generated", "generated_tokens", "stopped_by", "sample", "settings")
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records of a file: JSON objects with a text in the field `prompt`, one a line.
+
+    Raises:
+        PromptError: the file cannot be read, holds no record, or a record cannot be used; names the line.
+    """
+    if _is_pipe(path) and not str(path).startswith("/dev/"):
+        # It would be waited for until something writes to it, perhaps for ever. A shell's own pipes, as
+        # /dev/stdin and /dev/fd/63, have a writer.
+        raise PromptError(f"{path}: found a named pipe; allowed: a file, or --prompt_file=/dev/stdin")
+    try:
+        lines = path.read_bytes().splitlines()
+    except (OSError, ValueError) as error:
+        raise PromptError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{path} line {number}"
+        if not line.strip():
+            raise PromptError(f"{where}: is empty; allowed: a JSON object with the field {PROMPT_FIELD!r}")
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise PromptError(f"{where}: is not JSON ({error})") from error
+        if not isinstance(record, dict) or not isinstance(record.get(PROMPT_FIELD), str):
+            found = sorted(record) if isinstance(record, dict) else type(record).__name__
+            raise PromptError(
+                f"{where}: found {one_line(str(found), 200)}; allowed: a JSON object with the field "
+                f"{PROMPT_FIELD!r}, a text"
+            )
+        taken = [field for field in ANSWER_FIELDS if field in record]
+        if taken:
+            raise PromptError(
+                f"{where}: has the field {taken[0]!r}, which the answer adds; allowed: any other name"
+            )
+        records.append(record)
+    if not records:
+        raise PromptError(f"{path}: holds no record; allowed: one JSON object a line")
+    return records
+
+
+def count_finished_lines(path: Path, expected: Sequence[Record]) -> int:
+    """Return how many whole lines an earlier run of the same command has left in `path`.
+
+    A last line without its end, which an interruption leaves, is cut off.
+
+    Args:
+        path: the output file.
+        expected: for each line of the whole output, the fields that it must have: record, sample and
+            settings.
+
+    Raises:
+        PromptError: the file cannot be read or holds something else.
+    """
+    if not path.exists():
+        return 0
+    if not path.is_file():
+        # What was written before cannot be read from a device or a pipe.
+        return 0
+    other = f"{path}: exists, and"
+    try:
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+    lines = whole.splitlines()
+    if len(lines) > len(expected):
+        raise PromptError(f"{other} has {len(lines)} lines; this command writes {len(expected)}")
+    for number, (line, fields) in enumerate(zip(lines, expected, strict=False), start=1):
+        try:
+            found = json.loads(line)
+            # As text, in which NaN is itself.
+            same = json.dumps({name: found.get(name) for name in fields}) == json.dumps(fields)
+        except (ValueError, AttributeError, RecursionError):
+            same = False
+        if not same:
+            raise PromptError(
+                f"{other} its line {number} is not an answer of this command to its record and settings; "
+                "allowed: another --output, or the same command to go on with it"
+            )
+    return len(lines)
+
+
+def to_jsonl(records: Iterable[Record]) -> str:
+    """Return records as JSONL, one JSON object a line.
+
+    Text is written as it is, except where it holds half of a character, which JSON can say and UTF-8
+    cannot: such a line is escaped, and is read back as it was.
+    """
+    return "".join(_to_line(record) for record in records)
+
+
+def append_lines(path: Path, lines: str) -> None:
+    """Add whole lines to a file.
+
+    Raises:
+        PromptError: it cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
+
+
+def check_output(path: Path) -> None:
+    """Check that answers can be added to `path`, and leave it as it is.
+
+    Raises:
+        PromptError: it is a folder or a pipe, its folder is missing, or it may not be written.
+    """
+    if os.path.isdir(path):
+        raise PromptError(f"{path}: found a folder; allowed: a file")
+    if _is_pipe(path) and not str(path).startswith("/dev/"):
+        raise PromptError(
+            f"{path}: found a named pipe; allowed: a file, or standard output without --output"
+        )
+    if not path.parent.is_dir():
+        raise PromptError(
+            f"{path}: cannot be written: {path.parent} is no folder; allowed: one that is there"
+        )
+    try:
+        existed = path.exists()
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
+
+
+def describe_os_error(error: Exception) -> str:
+    """Return why a file cannot be used, without its name."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except OSError:  # such as a name that is too long: opening it tells
+        return False
+
+
+def _to_line(record: Record) -> str:
+    line = json.dumps(record, ensure_ascii=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        line = json.dumps(record)
+    return line + "\n"
+
 
 # A prompt, and the number of one of its answers.
 _Request = tuple[Prompt, int]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
-from birdie_jax.generation.prunable_tokens import prunable_tokens
+from birdie_jax.generation.prompt import prunable_tokens
 from birdie_jax.generation.sampling import Sampling, sample_tokens
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.language_model import stack_caches, unrolled_hidden, unstack_layers

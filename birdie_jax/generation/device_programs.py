@@ -1,10 +1,11 @@
-"""A model's parameters on its devices, and compiled functions of them."""
+"""A model's parameters on its devices, in the types that layers read, and compiled functions of them."""
 
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
@@ -14,6 +15,24 @@ from birdie_jax.generation.continuation import OpenSamples
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.axes import ROW_AXES
+from birdie_jax.models.parameters import ParameterPolicy
+
+
+def cast_parameters(params: PyTree, policies: PyTree[ParameterPolicy]) -> PyTree:
+    """Return `params` in the types of their policies; a model gives the same bits with them.
+
+    A kernel in float32 would be cast to bfloat16 for every token: twice the bytes to read, and as many
+    again to write and read.
+
+    Args:
+        params: the parameters of a model.
+        policies: those of `parameter_policies`.
+    """
+
+    def cast(leaf, policy):
+        return leaf if leaf.dtype == policy.compute_dtype else jnp.asarray(leaf, policy.compute_dtype)
+
+    return jax.tree.map(cast, params, policies)
 
 
 class DevicePrograms:

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int32, Key, PyTree
 
-from birdie_jax.generation.cache_size import cache_grows
-from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.continuation import (
     ContinuationBatch,
     batch_continuations,
@@ -25,18 +23,48 @@ from birdie_jax.generation.continuation import (
     read_part,
 )
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
-from birdie_jax.generation.device_programs import DevicePrograms
-from birdie_jax.generation.prompt import Prompt, pad_prompts, power_of_two, prompt_as_read
-from birdie_jax.generation.prunable_tokens import max_protected
-from birdie_jax.generation.remaining_tokens import RemainingTokens
+from birdie_jax.generation.device_programs import DevicePrograms, cast_parameters
+from birdie_jax.generation.prompt import Prompt, max_protected, pad_prompts, power_of_two, prompt_as_read
 from birdie_jax.generation.sampling import GREEDY, Sampling
-from birdie_jax.generation.timing import GenerationTimes
+from birdie_jax.generation.timing import GenerationTimes, cache_grows
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.saved_state import SavedState, stack_states
 from birdie_jax.pruning import PruningError, PruningSettings
 from birdie_jax.vocabulary import DONE, END, PADDING, START
+
+
+class RemainingTokens:
+    """The number of tokens that each answer of a batch may still get.
+
+    Attributes:
+        live: bool [prompts], true on the answers that are not complete.
+    """
+
+    def __init__(self, max_tokens: Sequence[int], stops: np.ndarray):
+        self.live = np.ones(len(max_tokens), bool)
+        self._left = np.array(max_tokens)
+        self._stops = stops
+
+    def take(self, tokens: np.ndarray) -> list[np.ndarray]:
+        """Return of each row of `tokens` [prompts or more, chunk] those that belong to its answer."""
+        found = []
+        for row in range(len(self.live)):
+            new = tokens[row][: self._left[row] if self.live[row] else 0]
+            stops = np.flatnonzero(self._stops[new])
+            new = new[: stops[0] + 1] if stops.size else new
+            # Padding is never generated: it stands where the row was done.
+            new = new[new != PADDING]
+            self._left[row] -= len(new)
+            self.live[row] &= not stops.size and self._left[row] > 0
+            found.append(new)
+        return found
+
+    def end(self, ended: np.ndarray) -> None:
+        """End the answers of the rows that are true in `ended`."""
+        self.live &= ~ended
+
 
 STOP_TOKENS = (END, DONE)
 

@@ -1,14 +1,16 @@
-"""A prompt as tokens, and prompts of different lengths as one batch of few possible shapes."""
+"""A prompt as tokens, which of them pruning may drop, and prompts as one batch of few possible shapes."""
 
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from birdie_jax.array_types import TokenIds, TokenMask
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.vocabulary import PADDING, START
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, PADDING, START
 
 _MIN_LENGTH = 32
 
@@ -114,3 +116,30 @@ def bucket_length(length: int) -> int:
 def power_of_two(count: int) -> int:
     """Return the next power of two, so that few numbers of rows and of tokens are compiled for."""
     return 1 << (count - 1).bit_length()
+
+
+def prunable_tokens(tokens: TokenIds, segment_ids: TokenIds, bidirectional: TokenMask) -> TokenMask:
+    """Return which tokens of prompts, one a row, may be dropped.
+
+    Those are the context. A prompt without one, as of causal_lm, is a target prefix that stands for it:
+    all of its text may be dropped; the start token and other special tokens stay.
+
+    Args:
+        tokens: the prompts.
+        segment_ids: 1 on the prompts, 0 on padding.
+        bidirectional: whether a token belongs to the context.
+    """
+    has_context = jnp.any(bidirectional, axis=1, keepdims=True)
+    text = (segment_ids > 0) & (tokens >= NUM_SPECIAL_TOKENS)
+    return jnp.where(has_context, bidirectional, text)
+
+
+def max_protected(prompt: Prompt) -> int:
+    """Return the largest number of tokens of a prompt that `prunable_tokens` and pruning let stay.
+
+    Of a context the first token stays, of a prompt without one the last.
+    """
+    prefix = prompt.target_prefix
+    if len(prompt.context):
+        return 2 + len(prefix)
+    return 2 + int(np.sum(prefix < NUM_SPECIAL_TOKENS))

@@ -3,8 +3,14 @@
 from birdie_jax.interop.huggingface_folder import read_huggingface, write_huggingface
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.interop.model_folder import ExportedModel, read_model, write_model
-from birdie_jax.interop.model_identity import ModelIdentity, identify_model
-from birdie_jax.interop.state_file import StateDescription, StoredState, read_state, write_state
+from birdie_jax.interop.state_file import (
+    ModelIdentity,
+    StateDescription,
+    StoredState,
+    identify_model,
+    read_state,
+    write_state,
+)
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 
 __all__ = [

@@ -6,7 +6,9 @@ configuration says so (`model.start_token`, `model.min_predicted_id` and those b
 """
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,26 +16,89 @@ from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.config import Config, ConfigError, ModelConfig
-from birdie_jax.interop.counterparts import Tensor
-from birdie_jax.interop.huggingface_models import (
-    HEAD,
-    HuggingFaceModel,
-    Settings,
-    kind_of_folder,
-    kind_of_model,
-)
+from birdie_jax.interop import mamba, recurrent_gemma
+from birdie_jax.interop.counterparts import Counterpart, Tensor
 from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
 from birdie_jax.interop.interop_error import InteropError
-from birdie_jax.interop.model_folder import ExportedModel
-from birdie_jax.interop.new_folder import CONFIG, new_folder
+from birdie_jax.interop.model_folder import CONFIG, ExportedModel, new_folder
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import write_weights
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.saved_config import read_json
-from birdie_jax.storage import is_remote, make_path, write_json
+from birdie_jax.storage import is_remote, make_path, shown, write_json
 from birdie_jax.text import DataError, Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+Settings = mamba.MambaSettings | recurrent_gemma.RecurrentGemmaSettings
+HEAD = "lm_head.weight"
+
+
+class HuggingFaceModel(NamedTuple):
+    """A kind of model of `transformers`.
+
+    Attributes:
+        model_type: its name in a config.json.
+        read_settings: (contents of a config.json, its path) -> settings.
+        to_config: (settings, type of computation, path) -> the configuration that it is here.
+        from_config: (architecture, rows of the embedding there) -> settings.
+        counterparts: architecture -> all tensors but the embedding and the head.
+        embeddings: the names of the embedding: the one that is written, then others that are read.
+    """
+
+    model_type: str
+    read_settings: Callable[[dict[str, Any], Path], Any]
+    to_config: Callable[[Any, str, Path], Config]
+    from_config: Callable[[ModelConfig, int], Any]
+    counterparts: Callable[[ModelConfig], tuple[Counterpart, ...]]
+    embeddings: tuple[str, ...]
+
+
+_MODELS = {
+    "mamba": HuggingFaceModel(
+        mamba.MODEL_TYPE,
+        mamba.read_settings,
+        mamba.to_config,
+        mamba.from_config,
+        mamba.counterparts,
+        (mamba.EMBEDDING, mamba.EMBEDDING_OF_AUTHORS),
+    ),
+    "griffin": HuggingFaceModel(
+        recurrent_gemma.MODEL_TYPE,
+        recurrent_gemma.read_settings,
+        recurrent_gemma.to_config,
+        recurrent_gemma.from_config,
+        recurrent_gemma.counterparts,
+        (recurrent_gemma.EMBEDDING,),
+    ),
+}
+
+
+def kind_of_folder(described: dict[str, Any], path: Path) -> HuggingFaceModel:
+    """Return the kind of the model that a config.json describes.
+
+    Raises:
+        InteropError: it is none of those that are read.
+    """
+    found = described.get("model_type")
+    for kind in _MODELS.values():
+        if kind.model_type == found:
+            return kind
+    allowed = ", ".join(repr(kind.model_type) for kind in _MODELS.values())
+    raise InteropError(f"{path}: model_type: found {shown(found)}; allowed: {allowed}")
+
+
+def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
+    """Return the kind that a model of this project is in `transformers`.
+
+    Raises:
+        InteropError: it is none of those that are written.
+    """
+    if model.name not in _MODELS:
+        allowed = ", ".join(map(repr, _MODELS))
+        raise InteropError(f"model.name: found {model.name!r}; allowed: {allowed}, which transformers has")
+    return _MODELS[model.name]
+
 
 TOKENIZER_JSON, TOKENIZER_MODEL = "tokenizer.json", "tokenizer.model"
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -1,6 +1,7 @@
 """A model as a folder: model.safetensors, config.json and tokenizer.model, and back bit for bit."""
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,15 +15,72 @@ from jaxtyping import PyTree
 
 from birdie_jax.config import Config, ConfigError, to_dict
 from birdie_jax.interop.interop_error import InteropError
-from birdie_jax.interop.new_folder import CONFIG, new_folder
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.saved_config import parse_saved_config, read_json
-from birdie_jax.storage import download, is_remote, make_path, write_json
+from birdie_jax.storage import (
+    PARTIAL_SUFFIX,
+    download,
+    exists,
+    is_remote,
+    make_path,
+    publish,
+    sync,
+    upload,
+    write_json,
+)
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.text import DataError, Tokenizer
+
+CONFIG = "config.json"
+"""The file that is written to a bucket last: without it a folder holds no model."""
+
+
+@contextlib.contextmanager
+def new_folder(folder: epath.PathLike) -> Iterator[Path]:
+    """Give a folder to write a model's files to, `CONFIG` among them; they become `folder` when it is left.
+
+    Raises:
+        InteropError: the folder exists, or cannot be written.
+    """
+    folder = make_path(folder)
+    if _is_there(folder):
+        raise InteropError(f"{folder}: exists; allowed: the name of a new folder")
+    if is_remote(folder):
+        with tempfile.TemporaryDirectory() as here, _errors_named(folder):
+            yield Path(here)
+            names = sorted(path.name for path in Path(here).iterdir())
+            for name in sorted(names, key=lambda name: name == CONFIG):
+                upload(Path(here) / name, folder / name)
+        return
+    partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
+    with _errors_named(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield Path(partial)
+        for path in Path(partial).iterdir():
+            # The library that writes the weights makes them readable for their owner alone.
+            shutil.copymode(partial / CONFIG, path)
+            sync(epath.Path(path))
+        publish(partial, folder)
+
+
+@contextlib.contextmanager
+def _errors_named(folder: epath.Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, DataError) as error:
+        raise InteropError(f"{folder}: cannot be written: {error}") from error
+
+
+def _is_there(path: epath.Path) -> bool:
+    try:
+        return exists(path)
+    except OSError as error:
+        raise InteropError(f"{path}: cannot be looked for: {error}") from error
+
 
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.model"
 _FORMAT, _VERSION = "birdie_jax", 1

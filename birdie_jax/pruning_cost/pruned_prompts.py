@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from birdie_jax.generation import PromptError
-from birdie_jax.generation.compute_types import cast_parameters
 from birdie_jax.generation.decoding import PromptBatch
-from birdie_jax.generation.device_programs import DevicePrograms
+from birdie_jax.generation.device_programs import DevicePrograms, cast_parameters
 from birdie_jax.generation.scoring import PromptState, read_prompts, score_choices
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Int, Int32, PyTree
 
-from birdie_jax.generation.text_stream import TextStream
+from birdie_jax.generation.text_generation import TextStream
 from birdie_jax.models import LanguageModel
 from birdie_jax.objectives import Objective
 from birdie_jax.pruning import PruningSettings

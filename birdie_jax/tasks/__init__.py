@@ -5,8 +5,6 @@ from birdie_jax.tasks import (
     agreement,
     associative_recall,
     contract_nli,
-    copying_by_length,
-    deshuffling_by_length,
     glue,
     infilling,
     instructions,
@@ -14,10 +12,10 @@ from birdie_jax.tasks import (
     labelled_text,
     masked_text,
     noisy_recall,
+    objective_by_length,
     perplexity,
     phonebook,
     quality,
-    selective_copying_by_length,
     squad,
     squad_spans,
 )
@@ -32,9 +30,8 @@ from birdie_jax.tasks.registry import (
     task_of_flag,
     task_of_section,
 )
-from birdie_jax.tasks.task import ChoiceTask, GenerationTask, QuestionTask, Task
+from birdie_jax.tasks.task import ChoiceTask, GenerationTask, QuestionTask, Task, TokenTask
 from birdie_jax.tasks.task_model import Progress, Share, TaskModel, no_progress
-from birdie_jax.tasks.token_task import TokenTask
 from birdie_jax.tasks.training_examples import (
     PROMPT_OBJECTIVE,
     GeneratedExamples,
@@ -68,8 +65,6 @@ __all__ = [
     "agreement",
     "associative_recall",
     "contract_nli",
-    "copying_by_length",
-    "deshuffling_by_length",
     "example_lengths",
     "glue",
     "infilling",
@@ -80,11 +75,11 @@ __all__ = [
     "masked_text",
     "no_progress",
     "noisy_recall",
+    "objective_by_length",
     "perplexity",
     "phonebook",
     "quality",
     "register_task",
-    "selective_copying_by_length",
     "squad",
     "squad_spans",
     "task_of_flag",

@@ -11,11 +11,19 @@ from birdie_jax.models.classification_head import CLASSIFICATION
 from birdie_jax.models.regression_head import REGRESSION, label_of_number, number_of_label
 from birdie_jax.models.task_head import Head
 from birdie_jax.storage import make_path, shown
-from birdie_jax.tasks.cola_annotations import PHENOMENON, read_phenomena
-from birdie_jax.tasks.glue_datasets import ACCURACY, GLUE_DATASETS, MAX_SCORE, GlueDataset
-from birdie_jax.tasks.glue_test_files import predictions_table, read_unlabelled
-from birdie_jax.tasks.head_task import HeadTask
-from birdie_jax.tasks.label_metrics import (
+from birdie_jax.tasks.glue_files import (
+    ACCURACY,
+    GLUE_DATASETS,
+    MAX_SCORE,
+    PHENOMENON,
+    GlueDataset,
+    predictions_table,
+    read_phenomena,
+    read_tsv,
+    read_unlabelled,
+)
+from birdie_jax.tasks.head_task import HeadTask, Sample, SampleExamples
+from birdie_jax.tasks.metrics import (
     F1,
     INNER_METRICS,
     MATTHEWS,
@@ -32,9 +40,7 @@ from birdie_jax.tasks.label_metrics import (
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.records import DataPath, check_text
 from birdie_jax.tasks.registry import register_task
-from birdie_jax.tasks.samples import Sample, SampleExamples
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.tasks.tsv import read_tsv
 from birdie_jax.text import DataError, Tokenizer
 
 TRAIN = "train"
@@ -60,7 +66,7 @@ class Glue(HeadTask):
             first of these that the data set has. Or the one that is predicted: test; of MNLI test_matched
             or test_mismatched.
         phenomena: of CoLA, the annotated development set, a file or its URL, by whose phenomena scores are
-            broken down, as categories (birdie_jax/tasks/cola_annotations.py); empty = they are not.
+            broken down, as categories (birdie_jax/tasks/glue_files.py); empty = they are not.
         skip_bad_records: whether rows that cannot be read are passed over and told, not refused.
     """
 

@@ -14,7 +14,7 @@ from absl import flags
 
 from birdie_jax.command_line import define_path, refuse, start
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.generation.jsonl import to_jsonl
+from birdie_jax.generation.answering import to_jsonl
 from birdie_jax.storage import one_line, write_whole
 from birdie_jax.tasks.story_filter import SIMILARITY, filter_stories, read_stories, read_votes
 from birdie_jax.text import DataError

@@ -1,19 +1,164 @@
 """Instruction tuning (Birdie paper, appendix A.2): dialogues, of which the answers are learned."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
+import jinja2
+import numpy as np
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from birdie_jax import vocabulary
+from birdie_jax.generation import make_prompt
+from birdie_jax.objectives import Example, make_objective
 from birdie_jax.storage import shown
-from birdie_jax.tasks.chat_template import ChatTemplate, TemplateFailed
-from birdie_jax.tasks.flat_examples import FlatExamples
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_records, read_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 from birdie_jax.text import DataError, Tokenizer
+
+# Texts that are tokenized at a time, on all cores.
+_BLOCK = 4096
+_PROBE = "a"
+_END = np.array([vocabulary.END], np.int32)
+
+
+class FlatExamples:
+    """The examples of pairs of texts, in their order; a `RecordedExamples`.
+
+    Tokens take 4 bytes each, twice that while they are joined, and an example 24 bytes beside its name.
+
+    Attributes:
+        lengths: the positions that each example covers, int64 [examples].
+        sha256: a hash of all examples.
+        refused: a line for each record that was passed over.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        names: Sequence[str],
+        refused: Sequence[str],
+        tokenizer: Tokenizer,
+    ):
+        """Tokenize prompts and answers; each pair gives the example that `training_example` gives.
+
+        Args:
+            pairs: for each example its prompt, with at least one token, and its answer.
+            names: what people call each example.
+            refused: a line for each record that was passed over.
+            tokenizer: the tokenizer of the model.
+        """
+        self._names, self.refused = names, tuple(refused)
+        # What stands before the text of every prompt.
+        objective = make_objective(PROMPT_OBJECTIVE)
+        marker = make_prompt(_PROBE, objective, tokenizer).context[: -len(tokenizer.encode(_PROBE))]
+        blocks, contexts, ends = [_END[:0]], [], []
+        end = 0
+        for pair in _blocks(pairs):
+            prompts, answers = (
+                tokenizer.encode_batch(texts, num_threads=-1) for texts in zip(*pair, strict=True)
+            )
+            parts = []
+            for prompt, answer in zip(prompts, answers, strict=True):
+                contexts.append(len(marker) + len(prompt))
+                end += contexts[-1] + len(answer) + 1
+                ends.append(end)
+                parts += [marker, prompt, answer, _END]
+            blocks.append(np.concatenate(parts))
+        self._tokens = np.concatenate(blocks)
+        self._contexts, self._ends = np.array(contexts, np.int64), np.array(ends, np.int64)
+        self.lengths = np.diff(self._ends, prepend=0)
+        digest = hashlib.sha256()
+        for array in (self._contexts, self._ends, self._tokens):
+            digest.update(array.tobytes())
+        self.sha256 = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> Example:
+        begin, end = self._ends[index] - self.lengths[index], self._ends[index]
+        split = begin + self._contexts[index]
+        return Example(self._tokens[begin:split], self._tokens[split:end])
+
+    def name_of(self, index: int) -> str:
+        """Return what people call an example."""
+        return self._names[index]
+
+
+def _blocks(pairs: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
+    for first in range(0, len(pairs), _BLOCK):
+        yield pairs[first : first + _BLOCK]
+
+
+# A single message of the user is read as it is, so that `generate --prompt` asks in the form that was
+# taught. In a longer dialogue each message stands under its role, and the last line says who is to speak.
+DEFAULT_TEMPLATE = """\
+{%- if messages | length == 1 and messages[0].role == 'user' -%}
+{{ messages[0].content }}
+{%- else -%}
+{%- for message in messages -%}
+{{ message.role ~ ':\\n' ~ message.content ~ '\\n\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ 'assistant:\\n' }}
+{%- endif -%}
+{%- endif -%}
+"""
+
+
+class TemplateFailed(ValueError):  # noqa: N818 - what became of a dialogue, not a fault of the program
+    """A template cannot be rendered for a dialogue; the message says why."""
+
+
+class ChatTemplate:
+    """A Jinja template with `messages`, each with `role` and `content`, and `add_generation_prompt`, true.
+
+    It renders everything before the answer, the beginning of the assistant's turn included. Templates that
+    tokenizers carry elsewhere are of this kind; they may call `raise_exception`, and their `bos_token` and
+    `eos_token` are empty here, where special tokens are never text. It runs in Jinja's sandbox.
+    """
+
+    def __init__(self, source: str):
+        """Compile a template; an empty one stands for the default.
+
+        Raises:
+            ValueError: it is no template; the message names its line.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False
+        )
+        environment.globals["raise_exception"] = _raise
+        try:
+            self._template = environment.from_string(source or DEFAULT_TEMPLATE)
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"line {error.lineno}: {error.message}") from error
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return the text before the answer.
+
+        Raises:
+            TemplateFailed: the template refuses the messages, or cannot be rendered for them.
+        """
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=True, bos_token="", eos_token=""
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise TemplateFailed(f"{type(error).__name__}: {error}") from error
+        except (OverflowError, RecursionError, MemoryError) as error:
+            raise TemplateFailed(type(error).__name__) from error
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
 
 _ROLES = ("system", "user", "assistant")
 

@@ -18,7 +18,7 @@ from birdie_jax.objectives import Example
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.registry import register_task
-from birdie_jax.tasks.token_task import TokenTask
+from birdie_jax.tasks.task import TokenTask
 from birdie_jax.tasks.training_examples import GeneratedExamples
 from birdie_jax.text import Tokenizer
 

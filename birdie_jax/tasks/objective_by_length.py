@@ -1,20 +1,106 @@
-"""The base of tasks that ask what a training objective teaches, by the length of the text."""
+"""What training objectives teach, by the length of the text (Birdie paper, section 3.2).
+
+Copying (Jelassi et al. 2024), deshuffling, and selective copying: tasks on passages of tokens, each in the
+format of its objective.
+"""
 
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
+from jaxtyping import Int32
 
 from birdie_jax.config_types import RequiredName, Seed, ShareOfBoth, Text
-from birdie_jax.objectives import Example, Objective, UnsuitableText
+from birdie_jax.objectives import Example, Objective, UnsuitableText, make_objective
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question
-from birdie_jax.tasks.token_passages import Passages, TextSource
-from birdie_jax.tasks.token_task import TokenTask
+from birdie_jax.tasks.registry import register_task
+from birdie_jax.tasks.task import TokenTask
 from birdie_jax.tasks.training_examples import GeneratedExamples
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import DataError, Tokenizer, open_source
+from birdie_jax.text.tokenization import split_of
+
+# Enough for any evaluation, and read in seconds.
+_MAX_TOKENS = 1 << 22
+_DOCUMENTS_AT_ONCE = 64
+
+
+class TextSource(NamedTuple):
+    """Where real text is read.
+
+    Attributes:
+        source: "stdlib", a file, a folder or a glob of documents, or such a URL.
+        text_field: the field of .jsonl and .parquet records that holds the text.
+        validation_fraction: the share of the documents that is for evaluation; where it is not larger than
+            `data.validation_fraction` of a run on the same source, that run has not learned from them.
+    """
+
+    source: str
+    text_field: str
+    validation_fraction: float
+
+
+class Passages:
+    """Draws passages of as many tokens as are asked for."""
+
+    def __init__(self, tokenizer: Tokenizer, text: TextSource | None, split: str):
+        """Read text, up to four million tokens of it.
+
+        Args:
+            tokenizer: the tokenizer of the tokens.
+            text: where to read text; None = uniformly random pieces of the tokenizer.
+            split: the documents to read: "train" or "validation".
+
+        Raises:
+            DataError: the source cannot be read.
+        """
+        self._text, self._split = text, split
+        self._pieces = tokenizer.ordinary_tokens() if text is None else np.empty(0, np.int32)
+        self._documents = [] if text is None else _read_documents(tokenizer, text, split)
+        self._lengths = np.array([len(document) for document in self._documents], np.int64)
+
+    def draw(self, rng: np.random.Generator, length: int) -> Int32[np.ndarray, " tokens"]:
+        """Return a passage: int32 [length].
+
+        Every passage of that length is equally likely.
+
+        Raises:
+            DataError: no document has that many tokens.
+        """
+        if self._text is None:
+            return rng.choice(self._pieces, length)
+        starts = np.maximum(self._lengths - length + 1, 0).cumsum()
+        if not starts.size or starts[-1] == 0:
+            longest = int(self._lengths.max(initial=0))
+            raise DataError(
+                f"{self._text.source}: found no document of {length} tokens in its {self._split} split of "
+                f"validation_fraction = {self._text.validation_fraction:g}; allowed: lengths of at most "
+                f"{longest}, or another source or validation_fraction"
+            )
+        start = int(rng.integers(starts[-1]))
+        document = int(np.searchsorted(starts, start, side="right"))
+        first = start - (int(starts[document - 1]) if document else 0)
+        return self._documents[document][first : first + length]
+
+
+def _read_documents(tokenizer: Tokenizer, text: TextSource, split: str) -> list[np.ndarray]:
+    documents: list[np.ndarray] = []
+    waiting: list[str] = []
+    count = 0
+    for document in open_source(text.source, text.text_field).documents():
+        if split_of(document.text, text.validation_fraction) != split:
+            continue
+        waiting.append(document.text)
+        if len(waiting) == _DOCUMENTS_AT_ONCE:
+            documents += tokenizer.encode_batch(waiting)
+            count += sum(map(len, documents[-len(waiting) :]))
+            waiting = []
+        if count >= _MAX_TOKENS:
+            return documents
+    return documents + tokenizer.encode_batch(waiting)
+
 
 PassageLength = Annotated[int, Bounds(at_least=2, at_most=2**20)]
 QuestionsPerLength = Annotated[int, Bounds(at_least=1, at_most=10**6)]
@@ -132,3 +218,74 @@ def _build(objective: Objective, passages: Passages, length: int, rng: np.random
         except UnsuitableText as error:
             problem = error
     raise DataError(f"{objective.name}: none of {_ATTEMPTS} passages of {length} tokens will do: {problem}")
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class CopyingByLength(ObjectiveByLength):
+    """The passage is to be written as it stands, in the format of the objective copying."""
+
+    name: ClassVar[str] = "copying_by_length"
+
+    def objective(self, min_length: int, max_length: int) -> Objective:
+        """Return copying."""
+        return make_objective("copying", min_length=min_length, max_length=max_length)
+
+
+Rate = Annotated[float, Bounds(more_than=0, at_most=1)]
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class DeshufflingByLength(ObjectiveByLength):
+    """The passage is to be written in its order, in the format of the objective deshuffling.
+
+    Attributes:
+        rate: the share of the passage's tokens that is shuffled.
+        source: where passages are read; random tokens have no order to be found again.
+    """
+
+    name: ClassVar[str] = "deshuffling_by_length"
+
+    rate: Rate = 0.5
+    source: Text = "stdlib"
+
+    def __post_init__(self):
+        if not self.source:
+            raise ValueError("source: found ''; allowed: stdlib, a file, a folder, a glob or a URL")
+        super().__post_init__()
+
+    def objective(self, min_length: int, max_length: int) -> Objective:
+        """Return deshuffling."""
+        return make_objective("deshuffling", rate=self.rate, min_length=min_length, max_length=max_length)
+
+
+Spans = Annotated[int, Bounds(at_least=1, at_most=2**10)]
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class SelectiveCopyingByLength(ObjectiveByLength):
+    """Spans of the passage are to be written, in the format of the objective selective_copying.
+
+    Attributes:
+        spans: the number of spans that are asked for; each takes 28 tokens of the passage at most.
+        query_first: whether the queries stand before the passage.
+        lengths: the numbers of tokens of the passages.
+    """
+
+    name: ClassVar[str] = "selective_copying_by_length"
+
+    spans: Spans = 1
+    query_first: bool = True
+    lengths: tuple[PassageLength, ...] = (64, 128, 256, 512)
+
+    def objective(self, min_length: int, max_length: int) -> Objective:
+        """Return selective copying."""
+        return make_objective(
+            "selective_copying",
+            spans=self.spans,
+            query_first=self.query_first,
+            min_length=min_length,
+            max_length=max_length,
+        )

@@ -10,8 +10,13 @@ from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import Seed
 from birdie_jax.objectives import Example
 from birdie_jax.storage import Bounds, shown
-from birdie_jax.tasks.phonebook_entries import check_number_format, max_distinct_names
-from birdie_jax.tasks.phonebook_text import BookForm, BookMaker, read_numbers
+from birdie_jax.tasks.phonebook_text import (
+    BookForm,
+    BookMaker,
+    check_number_format,
+    max_distinct_names,
+    read_numbers,
+)
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import AnswerTokens, GenerationTask

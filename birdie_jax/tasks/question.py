@@ -4,6 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from birdie_jax.generation import Prompt, make_prompt
+from birdie_jax.objectives import Objective
+from birdie_jax.text import Tokenizer
+
 
 class Question(NamedTuple):
     """Something to be answered from a context.
@@ -72,3 +78,20 @@ class TaskResult:
 
     answers: tuple[ScoredAnswer, ...]
     refused: tuple[str, ...] = field(default=())
+
+
+def prompt_of(question: Question, objective: Objective, tokenizer: Tokenizer) -> Prompt:
+    """Return the prompt that a model is asked by.
+
+    Args:
+        question: the question.
+        objective: the objective in whose format a text is asked; prompt tokens have their own.
+        tokenizer: the model's tokenizer.
+
+    Raises:
+        PromptError: the text is empty, or does not have the format of `objective`.
+    """
+    if not question.prompt_tokens:
+        return make_prompt(question.prompt, objective, tokenizer)
+    context, target_prefix = question.prompt_tokens, question.target_prefix
+    return Prompt(np.array(context, np.int32), np.array(target_prefix, np.int32))

@@ -10,8 +10,7 @@ from absl import flags
 
 from birdie_jax.command_line import refuse, start
 from birdie_jax.config_errors import ConfigError
-from birdie_jax.tasks.evaluation_table import rendered_columns
-from birdie_jax.tasks.seed_scores import summarise_seeds
+from birdie_jax.tasks.evaluation_table import rendered_columns, summarise_seeds
 
 _VERB = "tasks.seed_summary"
 

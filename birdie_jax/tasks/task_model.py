@@ -33,8 +33,7 @@ from birdie_jax.models.sample_scores import score_samples
 from birdie_jax.models.task_head import head_type
 from birdie_jax.objectives import Arm, Example
 from birdie_jax.pruning import PruningSettings
-from birdie_jax.tasks.question import LENGTH_GROUP, Question
-from birdie_jax.tasks.question_prompt import prompt_of
+from birdie_jax.tasks.question import LENGTH_GROUP, Question, prompt_of
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 

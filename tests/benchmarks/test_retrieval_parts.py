@@ -17,8 +17,7 @@ from birdie_jax.config import ConfigError, parse_config
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.tasks.phonebook import Phonebook
-from birdie_jax.tasks.phonebook_entries import Entry
-from birdie_jax.tasks.phonebook_text import Book, BookForm
+from birdie_jax.tasks.phonebook_text import Book, BookForm, Entry
 from birdie_jax.tasks.question import Question
 
 

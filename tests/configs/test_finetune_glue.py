@@ -11,7 +11,7 @@ from birdie_jax.models import model_names
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.glue import Glue
-from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from birdie_jax.text import DataError
 from tests.configs.test_every_config import load
 from tests.tasks.glue_folders import labels_of, write_glue

@@ -8,7 +8,7 @@ import pytest
 from birdie_jax.config import ModelConfig
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.finetuning.stages import read_stages
-from birdie_jax.interop.recurrent_gemma_settings import RecurrentGemmaSettings, to_config
+from birdie_jax.interop.recurrent_gemma import RecurrentGemmaSettings, to_config
 from tests.configs.test_every_config import load
 from tests.configs.test_finetune_mamba import OF_PROMPTS
 from tests.configs.test_finetune_phonebook import measured

@@ -11,7 +11,7 @@ from birdie_jax.batching import pack_rows
 from birdie_jax.finetuning.staged_step import head_loss
 from birdie_jax.models import build_model
 from birdie_jax.models.sample_scores import sample_losses
-from birdie_jax.tasks.samples import labelled_example
+from birdie_jax.tasks.head_task import labelled_example
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
 from tests.trained_workdirs import micro_config, random_params
 

@@ -22,7 +22,7 @@ from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Example
-from birdie_jax.tasks.samples import SampleExamples, labelled_example, sample_tokens
+from birdie_jax.tasks.head_task import SampleExamples, labelled_example, sample_tokens
 from tests.trained_workdirs import small_tokenizer, write_workdir
 
 MICRO = runpy.run_path(str(Path(__file__).with_name("micro_head.py")))["get_config"]

@@ -8,7 +8,7 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, cache_bytes, generate
-from birdie_jax.generation.compute_types import cast_parameters
+from birdie_jax.generation.device_programs import cast_parameters
 from birdie_jax.generation.prompt import bucket_length, pad_prompts
 from birdie_jax.models import language_model_names
 from birdie_jax.models.parameters import parameter_policies

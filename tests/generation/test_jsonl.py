@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.generation.jsonl import check_output, count_finished_lines, read_records, to_jsonl
+from birdie_jax.generation.answering import check_output, count_finished_lines, read_records, to_jsonl
 from birdie_jax.generation.prompt_formats import PromptError
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from birdie_jax.generation import GREEDY, Prompt
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, prefill
-from birdie_jax.generation.prompt import pad_prompts
-from birdie_jax.generation.prunable_tokens import max_protected, prunable_tokens
+from birdie_jax.generation.prompt import max_protected, pad_prompts, prunable_tokens
 from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.pruning import PruningSettings

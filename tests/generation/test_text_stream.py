@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.generation.text_stream import StopStrings, TextStream
+from birdie_jax.generation.text_generation import StopStrings, TextStream
 from birdie_jax.text import Tokenizer, train_tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, SEPARATOR
 

@@ -8,8 +8,7 @@ import safetensors.numpy
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from birdie_jax.interop.recurrent_gemma_settings import RecurrentGemmaSettings, to_config
-from birdie_jax.interop.recurrent_gemma_tensors import EMBEDDING, counterparts
+from birdie_jax.interop.recurrent_gemma import EMBEDDING, RecurrentGemmaSettings, counterparts, to_config
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes

@@ -18,7 +18,7 @@ from birdie_jax.models.regression_head import label_of_number
 from birdie_jax.models.sample_scores import sample_losses, score_samples, token_types
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, label_of_span
 from birdie_jax.models.task_head import HEADS, Samples, head_type, register_head
-from birdie_jax.tasks.samples import labelled_example
+from birdie_jax.tasks.head_task import labelled_example
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
 from tests.trained_workdirs import micro_config
 

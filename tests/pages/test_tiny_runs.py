@@ -17,7 +17,7 @@ from benchmarks import s4d_kernels
 from birdie_jax.config import Config, parse_config
 from birdie_jax.storage import exists, list_files, make_path, upload
 from birdie_jax.tasks.contract_nli import CLASSES
-from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
 from tests.pages.verbs import parsed

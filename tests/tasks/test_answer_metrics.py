@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.tasks.answer_metrics import (
+from birdie_jax.tasks.metrics import (
     ANSWER_METRICS,
     contains,
     contains_verbatim,

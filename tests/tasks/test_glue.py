@@ -17,7 +17,7 @@ from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.evaluation_table import category_tables
 from birdie_jax.tasks.glue import Glue
-from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
+from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from birdie_jax.tasks.summary import mean_scores, summarise
 from birdie_jax.tasks.task_model import TaskModel
 from birdie_jax.text import DataError

@@ -15,10 +15,9 @@ from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import task_of_flag
-from birdie_jax.tasks.evaluation import NamedTask, tasks_of_flags
+from birdie_jax.tasks.evaluation import NamedTask, check_kept_evaluations, check_predictions, tasks_of_flags
 from birdie_jax.tasks.glue import Glue
-from birdie_jax.tasks.glue_datasets import GLUE_DATASETS
-from birdie_jax.tasks.predictions import check_kept_evaluations, check_predictions
+from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from birdie_jax.tasks.task_model import TaskModel
 from birdie_jax.text import DataError
 from tests.forked_verbs import run_commands

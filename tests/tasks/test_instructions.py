@@ -19,8 +19,7 @@ from birdie_jax.tasks import (
     make_task,
     training_example,
 )
-from birdie_jax.tasks.chat_template import ChatTemplate, TemplateFailed
-from birdie_jax.tasks.instructions import Instructions
+from birdie_jax.tasks.instructions import ChatTemplate, Instructions, TemplateFailed
 from birdie_jax.text import DataError
 from tests.trained_workdirs import small_tokenizer
 

@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from birdie_jax.tasks.label_metrics import (
+from birdie_jax.tasks.metrics import (
     INNER_METRICS,
     PEARSON,
     SPEARMAN,

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from birdie_jax import vocabulary
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.tasks import make_task
-from birdie_jax.tasks.copying_by_length import CopyingByLength
-from birdie_jax.tasks.deshuffling_by_length import DeshufflingByLength
-from birdie_jax.tasks.selective_copying_by_length import SelectiveCopyingByLength
-from birdie_jax.tasks.token_passages import Passages, TextSource
+from birdie_jax.tasks.objective_by_length import (
+    CopyingByLength,
+    DeshufflingByLength,
+    Passages,
+    SelectiveCopyingByLength,
+    TextSource,
+)
 from birdie_jax.text import DataError
 from birdie_jax.text.tokenization import split_of
 from tests.tasks.tokenizers import word_tokenizer

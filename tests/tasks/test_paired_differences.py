@@ -6,9 +6,9 @@ import scipy.stats
 
 from birdie_jax.tasks import Question, ScoredAnswer
 from birdie_jax.tasks.glue import Glue
-from birdie_jax.tasks.label_metrics import class_scores, confusion, correlation_scores
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.masked_text import MaskedText
+from birdie_jax.tasks.metrics import class_scores, confusion, correlation_scores
 from birdie_jax.tasks.summary import mean_scores, paired_differences
 
 COUNT, SEED = 60, 7

@@ -14,8 +14,16 @@ from birdie_jax import vocabulary
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.tasks import Question, make_task
 from birdie_jax.tasks.phonebook import Phonebook
-from birdie_jax.tasks.phonebook_entries import Entry, draw_entries, find_names
-from birdie_jax.tasks.phonebook_text import Book, BookForm, BookMaker, join_names, read_numbers
+from birdie_jax.tasks.phonebook_text import (
+    Book,
+    BookForm,
+    BookMaker,
+    Entry,
+    draw_entries,
+    find_names,
+    join_names,
+    read_numbers,
+)
 from tests.tasks.tokenizers import word_tokenizer
 
 FIGURE = (Path(__file__).with_name("figure_6_prompt.txt")).read_text().rstrip("\n")

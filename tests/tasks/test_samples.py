@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.tasks import RecordedExamples
-from birdie_jax.tasks.samples import SampleExamples, cut_longest, sample_tokens
+from birdie_jax.tasks.head_task import SampleExamples, cut_longest, sample_tokens
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
 
 

@@ -9,7 +9,7 @@ import pytest
 from birdie_jax.config import to_dict
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.evaluation_record import FORMAT_VERSION
-from birdie_jax.tasks.seed_scores import summarise_seeds
+from birdie_jax.tasks.evaluation_table import summarise_seeds
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config
 

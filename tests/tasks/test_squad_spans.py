@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS
 from birdie_jax.tasks import task_of_flag
-from birdie_jax.tasks.span_windows import Window, best_span, cut_windows
-from birdie_jax.tasks.squad_spans import SquadSpans
+from birdie_jax.tasks.squad_spans import SquadSpans, Window, best_span, cut_windows
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import TaskModel
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.tasks.near_duplicates import find_near_duplicates, similarity, word_set
 from birdie_jax.tasks.story_filter import (
     Story,
     Vote,
     filter_stories,
+    find_near_duplicates,
     has_majority,
     read_stories,
     read_votes,
+    similarity,
+    word_set,
 )
 from birdie_jax.text import DataError
 from tests.pages.verbs import parsed

@@ -11,7 +11,7 @@ from birdie_jax.generation import Prompt, generate
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.tasks import Question, Share, TaskModel, TokenTask
-from birdie_jax.tasks.token_task import score_tokens
+from birdie_jax.tasks.task import score_tokens
 from birdie_jax.vocabulary import DONE, END
 from tests.tasks.tokenizers import word_tokenizer
 from tests.trained_workdirs import micro_config, random_params

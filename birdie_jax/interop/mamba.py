@@ -1,18 +1,55 @@
-"""The config.json of a Mamba of `transformers`, and the configuration that it is here."""
+"""A Mamba of `transformers`: its config.json and tensors, and what they are here."""
 
 import dataclasses
 import math
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.interop.foreign_config import foreign_config, read_built
+from birdie_jax.interop.counterparts import (
+    MAP,
+    SAME,
+    TAPS,
+    Counterpart,
+    foreign_config,
+    of_layer,
+    read_built,
+)
 from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
 from birdie_jax.storage import shown
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+EMBEDDING = "backbone.embeddings.weight"
+# As the authors' own program writes it.
+EMBEDDING_OF_AUTHORS = "backbone.embedding.weight"
+
+LAYER = (
+    Counterpart("norm.weight", ("mixer_norm.scale",), SAME),
+    Counterpart("mixer.in_proj.weight", ("mixer.input.kernel", "mixer.output_gate.kernel"), MAP),
+    Counterpart("mixer.conv1d.weight", ("mixer.convolution.kernel",), TAPS),
+    Counterpart("mixer.conv1d.bias", ("mixer.convolution.bias",), SAME),
+    Counterpart("mixer.x_proj.weight", ("mixer.selection.kernel",), MAP),
+    Counterpart("mixer.dt_proj.weight", ("mixer.step.kernel",), MAP),
+    Counterpart("mixer.dt_proj.bias", ("mixer.step_bias",), SAME),
+    Counterpart("mixer.A_log", ("mixer.A_log",), SAME),
+    Counterpart("mixer.D", ("mixer.D",), SAME),
+    Counterpart("mixer.out_proj.weight", ("mixer.out.kernel",), MAP),
+)
+"""The tensors of a layer; rows of in_proj are those of x, then those of z."""
+
+OUTSIDE = (Counterpart("backbone.norm_f.weight", ("final_norm.scale",), SAME),)
+"""The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
+
+
+def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
+    """Return all tensors of a model but its embedding and head."""
+    layers = [of_layer(LAYER, "backbone.layers", layer) for layer in range(model.layers)]
+    return OUTSIDE + tuple(chain.from_iterable(layers))
+
 
 MODEL_TYPE = "mamba"
 # Settings of which one value is built; files may lack them.

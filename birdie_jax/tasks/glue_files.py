@@ -1,0 +1,276 @@
+"""The files of GLUE: the columns of each data set, test files without labels, CoLA's annotations.
+
+They are tables as GLUE publishes them: no quotation marks, no escapes; a line is a row, and a tab ends a
+column. pyarrow.csv does not read them: one text that is not UTF-8 fails its whole file, where here every
+bad row is named by its line, or skipped.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from etils import epath
+
+from birdie_jax.storage import shown
+from birdie_jax.tasks.head_task import Sample
+from birdie_jax.tasks.metrics import F1, MATTHEWS, PEARSON, SPEARMAN
+from birdie_jax.tasks.records import BYTE_ORDER_MARK, check_text, decode_line, read_contents, refuse_bad
+from birdie_jax.text import DataError
+
+ACCURACY = "accuracy"
+_TWO = ("0", "1")
+_ENTAILMENT = ("not_entailment", "entailment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueDataset:
+    """The form of a data set's files, `train.tsv`, those of `splits` and those of `predictions`.
+
+    Attributes:
+        texts: the columns with the text, or with the two texts of a pair.
+        label: the column with the label.
+        metrics: the metrics that are told; the first is the one that "Pretraining Without Attention" tells.
+        classes: the labels, class 0 first; none: the label is a number.
+        splits: the splits with labels beside `train`, the default one first.
+        columns: the names of all columns, where a file with labels has no line with them.
+        predictions: the splits without labels, and for each the leaderboard's name for what is predicted.
+        index: the column of such a split with the number of a row.
+    """
+
+    texts: tuple[str, ...]
+    label: str
+    metrics: tuple[str, ...]
+    classes: tuple[str, ...] = _TWO
+    splits: tuple[str, ...] = ("dev",)
+    columns: tuple[str, ...] = ()
+    predictions: Mapping[str, str]
+    index: str = "index"
+
+
+_PAIR = ("sentence1", "sentence2")
+
+GLUE_DATASETS: Mapping[str, GlueDataset] = {
+    "cola": GlueDataset(
+        texts=("sentence",),
+        label="label",
+        metrics=(MATTHEWS, ACCURACY),
+        columns=("source", "label", "author_mark", "sentence"),
+        predictions={"test": "CoLA.tsv"},
+    ),
+    "sst2": GlueDataset(
+        texts=("sentence",), label="label", metrics=(ACCURACY,), predictions={"test": "SST-2.tsv"}
+    ),
+    "mrpc": GlueDataset(
+        texts=("#1 String", "#2 String"),
+        label="Quality",
+        metrics=(F1, ACCURACY),
+        predictions={"test": "MRPC.tsv"},
+    ),
+    "qqp": GlueDataset(
+        texts=("question1", "question2"),
+        label="is_duplicate",
+        metrics=(F1, ACCURACY),
+        predictions={"test": "QQP.tsv"},
+        index="id",
+    ),
+    "stsb": GlueDataset(
+        texts=_PAIR,
+        label="score",
+        metrics=(SPEARMAN, PEARSON),
+        classes=(),
+        predictions={"test": "STS-B.tsv"},
+    ),
+    "mnli": GlueDataset(
+        texts=_PAIR,
+        label="gold_label",
+        metrics=(ACCURACY,),
+        classes=("contradiction", "entailment", "neutral"),
+        splits=("dev_matched", "dev_mismatched"),
+        predictions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+    ),
+    "qnli": GlueDataset(
+        texts=("question", "sentence"),
+        label="label",
+        metrics=(ACCURACY,),
+        classes=_ENTAILMENT,
+        predictions={"test": "QNLI.tsv"},
+    ),
+    "rte": GlueDataset(
+        texts=_PAIR,
+        label="label",
+        metrics=(ACCURACY,),
+        classes=_ENTAILMENT,
+        predictions={"test": "RTE.tsv"},
+    ),
+    "wnli": GlueDataset(texts=_PAIR, label="label", metrics=(ACCURACY,), predictions={"test": "WNLI.tsv"}),
+}
+
+# The scores of STS-B.
+MAX_SCORE = 5.0
+
+
+_Parsed = TypeVar("_Parsed")
+
+# (the columns of a row by their names, its place for messages) -> what they mean
+ParseRow = Callable[[Mapping[str, str], str], _Parsed]
+
+
+def read_tsv(
+    path: epath.PathLike,
+    parse: ParseRow[_Parsed],
+    needed: Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    skip_bad: bool = False,
+) -> tuple[list[_Parsed], list[str]]:
+    """Return the rows of a file, in order.
+
+    Args:
+        path: the file, or its URL; also compressed, as `.tsv.gz`.
+        parse: a function from the columns of a row, and its place (`dev.tsv: line 3`), to what is returned
+            for it. It raises DataError, with that place, for a bad one.
+        needed: the names of the columns that `parse` reads.
+        columns: the names of all columns, of a file whose first line is a row; none: the first line has
+            them.
+        skip_bad: whether bad rows are passed over.
+
+    Returns:
+        What `parse` made of each good row; and a line for each bad one that was passed over.
+
+    Raises:
+        DataError: the file cannot be read or has no row, or lacks a needed column; or rows are bad, and
+            `skip_bad` is false or no good one is left. The message names the first bad ones by their lines,
+            and counts all.
+    """
+    # Of the bytes that end lines elsewhere, and of Unicode's, some stand within GLUE's sentences.
+    lines = read_contents(path).removeprefix(BYTE_ORDER_MARK).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    begin = 0
+    if not columns and lines:
+        begin, columns = 1, _cells(lines[0], f"{path}: line 1")
+        _check_header(columns, needed, f"{path}: line 1")
+    rows: list[_Parsed] = []
+    refused: list[str] = []
+    for number, line in enumerate(lines[begin:], start=begin + 1):
+        where = f"{path}: line {number}"
+        try:
+            cells = _cells(line, where)
+            if len(cells) != len(columns):
+                raise DataError(
+                    f"{where}: found {len(cells)} columns; allowed: {len(columns)}: {', '.join(columns)}"
+                )
+            rows.append(parse(dict(zip(columns, cells, strict=True)), where))
+        except DataError as error:
+            refused.append(str(error))
+    if not rows and not refused:
+        raise DataError(f"{path}: holds no row; allowed: one a line, its columns between tabs")
+    refuse_bad(path, refused, len(rows), skip_bad=skip_bad)
+    return rows, refused
+
+
+def _cells(line: bytes, where: str) -> list[str]:
+    return decode_line(line.removesuffix(b"\r"), where).split("\t")
+
+
+def _check_header(columns: Sequence[str], needed: Sequence[str], where: str) -> None:
+    for name in needed:
+        if columns.count(name) != 1:
+            found = "no column" if name not in columns else f"{columns.count(name)} columns"
+            raise DataError(
+                f"{where}: has {found} {shown(name)}; its columns are {shown(list(columns), 200)}; "
+                f"allowed: {', '.join(needed)}, each once"
+            )
+
+
+# A file of predictions has a first line `index`, `prediction`, and a line for every row of the test
+# file: its index, and the class by its name or the number. What is sent in is a zip of one for each
+# data set.
+
+# Of a label that nothing reads.
+_ANY_LABEL = 1
+_HEADER = ("index", "prediction")
+
+
+def read_unlabelled(path: epath.PathLike, form: GlueDataset) -> tuple[list[str], list[Sample]]:
+    """Return the indices of a test file's rows, and their samples, whose labels mean nothing.
+
+    Raises:
+        DataError: the file cannot be read, or rows are bad or have an index twice; names them by their
+            lines. None is passed over: the leaderboard wants a prediction for each.
+    """
+    places: dict[str, str] = {}
+
+    def parse(row: Mapping[str, str], where: str) -> tuple[str, Sample]:
+        index = row[form.index]
+        if not (index.isascii() and index.isdigit()):
+            raise DataError(f"{where}: {form.index}: found {shown(index)}; allowed: a number of digits")
+        if index in places:
+            raise DataError(
+                f"{where}: {form.index}: found {index}, which {places[index]} has; allowed: another"
+            )
+        texts = tuple(check_text(row[column], f"{where}: {column}").strip() for column in form.texts)
+        places[index] = where
+        return index, Sample(where, texts, _ANY_LABEL)
+
+    rows, _ = read_tsv(path, parse, (form.index, *form.texts))
+    return [index for index, _ in rows], [sample for _, sample in rows]
+
+
+def predictions_table(indices: Sequence[str], predictions: Sequence[str]) -> bytes:
+    """Return the file that the leaderboard takes."""
+    lines = ["\t".join(row) for row in (_HEADER, *zip(indices, predictions, strict=True))]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+# The annotated development set is a table with a first line: `Source`, `Domain`, `Acceptability`,
+# `Sentence`, and behind them a column of 0 and 1 for each phenomenon, the major ones in one file and
+# the minor ones in another. As in CoLA's own files nothing is quoted.
+
+PHENOMENON = "phenomenon"
+"""The kind of the categories that phenomena are."""
+
+_SENTENCE = "Sentence"
+# Of the sentences and of their judgements, not of what they show, wherever they stand.
+_OTHER_COLUMNS = frozenset({"Acceptability", "Domain", "Label", "Source"})
+_FLAGS = ("0", "1")
+_QUOTE = '"'
+
+
+def read_phenomena(path: epath.PathLike) -> dict[str, list[tuple[str, ...]]]:
+    """Return for each sentence the phenomena that it shows, once for each row that has the sentence.
+
+    Two sentences of the development set occur twice, with other annotations.
+
+    Args:
+        path: the table, or its URL.
+
+    Raises:
+        DataError: it cannot be read, has no column of a phenomenon, a value that is neither 0 nor 1, or a
+            sentence in quotation marks, which no sentence of CoLA's would be the same as.
+    """
+
+    def parse(row: Mapping[str, str], where: str) -> tuple[str, tuple[str, ...]]:
+        columns = list(row)
+        names = [name for name in columns[columns.index(_SENTENCE) + 1 :] if name not in _OTHER_COLUMNS]
+        if not names:
+            raise DataError(
+                f"{where}: has no column of a phenomenon behind {_SENTENCE}; its columns are "
+                f"{shown(columns, 200)}"
+            )
+        for name in names:
+            if row[name].strip() not in _FLAGS:
+                raise DataError(f"{where}: {name}: found {shown(row[name])}; allowed: {', '.join(_FLAGS)}")
+        sentence = row[_SENTENCE].strip()
+        if len(sentence) > 1 and sentence[0] == sentence[-1] == _QUOTE:
+            raise DataError(
+                f"{where}: {_SENTENCE}: found {shown(sentence, 80)} in quotation marks, as spreadsheets "
+                "write it; allowed: the sentence as it is published, without them"
+            )
+        present = (" ".join(name.split()) for name in names if row[name].strip() == "1")
+        return sentence, tuple(present)
+
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for sentence, present in read_tsv(path, parse, (_SENTENCE,))[0]:
+        found.setdefault(sentence, []).append(present)
+    return found
