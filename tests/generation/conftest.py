@@ -16,11 +16,20 @@ from birdie_jax.models.hawk import HawkConfig
 from tests.quick_jit import quick_jit
 
 VOCAB = 384
-KINDS = [
-    pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in language_model_names()
-    for bidirectional in (True, False)
-]
+# One recurrent model, one with attention and one with both are fast; the others are slow.
+_FAST_KINDS = {("gated_ssm_plus", True), ("transformer", False), ("griffin", False)}
+
+
+def kinds(names=None, fast=_FAST_KINDS):
+    """Return (name, bidirectional) of models as parameters of tests, of which those in `fast` are fast."""
+    return [
+        pytest.param(
+            kind,
+            id=f"{kind[0]}-{'bidirectional' if kind[1] else 'causal'}",
+            marks=() if kind in fast else pytest.mark.slow,
+        )
+        for kind in ((name, way) for name in names or language_model_names() for way in (True, False))
+    ]
 
 
 SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4), GriffinConfig("recurrent,attention"))
@@ -43,7 +52,7 @@ def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
     return model, {**params, **grown, "blocks": blocks}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=kinds())
 def kind(request):
     return request.param
 

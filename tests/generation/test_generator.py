@@ -59,11 +59,10 @@ def test_greedy_answers_are_those_of_the_forward_pass(kind):
     assert len({tuple(answer.tokens) for answer in answers}) >= 5, "the context must matter"
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), RANDOM], ids=["greedy", "random"])
-def test_together_is_alone(sampling):
+def test_together_is_alone():
     model, params = small_model()
     prompts = some_prompts()
-    generator = Generator(model, params, sampling=sampling, chunk_tokens=MAX_TOKENS)
+    generator = Generator(model, params, sampling=RANDOM, chunk_tokens=MAX_TOKENS)
     together = all_tokens(generator, prompts, [MAX_TOKENS] * len(prompts), range(len(prompts)))
     for number, prompt in enumerate(prompts):
         (alone,) = all_tokens(generator, [prompt], [MAX_TOKENS], [number])
@@ -89,23 +88,15 @@ def test_neither_chunks_nor_repetition_changes_an_answer():
     assert [len(tokens) for tokens in results[0]] == [20, 7, 1]
 
 
-def test_the_seed_matters_and_so_does_the_prompt():
-    model, params = small_model()
-    prompts = some_prompts()[:1] * 2 + some_prompts()[3:4]
-    generator = Generator(model, params, sampling=Sampling(3.0))
-    first, same, other_prompt = all_tokens(generator, prompts, [20] * 3, [0, 0, 0])
-    np.testing.assert_array_equal(first, same)
-    _, other_seed, _ = all_tokens(generator, prompts, [20] * 3, [0, 1, 0])
-    assert other_seed.tolist() != first.tolist()
-    assert other_prompt.tolist() != first.tolist()
-
-
-def test_prompts_of_one_seed_have_random_numbers_of_their_own():
+def test_random_numbers_are_those_of_seed_and_prompt():
     """Of nearly equal logits the draw alone decides."""
     model, params = small_model()
     flat = Generator(model, params, sampling=Sampling(1e6), stop_tokens=[])
-    one, other = all_tokens(flat, some_prompts()[4:6], [20] * 2, [0, 0])
-    assert (one != other).mean() > 0.8
+    one, other = some_prompts()[4:6]
+    first, same, seeded, prompted = all_tokens(flat, [one, one, one, other], [20] * 4, [0, 0, 1, 0])
+    np.testing.assert_array_equal(first, same)
+    assert (first != seeded).mean() > 0.8
+    assert (first != prompted).mean() > 0.8
 
 
 def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_generated():
@@ -197,6 +188,7 @@ def test_a_prompt_longer_than_what_the_model_has_learned():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", language_model_names())
 def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     model, params = small_model(name, dtype="bfloat16")
@@ -209,7 +201,10 @@ def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     np.testing.assert_array_equal(apply({"params": params}, batch), apply({"params": converted}, batch))
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if number else []) for number, kind in enumerate(HEADS)],
+)
 def test_the_parameters_of_a_head_keep_their_type(kind):
     """A head computes in float32, whatever the model."""
     head = {"head": kind, "head_name": "told", "head_outputs": 2}
@@ -223,6 +218,7 @@ def test_the_parameters_of_a_head_keep_their_type(kind):
     np.testing.assert_array_equal(score(params, batch), score(converted, batch))
 
 
+@pytest.mark.slow
 def test_a_model_in_bfloat16_answers():
     model, params = small_model(dtype="bfloat16")
     (answer,) = generate(model, params, some_prompts()[4:5], max_tokens=5)

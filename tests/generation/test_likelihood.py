@@ -20,9 +20,9 @@ from tests.quick_jit import quick_jit
 
 KINDS = [
     ("gated_ssm_plus", True),
-    ("gated_ssm_plus", False),
-    ("hawk", True),
-    ("transformer", True),
+    pytest.param(("gated_ssm_plus", False), marks=pytest.mark.slow),
+    pytest.param(("hawk", True), marks=pytest.mark.slow),
+    pytest.param(("transformer", True), marks=pytest.mark.slow),
 ]
 NONE = np.empty(0, np.int32)
 # All whole passes of the tests are of this length, so that one program does for them.
@@ -98,6 +98,7 @@ def test_any_number_of_choices_is_scored():
     np.testing.assert_allclose([one.log_likelihood for one in found], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_greedy_choice_writes_is_greedy():
     kind = ("gated_ssm_plus", True)
     model, params = small_model(*kind)
@@ -155,7 +156,7 @@ def test_losses_of_texts_are_those_of_one_pass(kind, monkeypatch):
         np.testing.assert_allclose(found, losses_by_hand(kind, text), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("stride", [None, 5, 1])
+@pytest.mark.parametrize("stride", [None, 5])
 def test_long_texts_roll_through_a_window(stride):
     kind = ("transformer", True)
     generator = Generator(*small_model(*kind), max_length=20)
@@ -188,6 +189,7 @@ def test_a_recurrent_model_reads_a_text_of_any_length_in_constant_memory():
     assert generator.times.compile_seconds == compiled, "the same programs serve a text of any length"
 
 
+@pytest.mark.slow
 def test_attention_with_a_window_reads_a_text_of_any_length(monkeypatch):
     """In chunks of 16 tokens that go on from a ring of five, and no limit beside it."""
     monkeypatch.setattr(likelihood_module, "_CHUNK", 16)
@@ -239,6 +241,7 @@ np.testing.assert_allclose(
 """
 
 
+@pytest.mark.slow
 def test_rows_are_divided_among_devices(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     done = subprocess.run(

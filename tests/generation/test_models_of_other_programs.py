@@ -126,6 +126,7 @@ def test_refusals(changes, message):
         parse_config(config)
 
 
+@pytest.mark.slow
 def test_the_residual_stream_keeps_its_own_type_and_scale():
     model, params = small_model(
         "mamba", bidirectional=False, embedding_scale=1.0, residual_dtype="float32", dtype="bfloat16"

@@ -10,16 +10,12 @@ from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.vocabulary import PADDING, START
-from tests.generation.conftest import VOCAB, small_model
+from tests.generation.conftest import VOCAB, kinds, small_model
 from tests.generation.test_generator import RANDOM, all_tokens
 from tests.quick_jit import quick_jit
 
 NONE = np.empty(0, np.int32)
-RECURRENT = [
-    pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in ("gated_ssm_plus", "birdie_ssm", "hawk")
-    for bidirectional in (True, False)
-]
+RECURRENT = kinds(("gated_ssm_plus", "birdie_ssm", "hawk"))
 MAX_TOKENS = 6
 NUMBERS = np.random.default_rng(5)
 CONTEXT, *QUESTIONS = (NUMBERS.integers(256, VOCAB, count).astype(np.int32) for count in (40, 1, 5, 37))
@@ -75,7 +71,9 @@ def test_answers_are_those_of_the_forward_pass_that_is_cut_there(kind):
     assert (difference > 1e-3) if bidirectional else (difference == 0), "the cut is one of the reverse half"
 
 
-@pytest.mark.parametrize("chunk_tokens", [2, 7, None])
+@pytest.mark.parametrize(
+    "chunk_tokens", [2, pytest.param(7, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)]
+)
 def test_a_causal_read_in_chunks_leaves_the_state_of_the_whole(chunk_tokens):
     """Two tokens are fewer than what the convolution keeps."""
     model, params = small_model("gated_ssm_plus", False)
@@ -89,7 +87,9 @@ def test_a_causal_read_in_chunks_leaves_the_state_of_the_whole(chunk_tokens):
     np.testing.assert_allclose(state.cache.conv_tail, cache.conv_tail, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("started", [False, True], ids=["context", "target"])
+@pytest.mark.parametrize(
+    "started", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["context", "target"]
+)
 def test_sampled_answers_too_are_those_of_the_whole_prompt(started):
     """The random numbers are those of the prompt, wherever it was cut."""
     generator = Generator(*small_model("gated_ssm_plus", False), sampling=RANDOM)
@@ -110,6 +110,7 @@ def test_sampled_answers_too_are_those_of_the_whole_prompt(started):
         np.testing.assert_array_equal(np.concatenate(parts), answer)
 
 
+@pytest.mark.slow
 def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
     generator = Generator(*small_model(), sampling=Sampling(1.0))
     states = [generator.read_state(Prompt(part, NONE)) for part in (CONTEXT, CONTEXT[:9])]
@@ -122,7 +123,7 @@ def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
     assert together[0].tolist() != together[1].tolist()
 
 
-@pytest.mark.parametrize("name", ["transformer", "griffin"])
+@pytest.mark.parametrize("name", ["transformer", pytest.param("griffin", marks=pytest.mark.slow)])
 def test_a_window_is_a_state_of_one_size(name):
     """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
     sections = (AttentionConfig(heads=4, window=5), GriffinConfig("attention,recurrent"))

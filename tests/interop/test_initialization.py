@@ -70,15 +70,14 @@ def test_a_workdir_without_its_configuration_is_no_source(tmp_path):
         config_of_source(str(tmp_path))
 
 
-@pytest.mark.parametrize("path", ["run", "export"])
-def test_what_does_not_fit_is_left_and_said(source, path):
+def test_what_does_not_fit_is_left_and_said(source):
     folder, saved = source
-    initial = read(folder / path, micro_config(mlp_features=32, tie_embeddings=False))
+    initial = read(folder / "run", micro_config(mlp_features=32, tie_embeddings=False))
     assert initial.new["head"] == "float32[640, 16]"
     assert initial.new["blocks/mlp/in/kernel"] == "float32[1, 16, 32]"
     assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], this model has float32[1, 16, 32]")
     lines = initial.table().splitlines()
-    assert lines[0].startswith(f"init.from: {folder / path} step 9: loaded {len(initial.loaded)} arrays, ")
+    assert lines[0].startswith(f"init.from: {folder / 'run'} step 9: loaded {len(initial.loaded)} arrays, ")
     assert "  new     head  float32[640, 16]" in lines
     assert "  loaded  embedding  float32[640, 16]" in lines
     np.testing.assert_array_equal(initial.loaded["embedding"], saved[9]["embedding"])
@@ -113,8 +112,10 @@ def encoder_source(tmp_path_factory):
     return folder, saved[5]
 
 
-@pytest.mark.parametrize(("positions", "how"), [(300, "the 128 rows repeated"), (50, "the first of 128")])
-@pytest.mark.parametrize("path", ["run", "export"])
+@pytest.mark.parametrize(
+    ("path", "positions", "how"),
+    [("run", 300, "the 128 rows repeated"), ("export", 50, "the first of 128")],
+)
 def test_a_table_of_positions_is_made_as_long_as_is_wanted(encoder_source, path, positions, how):
     folder, saved = encoder_source
     initial = read(folder / path, encoder_config(positions))
@@ -131,9 +132,8 @@ def test_a_table_of_positions_is_made_as_long_as_is_wanted(encoder_source, path,
         np.testing.assert_array_equal(initial.loaded[name], named_leaves(saved)[name])
 
 
-@pytest.mark.parametrize("path", ["run", "export"])
-def test_a_table_of_positions_of_another_width_is_refused(encoder_source, path):
-    source = encoder_source[0] / path
+def test_a_table_of_positions_of_another_width_is_refused(encoder_source):
+    source = encoder_source[0] / "run"
     message = (
         f"config.init.from: found {source}, whose position_embedding is float32[128, 16]; this model's is "
         "float32[300, 32]; allowed: a table that differs in the number of its rows alone"

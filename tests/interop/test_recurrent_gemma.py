@@ -142,6 +142,7 @@ def test_parity_sees_a_weight_that_is_another(name, recorded, compiled):
     assert (error > 1e-3 * np.abs(arrays["scores"]).max()) == (name != "nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

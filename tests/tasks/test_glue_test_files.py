@@ -154,6 +154,7 @@ def test_predictions_without_a_place(tasks, folder, others, said):
         check_predictions(tasks_of_flags(tasks), folder, others)
 
 
+@pytest.mark.slow
 def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
     data = tmp_path / "data"
     write_unlabelled(data, "rte", indices=("4", "5", "6"))

@@ -66,6 +66,8 @@ DOCUMENTS = [
 ]
 FORMATS = ("prefix_lm", "causal_lm")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def task_folder(tmp_path_factory):
@@ -322,7 +324,6 @@ def test_options_that_the_command_adds(task_folder):
     assert with_defaults(["--config", "x.yaml"]) == ["--config", "x.yaml"]
 
 
-@pytest.mark.slow
 def test_the_page_leads_to_a_table(task_folder, tmp_path):
     """The task that docs/lm_harness.md writes is asked by the command that it shows."""
     page = REPOSITORY / "docs/lm_harness.md"

@@ -80,6 +80,7 @@ def test_metrics_that_another_run_has_not_are_left_out(runs):
     assert [one.metric for one in summarise_seeds([str(run) for run in runs])] == ["accuracy", "f1"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table(runs):
     flags = [f"--workdir={run}" for run in runs]
     ((status, output, errors),) = run_commands([("tasks.seed_summary", *flags)])

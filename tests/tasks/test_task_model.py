@@ -64,6 +64,7 @@ def test_answers_are_those_of_generate(parts):
     assert len({answer.answer for answer in result.answers}) > 1
 
 
+@pytest.mark.slow
 def test_answers_to_pruned_prompts_are_those_of_the_generator():
     config, tokenizer = micro_config(layers=2), small_tokenizer()
     model = build_model(config.model, tokenizer.vocab_size)
@@ -91,6 +92,7 @@ def test_prompts_over_the_limit_are_named(parts):
     assert any("question q5: has " in line and "allowed: 60 together" in line for line in result.refused)
 
 
+@pytest.mark.slow
 def test_several_processes_give_what_one_gives(parts):
     """Each of three asks its part, and all know everything at the end."""
 
@@ -166,6 +168,7 @@ def whole_log_likelihood(forward, params, prompt, tokens, length=64):
     return float(logits[np.arange(len(tokens)), tokens].sum())
 
 
+@pytest.mark.slow
 def test_other_parameters_are_asked_by_the_same_programs(parts):
     model, params, tokenizer = parts
     asked = TaskModel(*parts, ARM)

@@ -20,6 +20,8 @@ def tiny_model_parts():
     return model, params, tokenizer
 
 
+@cache
 def tiny_task_model(**options) -> TaskModel:
+    """Return the model; the same options give the same object, whose programs are compiled once."""
     arm = Arm("prefix_lm", make_objective("prefix_lm"), group="prefix_lm")
     return TaskModel(*tiny_model_parts(), arm, **options)
