@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.axes import ROW_AXES
 from birdie_jax.models.parameters import ParameterPolicy
+
+_Arguments = TypeVarTuple("_Arguments")
+_Results = TypeVar("_Results")
 
 
 def cast_parameters(params: PyTree, policies: PyTree[ParameterPolicy]) -> PyTree:
@@ -46,7 +49,7 @@ class DevicePrograms:
 
     def __init__(self, params: PyTree, devices: Sequence[Any], times: GenerationTimes):
         self._mesh = Mesh(np.array(devices).reshape(-1, 1), ROW_AXES)
-        self._compiled: dict[tuple, Compiled] = {}
+        self._compiled: dict[tuple[str, int, tuple], Compiled] = {}
         self._times = times
         self.replace_params(params)
 
@@ -73,8 +76,13 @@ class DevicePrograms:
         return self.put_samples(model.empty_cache(rows, length)).cache
 
     def compile(
-        self, name: str, room: int, function: Callable, *arguments: PyTree, donate: bool = False
-    ) -> Compiled:
+        self,
+        name: str,
+        room: int,
+        function: Callable[[PyTree, *_Arguments], _Results],
+        *arguments: *_Arguments,
+        donate: bool = False,
+    ) -> Callable[[PyTree, *_Arguments], _Results]:
         """Return `function` compiled for parameters and such arguments, so that compilation is timed apart.
 
         Args:
@@ -97,7 +105,7 @@ class DevicePrograms:
                 )
                 self._compiled[name, room, shapes] = jitted.lower(self.params, *arguments).compile()
             self._times.compile_seconds += time.monotonic() - start
-        return self._compiled[name, room, shapes]
+        return cast(Callable[[PyTree, *_Arguments], _Results], self._compiled[name, room, shapes])
 
     def _row_sharding(
         self, array: np.ndarray | jax.Array | jax.ShapeDtypeStruct, row_axis: int

@@ -205,21 +205,29 @@ class Generator:
         keys = [_answer_key(*of_answer) for of_answer in zip(seeds, prompts, before, strict=True)]
         rules = self._make_rules(keys, max_tokens, rows)
         if states is None:
-            name, function = f"prefill {settings.protected}", partial(prefill, settings)
             given = [prompt.tokens for prompt in prompts]
-            read = (PromptBatch(*map(programs.put_rows, pad_prompts(prompts, rows))),)
+            read = PromptBatch(*map(programs.put_rows, pad_prompts(prompts, rows)))
+            run_prefill = partial(
+                programs.compile(
+                    f"prefill {settings.protected}", room, partial(prefill, settings), read, rules
+                ),
+                *(programs.params, read, rules),
+            )
         else:
-            name, function = "continued prefill", partial(continued_prefill, settings)
             given = [continuation_tokens(*pair) for pair in zip(prompts, states, strict=True)]
             contexts = [len(prompt.context) for prompt in prompts]
             batch = batch_continuations(given, contexts, begins=False, rows=rows)
             # The first state fills the batch.
             samples = programs.put_samples(stack_states([*states, *[states[0]] * (rows - len(states))]))
-            read = (samples, ContinuationBatch(*map(programs.put_rows, batch)))
+            tokens = ContinuationBatch(*map(programs.put_rows, batch))
+            function = partial(continued_prefill, settings)
+            run_prefill = partial(
+                programs.compile("continued prefill", room, function, samples, tokens, rules),
+                *(programs.params, samples, tokens, rules),
+            )
 
-        run_prefill = programs.compile(name, room, function, *read, rules)
         start = time.monotonic()
-        state = run_prefill(programs.params, *read, rules)
+        state = run_prefill()
         first = np.asarray(state.token)[:, None]
         self.times.prefill_seconds += time.monotonic() - start
         self.times.prompt_tokens += sum(map(len, given))

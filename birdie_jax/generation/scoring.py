@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.layout import Layout, causal_layout, packed_layout
 from birdie_jax.models.token_losses import token_losses
 
 # Positions whose logits exist at a time: 256 MiB with a vocabulary of 32,768.
@@ -127,7 +127,7 @@ def read_texts(model: LanguageModel, params: PyTree, cache: PyTree, chunk: TextC
 
 
 def _hidden(
-    model: LanguageModel, params: PyTree, tokens: TokenIds, layout: Any, cache: PyTree
+    model: LanguageModel, params: PyTree, tokens: TokenIds, layout: Layout, cache: PyTree
 ) -> tuple[Activations, PyTree]:
     # flax cannot tell that `apply` returns no variables besides.
     found = model.apply({"params": params}, tokens, layout, cache, method=LanguageModel.hidden)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +158,8 @@ class PrunedScorer:
             arguments = (rows,)
             function = partial(_read_pruned, self.model, settings, protected_count(rows, settings))
         name = f"read {settings}"
-        return _ReadProgram(self.programs.compile(name, room, function, *arguments), arguments)
+        compiled = cast(jax.stages.Compiled, self.programs.compile(name, room, function, *arguments))
+        return _ReadProgram(compiled, arguments)
 
 
 class _ReadProgram(NamedTuple):

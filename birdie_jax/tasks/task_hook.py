@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -128,7 +127,7 @@ class TaskEvaluation:
             print(f"task {name}: {len(refused):,} not asked, the first: {refused[0]}", flush=True)
             self._told.add(name)
 
-    def _model_with(self, params: Any) -> TaskModel:
+    def _model_with(self, params: PyTree) -> TaskModel:
         """Return the model of this process with the parameters of now, and its compiled programs."""
         here = own_copy(params, self._mesh)
         if self._model is None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Int32, PyTree
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching import pack_rows, packed_length
@@ -101,7 +101,7 @@ class TaskModel:
     def __init__(
         self,
         model: LanguageModel,
-        params: Any,
+        params: PyTree,
         tokenizer: Tokenizer,
         arm: Arm,
         *,
@@ -137,13 +137,13 @@ class TaskModel:
         self._generator = self._sampled_by(GREEDY, model, params)
         self._scorer = Scorer(self._generator)
 
-    def replace_params(self, params: Any) -> None:
+    def replace_params(self, params: PyTree) -> None:
         """Ask the same model with other parameters from now on, by the programs compiled already."""
         self._generator.replace_params(params)
         # Others are made again of these parameters.
         self._generators = {GREEDY: self._generator}
 
-    def _sampled_by(self, sampling: Sampling, model: LanguageModel, params: Any) -> Generator:
+    def _sampled_by(self, sampling: Sampling, model: LanguageModel, params: PyTree) -> Generator:
         """Return the generator that chooses tokens by `sampling`; all have the same parameters."""
         if sampling not in self._generators:
             self._generators[sampling] = Generator(
@@ -365,7 +365,8 @@ class TaskModel:
     ) -> list[Any]:
         """Return what `ask` gives for each number, asked in batches of like lengths, the longest first.
 
-        Every process asks its part of each batch, so that all take the same number of batches.
+        Every process asks its part of each batch, so that all take the same number of batches. Processes
+        exchange JSON: what comes back is plain data, and the caller makes its own types of it.
         """
         order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
         found: dict[int, Any] = {}
