@@ -23,6 +23,7 @@ trap wait EXIT
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-cache
 .venv/bin/basedpyright
+.venv/bin/python -m tests.english
 wait "$fetching"
 # What is there already is found, and the variables that name it are set.
 fetch_all "$@"
