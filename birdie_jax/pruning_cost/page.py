@@ -14,7 +14,7 @@ from birdie_jax.pruning_cost.layer_flow import LayerFlow
 from birdie_jax.pruning_cost.plots import flow_plot, loss_by_context, loss_by_flops, redundancy_plot
 from birdie_jax.pruning_cost.summary import COLUMNS, CellSummary, table_rows
 from birdie_jax.pruning_cost.survivors import ReadPart
-from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
+from birdie_jax.reporting.svg import FIGURE_ID, default_style
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from birdie_jax.pruning_cost.cells import DENSE
 from birdie_jax.pruning_cost.layer_flow import LayerFlow
 from birdie_jax.pruning_cost.summary import CellSummary
-from birdie_jax.reporting.inline_svg import TOOLTIP, inline_svg
-from birdie_jax.reporting.theme import AXIS, DASHES, GRID, QUIET, REFERENCE, class_colour
+from birdie_jax.reporting.svg import AXIS, DASHES, GRID, QUIET, REFERENCE, TOOLTIP, class_colour, inline_svg
 
 _SIZE = (5.6, 3.4)
 _MEGA = 1e6
@@ -24,7 +23,7 @@ class Curve(NamedTuple):
         name: its name.
         x: the places of its points.
         y: their heights; there is a gap where one is not finite.
-        colour: a code colour of `reporting.theme`.
+        colour: a code colour of `reporting.svg`.
         dashed: whether it is dashed.
     """
 

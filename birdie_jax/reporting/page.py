@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,14 +10,81 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
-from birdie_jax.reporting.example_text import mark_special_tokens, render_text
-from birdie_jax.reporting.headline import describe_run, run_completion, summary_figures
-from birdie_jax.reporting.inline_svg import FIGURE_ID, default_style
+from birdie_jax.reporting.page_text import count, mark_special_tokens, percent, render_text
 from birdie_jax.reporting.run_record import RunRecord, read_run
-from birdie_jax.reporting.section import SectionKind, make_sections
+from birdie_jax.reporting.section import HeadlineFigure, SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
-from birdie_jax.storage import absolute, is_remote, write_whole
+from birdie_jax.reporting.svg import FIGURE_ID, default_style
+from birdie_jax.storage import absolute, is_remote, shown, write_whole
 from birdie_jax.storage.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How far a run is.
+
+    Attributes:
+        complete: whether the summary says that the run ended as planned.
+        text: the state of the run in words.
+        share: the share of the planned steps that are done; None where their number is not known.
+    """
+
+    complete: bool
+    text: str
+    share: float | None
+
+
+def run_completion(run: RunRecord) -> Completion:
+    """Return whether the run is complete; only its own summary can say so."""
+    last = run.last_step
+    if run.is_complete:
+        return Completion(True, f"Complete: {last:,} steps", 1.0)
+    planned = run.planned_steps
+    if planned is None:
+        return Completion(False, f"Not known to be complete: step {last:,}", None)
+    share = min(1.0, last / planned)
+    return Completion(False, f"Not complete: step {last:,} of {planned:,} ({percent(share)})", share)
+
+
+def describe_run(run: RunRecord) -> str:
+    """Return the model, arms, classes and bandit policy of the run, as far as it has them."""
+    if run.arms:
+        arms, classes = len(run.arms), len(run.groups)
+        model, policy = run.setting("model.name", str), run.setting("bandit.policy", str)
+        return (
+            f"{model.replace('_', ' ')}, {arms} {'arm' if arms == 1 else 'arms'} in {classes} "
+            f"{'class' if classes == 1 else 'classes'}, bandit policy {policy}."
+        )
+    model, scalars = run.find_setting("model.name"), len(run.metrics.scalars)
+    start = f"{model.replace('_', ' ')}, " if isinstance(model, str) else ""
+    return f"{start}{scalars} {'scalar' if scalars == 1 else 'scalars'} logged."
+
+
+def summary_figures(run: RunRecord) -> list[HeadlineFigure]:
+    """Return the values of summary.json that have no other place on the page."""
+    figures = []
+    shown = {"completed", "unigram_entropy"}
+    for name in ("parameters", "vocab_size"):
+        if name in run.summary:
+            shown.add(name)
+            figures.append(HeadlineFigure(_title(name), _summary_value(run.summary[name])))
+    for name, value in run.summary.items():
+        if name not in shown and isinstance(value, int | float | str):
+            figures.append(HeadlineFigure(_title(name), _summary_value(value), "from summary.json"))
+    return figures
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _summary_value(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    # More than a float holds is no count of anything.
+    return count(value) if abs(value) < 1e300 else shown(value, 60)
 
 
 def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTIONS) -> epath.Path:

@@ -11,10 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from birdie_jax.reporting.inline_svg import TOOLTIP, inline_svg
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import LegendEntry
-from birdie_jax.reporting.theme import (
+from birdie_jax.reporting.svg import (
     ACCENT,
     AXIS,
     CSS_DASHES,
@@ -22,9 +21,11 @@ from birdie_jax.reporting.theme import (
     GRID,
     QUIET,
     REFERENCE,
+    TOOLTIP,
     class_colour,
     class_dash,
     css_colour,
+    inline_svg,
 )
 
 
@@ -51,10 +52,10 @@ class Line:
     Attributes:
         steps: the x values.
         values: the y values; the curve has a gap where one is not finite.
-        colour: a code colour of `theme`.
+        colour: a code colour of `svg`.
         width: the width in points.
         opacity: the opacity; 1 = opaque.
-        dash: the index in `theme.DASHES`.
+        dash: the index in `svg.DASHES`.
         tooltip: the tooltip.
         stairs: whether a value holds until the next point, as a mixture does.
         end_dot: whether the last point is marked.

@@ -7,8 +7,15 @@ from etils import epath
 
 from birdie_jax.config_errors import ConfigError
 from birdie_jax.evaluation_record import EvaluationRecord, parse_evaluation
-from birdie_jax.reporting.arm_record import ArmRecord, read_arms
-from birdie_jax.reporting.json_file import RecordError, is_there, read_file, read_json_object
+from birdie_jax.objectives.shares import TARGET_TOKENS
+from birdie_jax.reporting.json_records import (
+    ArmRecord,
+    RecordError,
+    is_there,
+    read_arms,
+    read_file,
+    read_json_object,
+)
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.storage import list_files
 from birdie_jax.storage.typed import parse_typed
@@ -149,6 +156,32 @@ class RunRecord:
     def last_step(self) -> int:
         """The train step of the last line of metrics.jsonl."""
         return int(self.metrics.steps[-1])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run ended as planned; only its own summary can say so."""
+        return self.summary.get("completed") is True
+
+    @property
+    def planned_steps(self) -> int | None:
+        """The number of steps that the run is configured for; None where it has no such setting.
+
+        Raises:
+            RecordError: the run has arms, and its configuration lacks the setting or has no integer there.
+        """
+        name = "train.num_steps"
+        planned = self.setting(name, int) if self.arms else self.find_setting(name)
+        return planned if isinstance(planned, int) and planned > 0 else None
+
+    @property
+    def has_token_shares(self) -> bool:
+        """Whether mixtures have shares of target tokens; older runs have shares of examples."""
+        return self.find_setting("objectives.shares_of") == TARGET_TOKENS
+
+    @property
+    def probability_title(self) -> str:
+        """The name of a mixture's probabilities."""
+        return "Share of target tokens asked for" if self.has_token_shares else "Sampling probability"
 
     def find_setting(self, name: str) -> Any:
         """Return a configuration value by its dotted name; None where the configuration lacks it."""

@@ -1,21 +1,23 @@
-"""Panels of one scalar of the run each."""
+"""Panels and headline figures of one scalar of the run each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.numbers import NONE, fixed
+from birdie_jax.reporting.page_text import NONE, fixed
 from birdie_jax.reporting.plots import Frame, Line, line_panel
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import HeadlineFigure, Panel
-from birdie_jax.reporting.theme import class_colour
+from birdie_jax.reporting.svg import class_colour
 
 # Nats a token: every loss of a language model.
 LOSS = "nats a token"
 LOG = ", log scale"
 
+_RECENT_LINES = 20
 _SMOOTHED_FROM = 60  # lines; a shorter run is shown as it is
 _SAME_DECADES = 30.0  # a positive quantity that spans more is drawn on a logarithmic axis
 
@@ -76,6 +78,20 @@ def scalar_panel(run: RunRecord, plot: ScalarPlot) -> Panel:
     if note and raw.lines_per_bin > 1:
         note += f" Faint: means of {raw.lines_per_bin} lines."
     return Panel(plot.title, unit, line_panel(lines, frame), note)
+
+
+def scalar_figure(run: RunRecord, scalar: str, name: str, form: Callable[[float], str]) -> HeadlineFigure:
+    """Return the last value of a scalar, with the mean of its last lines."""
+    which = "Final" if run.is_complete else "Latest"
+    column = run.metrics.scalar(scalar)
+    return HeadlineFigure(f"{which} {name}", form(curves.last_finite(column)), _recent_mean(column, form))
+
+
+def _recent_mean(column: Float[np.ndarray, " lines"], form: Callable[[float], str]) -> str:
+    known = column[np.isfinite(column)][-_RECENT_LINES:]
+    if len(known) < 2:
+        return ""
+    return f"mean of the last {len(known)} lines {form(float(known.mean()))}"
 
 
 def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

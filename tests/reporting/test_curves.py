@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from birdie_jax.reporting import curves, example_text, numbers
-from birdie_jax.reporting.sections.machine import wall_seconds
+from birdie_jax.reporting import curves, page_text
+from birdie_jax.reporting.sections.scalars import wall_seconds
 
 NAN = float("nan")
 
@@ -60,15 +60,15 @@ def test_wall_time_adds_the_attempts_of_a_clock_that_starts_again():
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (numbers.count(1_403_000_000), "1.4 B"),
-        (numbers.count(9_999), "9,999"),
-        (numbers.count(NAN), "–"),
-        (numbers.duration(59.96), "60.0 s"),
-        (numbers.duration(7_325.0), "2 h 2 min"),
-        (numbers.duration(200_000.0), "2 d 7 h"),
-        (numbers.percent(0.00001), "<0.1 %"),
-        (numbers.percent(0.0), "0.0 %"),
-        (numbers.fixed(-0.5), "−0.500"),
+        (page_text.count(1_403_000_000), "1.4 B"),
+        (page_text.count(9_999), "9,999"),
+        (page_text.count(NAN), "–"),
+        (page_text.duration(59.96), "60.0 s"),
+        (page_text.duration(7_325.0), "2 h 2 min"),
+        (page_text.duration(200_000.0), "2 d 7 h"),
+        (page_text.percent(0.00001), "<0.1 %"),
+        (page_text.percent(0.0), "0.0 %"),
+        (page_text.fixed(-0.5), "−0.500"),
     ],
 )
 def test_numbers(written, expected):
@@ -76,12 +76,12 @@ def test_numbers(written, expected):
 
 
 def test_long_text_is_folded_and_cut_without_breaking_a_special_token():
-    head = "x" * (example_text.VISIBLE - 3)
+    head = "x" * (page_text.VISIBLE - 3)
     text = head + "[MASK_12]" + "y" * 5_000
-    page = str(example_text.render_text(text))
+    page = str(page_text.render_text(text))
     assert page.startswith(head + '<b class="token">[MASK_12]</b><details>')
     kept = sum(map(len, re.findall("y{50,}", page)))
-    assert kept <= example_text.KEPT
+    assert kept <= page_text.KEPT
     cut = int(re.search(r"… ([0-9,]+) more characters are not", page)[1].replace(",", ""))
     assert cut + kept == 5_000
-    assert "<details>" not in example_text.render_text("z" * example_text.VISIBLE)
+    assert "<details>" not in page_text.render_text("z" * page_text.VISIBLE)

@@ -1,18 +1,14 @@
 """The kinds of sections in the order of the page; a new one is one file and one line here."""
 
 from birdie_jax.reporting.section import SectionKind
-from birdie_jax.reporting.sections.arm_examples import ARM_EXAMPLES
 from birdie_jax.reporting.sections.arm_table import ARM_TABLE
 from birdie_jax.reporting.sections.arms_over_steps import ARMS_OVER_STEPS
 from birdie_jax.reporting.sections.bandit_decisions import BANDIT
 from birdie_jax.reporting.sections.classes import CLASSES
-from birdie_jax.reporting.sections.configuration import CONFIGURATION
-from birdie_jax.reporting.sections.machine import MACHINE
-from birdie_jax.reporting.sections.masked_samples import MASKED_SAMPLES
-from birdie_jax.reporting.sections.other_scalars import OTHER_SCALARS
+from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINING
 from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
-from birdie_jax.reporting.sections.training_curves import TRAINING
+from birdie_jax.reporting.sections.texts import ARM_EXAMPLES, CONFIGURATION, MASKED_SAMPLES
 
 # `OTHER_SCALARS` draws the scalars that no kind before it does.
 SECTIONS: tuple[SectionKind, ...] = (

@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from markupsafe import Markup
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.arm_record import ArmRecord
-from birdie_jax.reporting.numbers import NONE, fixed, percent
+from birdie_jax.reporting.json_records import ArmRecord
+from birdie_jax.reporting.page_text import NONE, fixed, percent
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
-from birdie_jax.reporting.theme import class_colour, css_colour
+from birdie_jax.reporting.svg import class_colour, css_colour
 
 _WIDTH, _HEIGHT, _MARGIN = 84, 18, 2.0
 

@@ -6,12 +6,11 @@ import numpy as np
 from jaxtyping import Float
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.numbers import probability_title
 from birdie_jax.reporting.plots import Frame, Line, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import LOG, LOSS, causal_arms, unigram_entropy
 from birdie_jax.reporting.section import LegendEntry, Panel, PanelGroup, Section, SectionKind
-from birdie_jax.reporting.theme import CSS_DASHES, DASHES, class_colour, css_colour
+from birdie_jax.reporting.svg import CSS_DASHES, DASHES, class_colour, css_colour
 
 _MAX_LEGEND_ARMS = 8  # arms of a class that get a colour and a legend entry each
 _SMALL = (380.0, 150.0)
@@ -76,7 +75,7 @@ def _class_groups(run: RunRecord) -> list[PanelGroup]:
         series = (
             _Series("Train loss", LOSS, loss.steps, loss.values[:, arms]),
             _Series("Validation loss", LOSS, steps[rows], validation_loss, reference=entropy),
-            _Series(probability_title(run), "of each arm", steps[mixtures], probability, True, True),
+            _Series(run.probability_title, "of each arm", steps[mixtures], probability, True, True),
             _Series("Train accuracy", "greedy", accuracy.steps, accuracy.values[:, arms], True),
             _Series("Validation accuracy", "greedy", steps[rows], validation_accuracy, True),
             _Series("Reward", "of each decision", steps[rows], reward, zero=True),

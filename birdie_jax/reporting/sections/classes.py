@@ -6,12 +6,11 @@ import numpy as np
 from jaxtyping import Float
 
 from birdie_jax.reporting import curves
-from birdie_jax.reporting.numbers import probability_title
 from birdie_jax.reporting.plots import Frame, Line, class_legend, line_panel, spans_widely
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import LOG, LOSS
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
-from birdie_jax.reporting.theme import class_colour, class_dash
+from birdie_jax.reporting.svg import class_colour, class_dash
 
 _SMOOTHED_FROM = 30  # mixtures; fewer are shown as they are
 
@@ -62,7 +61,7 @@ def _class_panels(run: RunRecord) -> list[Panel]:
             run, "Train accuracy", "greedy, share of target tokens", accuracy, percent=True, note=weighted
         ),
         _panel(
-            run, probability_title(run), "sum over arms", probability, percent=True, note=probability_note
+            run, run.probability_title, "sum over arms", probability, percent=True, note=probability_note
         ),
         _panel(
             run, "Validation loss", LOSS, _validation_curves(run, "validation_loss"), note="Mean over arms."

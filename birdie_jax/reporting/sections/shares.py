@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from birdie_jax.reporting.numbers import has_token_shares, percent
+from birdie_jax.reporting.page_text import percent
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import Section, SectionKind
-from birdie_jax.reporting.theme import class_colour, css_colour
+from birdie_jax.reporting.svg import class_colour, css_colour
 
 _MAX_OPEN_ARMS = 16  # more of them are folded, below their classes
 # A quantity of arms.json, its quantity in metrics.jsonl, and its name on the page.
@@ -79,7 +79,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 
 
 def _introduction(run: RunRecord) -> str:
-    unit = "target tokens" if has_token_shares(run) else "examples"
+    unit = "target tokens" if run.has_token_shares else "examples"
     counted = sum(arm.expected_shares.counted_examples for arm in run.arms if arm.expected_shares)
     expected = (
         f"Expected: under the initial mixture, estimated from {counted:,} examples of the training text."

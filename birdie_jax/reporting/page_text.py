@@ -1,5 +1,9 @@
-"""Text of examples for the page: special tokens made visible, long passages folded or cut."""
+"""Text of the page: numbers, with a dash where there is none, and examples.
 
+In examples special tokens are made visible, and long passages are folded or cut.
+"""
+
+import math
 import re
 
 from markupsafe import Markup, escape
@@ -57,3 +61,47 @@ def mark_special_tokens(text: str) -> Markup:
         end = match.end()
     parts.append(escape(text[end:]))
     return Markup("").join(parts)
+
+
+NONE = "–"
+
+
+def fixed(value: float, digits: int = 3) -> str:
+    """Return `value` with `digits` decimals."""
+    return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else NONE
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Return a share in percent; a positive one that would round to 0 is shown as below the last digit."""
+    if not math.isfinite(value):
+        return NONE
+    if 0 < value < 0.5 * 10 ** -(digits + 2):
+        return f"<{10**-digits:.{digits}f} %"
+    return f"{100 * value:.{digits}f} %"
+
+
+def count(value: float | int) -> str:
+    """Return a number with a unit of magnitude: 1.23 M."""
+    if not math.isfinite(value):
+        return NONE
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            scaled = value / (1e3 if unit == "k" else size)
+            return f"{scaled:.3g} {unit}" if scaled < 1000 else f"{scaled:,.0f} {unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time in its two largest units."""
+    if not math.isfinite(seconds):
+        return NONE
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"

@@ -1,0 +1,95 @@
+"""Sections without plots: examples of arms, hidden tokens filled in, and the configuration."""
+
+import json
+from typing import Any
+
+from birdie_jax.reporting.page_text import KEPT, VISIBLE
+from birdie_jax.reporting.run_record import MaskedSample, RunRecord
+from birdie_jax.reporting.section import Section, SectionKind
+from birdie_jax.reporting.svg import class_colour, css_colour
+
+EXAMPLES_OF_ARM = 2  # 104 arms show about as much as a page can carry
+
+
+def make_arm_examples(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of the arms' examples; None where the run has no arms."""
+    if not run.arms:
+        return None
+    classes = [
+        (group, css_colour(class_colour(index)), [run.arms[arm] for arm in arms])
+        for index, (group, arms) in enumerate(run.groups.items())
+    ]
+    return Section(
+        anchor="examples",
+        link="Examples",
+        title="Examples",
+        template="arm_examples.html",
+        values={"classes": classes, "examples_of_arm": EXAMPLES_OF_ARM, "visible": VISIBLE, "kept": KEPT},
+    )
+
+
+ARM_EXAMPLES = SectionKind(make_arm_examples)
+
+
+# More would make a page of hundreds of arms as long as a book.
+_MAX_SAMPLES = 24
+
+
+def make_masked_samples(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of hidden tokens; None where the run has filled in none."""
+    del scalars
+    record = run.masked
+    if record is None or not record.samples:
+        return None
+    samples = record.samples[:_MAX_SAMPLES]
+    hidden = [token for sample in samples for token in sample.hidden]
+    right = sum(token.is_right for token in hidden)
+    return Section(
+        anchor="masked",
+        link="Masked tokens",
+        title="Masked tokens",
+        template="masked_samples.html",
+        values={
+            "step": record.step,
+            "samples": [(sample.arm, _parts(sample)) for sample in samples],
+            "right": right,
+            "hidden": len(hidden),
+        },
+    )
+
+
+def _parts(sample: MaskedSample) -> list[tuple[str, object]]:
+    """Return each text with the hidden token after it, None behind the last."""
+    return list(zip(sample.texts, [*sample.hidden, None], strict=True))
+
+
+MASKED_SAMPLES = SectionKind(make_masked_samples)
+
+
+def make_configuration(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of config.json; None where the run has no configuration."""
+    if not run.config:
+        return None
+    return Section(
+        anchor="configuration",
+        link="Configuration",
+        title="Configuration",
+        template="configuration.html",
+        values={"tables": config_tables(run.config)},
+    )
+
+
+def config_tables(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the sections of the configuration, each with its rows of field and value."""
+    top = [(name, json.dumps(value)) for name, value in config.items() if not isinstance(value, dict)]
+    tables = [("run", top)] if top else []
+    for name, section in config.items():
+        if isinstance(section, dict):
+            fields = [
+                (key, json.dumps(value, indent=1, ensure_ascii=False)) for key, value in section.items()
+            ]
+            tables.append((name, fields))
+    return tables
+
+
+CONFIGURATION = SectionKind(make_configuration)
