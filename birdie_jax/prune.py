@@ -29,18 +29,26 @@ from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Objective
 from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, policy_names
-from birdie_jax.pruning_cost.cells import FORMAT_VERSION, Cell, CellFolder, StudySettings
-from birdie_jax.pruning_cost.held_out_windows import (
+from birdie_jax.pruning_cost.cells import (
+    FORMAT_VERSION,
+    INFLUENCE,
+    Cell,
+    CellFolder,
+    StudySettings,
+    cells_table,
+    summarise_cells,
+)
+from birdie_jax.pruning_cost.page import FlowPictures, PageHeading, ShownText, render_page
+from birdie_jax.pruning_cost.pruned_prompts import layers_that_read, measure_flow, read_parts
+from birdie_jax.pruning_cost.study import (
+    Condition,
     HeldOutWindows,
     choose_windows,
+    conditions,
     documents_of_run,
     documents_of_text,
+    measure_cells,
 )
-from birdie_jax.pruning_cost.layer_flow import measure_flow
-from birdie_jax.pruning_cost.page import FlowPictures, PageHeading, ShownText, render_page
-from birdie_jax.pruning_cost.study import Condition, conditions, measure_cells
-from birdie_jax.pruning_cost.summary import INFLUENCE, cells_table, summarise_cells
-from birdie_jax.pruning_cost.survivors import layers_that_read, read_parts
 from birdie_jax.storage import make_path, to_plain, write_json, write_whole
 from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
@@ -124,7 +132,7 @@ def run() -> None:
     )
     folder = CellFolder(make_path(_OUTPUT.value), kept)
     print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
-    cells = measure_cells(trained, arm.objective, windows, asked, folder, rows=_ROWS.value, told=_tell)
+    cells = measure_cells(trained, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)
     for other in _COMPARE.value:
         cells += _compared_cells(other, trained, windows, contexts, folder)
     summaries = summarise_cells(cells, windows.documents, _SEED.value)
@@ -226,7 +234,7 @@ def _compared_cells(
         )
     arm = choose_arm(other.arms, _OBJECTIVE.value)
     asked = [Condition("dense", 1.0, context, None) for context in contexts]
-    return measure_cells(other, arm.objective, windows, asked, folder, rows=_ROWS.value, told=_tell)
+    return measure_cells(other, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)
 
 
 def _shown_texts(
@@ -269,7 +277,7 @@ def _flow(
     return FlowPictures(pruned.keep, *flows)
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

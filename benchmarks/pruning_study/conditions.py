@@ -8,8 +8,7 @@ from jaxtyping import Float
 
 from benchmarks.pruning_study.plans import MAIN, RANDOM, Run
 from birdie_jax.evaluation_record import Interval
-from birdie_jax.pruning_cost.cells import DENSE
-from birdie_jax.pruning_cost.summary import paired_difference
+from birdie_jax.pruning_cost.cells import DENSE, paired_difference
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 
 Results = Mapping[Run, Mapping[str, Any]]

@@ -14,9 +14,16 @@ from birdie_jax.generation import choose_arm
 from birdie_jax.objectives import Arm
 from birdie_jax.pruning import PruningSettings, parse_pruning
 from birdie_jax.pruning_cost.cells import DENSE, FORMAT_VERSION, Cell, CellFolder, StudySettings
-from birdie_jax.pruning_cost.held_out_windows import HeldOutWindows, choose_windows, documents_of_run
-from birdie_jax.pruning_cost.layer_flow import LayerFlow, measure_flow
-from birdie_jax.pruning_cost.study import Condition, Told, conditions, measure_cells
+from birdie_jax.pruning_cost.pruned_prompts import LayerFlow, measure_flow
+from birdie_jax.pruning_cost.study import (
+    Condition,
+    HeldOutWindows,
+    Log,
+    choose_windows,
+    conditions,
+    documents_of_run,
+    measure_cells,
+)
 from birdie_jax.storage import write_json
 from birdie_jax.trained_model import TrainedModel
 
@@ -51,7 +58,7 @@ def measure_text(  # noqa: PLR0917
     windows: HeldOutWindows,
     variants: Sequence[Variant],
     folder: Path,
-    told: Told,
+    log: Log,
 ) -> dict[str, Any]:
     """Return the losses of all windows, dense and under each variant, as plain JSON.
 
@@ -63,7 +70,7 @@ def measure_text(  # noqa: PLR0917
         windows: the windows.
         variants: the variants; none: the model is measured as it is.
         folder: the folder of the cells.
-        told: called with a line about each cell that was measured.
+        log: called with a line about each cell that was measured.
     """
     arm = choose_arm(trained.arms, None)
     dense = [Condition(DENSE, 1.0, context, None) for context in scale.contexts]
@@ -73,7 +80,7 @@ def measure_text(  # noqa: PLR0917
     for name, (variant, wanted) in asked.items():
         kept = _settings_of_folder(trained, arm, windows, max(scale.contexts), variant)
         own = CellFolder(epath.Path(folder / name), kept)
-        found = measure_cells(trained, arm.objective, windows, wanted, own, rows=_ROWS, told=told)
+        found = measure_cells(trained, arm.objective, windows, wanted, own, rows=_ROWS, log=log)
         cells += [_plain(name, cell) for cell in found]
     return {
         "objective": arm.objective.name,

@@ -9,7 +9,7 @@ from benchmarks.pruning_study.plans import Scale
 from birdie_jax.generation import choose_arm
 from birdie_jax.pruning import PruningSettings, parse_pruning
 from birdie_jax.pruning_cost.cells import DENSE
-from birdie_jax.pruning_cost.study import Told
+from birdie_jax.pruning_cost.study import Log
 from birdie_jax.storage import write_json
 from birdie_jax.tasks import TASK_KEY, TaskModel, TokenTask, make_task
 from birdie_jax.trained_model import TrainedModel
@@ -20,7 +20,7 @@ _DIGITS = 5
 
 
 def measure_needles(
-    scale: Scale, query: str, trained: TrainedModel, folder: Path, told: Told
+    scale: Scale, query: str, trained: TrainedModel, folder: Path, log: Log
 ) -> list[dict[str, Any]]:
     """Return the accuracy of every answer, dense and under each condition, as plain JSON.
 
@@ -31,7 +31,7 @@ def measure_needles(
         query: where the query of an item stands.
         trained: the model that was fine-tuned for it.
         folder: the folder of the conditions' files.
-        told: called with a line about each condition that was measured.
+        log: called with a line about each condition that was measured.
     """
     settings = {**needle_settings(scale, query), "seed": _TEST_SEED}
     task = make_task(settings.pop(TASK_KEY), settings, f"needles, query {query}")
@@ -47,7 +47,7 @@ def measure_needles(
             folder.mkdir(parents=True, exist_ok=True)
             accuracy = _accuracy(task, trained, pruning)
             write_json(file, {"policy": name, "keep": keep, "accuracy": accuracy})
-            told(f"query {query}, {name}, keep {keep:g}: {sum(accuracy) / len(accuracy):.3f}")
+            log(f"query {query}, {name}, keep {keep:g}: {sum(accuracy) / len(accuracy):.3f}")
         found.append(json.loads(file.read_text()))
     return found
 

@@ -1,13 +1,20 @@
-"""What was measured: a file for each model, policy, share and length of context; whole or absent."""
+"""What was measured: a file for each model, policy, share and length of context; whole or absent.
+
+Mean losses and paired differences of cells have bootstrap intervals by document.
+"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from etils import epath
+from jaxtyping import Float, Int
 
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.evaluation_record import Interval
 from birdie_jax.storage import exists, is_remote, parse_typed, read_bytes, to_plain, write_json
+from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 
 FORMAT_VERSION = 1
 DENSE = "dense"
@@ -136,3 +143,155 @@ def _read(path: epath.Path, kind: type):
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: found no JSON ({error}); {allowed}") from error
     return parse_typed(kind, value, str(path), ConfigError)
+
+
+# What the other policies are set against.
+INFLUENCE = "influence"
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """What a cell says.
+
+    Attributes:
+        model: the folder and step of the model.
+        policy: the name of the policy; "dense" where nothing is dropped.
+        keep: the share that the schedule ends with.
+        context: the number of tokens of a context.
+        loss: the mean loss, nats a token.
+        from_dense: the loss minus that of the first model where nothing is dropped, window by window.
+        from_influence: the loss minus that by influence at the same share; None of influence itself, of
+            what is dense, and where influence was not measured.
+        paper_flops: the FLOPs of reading a context, in the unit of Simba.
+        executed_flops: the FLOPs of the matrix products of the compiled program that reads it.
+    """
+
+    model: str
+    policy: str
+    keep: float
+    context: int
+    loss: Interval
+    from_dense: Interval
+    from_influence: Interval | None
+    paper_flops: float
+    executed_flops: float
+
+
+def summarise_cells(
+    cells: Sequence[Cell], documents: Int[np.ndarray, " windows"], seed: int = 0
+) -> list[CellSummary]:
+    """Return what each cell says, those of a length of context together.
+
+    Args:
+        cells: the cells; the first model's dense ones among them, at each length.
+        documents: the document that each window is of, of which whole ones are resampled.
+        seed: the seed of the resamples.
+    """
+    weights = _windows_of_documents(documents)
+
+    def difference(cell: Cell, other: Cell) -> Interval:
+        return paired_difference(np.array(other.losses), np.array(cell.losses), documents, seed)
+
+    first = cells[0].parameters_sha256
+    own = {(one.policy, one.keep, one.context): one for one in cells if one.parameters_sha256 == first}
+    found = []
+    for cell in sorted(cells, key=lambda one: one.context):
+        influence = own.get((INFLUENCE, cell.keep, cell.context))
+        compared = influence is not None and cell.policy not in (INFLUENCE, DENSE)
+        found.append(
+            CellSummary(
+                cell.model,
+                cell.policy,
+                cell.keep,
+                cell.context,
+                bootstrap_means(_by_document(np.array(cell.losses), documents), weights, seed)[0],
+                difference(cell, own[DENSE, 1.0, cell.context]),
+                difference(cell, influence) if influence is not None and compared else None,
+                cell.paper_flops,
+                cell.executed_flops,
+            )
+        )
+    return found
+
+
+def paired_difference(
+    first: Float[np.ndarray, " windows"],
+    second: Float[np.ndarray, " windows"],
+    documents: Int[np.ndarray, " windows"],
+    seed: int = 0,
+) -> Interval:
+    """Return the mean of the second losses minus the first, with the 95 % interval of resampled documents.
+
+    Args:
+        first: the loss of each window in one condition.
+        second: the loss of the same windows in another.
+        documents: the document that each window is of, of which whole ones are resampled.
+        seed: the seed of the resamples.
+    """
+    weights = _windows_of_documents(documents)
+    one, other = (_by_document(losses, documents) for losses in (first, second))
+    return bootstrap_differences(one, other, weights, weights, seed)[0]
+
+
+def _windows_of_documents(documents: Int[np.ndarray, " windows"]) -> Float[np.ndarray, " documents"]:
+    """Return the number of windows of each document."""
+    return np.unique(documents, return_counts=True)[1].astype(np.float64)
+
+
+def _by_document(
+    losses: Float[np.ndarray, " windows"], documents: Int[np.ndarray, " windows"]
+) -> Float[np.ndarray, "documents 1"]:
+    """Return the mean loss of each document's windows."""
+    _, owners = np.unique(documents, return_inverse=True)
+    return (np.bincount(owners, losses) / np.bincount(owners))[:, None]
+
+
+COLUMNS = (
+    "model",
+    "policy",
+    "keep",
+    "context",
+    "loss",
+    "minus dense",
+    "minus influence",
+    "paper's MFLOPs",
+    "executed MFLOPs",
+)
+
+
+def table_rows(summaries: Sequence[CellSummary]) -> list[list[str]]:
+    """Return the cells of the table as text, a row a cell, under `COLUMNS`."""
+    return [
+        [
+            one.model,
+            one.policy,
+            f"{one.keep:g}",
+            f"{one.context:,}",
+            f"{one.loss.mean:.4f}",
+            "" if one.policy == DENSE and one.model == summaries[0].model else _with_ends(one.from_dense),
+            "" if one.from_influence is None else _with_ends(one.from_influence),
+            f"{one.paper_flops / 1e6:,.2f}",
+            f"{one.executed_flops / 1e6:,.2f}",
+        ]
+        for one in summaries
+    ]
+
+
+def cells_table(summaries: Sequence[CellSummary]) -> str:
+    """Return the table for the terminal, with the model's name where there are several."""
+    several = len({one.model for one in summaries}) > 1
+    lines = [[*row[1:], row[0]] if several else row[1:] for row in (list(COLUMNS), *table_rows(summaries))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    # Names stand at the left of their columns, numbers at the right.
+    names = (0, len(COLUMNS) - 1)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number in names else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _with_ends(interval: Interval) -> str:
+    return f"{interval.mean:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"

@@ -4,17 +4,186 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from birdie_jax import reporting
-from birdie_jax.pruning_cost.cells import DENSE
-from birdie_jax.pruning_cost.layer_flow import LayerFlow
-from birdie_jax.pruning_cost.plots import flow_plot, loss_by_context, loss_by_flops, redundancy_plot
-from birdie_jax.pruning_cost.summary import COLUMNS, CellSummary, table_rows
-from birdie_jax.pruning_cost.survivors import ReadPart
-from birdie_jax.reporting.svg import FIGURE_ID, default_style
+from birdie_jax.pruning_cost.cells import COLUMNS, DENSE, CellSummary, table_rows
+from birdie_jax.pruning_cost.pruned_prompts import LayerFlow, ReadPart
+from birdie_jax.reporting.svg import (
+    AXIS,
+    DASHES,
+    FIGURE_ID,
+    GRID,
+    QUIET,
+    REFERENCE,
+    TOOLTIP,
+    class_colour,
+    default_style,
+    inline_svg,
+)
+
+_SIZE = (5.6, 3.4)
+_MEGA = 1e6
+
+
+class Curve(NamedTuple):
+    """A curve of a panel.
+
+    Attributes:
+        name: its name.
+        x: the places of its points.
+        y: their heights; there is a gap where one is not finite.
+        colour: a code colour of `reporting.svg`.
+        dashed: whether it is dashed.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    dashed: bool = False
+
+
+def draw_curves(curves: Sequence[Curve], x_label: str, y_label: str, label: str) -> str:
+    """Return the SVG of curves with their points, and a legend.
+
+    Args:
+        curves: at least one curve.
+        x_label: what x is.
+        y_label: what y is.
+        label: the description for screen readers.
+    """
+    figure = Figure(_SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    tooltips = []
+    for number, curve in enumerate(curves):
+        (line,) = axes.plot(
+            curve.x,
+            curve.y,
+            color=curve.colour,
+            linestyle=DASHES[1] if curve.dashed else "-",
+            marker="o",
+            markersize=4,
+            markeredgewidth=0,
+            label=curve.name,
+        )
+        line.set_gid(f"{TOOLTIP}{number}")
+        tooltips.append(curve.name)
+    axes.set_xlabel(x_label, color=QUIET)
+    axes.set_ylabel(y_label, color=QUIET)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.tick_params(labelcolor=QUIET, color=AXIS)
+    axes.grid(True, axis="y", color=GRID)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(AXIS)
+    axes.legend(frameon=False, labelcolor=QUIET, fontsize=9)
+    return inline_svg(figure, label, tooltips, max_width=72 * _SIZE[0] * 1.4)
+
+
+def loss_by_flops(summaries: Sequence[CellSummary], context: int) -> str:
+    """Return loss against FLOPs at a length of context (Figures 3, 4): a curve a policy, from dense on."""
+    here = [one for one in summaries if one.context == context]
+    own = [one for one in here if one.model == summaries[0].model]
+    (dense,) = (one for one in own if one.policy == DENSE)
+    curves = []
+    for number, policy in enumerate(_policies(own)):
+        points = sorted(
+            (one for one in own if one.policy == policy), key=lambda one: one.paper_flops, reverse=True
+        )
+        points = [dense, *points]
+        curves.append(
+            Curve(
+                policy,
+                [one.paper_flops / _MEGA for one in points],
+                [one.loss.mean for one in points],
+                class_colour(number),
+            )
+        )
+    others = [one for one in here if one.model != summaries[0].model]
+    curves += [
+        Curve(f"dense: {one.model}", [one.paper_flops / _MEGA], [one.loss.mean], REFERENCE)
+        for one in others
+    ]
+    return draw_curves(
+        curves,
+        "MFLOPs of reading the context (paper's unit)",
+        "loss (nats a token)",
+        f"Loss against FLOPs by policy, contexts of {context} tokens",
+    )
+
+
+def loss_by_context(summaries: Sequence[CellSummary], keep: float) -> str:
+    """Return loss by length of context at a share (Table 4): a curve a policy, dense dashed."""
+    own = [one for one in summaries if one.model == summaries[0].model]
+
+    def curve(name: str, policy: str, share: float, colour: str) -> Curve:
+        points = [one for one in own if (one.policy, one.keep) == (policy, share)]
+        return Curve(
+            name,
+            [one.context for one in points],
+            [one.loss.mean for one in points],
+            colour,
+            dashed=policy == DENSE,
+        )
+
+    curves = [curve(DENSE, DENSE, 1.0, REFERENCE)]
+    for number, policy in enumerate(_policies(own)):
+        curves.append(curve(policy, policy, keep, class_colour(number)))
+    return draw_curves(
+        curves,
+        "tokens of the context",
+        "loss (nats a token)",
+        f"Loss by length of context, keep {keep:g}",
+    )
+
+
+def flow_plot(flow: LayerFlow, name: str) -> str:
+    """Return influence by part of the prompt, a curve a layer, the dark ones the upper (Figure 5)."""
+    layers, bins = flow.flow.shape
+    shades = np.linspace(90, 10, layers).astype(int)
+    curves = [
+        Curve(
+            f"layer {layer}",
+            list(range(1, bins + 1)),
+            flow.flow[layer].tolist(),
+            class_colour(0, int(shade)),
+        )
+        for layer, shade in enumerate(shades)
+    ]
+    return draw_curves(
+        curves,
+        "part of the prompt, from its begin",
+        "influence of a token",
+        f"Information flow by layer, {name}",
+    )
+
+
+def redundancy_plot(dense: LayerFlow, pruned: LayerFlow) -> str:
+    """Return the cosine of adjacent tokens by layer, before and after pruning (Figure 2)."""
+    layers = list(range(len(dense.redundancy)))
+    curves = [
+        Curve(f"{what}, {name}", layers, values.tolist(), class_colour(colour), dashed=name == "pruned")
+        for name, flow in (("dense", dense), ("pruned", pruned))
+        for colour, (what, values) in enumerate(
+            (("block", flow.redundancy), ("mixer", flow.mixer_redundancy))
+        )
+    ]
+    return draw_curves(
+        curves, "layer", "cosine of adjacent tokens", "Redundancy of tokens by layer, dense and pruned"
+    )
+
+
+def _policies(summaries: Sequence[CellSummary]) -> list[str]:
+    return list(dict.fromkeys(one.policy for one in summaries if one.policy != DENSE))
 
 
 @dataclass(frozen=True)

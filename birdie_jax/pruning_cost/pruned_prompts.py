@@ -1,25 +1,33 @@
-"""Prompts of windows as rows of one length, and the compiled programs that read and score them."""
+"""Prompts of windows as rows of one length, and what compiled programs measure of them.
 
-from collections.abc import Callable
+That is the loss of what follows, information flow and redundancy by layer, dense and pruned (Simba,
+Figures 2 and 5, appendix A.2), and which tokens survive, as text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Int32, PyTree
+from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
 
+from birdie_jax.array_types import Activations
 from birdie_jax.generation import PromptError
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.device_programs import DevicePrograms, cast_parameters
 from birdie_jax.generation.scoring import PromptState, read_prompts, score_choices
+from birdie_jax.generation.text_generation import TextStream
 from birdie_jax.generation.timing import GenerationTimes
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Objective
 from birdie_jax.planning.pruned_flops import counted_flops, paper_flops
-from birdie_jax.pruning import PruningSettings, pruned_hidden
+from birdie_jax.pruning import PrunedLayer, PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows, prompt_anchors, protected_tokens
+from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import START
 
 PREFIX_LM, CAUSAL_LM = "prefix_lm", "causal_lm"
@@ -150,26 +158,27 @@ class PrunedScorer:
         self, settings: PruningSettings | None, rows: PromptRows, room: int
     ) -> "_ReadProgram":
         """Return the program that reads such rows, with what it is called with."""
+        name = f"read {settings}"
         if settings is None:
             batch = PromptBatch(rows.tokens, rows.bidirectional, rows.segment_ids)
-            arguments: tuple[Any, ...] = (jax.tree.map(self.programs.put_rows, batch),)
-            function: Callable[..., PromptState] = partial(read_prompts, self.model, room)
+            prompts = jax.tree.map(self.programs.put_rows, batch)
+            read = partial(read_prompts, self.model, room)
+            compiled = self.programs.compile(name, room, read, prompts)
         else:
-            arguments = (rows,)
-            function = partial(_read_pruned, self.model, settings, protected_count(rows, settings))
-        name = f"read {settings}"
-        compiled = cast(jax.stages.Compiled, self.programs.compile(name, room, function, *arguments))
-        return _ReadProgram(compiled, arguments)
+            prompts = rows
+            read = partial(_read_pruned, self.model, settings, protected_count(rows, settings))
+            compiled = self.programs.compile(name, room, read, prompts)
+        return _ReadProgram(cast(jax.stages.Compiled, compiled), prompts)
 
 
 class _ReadProgram(NamedTuple):
-    """A compiled program of parameters and arguments, and the arguments."""
+    """A compiled program of parameters and prompts, and the prompts."""
 
     compiled: jax.stages.Compiled
-    arguments: tuple[Any, ...]
+    prompts: PromptBatch | PromptRows
 
     def call(self, params: PyTree) -> PromptState:
-        return self.compiled(params, *self.arguments)
+        return self.compiled(params, self.prompts)
 
 
 def _read_pruned(
@@ -192,3 +201,128 @@ def read_places(
     for layer in layers:
         depths = depths.at[places, layer.index].add((layer.segment_ids > 0).astype(jnp.int32))
     return depths
+
+
+BINS = 5
+
+
+@dataclass(frozen=True)
+class LayerFlow:
+    """What the layers of one pass do with tokens, means over windows.
+
+    Attributes:
+        flow: for each layer and each of `BINS` equal parts of the prompt, the mean influence of a token
+            that the layer has read, as a share of the norm of the output at the last token; NaN where none
+            is left.
+        redundancy: for each layer, the mean cosine of what the block gives for adjacent tokens.
+        mixer_redundancy: the same of what its sequence mixer gives.
+    """
+
+    flow: Float[np.ndarray, "layers bins"]
+    redundancy: Float[np.ndarray, " layers"]
+    mixer_redundancy: Float[np.ndarray, " layers"]
+
+
+def measure_flow(
+    model: LanguageModel,
+    params: PyTree,
+    objective: Objective,
+    contexts: Int32[np.ndarray, "windows context"],
+    settings: PruningSettings,
+) -> LayerFlow:
+    """Return the flow of windows, which are read at once.
+
+    Args:
+        model: a model whose layers give scores.
+        params: its parameters.
+        objective: the form in which contexts are read.
+        contexts: the tokens of the contexts.
+        settings: the settings of pruning, by the absolute value of channels that run forward.
+
+    Raises:
+        PruningError: the settings are others, or the layers give no scores.
+    """
+    rows = make_rows(objective, contexts, np.arange(len(contexts)))
+    measure = jax.jit(partial(_flow_sums, model, settings, protected_count(rows, settings)))
+    sums = [
+        jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), layer) for layer in measure(params, rows)
+    ]
+    with np.errstate(invalid="ignore"):
+        flow = np.array([influence / count for influence, count, *_ in sums])
+    redundancy, mixed, pairs = (np.array([layer[part] for layer in sums]) for part in (2, 3, 4))
+    pairs = np.maximum(pairs, 1)
+    return LayerFlow(flow, redundancy / pairs, mixed / pairs)
+
+
+def _flow_sums(
+    model: LanguageModel, settings: PruningSettings, protected: int, params: PyTree, rows: PromptRows
+) -> list[tuple[Array, ...]]:
+    """Return for each layer the sums that means are made of: of influence, tokens, cosines, and pairs."""
+    cache = model.empty_cache(*rows.tokens.shape)
+    _, _, layers = pruned_hidden(model, params, rows, cache, settings, protected=protected, traced=True)
+    return [_layer_sums(layer, rows.tokens.shape[1]) for layer in layers]
+
+
+def _layer_sums(layer: PrunedLayer, length: int) -> tuple[Array, ...]:
+    assert layer.trace is not None  # asked for
+    real = layer.segment_ids > 0
+    parts = jnp.where(real, layer.index * BINS // length, BINS).reshape(-1)
+    influence = jnp.where(real, layer.trace.influence, 0.0).reshape(-1)
+    pairs = real[:, 1:] & real[:, :-1]
+    return (
+        jnp.zeros(BINS + 1).at[parts].add(influence)[:BINS],
+        jnp.zeros(BINS + 1).at[parts].add(1.0)[:BINS],
+        _cosine_sum(layer.trace.output, pairs),
+        _cosine_sum(layer.trace.mixed, pairs),
+        pairs.sum(),
+    )
+
+
+def _cosine_sum(vectors: Activations, pairs: Bool[Array, "rows _"]) -> Float[Array, ""]:
+    """Return the sum of the cosines of adjacent tokens' vectors, over the pairs that count."""
+    vectors = vectors.astype(jnp.float32)
+    norms = jnp.maximum(jnp.linalg.norm(vectors, axis=-1), jnp.finfo(jnp.float32).tiny)
+    products = jnp.sum(vectors[:, 1:] * vectors[:, :-1], axis=-1)
+    return jnp.sum(jnp.where(pairs, products / norms[:, 1:] / norms[:, :-1], 0.0))
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """A part of a text whose tokens were read by as many layers.
+
+    Attributes:
+        text: the text.
+        layers: the number of layers that have read it.
+    """
+
+    text: str
+    layers: int
+
+
+def layers_that_read(
+    model: LanguageModel,
+    params: PyTree,
+    objective: Objective,
+    contexts: Int32[np.ndarray, "windows context"],
+    settings: PruningSettings,
+) -> tuple[Int[np.ndarray, "windows tokens"], Int[np.ndarray, "windows tokens"]]:
+    """Return the tokens of each context's prompt, and how many layers have read each of them."""
+    rows = make_rows(objective, contexts, np.arange(len(contexts)))
+    read = jax.jit(partial(read_places, model, settings, protected_count(rows, settings)))
+    return np.asarray(rows.tokens), np.asarray(read(params, rows))
+
+
+def read_parts(tokenizer: Tokenizer, tokens: Sequence[int], layers: Sequence[int]) -> list[ReadPart]:
+    """Return the text of tokens, those of equal numbers of layers side by side as one part.
+
+    A character of several tokens is of the last of them.
+    """
+    stream, parts = TextStream(tokenizer), []
+    texts = [stream.push([token]) for token in tokens]
+    texts[-1] += stream.finish()
+    for text, count in zip(texts, layers, strict=True):
+        if parts and parts[-1].layers == count:
+            parts[-1] = ReadPart(parts[-1].text + text, count)
+        else:
+            parts.append(ReadPart(text, count))
+    return [part for part in parts if part.text]

@@ -1,17 +1,125 @@
-"""The study of a model: all cells measured, those that are there already read."""
+"""The study of a model: windows of held-out text, and its cells, measured or read where they exist.
 
+A window has contexts of several lengths before the same tokens, which are scored.
+"""
+
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+from etils import epath
+from jaxtyping import Int, Int32
+
+from birdie_jax.config_errors import ConfigError
 from birdie_jax.objectives import Objective
 from birdie_jax.pruning import PruningSettings
 from birdie_jax.pruning_cost.cells import DENSE, Cell, CellFolder
-from birdie_jax.pruning_cost.held_out_windows import HeldOutWindows
 from birdie_jax.pruning_cost.pruned_prompts import PrunedScorer
+from birdie_jax.storage import exists, read_bytes
+from birdie_jax.storage.workdir import Workdir
+from birdie_jax.text import Tokenizer, TokenShards, open_source
 from birdie_jax.trained_model import TrainedModel
 
-Told = Callable[[str], None]
+
+class HeldOutWindows(NamedTuple):
+    """Parts of documents, each a longest context and the tokens after it.
+
+    Attributes:
+        tokens: int32 [windows, longest context + continuation].
+        documents: int64 [windows], the document that each is of.
+        continuation: the number of tokens at the end of each that are scored.
+    """
+
+    tokens: Int32[np.ndarray, "windows tokens"]
+    documents: Int[np.ndarray, " windows"]
+    continuation: int
+
+    def contexts(self, length: int) -> Int32[np.ndarray, "windows context"]:
+        """Return the `length` tokens before those that are scored."""
+        end = self.tokens.shape[1] - self.continuation
+        return self.tokens[:, end - length : end]
+
+    @property
+    def continuations(self) -> Int32[np.ndarray, "windows continuation"]:
+        """The tokens that are scored."""
+        return self.tokens[:, self.tokens.shape[1] - self.continuation :]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all windows."""
+        return hashlib.sha256(self.tokens.astype("<i4").tobytes()).hexdigest()
+
+
+def documents_of_run(
+    folder: epath.PathLike, tokenizer: Tokenizer
+) -> Iterator[Int32[np.ndarray, " tokens"]]:
+    """Give the documents of the validation text of a run, from the prepared folder that it names.
+
+    Raises:
+        ConfigError: the workdir names no text, or not where it is.
+        DataError: the text is there no more, or was made with another tokenizer.
+    """
+    path = Workdir(folder).text
+    allowed = "allowed: --text, a file or folder of held-out text"
+    if not exists(path):
+        raise ConfigError(f"{path}: not found; {allowed}")
+    try:
+        place = json.loads(read_bytes(path))["place"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: found no folder of prepared text; {allowed}") from error
+    shards = TokenShards(place, "validation", tokenizer_sha256=tokenizer.sha256)
+    parts: list[np.ndarray] = []
+    for number in range(len(shards)):
+        record = shards[number]
+        parts.append(record.tokens)
+        if record.ends_document:
+            yield np.concatenate(parts)
+            parts = []
+
+
+def documents_of_text(path: str, text_field: str, tokenizer: Tokenizer) -> Iterator[Int[np.ndarray, " _"]]:
+    """Give the documents of a text, as `prepare_data` would read them, as tokens.
+
+    Raises:
+        DataError: a document cannot be read.
+    """
+    for document in open_source(path, text_field).documents():
+        yield tokenizer.encode(document.text)
+
+
+def choose_windows(
+    documents: Iterator[Int[np.ndarray, " _"]], count: int, *, context: int, continuation: int, seed: int
+) -> HeldOutWindows:
+    """Return windows of documents, none of which overlap, drawn from all that there are.
+
+    Args:
+        documents: the tokens of each document.
+        count: the number of windows.
+        context: the longest context.
+        continuation: the number of tokens that are scored after it.
+        seed: the seed of the choice.
+
+    Raises:
+        ConfigError: the text has fewer windows.
+    """
+    length, found, owners = context + continuation, [], []
+    for number, tokens in enumerate(documents):
+        whole = len(tokens) // length
+        found.append(tokens[: whole * length].reshape(whole, length).astype(np.int32))
+        owners += [number] * whole
+    if len(owners) < count:
+        raise ConfigError(
+            f"--windows: found {count:,} of {length:,} tokens, --context and --continuation together, of "
+            f"which the text has {len(owners):,}; allowed: at most as many, or shorter ones"
+        )
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(owners))[:count])
+    return HeldOutWindows(np.concatenate(found)[chosen], np.array(owners, np.int64)[chosen], continuation)
+
+
+Log = Callable[[str], None]
 
 
 class Condition(NamedTuple):
@@ -49,7 +157,7 @@ def measure_cells(
     folder: CellFolder,
     *,
     rows: int,
-    told: Told,
+    log: Log,
 ) -> list[Cell]:
     """Return the cells of a model, and write each as soon as it is measured.
 
@@ -60,7 +168,7 @@ def measure_cells(
         asked: the conditions.
         folder: the folder of the cells.
         rows: the number of windows that are read at a time.
-        told: called with a line about each cell that was measured.
+        log: called with a line about each cell that was measured.
 
     Raises:
         PruningError: the model gives no scores, and a policy asks for them.
@@ -86,7 +194,7 @@ def measure_cells(
                 found.executed_flops,
             )
             folder.write(cell)
-            told(
+            log(
                 f"{number} of {len(asked)}: {one.policy} keep {one.keep:g}, {one.context:,} tokens: "
                 f"loss {cell.mean:.4f}"
             )

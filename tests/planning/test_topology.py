@@ -3,8 +3,7 @@
 import pytest
 
 from birdie_jax.config import ConfigError
-from birdie_jax.planning.compilers import MissingCompilerError, find_tpu_compiler
-from birdie_jax.planning.topology import make_topology
+from birdie_jax.planning.topology import MissingCompilerError, find_tpu_compiler, make_topology
 
 REFUSED = {
     "v9:2x2": "chip 'v9' is unknown",
@@ -47,6 +46,6 @@ def test_more_devices_than_there_are():
 def test_a_missing_compiler_is_refused_with_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setenv("BIRDIE_COMPILERS", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("birdie_jax.planning.compilers._is_importable", lambda module: False)
+    monkeypatch.setattr("birdie_jax.planning.topology._is_importable", lambda module: False)
     with pytest.raises(MissingCompilerError, match=r"-m pip install --no-deps --target=\S+ libtpu=="):
         find_tpu_compiler()

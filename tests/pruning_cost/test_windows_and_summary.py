@@ -8,12 +8,16 @@ from birdie_jax.config_errors import ConfigError
 from birdie_jax.generation import PromptError
 from birdie_jax.objectives import make_objective
 from birdie_jax.pruning import LayerTrace, PrunedLayer, PruningSettings
-from birdie_jax.pruning_cost.cells import Cell, CellFolder, StudySettings
-from birdie_jax.pruning_cost.held_out_windows import choose_windows
-from birdie_jax.pruning_cost.layer_flow import BINS, _layer_sums
-from birdie_jax.pruning_cost.pruned_prompts import make_rows, protected_count
-from birdie_jax.pruning_cost.summary import cells_table, summarise_cells
-from birdie_jax.pruning_cost.survivors import ReadPart, read_parts
+from birdie_jax.pruning_cost.cells import Cell, CellFolder, StudySettings, cells_table, summarise_cells
+from birdie_jax.pruning_cost.pruned_prompts import (
+    BINS,
+    ReadPart,
+    _layer_sums,
+    make_rows,
+    protected_count,
+    read_parts,
+)
+from birdie_jax.pruning_cost.study import choose_windows
 from birdie_jax.storage import make_path
 from birdie_jax.vocabulary import START
 from tests.trained_workdirs import small_tokenizer
