@@ -37,7 +37,7 @@ compile_quickly()
 # JAX makes many objects while it traces; to look for garbage after every 700 is a fifth of the tests' time.
 gc.set_threshold(50_000, 20, 20)
 
-_SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "planning", "pruning_cost")
+_SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages")
 _SLOW_FIXTURES = {"gcs_server", "s3_server"}
 _FAST_SECONDS, _ALL_SECONDS = 60, 600
 _MAX_WORKER_BYTES = 1.2e9

@@ -1,13 +1,18 @@
-"""FLOPs that models ask for, beside sums by hand and what is compiled."""
+"""FLOPs of models and bytes of a train state, beside sums by hand."""
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.config import ModelConfig
+from birdie_jax.engine.state import TrainState
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
-from birdie_jax.planning.model_flops import model_flops_per_token
+from birdie_jax.planning.model_flops import model_flops_per_token, state_bytes
 
 
 def config(**fields):
@@ -82,3 +87,21 @@ def test_the_paper_s_size(name, parameters):
     flops = model_flops_per_token(model, 32_256, 2048)
     attention = 12 * 24 * 2048 * 2048 if name == "transformer" else 0
     assert (flops - attention) / 6 == pytest.approx(parameters, rel=0.03)
+
+
+def test_state_bytes_are_those_of_a_shard():
+    mesh = Mesh(np.array(jax.devices()[:1]), ("fsdp",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("fsdp"))
+
+    def array(shape, dtype):
+        return jax.device_put(jnp.zeros(shape, dtype), sharding)
+
+    state = TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params={"a": array((8, 3), jnp.float32)},
+        optimizer=[array((8, 3), jnp.float32), array((4,), jnp.bfloat16)],
+        sections={"bandit": jax.random.key(0)},
+    )
+    found = state_bytes(state)
+    assert (found.parameters, found.optimizer) == (96, 104)
+    assert found.other == 4 + state.sections["bandit"].dtype.itemsize

@@ -26,6 +26,7 @@ def test_the_papers_unit_is_that_of_its_own_model(layers, features):
     assert found == pytest.approx(mamba_flops(MambaSize(layers, features), shares), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk", "birdie_ssm", "mamba"])
 def test_executed_flops_are_those_of_the_compiled_program(name):
     """Exactly: every layer on its static positions; with the head on the one position that is asked for."""

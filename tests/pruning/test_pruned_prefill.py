@@ -1,5 +1,7 @@
 """A pruned prefill reads what it says, and nothing of what it has dropped."""
 
+from functools import cache, partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,9 @@ from birdie_jax.pruning.pruned_prefill import PromptRows, check_traced, layer_le
 from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit
 
-NAMES = ("gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba")
+# Every layer of a pruned prefill has its own length, so programs compile for seconds; one model is fast.
+SLOW_NAMES = ("gated_ssm", "gated_ssm_plus", "birdie_ssm", "mamba")
+NAMES = ("hawk", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_NAMES))
 LAYERS = 3
 # Near a decay of 1 a rounding of the RG-LRU's root is a thousand times as large.
 TOLERANCE = {"rtol": 2e-2, "atol": 1e-2}
@@ -39,13 +43,20 @@ def some_prompts(*lengths):
     return [Prompt(draw(count), draw(1)) for count in lengths]
 
 
-def run(model, params, prompts, settings):
+@cache
+def program(model, settings):
+    """Return the compiled prefill of a model, one for all of its prompts of a shape."""
+
     @quick_jit
     def pruned(params, rows):
-        cache = model.empty_cache(len(prompts), rows.tokens.shape[1])
+        cache = model.empty_cache(*rows.tokens.shape)
         return pruned_hidden(model, params, rows, cache, settings, protected=3)
 
-    return pruned(params, prompt_rows(prompts))
+    return pruned
+
+
+def run(model, params, prompts, settings):
+    return program(model, settings)(params, prompt_rows(prompts))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,6 +73,8 @@ def test_layers_above_are_the_dense_ones_on_the_survivors(name):
         {"params": params}, rows.tokens, packed_layout(rows.segment_ids, rows.bidirectional), method="embed"
     )
     stream, places = np.asarray(x)[0], np.arange(x.shape[1])
+    empty = jax.tree.map(lambda leaf: leaf[0], model.empty_cache(1, 1))
+    block = quick_jit(Block(model.config).apply)
     for number, layer in enumerate(read):
         kept = np.asarray(layer.index[0])[np.asarray(layer.segment_ids[0]) > 0]
         assert np.all(np.diff(kept) > 0)
@@ -70,10 +83,7 @@ def test_layers_above_are_the_dense_ones_on_the_survivors(name):
         context = jnp.asarray(np.asarray(rows.bidirectional[0])[kept])[None]
         layout = packed_layout(jnp.ones((1, len(kept)), jnp.int32), context)
         of_layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["blocks"])
-        empty = jax.tree.map(lambda leaf: leaf[0], model.empty_cache(1, 1))
-        out, cache = Block(model.config).apply(
-            {"params": of_layer}, jnp.asarray(stream)[None], empty, layout
-        )
+        out, cache = block({"params": of_layer}, jnp.asarray(stream)[None], empty, layout)
         stream = np.asarray(out)[0]
         for found, expected in zip(jax.tree.leaves(caches), jax.tree.leaves(cache), strict=True):
             np.testing.assert_allclose(found[number], expected, **TOLERANCE)
@@ -84,8 +94,10 @@ def test_layers_above_are_the_dense_ones_on_the_survivors(name):
     assert len(places) == expected_count
 
 
-@pytest.mark.parametrize("policy", ["influence", "random", "uniform"])
-@pytest.mark.parametrize("name", ["hawk", "mamba"])
+@pytest.mark.parametrize(
+    "policy", ["influence", *(pytest.param(name, marks=pytest.mark.slow) for name in ("random", "uniform"))]
+)
+@pytest.mark.parametrize("name", ["hawk", pytest.param("mamba", marks=pytest.mark.slow)])
 def test_a_prompt_is_pruned_as_it_is_alone(name, policy):
     model, params = small_model(name, layers=LAYERS)
     settings = PruningSettings(keep=0.3, policy=policy)
@@ -96,6 +108,7 @@ def test_a_prompt_is_pruned_as_it_is_alone(name, policy):
         np.testing.assert_allclose(together[number, -1], alone[0, -1], **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_decoding_goes_on_from_the_survivors():
     """Decoding after a pruned prefill is one pass in which the further tokens stay."""
     model, params = small_model("gated_ssm_plus", layers=LAYERS)
@@ -103,9 +116,8 @@ def test_decoding_goes_on_from_the_survivors():
     (prompt,) = some_prompts(30)
     more = np.array([300, 301], np.int32)
     _, cache, _ = run(model, params, [prompt], settings)
-    found, _ = model.apply(
-        {"params": params}, jnp.asarray(more)[None], causal_layout(1, 2), cache, method=LanguageModel.hidden
-    )
+    decode = quick_jit(partial(model.apply, method=LanguageModel.hidden))
+    found, _ = decode({"params": params}, jnp.asarray(more)[None], causal_layout(1, 2), cache)
     # By recency the last of the context stay, whatever follows; their number is asked for by the schedule.
     longer = prompt._replace(target_prefix=np.concatenate([prompt.target_prefix, more]))
     shares = settings.layer_shares(LAYERS)
@@ -167,6 +179,7 @@ def test_settings_of_a_command():
             parse_pruning(0.5, [wrong])
 
 
+@pytest.mark.slow
 def test_generation_prunes_and_keep_one_is_the_dense_program():
     model, params = small_model("gated_ssm_plus", layers=LAYERS)
     prompts = some_prompts(40, 12)

@@ -10,6 +10,8 @@ from birdie_jax.models.attention import AttentionConfig
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
 
+pytestmark = pytest.mark.slow
+
 CONTEXT, CONTINUATION, WINDOWS = 24, 8, 6
 SIZES = (f"--context=16,{CONTEXT}", f"--continuation={CONTINUATION}", f"--windows={WINDOWS}", "--rows=4")
 ASKED = ("--policy=influence,recency", "--keep=0.2", *SIZES)

@@ -8,6 +8,8 @@ from synthetic_workdir import tiny_arms, write_workdir
 
 from birdie_jax.evaluation_record import EvaluatedModel
 from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINING
+from birdie_jax.reporting.sections.tasks import TASKS
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.summary import summarise
@@ -50,7 +52,7 @@ def test_evaluations_are_shown(workdir):
     with (workdir / "metrics.jsonl").open("a") as file:
         for step in (30, 40):
             file.write(json.dumps({"step": step, "task/recall/accuracy": step / 100}) + "\n")
-    page = write_report(workdir).read_text()
+    page = write_report(workdir, (TASKS, TRAINING, MACHINE, OTHER_SCALARS)).read_text()
     assert "evaluated at step 40" in page
     assert "evaluated at step 20" not in page
     assert "characters by numbers" in page
@@ -83,4 +85,4 @@ def test_a_damaged_evaluation_is_named(workdir):
 
 
 def test_a_run_without_tasks_has_no_such_section(workdir):
-    assert 'id="tasks"' not in write_report(workdir).read_text()
+    assert 'id="tasks"' not in write_report(workdir, (TASKS,)).read_text()
