@@ -423,10 +423,13 @@ def test_report_verb_refuses_in_one_line(short):
         assert line.startswith(f"birdie_jax.report: {said}")
 
 
-@pytest.mark.parametrize("blocked", ["report.html", "report.html.partial"])
-def test_a_page_that_cannot_be_written_leaves_what_blocks_it(short, blocked):
+@pytest.mark.parametrize(
+    ("blocked", "reason"),
+    [("report.html", "found a folder; allowed: a file"), ("report.html.partial", "cannot be written: ")],
+)
+def test_a_page_that_cannot_be_written_leaves_what_blocks_it(short, blocked, reason):
     (short / blocked).mkdir()
-    with pytest.raises(OSError, match=f"^{re.escape(str(short / 'report.html'))}: "):
+    with pytest.raises(OSError, match=f"^{re.escape(str(short / 'report.html'))}: {reason}"):
         write_report(short, ())
     assert (short / blocked).is_dir()
 
