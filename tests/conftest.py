@@ -1,9 +1,9 @@
 """The two tiers of tests, and what every test shares.
 
 The fast tier, `bash tests/run.sh`, starts no process and no server, compiles for no other machine, and
-runs no study and no command of a page. CI runs every test, `bash tests/run.sh --all`. A test is slow if it
-has the marker `slow`, is in one of `_SLOW_FOLDERS`, or uses one of `_SLOW_FIXTURES`. In the fast tier a
-test that starts a process fails.
+runs no study and no command of a page; a test of it that starts a process fails. CI runs every test, with
+`bash tests/run.sh --all`. A test is slow if it has the marker `slow`, is in one of `_SLOW_FOLDERS`, or uses
+one of `_SLOW_FIXTURES`. Of a test with the marker `sampled(n)` the fast tier runs n cases, by default one.
 
 Every test runs with the jaxtyping annotations of the packages checked by beartype.
 """
@@ -14,6 +14,7 @@ import gc
 import os
 import secrets
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -66,10 +67,27 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.slow)
     if config.getoption("--all"):
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    fast = {id(item) for item in _fast_items(items)}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in fast])
+    items[:] = [item for item in items if id(item) in fast]
+
+
+def _fast_items(items):
+    """Yield the tests of the fast tier, in their order."""
+    cases = Counter(item.function for item in items if hasattr(item, "function"))
+    seen = Counter()
+    for item in items:
+        if item.get_closest_marker("slow"):
+            continue
+        sampled = item.get_closest_marker("sampled")
+        if sampled:
+            count, number = cases[item.function], seen[item.function]
+            seen[item.function] += 1
+            wanted = sampled.args[0] if sampled.args else 1
+            # Evenly spaced, the first among them.
+            if number * wanted // count == (number - 1) * wanted // count:
+                continue
+        yield item
 
 
 def pytest_collection_finish():

@@ -102,6 +102,7 @@ def refusals(tmp_path_factory):
     return dict(zip(commands, zip(commands.values(), results, strict=True), strict=True))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("case", "said"),
     [*BAD_FILES.items(), *BAD_VALUES.items(), *BAD_FIELDS.items(), *BAD_COMMANDS.items()],

@@ -106,6 +106,7 @@ def test_a_field_has_a_type_with_its_bounds(path):
         assert any(isinstance(rule, Rule) for rule in rules)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", FIELDS)
 def test_a_hostile_value_is_refused_in_one_line_or_serves(path):
     kind = FIELDS[path]
@@ -138,6 +139,7 @@ def _extremes():
                 yield from ((path, end) for end in ends if end is not None)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("path", "value"), extremes())
 def test_the_ends_of_an_interval_are_within_it_and_what_is_beyond_is_not(path, value):
     """Other fields may stand against a value; the message is then of one line as well."""
@@ -164,6 +166,7 @@ def test_the_largest_seed_reaches_numpy_and_jax():
     assert np.asarray(jax.random.key_data(jax.random.key(seed))).any()
 
 
+@pytest.mark.slow
 def test_the_most_steps_are_counted_in_int32():
     steps = largest("train.num_steps")
     assert jnp.int32(steps) + jnp.int32(1) > 0

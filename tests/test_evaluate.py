@@ -52,6 +52,7 @@ def asked(folder):
     return results
 
 
+@pytest.mark.slow
 def test_the_table_and_the_files(folder, asked):
     _, table, errors = asked[0]
     assert f"{folder}/runs/a step 5: gated_ssm_plus, asked as prefix_lm" in errors
@@ -102,6 +103,7 @@ def test_the_report_shows_it(folder, asked):
     assert "evaluated at step 5" in (folder / "runs/a/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_wrong_input_is_told_in_one_line(folder):
     workdir = f"--workdir={folder}/runs/a"
     (folder / "empty.jsonl").write_text("")

@@ -50,6 +50,7 @@ def planned(tmp_path, topology, *arguments, **options):
     return json.loads(file.read_text()), done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh", [{"data": 1}, {"data": 1, "fsdp": 2, "tensor": 2}], ids=["one device", "four devices"]
 )
@@ -78,6 +79,7 @@ def test_a_plan_for_this_machine_is_what_a_run_on_it_takes(tmp_path, mesh):
     assert bool(axes) == (devices > 1)
 
 
+@pytest.mark.slow
 def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
     """The gradient of what is carried from chunk to chunk is added up over devices once, not 16 times."""
     found, _ = planned(
@@ -93,6 +95,7 @@ def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
     assert sum(one["times"] for one in found["collectives"]) < 8
 
 
+@pytest.mark.slow
 def test_meshes_side_by_side(tmp_path):
     found, text = planned(
         tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64", devices=2
@@ -106,6 +109,7 @@ def test_meshes_side_by_side(tmp_path):
     assert rows[2:] == ["data=2", "fsdp=2"]
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
     found, text = planned(tmp_path, "cpu:2", devices=2)
     assert text.startswith(

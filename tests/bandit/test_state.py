@@ -32,6 +32,7 @@ def test_first_state(small):
     }
 
 
+@pytest.mark.slow
 def test_history_holds_losses_actions_and_unscaled_rewards(small):
     state = start(small())
     measured = np.array(

@@ -44,12 +44,14 @@ def finds_the_rewarding_arm(mixture):
     return mixture[REWARDING] > 2.5 / ARMS and mixture[REWARDING] > 2 * others.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("critic", ["gated_ssm", "transformer"])
 def test_finds_the_rewarding_arm(seed, critic):
     assert finds_the_rewarding_arm(mean_of_last_mixtures(seed, critic=critic))
 
 
+@pytest.mark.slow
 def test_top_arms_find_the_rewarding_arm():
     def propose_top_arm(state):
         by_arm = dataclasses.replace(state.config, selection="top_arms", top_arms=1)
@@ -64,6 +66,7 @@ def test_the_uniform_mixture_does_not():
     assert not finds_the_rewarding_arm(mixture)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_critic_that_never_learns_does_not(seed):
     assert not finds_the_rewarding_arm(mean_of_last_mixtures(seed, learns=False))

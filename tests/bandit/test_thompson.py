@@ -97,6 +97,7 @@ def test_votes_are_the_probabilities_of_being_the_best():
     np.testing.assert_allclose(vote_of(state), expected, atol=0.015)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("prior", "noise"), [(100.0, 0.01), (0.01, 100.0)])
 def test_the_ends_of_its_settings_serve(prior, noise):
     ends = dataclasses.replace(SETTINGS, prior_deviation=prior, noise_deviation=noise)

@@ -44,6 +44,7 @@ def counted(long_text):
     return count_lengths(long_text, MIXTURE.arms, SETTINGS, MIXTURE.weights, 1000)
 
 
+@pytest.mark.slow
 def test_counts_are_a_function_of_text_and_settings(long_text, counted):
     again = count_lengths(long_text, MIXTURE.arms, SETTINGS, MIXTURE.weights, 1000)
     for one, other in zip(counted, again, strict=True):
@@ -66,6 +67,7 @@ def test_lengths_are_those_that_the_objectives_say(counted):
     assert counted.mean_target_tokens[noise] < 0.25 * counted.mean_positions[noise]
 
 
+@pytest.mark.slow
 def test_arms_have_the_shares_of_target_tokens_that_were_asked_for(long_text, counted):
     sampling = sampling_probabilities(MIXTURE.weights, counted.mean_target_tokens)
     lengths = count_lengths(long_text, MIXTURE.arms, SETTINGS, sampling, COUNTED)

@@ -72,6 +72,7 @@ def test_closing_ends_waiting(history):
     assert ended.wait(10)
 
 
+@pytest.mark.slow
 def test_a_board_leaves_no_file(monkeypatch):
     in_memory = MixtureHistory(num_arms=3, num_decisions=2)
     monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -91,6 +92,7 @@ def _read(history: MixtureHistory, results) -> None:
         results.put("closed")
 
 
+@pytest.mark.sampled
 def test_a_spawned_process_reads_the_same_board(history):
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

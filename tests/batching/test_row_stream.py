@@ -115,6 +115,7 @@ def test_no_token_of_the_text_is_lost_or_read_twice(short_log, monkeypatch, look
     assert len(found) > 2000
 
 
+@pytest.mark.slow
 def test_arms_are_drawn_as_often_as_the_mixture_says(long_text):
     probabilities = np.array([0.3, 0.0, 0.1, 0.05, 0.05, 0.25, 0.05, 0.2])
     stream = RowStream(long_text, _TINY.arms, _SMALL, 0)

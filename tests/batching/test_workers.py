@@ -39,6 +39,7 @@ def batches(run):
     return made
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("setting", [(1, 1, 0), (2, 4, 0), (2, 1, 3), (4, 1, 5)])
 def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setting):
     workers, prefetch, first_step = setting
@@ -50,6 +51,7 @@ def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setti
     _close(history, iterator)
 
 
+@pytest.mark.slow
 def test_workers_wait_for_each_mixture_and_end_when_the_board_is_closed(run, batches, assert_same_batches):
     history = run.history(published=1)
     iterator = iter(prefetch_batches(run.streams(history), workers=2, prefetch=3))
@@ -84,6 +86,7 @@ def _corrupt(folder: Path, copy: Path) -> tuple[TokenShards, str]:
     return TokenShards(copy, "train"), rf"{shard}: record \d+ is corrupt: "
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_corrupt_record_is_named(run, long_folder, tmp_path, workers):
     run.text, message = _corrupt(long_folder, tmp_path / "corrupt")
@@ -132,6 +135,7 @@ def _session_processes(session: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lists processes by /proc")
 def test_workers_leave_signals_to_their_parent_and_end_with_it(long_folder, tmp_path):
     script = tmp_path / "trainer.py"

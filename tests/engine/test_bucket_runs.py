@@ -145,6 +145,7 @@ def test_a_start_that_logs_nothing_changes_no_metrics(workdir):
 
 
 # Where one array cannot be read the event loop ends, and TensorStore still calls it for the others.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_used(workdir):
     checkpoints = Checkpoints(workdir, CheckpointConfig(keep=3))
@@ -168,6 +169,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_used(workdir):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_counts_when_it_is_marked_whole(workdir):
     checkpoints = Checkpoints(workdir, CheckpointConfig(keep=3))
     save(checkpoints, make_state(), 4)
@@ -182,6 +184,7 @@ def test_a_checkpoint_counts_when_it_is_marked_whole(workdir):
     again.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("left", [("commit_success.txt",), ("commit_success.txt", "metadata")])
 def test_a_checkpoint_that_is_marked_whole_and_is_not_is_damaged(workdir, left):
     """As it is left where old checkpoints are deleted by name, or a copy of a workdir ended early."""
@@ -224,6 +227,7 @@ def test_metrics_stay_where_a_workdir_is_copied(workdir, tmp_path, copied):
     assert copied == "from a disk" or not list_files(other.metrics_parts)
 
 
+@pytest.mark.slow
 def test_a_trace_is_brought_to_the_bucket(workdir):
     hook = ProfilerTrace(workdir)
     state = make_state()

@@ -77,6 +77,7 @@ def test_wrong_input_is_told_without_a_traceback(corpus, tmp_path, overrides, me
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_a_corrected_command_takes_the_workdir_of_one_that_was_refused(corpus, tmp_path):
     run, fixed = tmp_path / "run", ("--config.train.num_steps=1", "--config.eval.rows=1")
     status, output = finish(train_command(run, tmp_path / "none.jsonl", *fixed))
@@ -92,6 +93,7 @@ def test_a_corrected_command_takes_the_workdir_of_one_that_was_refused(corpus, t
     assert status == 1 and "holds a run of another configuration; use another workdir" in output
 
 
+@pytest.mark.slow
 def test_shards_of_another_tokenizer(corpus, tmp_path):
     command = train_command(tmp_path / "run", corpus, "--config.train.num_steps=1")
     (tmp_path / "run").mkdir()

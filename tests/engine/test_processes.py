@@ -165,6 +165,7 @@ print(cluster.source, jax.process_index(), jax.process_count(), float(jax.jit(la
 """
 
 
+@pytest.mark.slow
 def test_two_processes_join():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -194,6 +195,7 @@ def test_two_processes_join():
         assert output.splitlines()[-1] == f"flags {number} 2 22.0", error
 
 
+@pytest.mark.slow
 def test_train_refuses_some_of_the_flags(tmp_path):
     done = subprocess.run(
         [

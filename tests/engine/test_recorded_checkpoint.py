@@ -14,6 +14,8 @@ from birdie_jax.pretraining.abstract_run import abstract_step
 from birdie_jax.saved_config import parse_saved_config, read_json
 from tests.engine.record_checkpoint import RECORDED, STEP
 
+pytestmark = pytest.mark.slow
+
 # The rows of the embedding table of the tokenizer that the recorded runs trained.
 VOCAB_SIZE = 640
 VERSIONS = sorted(path.name for path in RECORDED.iterdir())

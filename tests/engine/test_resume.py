@@ -19,6 +19,8 @@ from tests.whole_runs import (
     write_corpus,
 )
 
+pytestmark = pytest.mark.slow
+
 STEPS = 24
 
 

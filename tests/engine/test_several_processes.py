@@ -175,6 +175,7 @@ def alone(corpus, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(alone, corpus, tmp_path):
     job = start(tmp_path, corpus, 2, devices=8, report=True)
     assert job.statuses() == [0, 0], job.output
@@ -185,6 +186,7 @@ def test_two_processes_do_what_one_does(alone, corpus, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_saves_the_same_step_on_all(alone, corpus, tmp_path):
     job = start(tmp_path, corpus, 2)
     job.wait_for_step(4)
@@ -197,6 +199,7 @@ def test_sigterm_to_one_saves_the_same_step_on_all(alone, corpus, tmp_path):
     check_same(tmp_path, alone)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_named_by_the_others(alone, corpus, tmp_path):
     job = start(tmp_path, corpus, 2)
     job.wait_for_step(5)
@@ -210,6 +213,7 @@ def test_a_killed_process_is_named_by_the_others(alone, corpus, tmp_path):
     check_same(tmp_path, alone)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_first_process_ends_the_others(corpus, tmp_path):
     job = start(tmp_path, corpus, 2)
     job.wait_for_step(5)
@@ -223,6 +227,7 @@ def test_the_end_of_the_first_process_ends_the_others(corpus, tmp_path):
     assert saved(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
     shutil.copytree(alone, tmp_path, dirs_exist_ok=True)
     for step in saved(tmp_path):
@@ -239,6 +244,7 @@ def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
     assert saved(tmp_path)[-1] == 6
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
     job = start(tmp_path, corpus, 2, odd="--config.seed=3")
     assert job.statuses() == [75, 1], job.output
@@ -247,6 +253,7 @@ def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
     assert "process 1 failed: the processes of a run need one configuration" in job.output[0]
 
 
+@pytest.mark.slow
 def test_workdirs_that_are_not_one_folder_are_refused(corpus, tmp_path):
     job = start(tmp_path / "one", corpus, 2, odd=f"--workdir={tmp_path / 'other'}")
     assert job.statuses() == [75, 1], job.output

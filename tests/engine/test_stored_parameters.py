@@ -48,6 +48,7 @@ def test_newest_or_the_step_that_is_asked_for(workdir):
     assert str(error.value) == f"{workdir}/checkpoints: has no checkpoint of step 7; allowed: 5, 9"
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_noticed_and_left_where_it_is(workdir, caplog):
     saved = write_workdir(workdir, micro_config(), steps=(5, 9))
     damage(workdir / "checkpoints" / "00000009")
@@ -99,6 +100,7 @@ def test_a_checkpoint_of_another_architecture(workdir, change, message):
     assert str(error.value) == expected
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_more_than_the_model(workdir):
     write_workdir(workdir, micro_config(tie_embeddings=False))
     change_config(workdir, tie_embeddings=True)
@@ -132,6 +134,7 @@ def test_what_is_not_there(workdir):
         model_of_workdir(workdir)
 
 
+@pytest.mark.slow
 def test_a_configuration_of_another_version(workdir, caplog):
     saved = write_workdir(workdir, micro_config())
     path = workdir / "config.json"

@@ -49,6 +49,7 @@ def num_steps(workdir) -> int:
     return json.loads((workdir / "summary.json").read_text())["num_steps"]
 
 
+@pytest.mark.slow
 def test_what_is_said_and_logged(whole):
     workdir, output = whole
     steps = num_steps(workdir)
@@ -70,6 +71,7 @@ def test_what_is_said_and_logged(whole):
     assert rates[-1] < 0.1 * max(rates)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(whole, source, tmp_path):
     """The source of its parameters and its tokenizer is gone by then."""
     expected, _ = whole
@@ -83,6 +85,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(w
     check_same_end(run, expected, steps)
 
 
+@pytest.mark.slow
 def test_a_run_that_drops_tokens_logs_both_losses_and_ends_bit_for_bit_where_it_would_have_ended(
     source, tmp_path
 ):
@@ -122,6 +125,7 @@ def check_same_end(run, expected, steps: int) -> None:
     assert metrics(run) == metrics(expected)
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, tmp_path):
     """The rows and the masks of dropout are those of one device; what is computed differs by rounding."""
     expected, _ = whole
@@ -154,6 +158,7 @@ def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, 
         np.testing.assert_allclose(arrays[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
     workdir, _ = whole
     folder = tmp_path / "exported"
@@ -176,6 +181,7 @@ def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
     assert "this model was not trained on it; allowed: prefix_lm" in otherwise[2]
 
 
+@pytest.mark.slow
 def test_what_a_run_cannot_start_from_is_refused(source, tmp_path):
     base = ("train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}")
     other = (

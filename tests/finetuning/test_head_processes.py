@@ -70,6 +70,7 @@ def alone(folder):
     return folder / "alone"
 
 
+@pytest.mark.slow
 def test_two_processes_on_a_mesh_learn_what_one_device_learns(folder, alone):
     """The rows, and the masks of dropout, are those of one device; what is computed differs by rounding."""
     workdir = folder / "mesh"
@@ -88,6 +89,7 @@ def test_two_processes_on_a_mesh_learn_what_one_device_learns(folder, alone):
         np.testing.assert_allclose(arrays[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_processes_measure_what_one_measures(folder, alone, tmp_path):
     """Samples by the head, and hidden tokens, each process its part on two devices of its own."""
     (tmp_path / "text.txt").write_text("abc de fghij " * 40)
@@ -115,6 +117,7 @@ def test_two_processes_measure_what_one_measures(folder, alone, tmp_path):
     assert [line["answer"] for line in lines] == [line["answer"] for line in others]
 
 
+@pytest.mark.slow
 def test_other_verbs_take_a_run_with_a_head(folder, alone, tmp_path):
     exported, task = tmp_path / "exported", f"--task=rte=glue:dataset=rte,path={folder / 'RTE'}"
     by_run, export, by_folder, report, generate = run_commands(

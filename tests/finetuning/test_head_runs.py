@@ -51,6 +51,7 @@ WRITE = {"spans": write_spans, "choices": write_choices}
 MAIN = {"spans": "f1", "choices": "accuracy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LEARNABLE)
 def test_it_learns_and_ends_bit_for_bit_where_it_would_have_ended(kind, tmp_path):
     """Chance is a sixth of the spans and a quarter of the choices; the questions that measure are new."""

@@ -29,6 +29,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_sums_are_of_samples_by_stage_and_gradients_reach_what_they_hang_on():
     config = micro_config(name="bigs", head="classification", head_name="told", head_outputs=2)
     model = build_model(config.model, 384)

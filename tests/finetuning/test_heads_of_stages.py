@@ -120,6 +120,7 @@ def mnli(tmp_path_factory):
     return folder, write_workdir(folder, headed({"1": RTE | {"dataset": "mnli"}}))[5]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("dataset", "kind", "outputs"),
     [("rte", "classification", 2), ("mrpc", "classification", 2), ("stsb", "regression", 1)],
@@ -149,6 +150,7 @@ def test_after_mnli_a_run_has_its_pooler_and_a_last_map_of_its_own(mnli, dataset
         np.testing.assert_array_equal(found, saved["task_head"]["pooler"][part])
 
 
+@pytest.mark.slow
 def test_a_last_map_of_other_classes_starts_anew_and_is_told(tmp_path):
     write_workdir(tmp_path, headed({"1": MAIL}))
     before = config_of_source(str(tmp_path))

@@ -19,6 +19,8 @@ from birdie_jax.pruning.pruned_prefill import PromptRows
 from tests.generation.conftest import VOCAB, small_model
 from tests.quick_jit import quick_jit
 
+pytestmark = pytest.mark.slow
+
 LENGTH, SPACING, LAYERS = 24, 3, 2
 EXACT = {"rtol": 1e-4, "atol": 1e-5}
 

@@ -104,6 +104,7 @@ def refusal(**section):
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_a_step_of_training_lowers_the_loss(packed):
     config = parse_config(config_with())
     model = build_model(config.model, VOCAB)
@@ -130,6 +131,7 @@ def test_a_step_of_training_lowers_the_loss(packed):
     np.testing.assert_allclose(np.abs(slow).max(), 0.1 * config.optimizer.learning_rate, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_decoding_gives_what_the_forward_pass_gives(pack):
     model = build_model(parse_config(config_with()).model, VOCAB)
     batch = pack([[(4, 6)]] * 2, length=10)

@@ -48,6 +48,7 @@ def weighted(tree):
     )
 
 
+@pytest.mark.sampled
 def test_gradients_in_the_cache_are_those_of_finite_differences(carried):
     """Of a loss in the outputs and in the cache that comes out, with respect to the one that goes in."""
     model, params, tokens, first, second = carried
@@ -85,6 +86,7 @@ def test_gradients_in_the_cache_are_those_of_finite_differences(carried):
         np.testing.assert_allclose(derivative, difference, rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_two_parts_are_the_whole_and_so_are_their_gradients(carried):
     """The gradient in the embedding goes from the second part through the cache into the first."""
     model, params, tokens, first, second = carried
@@ -109,6 +111,7 @@ def test_two_parts_are_the_whole_and_so_are_their_gradients(carried):
     assert jnp.linalg.norm(expected[tokens[0, 0]]) > 1e-6, "the first part must matter"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk"])
 def test_skipped_tokens_change_nothing(name, make):
     """Outputs of the others, and the cache, are those without them."""
@@ -133,6 +136,7 @@ def test_skipped_tokens_change_nothing(name, make):
         np.testing.assert_array_equal(found[:, 2], given[:, 2])
 
 
+@pytest.mark.slow
 def test_attention_skips_no_tokens(make):
     model, variables = make(name="transformer")
     layout = continued_layout(jnp.array([1]), jnp.array([True]), jnp.ones((1, 2), bool))

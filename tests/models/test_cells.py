@@ -15,6 +15,7 @@ from tests.pallas_kernels.gated_scan.one_cell import check_cell_in_kernel
 CELLS = pytest.mark.parametrize("cell", [GATED_SSM, RG_LRU, BIRDIE_SSM], ids=lambda cell: cell.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_gate", [True, False])
 @CELLS
 def test_in_the_kernel_it_is_what_it_is_in_xla(cell, with_gate):

@@ -43,6 +43,7 @@ def flops(function, *arguments):
     return quick_jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 
 
+@pytest.mark.sampled(4)
 @ALL_MODELS
 def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make, packed):
     def shapes(**fields):
@@ -59,6 +60,7 @@ def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make,
     assert shapes(remat="full") == expected
 
 
+@pytest.mark.slow
 @ALL_MODELS
 def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, packed):
     """The CPU's loop finds two places in time at a step instead of one, and there are two resets a token.
@@ -114,6 +116,7 @@ def gradient_of(name, remat, make, packed):
     return program(variables), program.cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 @ENCODERS_TOO
 def test_remat_computes_the_same_again(name, make, packed):
     (loss, gradient), kept = gradient_of(name, "none", make, packed)
@@ -126,6 +129,7 @@ def test_remat_computes_the_same_again(name, make, packed):
     assert costs[0] < costs[1] < costs[2], "each must compute more again than the one before"
 
 
+@pytest.mark.sampled
 @ENCODERS_TOO
 def test_bfloat16_is_close_to_float32(name, make, packed):
     exact, variables = make(name=name)
@@ -137,6 +141,7 @@ def test_bfloat16_is_close_to_float32(name, make, packed):
     assert 2**-12 < error < 2**-5
 
 
+@pytest.mark.slow
 def test_the_scan_reads_the_type_it_is_told(make, packed):
     """In bfloat16 a decay above 0.996 is 1, and the result is another one."""
     results = []
@@ -147,6 +152,7 @@ def test_the_scan_reads_the_type_it_is_told(make, packed):
     np.testing.assert_allclose(*results, atol=0.02 * float(jnp.abs(results[0]).max()))
 
 
+@pytest.mark.slow
 def test_a_tied_head_is_the_embedding_table(make, packed):
     model, variables = make(name="gated_ssm", tie_embeddings=True)
     params = variables["params"]

@@ -33,6 +33,7 @@ def test_every_mixer_has_registered_its_models():
 SATURATED = {"mamba": ("A_log", "step", "step_bias", "output_gate")}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", language_model_names())
@@ -57,6 +58,7 @@ def test_gradients_are_finite_where_gates_are_saturated(name, dtype, sign, make,
     assert jnp.linalg.norm(gradient["embedding"]) > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", model_names())
 def test_a_seed_gives_the_same_parameters(name, make, packed):
     model, _ = make(name=name)

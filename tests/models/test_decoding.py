@@ -35,6 +35,7 @@ def prefill(model, batch, advance):
     return advance(batch.tokens[:, :PREFIX], layout, model.empty_cache(ROWS, CONTEXT + TARGET))
 
 
+@pytest.mark.sampled
 def test_decoding_gives_the_logits_of_the_forward_pass(decoder):
     model, batch, expected, advance = decoder
     logits, cache = prefill(model, batch, advance)
@@ -48,6 +49,7 @@ def test_decoding_gives_the_logits_of_the_forward_pass(decoder):
         assert jax.tree.map(jnp.shape, cache) == sizes
 
 
+@pytest.mark.sampled(4)
 def test_several_tokens_at_a_time_give_the_same(decoder):
     model, batch, expected, advance = decoder
     _, cache = prefill(model, batch, advance)
@@ -60,6 +62,7 @@ def test_several_tokens_at_a_time_give_the_same(decoder):
 CUTS = {False: (1, 3, 8, 9, 13, 19, 22), True: (6, 7, 12, 15, 21)}
 
 
+@pytest.mark.slow
 def test_a_packed_row_in_parts_gives_the_logits_of_the_whole(kind, make, packed):
     name, bidirectional = kind
     model, variables = make(name=name, bidirectional=bidirectional)
@@ -81,6 +84,7 @@ def test_a_packed_row_in_parts_gives_the_logits_of_the_whole(kind, make, packed)
     np.testing.assert_allclose(result[0, samples], whole[0, samples], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled
 def test_prompts_of_different_lengths_are_continued_side_by_side(decoder):
     """The shorter prompt has padding before it: all rows then end where the call ends."""
     model, batch, expected, advance = decoder
@@ -111,6 +115,7 @@ def test_attention_says_how_much_room_it_needs(make):
     assert cache.keys.shape == cache.values.shape == (2, 3, 10, 2, 4)
 
 
+@pytest.mark.slow
 def test_a_call_that_cannot_fit_the_cache_is_refused(make):
     model, variables = make(name="transformer")
     tokens, layout = jnp.zeros((1, 5), jnp.int32), causal_layout(1, 5)
@@ -119,6 +124,7 @@ def test_a_call_that_cannot_fit_the_cache_is_refused(make):
         model.apply(variables, tokens, layout, model.empty_cache(1, 4), method="hidden")
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_full_answers_nan(make):
     model, variables = make(name="transformer")
     tokens, layout = jnp.zeros((1, 3), jnp.int32), causal_layout(1, 3)

@@ -29,6 +29,7 @@ def test_the_share_is_dropped_and_the_rest_scaled():
     assert dropped.mean() == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 def test_masks_differ_by_row_layer_and_branch():
     x, layers = jnp.ones((2, 32, 32)), keys_of_layers(keys(2), 3)
     masks = [
@@ -44,6 +45,7 @@ def test_masks_differ_by_row_layer_and_branch():
     np.testing.assert_allclose(agreement, expected, atol=0.06)
 
 
+@pytest.mark.slow
 def test_a_row_has_its_mask_whatever_rows_are_beside_it():
     x = jnp.ones((4, 8, 8))
     whole = dropout(x, RATE, keys(4), 1)
@@ -57,6 +59,7 @@ def packed():
     return jax.tree.map(jnp.asarray, pack_rows([[Example(tokens[:10], tokens[10:])]] * 2, 24, 3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "remat"), [("gated_ssm_plus", "full"), ("transformer", "none")])
 def test_the_model_drops_only_where_it_is_given_keys(name, remat, packed):
     def hidden(rate, row_keys=None):

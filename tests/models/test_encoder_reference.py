@@ -112,6 +112,7 @@ def drawn(path, leaf):
 CASES = [(name, "toeplitz") for name in encoder_names()] + [("bigs", "chunked")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_scores_and_gradients_are_those_of_the_equations(name, form):
     heads = {"attention_heads": HEADS, "ssm_heads": HEADS}

@@ -38,11 +38,13 @@ def sized(name, layers, features, positions=128, **section):
     )
 
 
+@pytest.mark.slow
 def test_the_paper_s_models_have_its_parameters():
     assert count_parameters(sized("bigs", 23, 1024), BERT_VOCABULARY) == 346_314_134
     assert count_parameters(sized("bigs", 12, 768, 4096), BERT_VOCABULARY) == 119_350_890
 
 
+@pytest.mark.slow
 def test_cells_of_12_and_13_layers_have_equal_weights():
     """156 D^2 each; biases, norms and the state-space layers' own make some thousandths of it."""
     layers = {"bigs": 12, "gated_attention": 12, "stack_ssm": 13, "stack_attention": 13}
@@ -50,6 +52,7 @@ def test_cells_of_12_and_13_layers_have_equal_weights():
     assert max(found) / min(found) < 1.003
 
 
+@pytest.mark.slow
 def test_flops_of_a_step_are_maps_and_mixing():
     """Tables that are looked up do not count; the table of the head does."""
     features, length = 128, 128
@@ -86,6 +89,7 @@ def mirrored(params):
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "form"), [("bigs", "toeplitz"), ("stack_ssm", "chunked")])
 @pytest.mark.parametrize("lengths", [(LENGTH,), (9, 11)], ids=["one sample", "two and padding"])
 def test_the_mirrored_row_has_the_mirrored_scores(name, form, lengths, make):
@@ -109,6 +113,7 @@ def test_the_mirrored_row_has_the_mirrored_scores(name, form, lengths, make):
     assert np.abs(found - unswapped)[read].max() > 0.1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["toeplitz", "chunked"])
 def test_a_masked_token_s_loss_reaches_its_whole_sample_alone(form, make):
     section = replace(ENCODER, ssm_form=form, ssm_chunk=7)
@@ -126,6 +131,7 @@ def test_a_masked_token_s_loss_reaches_its_whole_sample_alone(form, make):
     assert (reached[9:] == 0).all()
 
 
+@pytest.mark.slow
 def test_both_forms_give_a_model_the_same_scores(make, packed):
     """Rows of several samples, each with a context and a causal part (Birdie paper, E.1)."""
     found = []
@@ -136,6 +142,7 @@ def test_both_forms_give_a_model_the_same_scores(make, packed):
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_two_directions_are_joined_as_asked():
     config = ModelConfig(features=8, dtype="float32", sections=(EncoderConfig(ssm_state=4),))
     layout = masked_lm_layout(9, 11)
@@ -163,6 +170,7 @@ def test_the_two_directions_are_joined_as_asked():
     np.testing.assert_allclose(found["serial"], serial, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tiled_table_of_positions_keeps_the_scores_of_short_rows(make, packed):
     model, variables = make(name="bigs")
     longer, _ = make(name="bigs", sections=(replace(ENCODER, positions=2 * LENGTH + 1),))
@@ -178,6 +186,7 @@ def test_a_tiled_table_of_positions_keeps_the_scores_of_short_rows(make, packed)
     np.testing.assert_array_equal(resize_rows(layers, 30, axis=1)[1], resize_rows(2 * table, 30))
 
 
+@pytest.mark.slow
 def test_token_types_and_the_bias_of_the_head_count(make, packed):
     model, variables = make(name="bigs")
     params = dict(variables["params"])
@@ -196,6 +205,7 @@ def test_token_types_and_the_bias_of_the_head_count(make, packed):
     np.testing.assert_allclose(logits[1] - logits[0], jnp.broadcast_to(bias, logits[0].shape), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
     model, variables = make(name="bigs")
     assert model.drops
@@ -215,6 +225,7 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
     assert not (keys_of_layers(keys, 2) == keys_of_layers(keys, 3)[-1]).any()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", encoder_names())
 @pytest.mark.parametrize(
     "asked", [{}, {"kernel_deviation": 0.1, "table_deviation": 0.05}], ids=["", "asked"]

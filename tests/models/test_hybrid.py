@@ -119,6 +119,7 @@ def test_without_a_window_the_cache_of_attention_grows():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
     """With dropout, whose keys are those of each layer's number; layers found by their exported names."""
@@ -204,6 +205,7 @@ def test_a_hybrid_has_no_mixer_of_its_own():
         make_mixer(hybrid())
 
 
+@pytest.mark.slow
 def test_layers_have_parameters_of_their_own(packed):
     params = quick_jit(build_model(hybrid(), VOCAB).init)(jax.random.key(0), packed)["params"]
     gates = [tensor for name, tensor in name_parameters(params).items() if name.endswith("mlp.gate.kernel")]

@@ -48,6 +48,7 @@ def score(request, decay, entry, gate, *resets):
     return np.asarray(recurrence_influence(request, given, tuple(map(jnp.asarray, resets))))[0]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), length=st.integers(1, 40))
 def test_scores_are_those_of_zeroed_entries(seed, length):
     decay, entry, gate = arrays(seed, length)
@@ -117,6 +118,7 @@ def test_a_long_row_has_no_nan():
     assert found[-3] == 0.25
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba"])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_a_packed_sample_is_scored_as_it_is_alone(name, bidirectional):

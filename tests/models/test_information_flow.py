@@ -52,6 +52,7 @@ def allowed(segments, in_context, position, source, bidirectional, *, start=True
     return bidirectional and in_context[position] and (in_context[source] or (start and is_start))
 
 
+@pytest.mark.sampled
 def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, packed):
     segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
     positions = range(len(segments))
@@ -80,6 +81,7 @@ def test_the_expectation_itself(packed):
     assert known(8, True) == [8]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spacing", [3, 0])
 def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, samples, spacing):
     name, bidirectional = kind
@@ -95,6 +97,7 @@ def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, sample
         np.testing.assert_allclose(packed_logits[where], lone_logits[number, :count], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled
 def test_padding_changes_no_logit(kind, make, pack, samples):
     name, bidirectional = kind
     model, variables = make(name=name, bidirectional=bidirectional)

@@ -49,6 +49,7 @@ def mixer():
     return init(jax.random.key(0))["params"]["blocks"]["mixer"]
 
 
+@pytest.mark.slow
 def test_the_rank_is_a_sixteenth_of_the_width_rounded_up(mixer):
     assert mixer["step"]["kernel"].shape == (3, 3, 400)
     config = mamba(features=40, layers=1, state=80, sections=(MambaConfig(time_step_rank=5),))
@@ -101,6 +102,7 @@ def test_the_cache_holds_the_forward_channels_alone(make, bidirectional, channel
     assert cache.conv_tail.shape == (2, 3, 3, 16)
 
 
+@pytest.mark.slow
 def test_the_bias_of_the_convolution_reaches_no_sample_through_padding(make, packed):
     """With it an input is never zero: padding must not enter the state."""
     model, variables = make(name="mamba", bidirectional=False)
@@ -185,6 +187,7 @@ def compiled():
     return quick_jit(whole_model())
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_that_of_transformers(recorded):
     arrays, parameters, gradients = recorded
     tokens = jnp.asarray(arrays["tokens"])

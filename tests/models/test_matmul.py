@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax.models import layers
 from birdie_jax.models.layers import matmul
 
 
@@ -26,7 +27,7 @@ def test_value_and_gradients_are_those_of_the_plain_product(leading):
 def test_the_products_for_cpu_and_for_elsewhere_agree():
     x = jax.random.normal(jax.random.key(0), (2, 3, 6))
     g = jax.random.normal(jax.random.key(1), (2, 3, 7))
-    np.testing.assert_allclose(matmul._product(x, g), matmul._merged_product(x, g), atol=1e-6)
+    np.testing.assert_allclose(layers._product(x, g), layers._merged_product(x, g), atol=1e-6)
 
 
 def test_types_are_those_of_the_inputs():

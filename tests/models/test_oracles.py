@@ -78,6 +78,7 @@ def rg_lru_of(theirs):
     }
 
 
+@pytest.mark.slow
 def test_rg_lru_is_that_of_recurrentgemma(recurrentgemma):
     layers, _ = recurrentgemma
     layout = causal(SEGMENTS)
@@ -106,6 +107,7 @@ def hawk_of(theirs):
     }
 
 
+@pytest.mark.slow
 def test_hawk_is_the_recurrent_block_of_recurrentgemma(recurrentgemma):
     _, modules = recurrentgemma
     layout = causal(SEGMENTS)
@@ -212,6 +214,7 @@ def test_the_transformer_is_llama_with_the_mask_of_a_packed_prefix_lm(recorded):
     )
 
 
+@pytest.mark.slow
 def test_stacked_attention_is_bert_with_its_norms_before_the_layers(recorded):
     """A whole masked language model: embeddings, layers, the norm after them and the head."""
     arrays, parameters, gradients = recorded("pre_layer_norm_bert")

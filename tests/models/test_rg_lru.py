@@ -45,6 +45,7 @@ def by_token(params, x, layout, bidirectional):
     return h
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_states_are_those_of_the_equations(bidirectional, packed):
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
@@ -60,6 +61,7 @@ def test_states_are_those_of_the_equations(bidirectional, packed):
     np.testing.assert_allclose(h[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_radii_start_uniform_in_their_squares(packed):
     layout = packed_layout(packed.segment_ids, packed.bidirectional)
     x = jnp.zeros((1, packed.tokens.shape[1], 4096))

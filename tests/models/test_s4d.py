@@ -86,6 +86,7 @@ def results_of_exact_forms(heads, reverse):
     return lambda reset: all_results(system, u, reset, cotangent)
 
 
+@pytest.mark.sampled
 @CASES
 @given(reset=arrays(bool, (ROWS, LENGTH), elements=st.booleans(), fill=st.just(False)))
 def test_exact_forms_are_the_recurrence_in_values_and_gradients(heads, reverse, reset):
@@ -96,6 +97,7 @@ def test_exact_forms_are_the_recurrence_in_values_and_gradients(heads, reverse, 
             jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), result, expected)
 
 
+@pytest.mark.sampled
 @CASES
 def test_all_forms_are_scipy_s_zero_order_hold(heads, reverse):
     system, u, _ = random_inputs(heads)
@@ -140,6 +142,7 @@ def test_the_fourier_form_has_the_gradients_of_the_recurrence(reverse):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), found, expected)
 
 
+@pytest.mark.slow
 def test_a_fourier_form_does_not_know_the_border_of_a_packed_row():
     """Why no model has it: beside the recurrence with resets it is wrong by as much as the values are."""
     system, u, _ = random_inputs(1)
@@ -203,6 +206,7 @@ def test_the_form_is_chosen_by_the_length_of_rows(length):
         assert choose_form(EncoderConfig(ssm_form=form), length) == form
 
 
+@pytest.mark.sampled
 @DIRECTIONS
 def test_the_layer_is_scipy_s_with_the_parameters_it_saves(reverse):
     """At the paper's 64 modes; a real part of A above -1e-4 counts as that."""

@@ -17,6 +17,7 @@ from birdie_jax.models.s4d_kernels import LayerKernels, layer_kernels
 LENGTH = 12
 
 
+@pytest.mark.slow
 def test_a_kernel_is_the_answer_of_its_layer_to_one_token():
     """Without D, which the answer has in the place of the token itself."""
     section = EncoderConfig(ssm_state=4, ssm_heads=2)

@@ -131,6 +131,7 @@ def test_reverse_channels_count_at_the_first_token():
 
 
 # Shorter than a chunk of the loop, and two chunks with a rest.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("length", [20, 150])
 @pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
 @pytest.mark.parametrize("anchors", [(-1,), (6, -1), (6,)], ids=str)
@@ -148,6 +149,7 @@ def test_the_loop_gives_what_whole_arrays_give(norm, anchors, length):
     np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_each_sample_is_scored_against_its_own_anchor():
     arrays = some_arrays(7, 20)
     reset = np.isin(np.arange(20), (0, 8))[None]

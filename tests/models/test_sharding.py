@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from birdie_jax.models import model_names
 from tests.quick_jit import QUICK_FLAGS
 
 
+@pytest.mark.slow
 def test_every_model_is_the_same_over_eight_devices():
     """In a process of its own: the number of devices is fixed when JAX starts."""
     flags = f"--xla_force_host_platform_device_count=8 {QUICK_FLAGS}"

@@ -37,6 +37,7 @@ def layout():
     return packed_layout(jnp.asarray(segments, jnp.int32), jnp.asarray(context))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("bidirectional", "window"), [(True, 0), (False, 0), (False, 40)])
 def test_values_and_gradients_are_those_of_the_written_mask(bidirectional, window, layout):
     keys = jax.random.split(jax.random.key(0), 4)
@@ -87,6 +88,7 @@ def test_a_window_where_the_context_is_read_both_ways_is_refused(layout):
         packed_splash_attention(x, x, x, layout, bidirectional=True, window=8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_a_model_gives_the_same_by_either_implementation(bidirectional, make, layout):
     tokens = jax.random.randint(jax.random.key(0), layout.segment_ids.shape, 256, 384, jnp.int32)

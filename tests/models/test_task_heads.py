@@ -56,6 +56,7 @@ def pooled_scores(x, params):
     return found
 
 
+@pytest.mark.slow
 def test_classes_are_told_by_the_mean_of_a_sample():
     config = config_of("classification", 3)
     scores, x, params, samples = scores_of(config)
@@ -81,6 +82,7 @@ def test_numbers_are_told_to_a_thousandth():
             label_of_number(wrong)
 
 
+@pytest.mark.slow
 def test_of_choices_one_is_right():
     config = config_of("choice", 2)
     scores, x, params, samples = scores_of(config)
@@ -155,6 +157,7 @@ def sample(*texts, label=1):
 PAIR, SINGLE = sample([300, 301, 302], [303, 304], label=2), sample([305, 306], label=1)
 
 
+@pytest.mark.slow
 def test_the_type_of_a_token_is_the_number_of_its_text():
     batch = pack_rows([[SINGLE, PAIR, SINGLE], [PAIR]], 20, 1)
     layout = packed_layout(jnp.asarray(batch.segment_ids), jnp.asarray(batch.bidirectional))
@@ -166,6 +169,7 @@ def test_the_type_of_a_token_is_the_number_of_its_text():
     assert token_types(micro_config().model, jnp.asarray(batch.tokens), layout) is None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["bigs", "gated_ssm"])
 def test_a_sample_has_the_same_loss_in_any_company(name):
     """Alone as evaluation reads it, packed with others, and with more padding; and all of it is counted."""

@@ -49,6 +49,7 @@ def oracle(hidden, table, targets, mask, bias=0.0):
     return loss, (logits.argmax(-1) == targets) & np.asarray(mask), probabilities
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chunk", [4, "held"])
 def test_scores_are_capped_before_some_are_barred(losses, inputs, bias):
     hidden, table, targets, mask = inputs
@@ -121,6 +122,7 @@ def test_a_bias_is_added_to_every_score(inputs, bias, losses):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chunk", [12, "held"])
 def test_of_equal_scores_the_first_is_the_greedy_choice(losses):
     table = jnp.asarray([[0.0], [1.0], [1.0], [0.5]])

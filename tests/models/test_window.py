@@ -58,6 +58,7 @@ def test_packed_attention_is_that_of_loops(bidirectional, window, packed):
         np.testing.assert_array_equal(found, unbounded)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_gradients_of_one_sample_are_those_of_jax_with_a_local_window(bidirectional):
     parts = projected(9)
@@ -89,6 +90,7 @@ def extend(cache, layout, key):
 ACTIONS = st.lists(st.sampled_from(["go on", "begin", "pad"]), min_size=12, max_size=12)
 
 
+@pytest.mark.slow
 @given(ACTIONS, st.lists(st.sampled_from([1, 4]), min_size=3, max_size=12), st.data())
 def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
     """Whatever the calls are that a row is cut into, whatever is padding and wherever a call is not full.
@@ -139,6 +141,7 @@ def windowed(request, make):
     return model, variables, advance
 
 
+@pytest.mark.sampled
 def test_prefill_and_decoding_are_one_pass(windowed, pack):
     """The target is read token by token, or in one call; the ring has turned more than once."""
     model, variables, advance = windowed
@@ -158,6 +161,7 @@ def test_prefill_and_decoding_are_one_pass(windowed, pack):
         np.testing.assert_allclose(hidden[:, 0], whole[:, t], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 def test_a_token_reaches_as_far_as_the_windows_of_its_layers(windowed):
     """Two layers of a window of three: four tokens on, and where the context is read both ways, back."""
     model, variables, _ = windowed
@@ -171,6 +175,7 @@ def test_a_token_reaches_as_far_as_the_windows_of_its_layers(windowed):
     np.testing.assert_array_equal(changed, np.arange(first, 11))
 
 
+@pytest.mark.sampled
 def test_gradients_go_through_the_ring(windowed):
     """Of a loss after the second part in the embedding, which the first part alone has read."""
     model, variables, _ = windowed
@@ -194,6 +199,7 @@ def test_gradients_go_through_the_ring(windowed):
     assert jnp.linalg.norm(expected[304]) > 1e-4, "the first part must matter"
 
 
+@pytest.mark.slow
 def test_skipped_tokens_change_nothing(make):
     """Rows of a batch read parts of several lengths: as states that are continued do."""
     model, variables = make(name="transformer", bidirectional=False, sections=(SECTION,))

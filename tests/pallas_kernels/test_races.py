@@ -42,6 +42,7 @@ def test_the_detector_sees_a_race(detector, capsys):
     assert "RACE DETECTED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_linear_scan_has_none(detector, capsys):
     a, x, h0, dh, reset = inputs(SHAPE)
     options = {"resets": (reset, reset), "direction": "both", "interpret": detector}
@@ -50,6 +51,7 @@ def test_linear_scan_has_none(detector, capsys):
     assert "RACE" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_gated_scan_has_none(detector, capsys):
     arrays, dy, dlast = layer_inputs(SHAPE)
     options = {"direction": "both", "interpret": detector}

@@ -17,6 +17,8 @@ from birdie_jax.objectives import Example
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from tests.quick_jit import quick_jit
 
+pytestmark = pytest.mark.slow
+
 LENGTH, VOCAB = 24, 384
 OPTIMIZER = optax.sgd(1.0)
 

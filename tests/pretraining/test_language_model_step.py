@@ -66,6 +66,7 @@ def whole(params, batch):
     return compiled(1, DESCENT)(start(params, DESCENT), batch)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parts", [2, 4])
 def test_accumulation_changes_nothing_but_rounding(parts, params, batch, whole):
     state, metrics = compiled(parts, DESCENT)(start(params, DESCENT), batch)
@@ -126,6 +127,7 @@ def test_validation_reads_the_same_sums(params, batch, whole):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), sums._asdict(), of_loss)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_batch_of_padding_harms_nothing(params, parts):
     optimizer = make_optimizer(OptimizerConfig(), 100, POLICIES)
@@ -136,6 +138,7 @@ def test_a_batch_of_padding_harms_nothing(params, parts):
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((state.params, state.optimizer)))
 
 
+@pytest.mark.slow
 def test_accumulation_saves_memory(params):
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((32, LENGTH), x.dtype), empty_rows(1, LENGTH))
     state = jax.eval_shape(lambda: start(params, DESCENT))
@@ -146,6 +149,7 @@ def test_accumulation_saves_memory(params):
     assert temporary_bytes(8) < temporary_bytes(1) / 3
 
 
+@pytest.mark.slow
 def test_learning_repeats_of_one_batch(params, batch):
     optimizer = make_optimizer(OptimizerConfig(learning_rate=0.02, warmup_steps=0), 60, POLICIES)
     step, state = compiled(2, optimizer), start(params, optimizer)

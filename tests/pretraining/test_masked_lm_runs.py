@@ -64,6 +64,7 @@ def from_the_middle(workdir, folder):
     return folder
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(trained, tmp_path):
     workdir, corpus = trained
     again = from_the_middle(workdir, tmp_path / "run")
@@ -77,6 +78,7 @@ def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(tr
     assert samples_of(again) == samples_of(workdir)
 
 
+@pytest.mark.slow
 def test_two_processes_train_on_the_same_batches(trained, tmp_path):
     """With the same masks of tokens and of dropout: the losses are the same but for rounding."""
     workdir, corpus = trained
@@ -135,6 +137,7 @@ def test_what_was_hidden_and_what_was_found_is_in_the_report(trained):
     assert " · " in json.loads((workdir / "arms.json").read_text())[0]["examples"][0]["target"]
 
 
+@pytest.mark.slow
 def test_an_encoder_and_its_export_are_measured_in_place_and_write_nothing(trained, tmp_path):
     workdir, _ = trained
     (tmp_path / "text.txt").write_text("abc de fghij " * 40)

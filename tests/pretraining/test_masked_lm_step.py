@@ -73,6 +73,7 @@ def whole(params, batch):
 
 
 # Room for 7 positions in one chunk, or for 9 in chunks of 3.
+@pytest.mark.sampled
 @pytest.mark.parametrize(("parts", "chunk"), [(1, 8), (2, 3)])
 def test_the_gathered_loss_and_its_gradient_are_the_whole_ones(params, batch, whole, parts, chunk):
     assert MOST == 7 < LENGTH / 4
@@ -92,6 +93,7 @@ def encoder(batch):
     return model, {**params, "scores_bias": bias}
 
 
+@pytest.mark.slow
 def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(encoder, batch):
     """With its head's transform and bias, each on the chosen positions alone."""
     model, params = encoder
@@ -107,6 +109,7 @@ def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(enc
         assert all(np.abs(leaf).max() > 1e-2 for leaf in jax.tree.leaves(gradient[name]))
 
 
+@pytest.mark.slow
 def test_what_an_encoder_finds_is_of_all_its_scores(encoder, batch):
     model, params = encoder
     found = quick_jit(partial(predict_masked, model, MOST))(params, batch)
@@ -139,6 +142,7 @@ def test_what_is_off_the_mask_is_never_read(params, batch):
     jax.tree.map(np.testing.assert_array_equal, sums(params, other), sums(params, batch))
 
 
+@pytest.mark.slow
 def test_more_loss_than_there_is_room_for_is_never_left_out_unseen(params, batch):
     sums = quick_jit(partial(arm_sums, make_model(), ARMS, 8, max_loss_positions=4))(params, batch)
     # Rows 0 and 1 have more than 4 chosen positions; both arms are in them.
@@ -146,6 +150,7 @@ def test_more_loss_than_there_is_room_for_is_never_left_out_unseen(params, batch
     assert sums.loss[2] == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "bigs", "stack_attention"])
 def test_padding_alone_harms_nothing(name, batch):
     """Also where the variance of what is normalised would be 0 but for a tiny epsilon."""
@@ -158,6 +163,7 @@ def test_padding_alone_harms_nothing(name, batch):
     jax.tree.map(np.testing.assert_array_equal, state.params, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), [("bigs", "chunked"), ("stack_ssm", "toeplitz")])
 def test_neither_packing_nor_padding_changes_a_gradient(name, form):
     """The summed loss of a row of samples, and that of each in a row of its own, with more padding."""
@@ -205,6 +211,7 @@ def test_masked_lm_beside_prefix_lm_in_one_row(params):
         assert together.tokens[example.arm] == alone.tokens[example.arm] > 0
 
 
+@pytest.mark.slow
 def test_the_head_is_a_quarter_of_the_work_at_most():
     """By the FLOPs of the compiled gradient: what grows with the vocabulary is the head."""
     length, most = 128, OBJECTIVE.max_loss_positions(128, SPACING)
@@ -225,6 +232,7 @@ def test_the_head_is_a_quarter_of_the_work_at_most():
     assert head(most) < head(None) / 4
 
 
+@pytest.mark.slow
 def test_dropout_differs_between_samples_steps_and_rows(params):
     """Rows of one and the same example: what is drawn for them is all that tells them apart."""
     example = masked_rows(((18,),))[0][0]
@@ -254,6 +262,7 @@ def test_dropout_differs_between_samples_steps_and_rows(params):
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["gated_ssm", "hawk", "transformer"])
 def test_a_masked_tokens_loss_reaches_its_sample_in_both_directions_and_nothing_else(name):
     """By the gradient in the embedding of each position, every one of which has a token of its own."""

@@ -59,6 +59,7 @@ def run(model, params, prompts, settings):
     return program(model, settings)(params, prompt_rows(prompts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_above_are_the_dense_ones_on_the_survivors(name):
     """Every layer equals its block on the tokens that it says it has read, next to one another."""
@@ -129,6 +130,7 @@ def test_decoding_goes_on_from_the_survivors():
     np.testing.assert_allclose(found[0, -1], expected[0, -1], **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_what_is_dropped_matters_to_no_layer_above():
     model, params = small_model("gated_ssm", layers=LAYERS, bidirectional=False)
     settings = PruningSettings(policy="recency", schedule="constant", keep=0.3)

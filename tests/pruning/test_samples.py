@@ -49,6 +49,7 @@ def expected_kept(segments, context, score, share):
     return kept
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 0.3, 0.5, 0.77, 1.0]))
 def test_each_sample_keeps_its_best(seed, share):
     rng = np.random.default_rng(seed)

@@ -46,6 +46,7 @@ def workdir(tmp_path):
     return write_workdir(tmp_path / "run", arms, steps=40, log_every=5, decide_every=20)
 
 
+@pytest.mark.slow
 def test_evaluations_are_shown(workdir):
     write_evaluation(workdir, 20, "phonebook", 1)
     write_evaluation(workdir, 40, "phonebook", 3)
@@ -84,5 +85,6 @@ def test_a_damaged_evaluation_is_named(workdir):
         write_report(workdir)
 
 
+@pytest.mark.slow
 def test_a_run_without_tasks_has_no_such_section(workdir):
     assert 'id="tasks"' not in write_report(workdir, (TASKS,)).read_text()

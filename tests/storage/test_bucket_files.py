@@ -132,6 +132,7 @@ def test_only_what_is_below_a_folder_is_listed(bucket):
     assert list_names(bucket.root / "ab") == [] == list_names(bucket.root / "none")
 
 
+@pytest.mark.slow
 def test_long_listings_are_whole(bucket):
     """They come in pages."""
     names = [f"{number:04}" for number in range(1003)]

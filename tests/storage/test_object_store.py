@@ -192,6 +192,7 @@ def test_limits_of_a_request_come_from_the_module(bucket, monkeypatch):
     assert limits.total == object_store.TRANSFER_SECONDS
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_whatever_fails(bucket):
     """Libraries log tracebacks, warn of sessions left open, and of projects that are not set."""
     bucket.proxy.answer(403, method="GET")

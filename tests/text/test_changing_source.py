@@ -175,6 +175,7 @@ def stopped(tmp_path, make_texts, run):
     return paths, tmp_path / "out"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("complete", [False, True])

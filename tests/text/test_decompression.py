@@ -133,6 +133,7 @@ def test_padding_of_the_other_formats(read, count):
     assert read(".zst", frames) == b"text"
 
 
+@pytest.mark.slow
 @given(
     data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=4), size=st.integers(1, 50)
 )

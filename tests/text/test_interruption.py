@@ -20,6 +20,7 @@ class _Killed(BaseException):
     """Stands for the end of the process: what would clean up after an error is switched off."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("renamed", [False, True])
 def test_killed_at_each_file_it_ends_with_the_same_bytes(corpus, settings, tmp_path, monkeypatch, renamed):
     """Die at every file in turn, just before or just after it gets its final name."""
@@ -67,6 +68,7 @@ def _is_running(process):
     return state != "Z"
 
 
+@pytest.mark.slow
 def test_sigkill_then_the_same_command(settings, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(4000))
     settings = settings | {"shard_tokens": 10_000}
@@ -125,6 +127,7 @@ def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
     assert not list(output.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_full_disk_names_the_file_and_keeps_what_is_finished(
     settings, tmp_path, make_texts, make_json_lines
 ):

@@ -193,6 +193,7 @@ except DataError as error:
 """
 
 
+@pytest.mark.slow
 def test_an_outage_while_reading_ends_in_an_error_that_names_the_file(tmp_path):
     with run_gcs_server(tmp_path) as server:
         environment = os.environ | server.environment

@@ -263,6 +263,7 @@ def test_unreadable_file_is_named(tmp_path, monkeypatch):
         list(source.documents())
 
 
+@pytest.mark.slow
 def test_many_lines_are_streamed_not_held(tmp_path):
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(gzip.compress(json_lines(*(["x" * 1000] * 5_000))))

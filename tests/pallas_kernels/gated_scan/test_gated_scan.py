@@ -52,6 +52,7 @@ def check(direction, implementation, shape, *, dtype=jnp.float32, tolerance=1e-5
         assert_close(value, wanted, tolerance)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("shape", [(1, 640, 256), (2, 100, 70), (2, 1, 2)], ids=str)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -59,6 +60,7 @@ def test_values_and_gradients(implementation, shape, direction):
     check(direction, implementation, shape)
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 200), st.integers(1, 70).map(lambda half: 2 * half)),
@@ -69,17 +71,20 @@ def test_any_shape_in_the_interpreter(shape, direction, with_resets):
     check(direction, "pallas_interpret", shape, with_resets=with_resets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_gate", [True, False])
 @pytest.mark.parametrize("cell", [GATED, NORMALISED], ids=lambda cell: cell.name)
 def test_a_cell_in_the_kernel_is_what_it_is_in_xla(cell, with_gate):
     check_cell_in_kernel(cell, with_gate)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_bfloat16_is_right_to_its_rounding(implementation):
     check("both", implementation, (1, 256, 256), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_saturated_gates_have_finite_gradients(implementation):
     inputs, dy, dlast = layer_inputs((1, 128, 256), direction="both")
@@ -89,6 +94,7 @@ def test_saturated_gates_have_finite_gradients(implementation):
     assert all(np.isfinite(value).all() for value in found)
 
 
+@pytest.mark.slow
 def test_the_state_does_not_lose_small_steps_in_bfloat16():
     """With open gates and a state near 512 a step of 1 is less than half of what bfloat16 can show."""
     shape = (1, 512, 128)
@@ -105,6 +111,7 @@ def test_the_state_does_not_lose_small_steps_in_bfloat16():
     np.testing.assert_array_equal(last, 512.0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("function", "plain"), [(sigmoid, jax.nn.sigmoid), (gelu, jax.nn.gelu)])
 def test_functions_of_a_cell(function, plain):
     x = jnp.linspace(-9, 9, 181)

@@ -74,6 +74,7 @@ def check(
         assert_close(value, wanted, tolerance)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
@@ -81,6 +82,7 @@ def test_values_and_gradients(implementation, shape, direction):
     check(direction, implementation, shape)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 300), st.integers(1, 70).map(lambda half: 2 * half)),
@@ -91,18 +93,21 @@ def test_any_shape_in_the_interpreter(shape, direction, with_resets):
     check(direction, "pallas_interpret", shape, with_resets=with_resets)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30])
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
 def test_extreme_decays_and_products_that_underflow(implementation, decay):
     check("both", implementation, (1, 256, 256), with_resets=False, decay=decay)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("implementation", ["xla", "pallas_interpret"])
 def test_bfloat16_is_right_to_its_rounding(implementation, direction):
     check(direction, implementation, (1, 256, 256), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
+@pytest.mark.slow
 def test_the_carry_is_float32_in_the_kernel():
     """A carry in bfloat16 would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
     ones = jnp.ones((1, 1024, 128), jnp.bfloat16)

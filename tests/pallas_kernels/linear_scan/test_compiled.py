@@ -37,6 +37,7 @@ def rows(tmp_path_factory):
     return json.loads(output.read_text())
 
 
+@pytest.mark.slow
 def test_every_tpu_gets_a_kernel_that_moves_no_more_than_it_must(rows):
     assert {row["chip"] for row in rows} == {"v4", "v5e", "v5p", "v6e"}
     names = [row["implementation"].split(",")[0] for row in rows]
@@ -57,6 +58,7 @@ def test_the_loops_keep_up_with_the_memory(rows):
     assert rates["v5p", "bfloat16", "backward"] >= 79
 
 
+@pytest.mark.slow
 def test_the_gpu_kernels_compile_for_an_h200_and_move_no_more_than_they_must(tmp_path):
     output = tmp_path / "rows.json"
     run("benchmarks.scan_gpu", "--compile", "--json", output)

@@ -45,11 +45,13 @@ def check(shape, direction, *, chunks=None, dtype=jnp.float32, reset=None, decay
         assert_close(value, wanted, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_plain_walk(direction):
     check((1, 45, 70), direction, chunks=1)
 
 
+@pytest.mark.slow
 def test_slots_are_filled_again():
     shape = (1, 224, 128)
     a = jnp.zeros(shape)
@@ -59,11 +61,13 @@ def test_slots_are_filled_again():
 
 
 # Two tiles each, so that a state also passes from one tile to the next.
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_chunks_side_by_side(direction):
     check((1, 512, 32), direction, chunks=8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_resets_at_the_borders_of_chunks_and_tiles(direction):
     reset = np.zeros((1, 256), bool)
@@ -71,20 +75,24 @@ def test_resets_at_the_borders_of_chunks_and_tiles(direction):
     check((1, 256, 32), direction, chunks=4, reset=jnp.asarray(reset))
 
 
+@pytest.mark.slow
 def test_sizes_that_do_not_fit_and_the_rule():
     assert choose_chunks((1, 270, 20), "both") == 8
     check((1, 270, 20), "both")
 
 
+@pytest.mark.slow
 def test_without_resets():
     check((2, 64, 64), "reverse", chunks=2, reset=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30])
 def test_extreme_decays_and_products_that_underflow(decay):
     check((1, 64, 64), "forward", chunks=2, reset=False, decay=decay)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_bfloat16_is_right_to_its_rounding(chunks):
     check(
@@ -96,6 +104,7 @@ def test_bfloat16_is_right_to_its_rounding(chunks):
     )
 
 
+@pytest.mark.slow
 def test_the_state_of_the_chunks_is_float32():
     """In bfloat16 it would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
     ones = jnp.ones((1, 512, 16), jnp.bfloat16)

@@ -42,6 +42,7 @@ def vjp(a, x, h0, dh, reset):
     return both(False), both(True)
 
 
+@pytest.mark.slow
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 4)),
     seed=st.integers(0, 99),
@@ -95,6 +96,7 @@ def test_gradients_equal_finite_differences(reverse):
     check_grads(jax.jit(function), (a, x, h0), order=1, modes=["rev"])
 
 
+@pytest.mark.slow
 def test_nothing_passes_a_reset():
     a, x, _, _, _ = inputs((1, 6, 1))
     reset = jnp.arange(6)[None] == 3
@@ -138,6 +140,7 @@ def test_products_that_underflow_harm_nothing(path, reverse):
         assert_close(result, wanted)
 
 
+@pytest.mark.sampled
 @DIRECTIONS
 @pytest.mark.parametrize("shape", [(2, 37, 3), (1, 1, 2)], ids=str)
 def test_both_ways_to_compute_agree(shape, reverse):
@@ -152,6 +155,7 @@ def test_both_ways_to_compute_agree(shape, reverse):
             assert_close(result, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", ["loop", "prefix"])
 def test_the_carry_is_float32_for_bfloat16_inputs(path):
     """A carry in bfloat16 would stand still at 2 ** 8 = 256, where adding 1 is less than its rounding."""
@@ -179,6 +183,7 @@ def test_bfloat16_is_right_to_its_rounding(reverse):
         assert_close(result, wanted, 2**-7)
 
 
+@pytest.mark.slow
 def test_the_result_has_the_type_of_x_and_the_gradients_those_of_their_inputs():
     a, x, h0, dh, _ = inputs()
     a = a.astype(jnp.bfloat16)

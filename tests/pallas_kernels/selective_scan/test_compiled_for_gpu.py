@@ -5,12 +5,15 @@
 
 import json
 
+import pytest
+
 from tests.pallas_kernels.linear_scan import test_compiled as of_linear_scan
 
 pytestmark = of_linear_scan.pytestmark
 MAX_OVER_LEAST = {"forward": 1.1, "both": 1.15}
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_for_an_h200_and_move_little_more_than_they_must(tmp_path):
     output = tmp_path / "rows.json"
     of_linear_scan.run("benchmarks.selective_scan_gpu", "--compile", "--json", output)

@@ -21,6 +21,7 @@ def rows(tmp_path_factory):
     return json.loads(output.read_text())
 
 
+@pytest.mark.slow
 def test_the_kernels_move_little_more_than_they_must(rows):
     assert len(rows) == 2 * 2
     for row in rows:

@@ -59,6 +59,7 @@ def test_the_softplus_loses_nothing(x):
     np.testing.assert_allclose(found, np.logaddexp(0.0, np.float64(np.float32(x))), rtol=1e-6, atol=1e-37)
 
 
+@pytest.mark.slow
 def test_a_missing_wait_for_a_copy_is_a_race(monkeypatch):
     monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
     inputs, *_ = scan_inputs((1, TILE, 4), states=2, direction="forward")
@@ -138,6 +139,7 @@ def test_too_many_states_are_refused():
         gpu.forward(inputs, direction="forward")
 
 
+@pytest.mark.slow
 def test_a_gpu_gets_the_kernel_when_it_is_asked_for():
     inputs, dy, _ = scan_inputs((1, 20, 6), direction="both")
 

@@ -66,6 +66,7 @@ def check(direction, implementation, shape, *, tolerance=1e-5, **options):
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_values_and_gradients_in_xla(direction):
     check(direction, "xla", (2, 11, 6))
@@ -76,6 +77,7 @@ def test_several_chunks_of_time_in_xla(monkeypatch):
     check("both", "xla", (2, 11, 6))
 
 
+@pytest.mark.slow
 def test_the_parallel_prefix_of_accelerators(monkeypatch):
     """It is what a CPU does not take."""
     monkeypatch.setattr(xla, "CHUNK", 4)
@@ -109,6 +111,7 @@ def test_what_may_be_left_out(left_out):
     check("forward", "xla", (1, 5, 4), **{left_out: None})
 
 
+@pytest.mark.slow
 def test_defaults_are_no_input_in_the_output_and_a_state_of_zero():
     inputs, dy, dlast = scan_inputs((1, 5, 4), direction="forward")
     u, dt, A, B, C, D, *_ = inputs
@@ -124,6 +127,7 @@ def test_bfloat16_is_right_to_its_rounding():
     check("both", "xla", (1, 40, 4), dtype=jnp.bfloat16, tolerance=2**-7)
 
 
+@pytest.mark.slow
 def test_the_state_does_not_lose_small_steps_in_bfloat16():
     """At a state near 512 a step of 1 is less than half of what bfloat16 can show."""
     ones = jnp.ones((1, 512, 2), jnp.bfloat16)
@@ -132,6 +136,7 @@ def test_the_state_does_not_lose_small_steps_in_bfloat16():
     np.testing.assert_array_equal(last, 512.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 70), st.integers(1, 3).map(lambda half: 2 * half)),
@@ -143,6 +148,7 @@ def test_any_shape(shape, states, direction, seed):
     check(direction, "xla", shape, states=states, seed=seed)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_packed_sample_gives_what_it_gives_alone(direction):
     """Two samples in a row, between them padding that is cut off, and a step of size zero."""
@@ -192,6 +198,7 @@ def test_nothing_has_all_states_of_all_steps():
     assert max(sizes) >= inputs.u.size
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("shape", "kernel"), [((1, 256, 256), True), ((1, 250, 256), False), ((1, 256, 100), False)], ids=str
@@ -209,6 +216,7 @@ def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
         assert text.count("@tpu_custom_call") == (2 if kernel and platform == "tpu" else 0), platform
 
 
+@pytest.mark.slow
 def test_a_kernel_for_another_platform_is_refused():
     inputs, *_ = scan_inputs((1, 128, 256))
     with pytest.raises(ValueError, match="interpret mode"):
