@@ -5,7 +5,7 @@ import types
 
 import gcsfs.retry
 
-from birdie_jax.engine import lease_file, tensorstore_retries
+from birdie_jax.engine import lease_file, private_api
 from birdie_jax.storage import generations, object_store
 from birdie_jax.text import remote_records
 
@@ -23,5 +23,5 @@ def prepare() -> None:
         module.REQUEST_SECONDS = REQUEST_SECONDS
     generations.WRITE_SECONDS = 4.0
     remote_records.READ_SECONDS = 3.0
-    retries = tensorstore_retries._RETRIES
-    tensorstore_retries._RETRIES = retries | {"initial_delay": "0.02s", "max_delay": "0.3s"}
+    retries = private_api._RETRIES
+    private_api._RETRIES = retries | {"initial_delay": "0.02s", "max_delay": "0.3s"}

@@ -31,8 +31,8 @@ from birdie_jax.engine.checkpoint_format import (
     step_folder,
 )
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, read_checkpoint
+from birdie_jax.engine.private_api import limit_request_retries
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.tensorstore_retries import limit_request_retries
 from birdie_jax.storage import absolute, exists, is_of_store, is_remote, move_folder
 from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
-
-# JAX's coordination service keeps keys and values, but has no public way to them.
-from jax._src import distributed
 from jax.experimental.multihost_utils import process_allgather
 
 from birdie_jax.config_errors import ConfigError
+from birdie_jax.engine.private_api import coordination_client
 from birdie_jax.storage import is_remote, shown
 from birdie_jax.storage.workdir import Workdir, differences, flat
 
@@ -37,7 +35,7 @@ class Processes:
         self.index, self.count = jax.process_index(), jax.process_count()
         self.first = self.index == 0
         # None where there is one process, which has nobody to write to.
-        self._client: Any = distributed.global_state.client
+        self._client = coordination_client()
 
     def write(self, topic: str, text: str) -> None:
         """Publish a message to all on `topic`, in place of this process's earlier one."""

@@ -72,7 +72,9 @@ def test_cut_at_every_byte(read, suffix):
         if length in ends:
             assert read(suffix, whole[:length]) == ends[length]
         else:
-            refused(read, suffix, whole[:length], "truncated")
+            # Half of the two bytes that begin a member of gzip is left.
+            no_member = suffix == ".gz" and length - 1 in {0, *ends}
+            refused(read, suffix, whole[:length], "not valid" if no_member else "truncated")
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)

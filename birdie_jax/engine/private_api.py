@@ -1,0 +1,27 @@
+"""What this program needs of JAX and orbax that they do not make public; all such imports are here."""
+
+from typing import Any
+
+from jax._src import distributed
+from orbax.checkpoint._src.serialization import tensorstore_utils
+
+# In all about a minute and a half; tensorstore's own 32 tries take 15, and the run would count as hung.
+_RETRIES = {"max_retries": 8, "initial_delay": "1s", "max_delay": "16s"}
+
+
+def coordination_client() -> Any:
+    """Return the client of JAX's coordination service; None if there is one process.
+
+    JAX has no public way to the service's keys and values.
+    """
+    return distributed.global_state.client
+
+
+def limit_request_retries() -> None:
+    """Let orbax give up a failing store well before `train.hung_seconds`, in this process from now on.
+
+    Neither orbax nor tensorstore, which sends its requests, has an option for it: every context of orbax is
+    made of these two dictionaries.
+    """
+    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+        context["gcs_request_retries"] = _RETRIES
