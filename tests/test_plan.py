@@ -163,6 +163,7 @@ def refusals():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_an_impossible_plan_is_refused_in_one_line(refusals, message):
     status, stderr = refusals[message]
