@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 
-from birdie_jax.objectives import UnsuitableText, make_mixture
+from birdie_jax.errors import UnsuitableText
+from birdie_jax.objectives import make_mixture
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 

@@ -1,4 +1,4 @@
-"""The start of every command: flags are parsed, and an error in them is printed as one line."""
+"""The start of every command: flags are parsed, and an error of the user is printed as one line."""
 
 import keyword
 import os
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from birdie_jax.storage.messages import one_line, shown
+from birdie_jax.errors import BirdieError, one_line, shown
 
 # The flags that the functions below define are those of the commands that call them.
 flags.disclaim_key_flags()
@@ -23,18 +23,23 @@ _BAD_COMMAND_LINE = 2
 _INTERRUPTED = 130
 
 
-def start(verb: str, main: Callable[[list[str]], None]) -> None:
+def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Exception]) -> None:
     """Parse the flags, and call `main` with the program's name.
 
-    A command line that cannot be used ends the program with status 2, an interruption with 130. Where
-    whoever reads standard output has closed it, as `head` does, the program ends there without a word.
+    A command line that cannot be used ends the program with status 2, a `BirdieError` with 1, an
+    interruption with 130. Where whoever reads standard output has closed it, as `head` does, the program
+    ends there without a word.
 
     Args:
         verb: the name of the command's module, for messages.
         main: the command itself.
+        user_errors: exceptions that end this command as a `BirdieError` does.
     """
     try:
         app.run(main, flags_parser=lambda arguments: parse_command_line(verb, arguments))
+    except (BirdieError, *user_errors) as error:
+        if not (isinstance(error, BrokenPipeError) and is_output_closed()):
+            refuse(verb, error)
     except KeyboardInterrupt:
         print(f"birdie_jax.{verb}: stopped", file=sys.stderr)
         sys.exit(_INTERRUPTED)

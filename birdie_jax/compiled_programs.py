@@ -5,7 +5,7 @@ import os
 import jax
 from absl import logging
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import is_remote, make_path
 from birdie_jax.storage.cache_folder import cache_folder
 

@@ -14,7 +14,6 @@ from typing import Any
 import ml_collections
 
 from birdie_jax.bandit import CANDIDATE_PRIORS, CRITICS, POLICIES, REWARDS, SELECTIONS
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import (
     BanditConfig,
     BatchingConfig,
@@ -31,11 +30,12 @@ from birdie_jax.config_sections import (
     TrainConfig,
 )
 from birdie_jax.config_types import MAX_BATCH_TOKENS
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
 from birdie_jax.pruning import finetune_settings
-from birdie_jax.storage import file_key, inner_path, parse_typed, shown
+from birdie_jax.storage import file_key, inner_path, parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
 

@@ -24,8 +24,8 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
 from birdie_jax.command_line import refuse_command_line, subscript_keywords
-from birdie_jax.config import ConfigError, default_config
-from birdie_jax.storage.messages import one_line, shown
+from birdie_jax.config import default_config
+from birdie_jax.errors import ConfigError, one_line, shown
 
 _NAME = "config"
 _OVERRIDE = re.compile(rf"--?(?:no)?{_NAME}\.(?P<path>[^=]*)")

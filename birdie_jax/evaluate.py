@@ -24,15 +24,13 @@ from typing import Any
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.command_line import define_path, start
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.config import ConfigError, to_dict
-from birdie_jax.engine import CheckpointError
+from birdie_jax.config import to_dict
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.processes import initialize_processes
+from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval
-from birdie_jax.generation import PromptError
-from birdie_jax.interop import InteropError
 from birdie_jax.storage import make_path, write_json, write_whole
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TASKS, Share, TaskModel
@@ -55,8 +53,7 @@ from birdie_jax.tasks.evaluation_table import (
     refused_lines,
 )
 from birdie_jax.tasks.summary import paired_differences
-from birdie_jax.tasks.task_model import ScoreError, max_length_of
-from birdie_jax.text import DataError
+from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _PROGRESS_SECONDS = 10.0
@@ -105,9 +102,6 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 )
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this command has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
-
-_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, ScoreError, OSError)
-
 
 # What one model scored: an evaluation for each task, at least one.
 _Scores = Sequence[Evaluation]
@@ -289,21 +283,18 @@ def _print(asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]
 
 
 def main(arguments: list[str]) -> None:
-    """Parse flags, evaluate; a fault of the user's is told in one line."""
+    """Parse flags and evaluate."""
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
-    try:
-        initialize_processes(
-            _COORDINATOR_ADDRESS.value,
-            _NUM_PROCESSES.value,
-            _PROCESS_ID.value,
-            os.environ,
-            _LOST_SECONDS,
-        )
-        run(Processes())
-    except _FAULTS as error:
-        refuse("evaluate", error)
+    initialize_processes(
+        _COORDINATOR_ADDRESS.value,
+        _NUM_PROCESSES.value,
+        _PROCESS_ID.value,
+        os.environ,
+        _LOST_SECONDS,
+    )
+    run(Processes())
 
 
 if __name__ == "__main__":
-    start("evaluate", main)
+    start("evaluate", main, OSError)

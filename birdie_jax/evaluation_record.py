@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import parse_typed, to_plain
 
 FORMAT_VERSION = 1

@@ -9,12 +9,10 @@ The folder has model.safetensors, config.json and tokenizer.model; `generate --m
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, refuse, start
-from birdie_jax.config import ConfigError
-from birdie_jax.engine.checkpoint_format import CheckpointError
-from birdie_jax.interop import InteropError, write_huggingface, write_model
+from birdie_jax.command_line import define_path, start
+from birdie_jax.errors import ConfigError
+from birdie_jax.interop import write_huggingface, write_model
 from birdie_jax.storage import make_path
-from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _WORKDIR = define_path("workdir", "Folder of the run.")
@@ -44,18 +42,15 @@ def _load_model() -> TrainedModel:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the folder; print a user's error as one line."""
+    """Write the folder."""
     logging.set_verbosity(logging.WARNING)
-    try:
-        output = make_path(_OUTPUT.value)
-        trained = _load_model()
-        parts = trained.config, trained.params, trained.tokenizer
-        if _FORMAT.value == "huggingface":
-            write_huggingface(output, *parts)
-        else:
-            write_model(output, *parts, trained.step)
-    except (ConfigError, DataError, CheckpointError, InteropError) as error:
-        refuse("export", error)
+    output = make_path(_OUTPUT.value)
+    trained = _load_model()
+    parts = trained.config, trained.params, trained.tokenizer
+    if _FORMAT.value == "huggingface":
+        write_huggingface(output, *parts)
+    else:
+        write_model(output, *parts, trained.step)
     print(f"{trained.origin}: exported to {output}")
 
 

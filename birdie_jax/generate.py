@@ -25,19 +25,15 @@ from pathlib import Path
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.command_line import define_path, start
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.config import ConfigError
-from birdie_jax.engine import CheckpointError
+from birdie_jax.errors import PromptError
 from birdie_jax.generation import (
     STOP_TOKENS,
     Generator,
     Prompt,
-    PromptError,
-    PromptTooLong,
     Sampling,
     SavedState,
-    SavedStateError,
     choose_arm,
     make_context,
     make_prompt,
@@ -45,14 +41,14 @@ from birdie_jax.generation import (
 )
 from birdie_jax.generation.answering import Answering, Record, check_output, read_records
 from birdie_jax.generation.timing import describe_generation
-from birdie_jax.interop import InteropError, StoredState, read_state, write_state
+from birdie_jax.interop import StoredState, read_state, write_state
 from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import OBJECTIVES, Arm
 from birdie_jax.pruning import parse_pruning
 from birdie_jax.storage import is_remote, make_path
 from birdie_jax.tasks.task_model import max_length_of
-from birdie_jax.text import DataError, locate, read_text
+from birdie_jax.text import locate, read_text
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_id
 
@@ -125,16 +121,6 @@ _LENGTH_LIMIT = flags.DEFINE_integer(
     "unless a window is within it; otherwise no limit.",
     lower_bound=2,
     upper_bound=1 << 30,
-)
-
-_FAULTS = (
-    ConfigError,
-    DataError,
-    CheckpointError,
-    InteropError,
-    PromptError,
-    PromptTooLong,
-    SavedStateError,
 )
 
 
@@ -313,13 +299,10 @@ def _digest(trained: TrainedModel, arm: str, stop_tokens: Sequence[int], state: 
 
 
 def main(arguments: list[str]) -> None:
-    """Parse flags and answer; print a user's error as one line."""
+    """Parse flags and answer."""
     logging.set_verbosity(logging.WARNING)
-    try:
-        cache_compiled_programs()
-        run()
-    except _FAULTS as error:
-        refuse("generate", error)
+    cache_compiled_programs()
+    run()
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ birdie_jax.export writes: `generate --model=DIR` and `evaluate --model=DIR` read
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, refuse, start
-from birdie_jax.interop import InteropError, read_huggingface, write_model
+from birdie_jax.command_line import define_path, start
+from birdie_jax.interop import read_huggingface, write_model
 from birdie_jax.storage import make_path
 
 _SOURCE = define_path("source", "Folder of a model of Hugging Face's.", required=True)
@@ -25,14 +25,11 @@ _DTYPE = flags.DEFINE_enum(
 
 
 def main(arguments: list[str]) -> None:
-    """Write the folder; print a user's error as one line."""
+    """Write the folder."""
     logging.set_verbosity(logging.WARNING)
-    try:
-        output = make_path(_OUTPUT.value)
-        read = read_huggingface(_SOURCE.value, _DTYPE.value)
-        write_model(output, read.config, read.params, read.tokenizer, read.step)
-    except InteropError as error:
-        refuse("import_model", error)
+    output = make_path(_OUTPUT.value)
+    read = read_huggingface(_SOURCE.value, _DTYPE.value)
+    write_model(output, read.config, read.params, read.tokenizer, read.step)
     model = read.config.model
     print(f"{_SOURCE.value}: {model.name}, {model.layers} layers of {model.features}, imported to {output}")
 

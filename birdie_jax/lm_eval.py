@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from birdie_jax.command_line import refuse
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import BirdieError, ConfigError, shown
 
 try:
     # The harness reads its own models only where there are none.
@@ -27,18 +27,14 @@ except ModuleNotFoundError as error:
     refuse("lm_eval", f"needs the package {error.name}: pip install 'birdie-jax[lm_eval]'")
 
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.engine import CheckpointError
-from birdie_jax.generation import PromptError, choose_arm
-from birdie_jax.interop import InteropError
-from birdie_jax.storage import Bounds, parse_typed, shown
+from birdie_jax.generation import choose_arm
+from birdie_jax.storage import Bounds, parse_typed
 from birdie_jax.tasks.lm_harness import HarnessModel, Normalization
 from birdie_jax.tasks.task_model import TaskModel, max_length_of
-from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _Count = Annotated[int, Bounds(at_least=1, at_most=2**30)]
 _ROWS = 32
-_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +184,7 @@ def main() -> None:
     sys.argv[1:] = with_defaults(sys.argv[1:])
     try:
         cli_evaluate()
-    except _FAULTS as error:
+    except BirdieError as error:
         refuse("lm_eval", error)
 
 

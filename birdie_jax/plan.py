@@ -19,15 +19,15 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, refuse, start
-from birdie_jax.config import Config, ConfigError, MeshConfig, parse_config
+from birdie_jax.command_line import define_path, start
+from birdie_jax.config import Config, MeshConfig, parse_config
 from birdie_jax.config_flag import define_config
 from birdie_jax.engine.mesh import fill_in_sizes, make_mesh
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.finetuning.abstract_run import config_to_plan, largest_stage
 from birdie_jax.finetuning.stages import stage_errors
 from birdie_jax.interop.initialization import tokenizer_of_source
 from birdie_jax.planning import (
-    MissingCompilerError,
     RunPlan,
     Topology,
     comparison_table,
@@ -38,8 +38,7 @@ from birdie_jax.planning import (
     plan_run,
 )
 from birdie_jax.storage import is_remote
-from birdie_jax.storage.messages import shown
-from birdie_jax.text import DataError, Tokenizer, load_tokenizer
+from birdie_jax.text import Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
 from hlo_analysis import UnknownTripCountError
 
@@ -156,16 +155,13 @@ def write_json(plan: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the config and plan; a mistake of the user ends in one line."""
+    """Parse the config and plan."""
     logging.set_verbosity(logging.WARNING)
     # Only the compilers run here; JAX need not look for other devices.
     jax.config.update("jax_platforms", "cpu")
-    try:
-        run(parse_config(_CONFIG.value))
-    except (ConfigError, DataError, MissingCompilerError, UnknownTripCountError, OSError) as error:
-        refuse("plan", error)
+    run(parse_config(_CONFIG.value))
 
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("config")
-    start("plan", main)
+    start("plan", main, UnknownTripCountError, OSError)

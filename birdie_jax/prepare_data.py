@@ -13,9 +13,9 @@ import sys
 
 from absl import flags
 
-from birdie_jax.command_line import define_path, refuse, start
-from birdie_jax.storage.messages import one_line
-from birdie_jax.text import DataError, load_manifest, prepare
+from birdie_jax.command_line import define_path, start
+from birdie_jax.errors import one_line
+from birdie_jax.text import load_manifest, prepare
 
 _INPUT = flags.DEFINE_string(
     "input",
@@ -74,8 +74,6 @@ def main(arguments: list[str]) -> None:
             progress=_PROGRESS.value,
         )
         manifest = load_manifest(directory)
-    except DataError as error:
-        refuse("prepare_data", error)
     except KeyboardInterrupt:
         print(
             "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard",

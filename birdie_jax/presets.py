@@ -6,7 +6,7 @@ from pathlib import Path
 
 import ml_collections
 
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.registry import language_model_names
 
 SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}

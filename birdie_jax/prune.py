@@ -19,16 +19,14 @@ from typing import TypeVar
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, refuse, start
+from birdie_jax.command_line import define_path, start
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.config import ConfigError
-from birdie_jax.engine import CheckpointError
-from birdie_jax.generation import PromptError, choose_arm
-from birdie_jax.interop import InteropError
+from birdie_jax.errors import ConfigError, PruningError
+from birdie_jax.generation import choose_arm
 from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Objective
-from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, policy_names
+from birdie_jax.pruning import PruningSettings, parse_pruning, policy_names
 from birdie_jax.pruning_cost.cells import (
     FORMAT_VERSION,
     INFLUENCE,
@@ -50,7 +48,6 @@ from birdie_jax.pruning_cost.study import (
     measure_cells,
 )
 from birdie_jax.storage import make_path, to_plain, write_json, write_whole
-from birdie_jax.text import DataError
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _MANY = 1 << 20
@@ -98,8 +95,6 @@ _SHOWN = flags.DEFINE_integer(
 _TRACED = flags.DEFINE_integer(
     "traced", 16, "Windows of which flow and redundancy are drawn.", lower_bound=0, upper_bound=_MANY
 )
-
-_FAULTS = (ConfigError, DataError, CheckpointError, InteropError, PromptError, OSError)
 
 
 def run() -> None:
@@ -282,14 +277,11 @@ def _log(line: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse flags and measure; a fault of the user's is told in one line."""
+    """Parse flags and measure."""
     logging.set_verbosity(logging.WARNING)
     cache_compiled_programs()
-    try:
-        run()
-    except _FAULTS as error:
-        refuse("prune", error)
+    run()
 
 
 if __name__ == "__main__":
-    start("prune", main)
+    start("prune", main, OSError)

@@ -3,8 +3,8 @@
 The page, <workdir>/report.html, is one file with all its plots; its path is printed.
 """
 
-from birdie_jax.command_line import define_path, refuse, start
-from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.command_line import define_path, start
+from birdie_jax.reporting import write_report
 
 _WORKDIR = define_path(
     "workdir", "Folder of the run, which may be finished or still going on.", required=True
@@ -12,13 +12,9 @@ _WORKDIR = define_path(
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page and print its path; a workdir that cannot be read ends the program with its error."""
-    try:
-        path = write_report(_WORKDIR.value)
-    except (RecordError, OSError) as error:
-        refuse("report", error)
-    print(path)
+    """Write the page and print its path."""
+    print(write_report(_WORKDIR.value))
 
 
 if __name__ == "__main__":
-    start("report", main)
+    start("report", main, OSError)

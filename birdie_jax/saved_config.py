@@ -7,7 +7,8 @@ import ml_collections
 from absl import logging
 from etils import epath
 
-from birdie_jax.config import Config, ConfigError, default_config, parse_config
+from birdie_jax.config import Config, default_config, parse_config
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import read_bytes
 
 # Sections whose fields are named by the user.

@@ -24,18 +24,17 @@ from jaxtyping import PyTree
 from birdie_jax.command_line import define_path, is_output_closed, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, ModelConfig, default_config, parse_config, to_dict
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_flag import define_config
-from birdie_jax.engine import CheckpointError, Outcome, Workdir
+from birdie_jax.engine import Outcome, Workdir
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
-from birdie_jax.engine.lease import Lease, LeaseLost
+from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.protocols import Hook
-from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.errors import BirdieError, ConfigError, RecordError
 from birdie_jax.finetuning.run import (
     check_same_computation,
     check_stages,
@@ -47,7 +46,6 @@ from birdie_jax.finetuning.run import (
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import maps_of_other_classes, with_task_head
 from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
-from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models import build_model
 from birdie_jax.models.computation import told_differences
 from birdie_jax.models.parameters import parameter_policies
@@ -65,7 +63,7 @@ from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.task_hook import TaskEvaluation
-from birdie_jax.text import DataError, Tokenizer, TokenShards, load_tokenizer
+from birdie_jax.text import Tokenizer, TokenShards, load_tokenizer
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.preparation import prepare
@@ -80,15 +78,6 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this run has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
 
-_OWN_FAULTS = (
-    ConfigError,
-    DataError,
-    CheckpointError,
-    InteropError,
-    TrainingDiverged,
-    LeaseLost,
-    OSError,
-)
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
 
 
@@ -268,7 +257,7 @@ def _initial_params(
 def _write_report(workdir: Workdir) -> None:
     """Write the report, or end the command with the reason why it cannot be written."""
     # What draws is large, and a run that is cut short never needs it.
-    from birdie_jax.reporting import RecordError, write_report
+    from birdie_jax.reporting import write_report
 
     try:
         print(f"report: {write_report(workdir.root)}")
@@ -324,20 +313,17 @@ def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse flags, train, write the report; a fault of the user's is told in one line."""
+    """Parse flags, train, write the report."""
     logging.set_verbosity(logging.WARNING)
     root = _WORKDIR.value
-    try:
-        cache_compiled_programs()
-        if root.startswith("s3://"):
-            raise ConfigError(
-                f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, which writes "
-                "checkpoints, does not write s3://; use a file system that the hosts share, and s3:// for "
-                "text and exports"
-            )
-        workdir = Workdir(root)
-    except ConfigError as error:
-        refuse("train", error)
+    cache_compiled_programs()
+    if root.startswith("s3://"):
+        raise ConfigError(
+            f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, which writes "
+            "checkpoints, does not write s3://; use a file system that the hosts share, and s3:// for "
+            "text and exports"
+        )
+    workdir = Workdir(root)
     try:
         parsed = parse_config(_CONFIG.value)
         initialize_processes(
@@ -349,15 +335,13 @@ def main(arguments: list[str]) -> None:
         )
         processes = Processes()
         limits = Limits(parsed.train.lost_seconds, parsed.train.hung_seconds)
-        with Watch(processes, limits, workdir, _OWN_FAULTS) as watch:
+        with Watch(processes, limits, workdir, (BirdieError, OSError)) as watch:
             outcome = run(parsed, workdir, watch)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and is_output_closed():
             raise
         good = workdir.last_good()
         refuse("train", f"{error}. Last good checkpoint: {good}; the same command goes on from it")
-    except _OWN_FAULTS as error:
-        refuse("train", error)
     if outcome.stopped_by:
         if processes.first:
             print(

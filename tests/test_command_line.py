@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from birdie_jax import command_line
+from birdie_jax.errors import ConfigError, StoreError, UnsuitableText
 from tests.forked_verbs import REPOSITORY, run_commands
 
 CONFIG = "--config=configs/tiny.py"
@@ -185,6 +187,30 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, 
         said = process.stderr.read()
     assert said == (f"birdie_jax.report: {told}\n" if told else "")
     assert process.returncode == status
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("two\nlines"), StoreError("two\nlines"), TimeoutError("two\nlines")]
+)
+def test_what_a_user_can_mend_ends_a_command_in_one_line(monkeypatch, error):
+    def run(main, **_):
+        raise error
+
+    monkeypatch.setattr(command_line.app, "run", run)
+    with pytest.raises(SystemExit) as end:
+        command_line.start("report", print, TimeoutError)
+    assert end.value.code == r"birdie_jax.report: two\nlines"
+
+
+@pytest.mark.parametrize("error", [OSError("a fault"), ValueError("a fault"), UnsuitableText("a fault")])
+def test_what_a_user_cannot_mend_is_raised(monkeypatch, error):
+    def run(main, **_):
+        raise error
+
+    monkeypatch.setattr(command_line.app, "run", run)
+    with pytest.raises(type(error)) as raised:
+        command_line.start("report", print)
+    assert raised.value is error
 
 
 def test_another_broken_pipe_is_not_taken_for_the_readers():

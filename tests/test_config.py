@@ -6,7 +6,8 @@ import ml_collections
 import pytest
 
 from birdie_jax.command_line import subscript_keywords
-from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
+from birdie_jax.config import Config, default_config, parse_config, to_dict
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 

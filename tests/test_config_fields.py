@@ -13,10 +13,11 @@ import pytest
 from birdie_jax.bandit.policies.birdie import explore_probability
 from birdie_jax.batching import DecisionSchedule
 from birdie_jax.batching.row_stream import initial_stream_state
-from birdie_jax.config import Config, ConfigError, default_config, parse_config, to_dict
+from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.engine.optimizer import learning_rate_schedule
+from birdie_jax.errors import ConfigError
 from birdie_jax.models import model_names
 from birdie_jax.models.registry import mixer_sections
 from birdie_jax.pretraining.mixture import configured_mixture

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from absl.testing import flagsaver
 
-from birdie_jax import prepare_data
-from birdie_jax.command_line import parse_command_line
+from birdie_jax import command_line, prepare_data
 from birdie_jax.text import Tokenizer, TokenShards, load_manifest, train_tokenizer
 from tests.unprivileged import make_unprivileged_folder
 
@@ -118,10 +117,13 @@ def run_in_this_process(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", list(sys.argv))
 
     def run(*arguments):
+        words = ["prepare_data", *arguments]
+        # absl's own would change how this process logs.
+        monkeypatch.setattr(command_line.app, "run", lambda main, flags_parser: main(flags_parser(words)))
         saved = flagsaver.save_flag_values()
         status = 0
         try:
-            prepare_data.main(parse_command_line("prepare_data", ["prepare_data", *arguments]))
+            command_line.start("prepare_data", prepare_data.main)
         except SystemExit as end:
             status = end.code
             if isinstance(status, str):

@@ -17,7 +17,7 @@ import ml_collections
 from benchmarks.encoder_study.plans import DECIDING, OTHERS, SCALES, InitialDeviations, Scale
 from benchmarks.encoder_study.tasks import TRANSFER_TASKS
 from benchmarks.studies.verbs import REPOSITORY
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 
 PILOT = "pilot"
 _LENGTH = 128

@@ -18,9 +18,10 @@ from benchmarks.encoder_study.plans import Scale
 from benchmarks.encoder_study.tasks import PAIR, PROSE, TRANSFER_TASKS, Document
 from benchmarks.studies.corpora import json_lines, read_record
 from benchmarks.studies.verbs import Command, RunVerb, StudyError
+from birdie_jax.errors import DataError
 from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.records import read_records, read_text
-from birdie_jax.text import DataError, Tokenizer, load_manifest, load_tokenizer
+from birdie_jax.text import Tokenizer, load_manifest, load_tokenizer
 from birdie_jax.text.tokenization import split_of
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"

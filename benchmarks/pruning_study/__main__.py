@@ -21,7 +21,7 @@ from benchmarks.studies.command_line import choose_runs, publish_tables, study_p
 from benchmarks.studies.study import list_run
 from benchmarks.studies.verbs import REPOSITORY, StudyError
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 
 PAGE = REPOSITORY / "docs/measurements/pruning_study.md"
 

@@ -15,7 +15,7 @@ import ml_collections
 
 from benchmarks.pruning_study.plans import MODELS, SCALES, SMALLER, Run, Scale
 from benchmarks.studies.verbs import REPOSITORY
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 
 TEXT, TEXT_PRUNED, NEEDLES = "text", "text_pruned", "needles"
 _PRESET = "configs/tiny.py"

@@ -13,7 +13,7 @@ from benchmarks.retrieval_study.fine_tuning import fine_tuning_config
 from benchmarks.retrieval_study.matrix import Run
 from benchmarks.retrieval_study.pretraining import pretraining_config
 from benchmarks.retrieval_study.scales import SCALES
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:

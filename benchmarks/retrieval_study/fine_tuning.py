@@ -19,7 +19,7 @@ from benchmarks.retrieval_study.pretraining import CONFIG_FILE, pretraining_conf
 from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.studies.verbs import Command
 from benchmarks.studies.workdirs import read_metric_lines
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 
 PHONEBOOK, EXTRACTION = "phonebook", "extraction"
 TUNINGS = (PHONEBOOK, EXTRACTION)

@@ -12,7 +12,7 @@ from benchmarks.retrieval_study.matrix import PROCEDURES, Run
 from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.studies.verbs import REPOSITORY, Command
 from benchmarks.studies.workdirs import read_metric_lines
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import model_names
 

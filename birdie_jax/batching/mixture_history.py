@@ -11,6 +11,8 @@ from typing import IO
 import numpy as np
 from jaxtyping import Float, Float64
 
+from birdie_jax.errors import HistoryClosed
+
 
 @dataclass(frozen=True)
 class DecisionSchedule:
@@ -69,10 +71,6 @@ class DecisionSchedule:
 
 
 _POLL_SECONDS = 0.001
-
-
-class HistoryClosed(Exception):  # noqa: N818 - a message to the reader, not a fault
-    """Training has ended; no further mixture will be published."""
 
 
 class MixtureHistory:

@@ -15,9 +15,10 @@ from grain.experimental import ThreadPrefetchIterDataset
 from jaxtyping import Float64, Int64
 
 from birdie_jax.batch import Batch
-from birdie_jax.batching.mixture_history import DecisionSchedule, HistoryClosed, MixtureHistory
+from birdie_jax.batching.mixture_history import DecisionSchedule, MixtureHistory
 from birdie_jax.batching.packing import empty_rows, pack_rows
 from birdie_jax.batching.row_stream import RowSettings, RowStream, initial_stream_state
+from birdie_jax.errors import HistoryClosed
 from birdie_jax.objectives import Arm
 from birdie_jax.text import TokenShards
 

@@ -9,9 +9,9 @@ from grain.experimental import index_shuffle
 from jaxtyping import Float64, Int64
 
 from birdie_jax.batching.packing import packed_length
-from birdie_jax.config_errors import ConfigError
-from birdie_jax.objectives import Arm, Example, Objective, UnsuitableText
-from birdie_jax.text import DataError, TokenRecord, TokenShards
+from birdie_jax.errors import ConfigError, DataError, UnsuitableText
+from birdie_jax.objectives import Arm, Example, Objective
+from birdie_jax.text import TokenRecord, TokenShards
 
 _SHUFFLE_ROUNDS = 4
 _NOTHING = -1

@@ -6,7 +6,6 @@ may keep arrays in the train state. docs/library.md trains something of one's ow
 """
 
 from birdie_jax.engine.checkpoint import Checkpoints
-from birdie_jax.engine.checkpoint_format import CheckpointError
 from birdie_jax.engine.function_batches import FunctionBatches
 from birdie_jax.engine.loop import Outcome, train
 from birdie_jax.engine.mesh import mesh_of
@@ -17,7 +16,6 @@ from birdie_jax.storage.workdir import Workdir
 
 __all__ = [
     "Batches",
-    "CheckpointError",
     "Checkpoints",
     "FunctionBatches",
     "Hook",

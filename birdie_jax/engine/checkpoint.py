@@ -19,8 +19,6 @@ from birdie_jax.engine.checkpoint_format import (
     BATCHES,
     META,
     STATE,
-    CheckpointError,
-    DamagedError,
     describe,
     host_checksums,
     named_checksums,
@@ -33,15 +31,12 @@ from birdie_jax.engine.checkpoint_format import (
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, read_checkpoint
 from birdie_jax.engine.private_api import limit_request_retries
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import CheckpointError, DamagedError, NotFinite
 from birdie_jax.storage import absolute, exists, is_of_store, is_remote, move_folder
 from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 
 _FULL = "No space left on device"
 _WRITING_ERRORS = (OSError, ValueError, RuntimeError)
-
-
-class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
-    """The state holds NaN or infinity, and is not worth a checkpoint."""
 
 
 class Restored(NamedTuple):

@@ -22,19 +22,12 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import CheckpointError, DamagedError
 
 FORMAT_VERSION = 1
 STATE, BATCHES, META = "state", "batches", "meta"
 # What a model cannot do without; the other entries of a state are hooks' sections.
 REQUIRED = ("step", "params", "optimizer")
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written or read; the message names the folder and what to do."""
-
-
-class DamagedError(ValueError):
-    """A checkpoint's bits are not those that were saved; the message says which."""
 
 
 class SavedArray(NamedTuple):

@@ -28,8 +28,6 @@ from birdie_jax.engine.checkpoint_format import (
     META,
     REQUIRED,
     STATE,
-    CheckpointError,
-    DamagedError,
     Description,
     SavedArray,
     host_checksums,
@@ -38,6 +36,7 @@ from birdie_jax.engine.checkpoint_format import (
     nested,
     read_description,
 )
+from birdie_jax.errors import CheckpointError, DamagedError
 from birdie_jax.storage import list_files, open_bytes, read_bytes
 from birdie_jax.storage.object_store import in_words, without_secrets
 

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.private_api import coordination_client
-from birdie_jax.storage import is_remote, shown
+from birdie_jax.errors import ConfigError, shown
+from birdie_jax.storage import is_remote
 from birdie_jax.storage.workdir import Workdir, differences, flat
 
 _POLL_SECONDS = 0.2

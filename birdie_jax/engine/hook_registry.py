@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config
 from birdie_jax.engine.profiler_trace import ProfilerTrace
 from birdie_jax.engine.protocols import Hook
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage.workdir import Workdir
 
 

@@ -19,15 +19,11 @@ from typing import Any
 
 from absl import logging
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
+from birdie_jax.errors import ConfigError, LeaseLost
 from birdie_jax.storage.workdir import Workdir
 
 _POLL_SECONDS = 0.5
-
-
-class LeaseLost(RuntimeError):  # noqa: N818 - an outcome
-    """Another trainer holds the workdir now; the message names it."""
 
 
 class Lease:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from etils import epath
 
+from birdie_jax.errors import StoreError
 from birdie_jax.storage import create_whole, is_remote, read_bytes, write_whole
-from birdie_jax.storage.object_store import REQUEST_SECONDS, StoreError, store_errors
+from birdie_jax.storage.object_store import REQUEST_SECONDS, store_errors
 
 
 class Version(NamedTuple):

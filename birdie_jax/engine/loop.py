@@ -10,15 +10,16 @@ import jax
 from absl import logging
 
 from birdie_jax.config_sections import CheckpointConfig
-from birdie_jax.engine.checkpoint import Checkpoints, NotFinite
+from birdie_jax.engine.checkpoint import Checkpoints
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.metrics_file import MetricsFile
 from birdie_jax.engine.protocols import Batches, Hook, HookCall, IdentifiedBatches, Step
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.step_log import Progress, StepLog, TrainingDiverged
+from birdie_jax.engine.step_log import Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
 from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.errors import NotFinite, TrainingDiverged
 from birdie_jax.storage.workdir import Workdir
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config
 from birdie_jax.engine.automatic_sizes import BYTES_PER_PARAMETER, count_parameters, listed_memory
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.vocabulary import padded_vocab_size
 

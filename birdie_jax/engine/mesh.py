@@ -11,10 +11,10 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int64, PyTree
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config, MeshConfig
 from birdie_jax.engine.automatic_sizes import choose_accumulation_steps, choose_fsdp, describe_machine
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_spec
 from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.models.platforms import check_platform

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 
 _FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
 _VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")

@@ -15,6 +15,7 @@ from rich.progress import Progress as Bar
 
 from birdie_jax.engine.metrics_file import STEP_LINE_KEY
 from birdie_jax.engine.state import StepMetrics, StepTotals
+from birdie_jax.errors import TrainingDiverged
 
 
 class Progress:
@@ -71,10 +72,6 @@ def _clock(seconds: float) -> str:
 
 
 Summarise = Callable[[StepTotals], dict[str, float]]
-
-
-class TrainingDiverged(RuntimeError):  # noqa: N818 - the run's outcome, not a fault of the program
-    """The loss, or what a hook measured, is NaN or infinite; names the step and the last checkpoint."""
 
 
 class StepLog:

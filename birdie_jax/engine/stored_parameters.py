@@ -8,14 +8,9 @@ from absl import logging
 from etils import epath
 from jaxtyping import PyTree
 
-from birdie_jax.engine.checkpoint_format import (
-    CheckpointError,
-    DamagedError,
-    SavedArray,
-    named_leaves,
-    step_folder,
-)
+from birdie_jax.engine.checkpoint_format import SavedArray, named_leaves, step_folder
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
+from birdie_jax.errors import CheckpointError, DamagedError
 from birdie_jax.storage import absolute
 from birdie_jax.storage.workdir import Workdir
 

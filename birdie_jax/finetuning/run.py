@@ -6,7 +6,6 @@ import jax
 from jaxtyping import PyTree
 
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import Outcome, Workdir, sections_of, train
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
@@ -15,6 +14,7 @@ from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes, make_mesh
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.watch import Watch
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.finetuning.stage_sequence import StageSequence, make_stage_sequence
 from birdie_jax.finetuning.staged_step import make_staged_step
 from birdie_jax.finetuning.stages import Stage, stage_config, stage_errors
@@ -22,7 +22,7 @@ from birdie_jax.finetuning.task_batches import TaskBatches
 from birdie_jax.interop.initialization import tokenizer_of_source
 from birdie_jax.models.computation import told_differences
 from birdie_jax.storage import exists, write_whole
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 
 def check_stages(config: Config, stages: Sequence[Stage]) -> None:

@@ -8,12 +8,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from birdie_jax.batching import packed_length
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.finetuning.packed_epochs import PackedEpochs
 from birdie_jax.finetuning.stages import Stage
 from birdie_jax.objectives import Example
 from birdie_jax.tasks import GeneratedExamples, PartialExamples, RecordedExamples
-from birdie_jax.text import DataError
 
 _MAX_NAMED = 3
 # Sets what is generated apart from everything else that is drawn with the run's seed.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_rows import StageRows, make_stage_rows
 from birdie_jax.finetuning.stages import Stage
 from birdie_jax.tasks import RecordedExamples

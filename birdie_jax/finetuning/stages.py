@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from birdie_jax.config import Config, check_batches, check_config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RowLength, Rows, Steps
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Arm, make_objective
-from birdie_jax.storage import Bounds, inner_path, parse_typed, shown
+from birdie_jax.storage import Bounds, inner_path, parse_typed
 from birdie_jax.tasks import PROMPT_OBJECTIVE, TASK_KEY, TASKS, Task, make_task
 
 Epochs = Annotated[float, Bounds(more_than=0, at_most=10**6)]

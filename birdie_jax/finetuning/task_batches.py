@@ -12,9 +12,9 @@ from birdie_jax.batch import Batch
 from birdie_jax.batching import close_prefetched, pack_rows, prefetch_batches
 from birdie_jax.batching.pipeline import BatchWithState, RowsDataset
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.mesh import LocalRows
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_sequence import StageSequence
 
 # The name of the number of steps in the position that a checkpoint saves.

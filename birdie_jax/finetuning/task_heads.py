@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stages import Stage
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import TASK_HEAD, Head, head_type

@@ -1,17 +1,11 @@
 """Generation: prompts are prefilled once, bidirectionally where the model can, then answers are decoded."""
 
-from birdie_jax.generation.generator import STOP_TOKENS, Answer, Generator, PromptTooLong, generate
+from birdie_jax.generation.generator import STOP_TOKENS, Answer, Generator, generate
 from birdie_jax.generation.prompt import Prompt
-from birdie_jax.generation.prompt_formats import (
-    PromptError,
-    choose_arm,
-    make_context,
-    make_prompt,
-    make_question,
-)
+from birdie_jax.generation.prompt_formats import choose_arm, make_context, make_prompt, make_question
 from birdie_jax.generation.sampling import GREEDY, Sampling
 from birdie_jax.generation.timing import GenerationTimes, cache_bytes, cache_grows
-from birdie_jax.models.saved_state import SavedState, SavedStateError
+from birdie_jax.models.saved_state import SavedState
 
 __all__ = [
     "GREEDY",
@@ -20,11 +14,8 @@ __all__ = [
     "GenerationTimes",
     "Generator",
     "Prompt",
-    "PromptError",
-    "PromptTooLong",
     "Sampling",
     "SavedState",
-    "SavedStateError",
     "cache_bytes",
     "cache_grows",
     "choose_arm",

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from birdie_jax.errors import PromptError, one_line
 from birdie_jax.generation.generator import Generator
 from birdie_jax.generation.prompt import Prompt
-from birdie_jax.generation.prompt_formats import PromptError
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models.saved_state import SavedState
-from birdie_jax.storage.messages import one_line
 from birdie_jax.text import Tokenizer
 
 # A JSON object: a prompt with whatever else its line says.

@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, PyTree
 
 from birdie_jax.array_types import Activations, PackedIds, PackedMask
+from birdie_jax.errors import SavedStateError
 from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, DecodeState, generate_first_token
 from birdie_jax.generation.prompt import Prompt, bucket_length
 from birdie_jax.generation.timing import cache_bytes, cache_grows
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import continued_layout
-from birdie_jax.models.saved_state import SavedState, SavedStateError
+from birdie_jax.models.saved_state import SavedState
 from birdie_jax.vocabulary import PADDING
 
 # The activations of a causal read are bounded by it, whatever the length of the text.

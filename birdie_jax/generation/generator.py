@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int32, Key, PyTree
 
+from birdie_jax.errors import PromptTooLong, PruningError
 from birdie_jax.generation.continuation import (
     ContinuationBatch,
     batch_continuations,
@@ -31,7 +32,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.saved_state import SavedState, stack_states
-from birdie_jax.pruning import PruningError, PruningSettings
+from birdie_jax.pruning import PruningSettings
 from birdie_jax.vocabulary import DONE, END, PADDING, START
 
 
@@ -70,10 +71,6 @@ STOP_TOKENS = (END, DONE)
 
 # No target of any objective holds them.
 _NEVER_GENERATED = (PADDING, START)
-
-
-class PromptTooLong(ValueError):  # noqa: N818 - a verdict on a prompt
-    """A prompt with its answer is longer than the model's limit."""
 
 
 class Answer(NamedTuple):

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Int32
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import PromptError, shown
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.objectives import OBJECTIVES, Arm, Objective, make_objective
-from birdie_jax.storage.messages import shown
 from birdie_jax.text import Tokenizer
 
 _NO_TOKENS = np.empty(0, np.int32)
@@ -36,10 +36,6 @@ def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
         return function
 
     return register
-
-
-class PromptError(ValueError):
-    """A prompt or its format cannot be used; the message names what was found and what is allowed."""
 
 
 def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:

@@ -1,7 +1,6 @@
 """Models as folders that other programs can read, and saved states as files: both are safetensors."""
 
 from birdie_jax.interop.huggingface_folder import read_huggingface, write_huggingface
-from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.interop.model_folder import ExportedModel, read_model, write_model
 from birdie_jax.interop.state_file import (
     ModelIdentity,
@@ -15,7 +14,6 @@ from birdie_jax.interop.tensor_names import name_parameters, parameters_from_nam
 
 __all__ = [
     "ExportedModel",
-    "InteropError",
     "ModelIdentity",
     "StateDescription",
     "StoredState",

@@ -9,9 +9,8 @@ import ml_collections
 import numpy as np
 from jaxtyping import Float32
 
-from birdie_jax.config import Config, ConfigError, ModelConfig, parse_config, to_dict
-from birdie_jax.interop.interop_error import InteropError
-from birdie_jax.storage import shown
+from birdie_jax.config import Config, ModelConfig, parse_config, to_dict
+from birdie_jax.errors import ConfigError, InteropError, shown
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 # Without a start token a prompt is the beginning of a text, as in causal language modelling.

@@ -15,19 +15,19 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from birdie_jax.config import Config, ConfigError, ModelConfig
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.errors import ConfigError, DataError, InteropError, shown
 from birdie_jax.interop import mamba, recurrent_gemma
 from birdie_jax.interop.counterparts import Counterpart, Tensor
 from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
-from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.interop.model_folder import CONFIG, ExportedModel, new_folder
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import write_weights
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.saved_config import read_json
-from birdie_jax.storage import is_remote, make_path, shown, write_json
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.storage import is_remote, make_path, write_json
+from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 Settings = mamba.MambaSettings | recurrent_gemma.RecurrentGemmaSettings

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from birdie_jax.config_errors import ConfigError
-from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.errors import ConfigError, InteropError, shown
 from birdie_jax.interop.weights_file import checked_tensor
 from birdie_jax.saved_config import read_json
-from birdie_jax.storage import shown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")

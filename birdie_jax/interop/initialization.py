@@ -11,9 +11,9 @@ from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
 from birdie_jax.engine.stored_parameters import read_some_parameters, same_but_for
+from birdie_jax.errors import ConfigError
 from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model, read_model_config
 from birdie_jax.models.parameters import ParameterPolicy, resize_rows
 from birdie_jax.saved_config import parse_saved_config, read_json

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from birdie_jax.config import Config, ModelConfig
+from birdie_jax.errors import InteropError, shown
 from birdie_jax.interop.counterparts import (
     MAP,
     SAME,
@@ -17,9 +18,7 @@ from birdie_jax.interop.counterparts import (
     of_layer,
     read_built,
 )
-from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
-from birdie_jax.storage import shown
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 

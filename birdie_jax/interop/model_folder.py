@@ -13,8 +13,8 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from birdie_jax.config import Config, ConfigError, to_dict
-from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.config import Config, to_dict
+from birdie_jax.errors import ConfigError, DataError, InteropError
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model
@@ -32,7 +32,7 @@ from birdie_jax.storage import (
     write_json,
 )
 from birdie_jax.storage.typed import parse_typed
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 CONFIG = "config.json"
 """The file that is written to a bucket last: without it a folder holds no model."""

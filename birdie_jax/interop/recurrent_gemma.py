@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from birdie_jax.config import Config, ModelConfig
+from birdie_jax.errors import InteropError, shown
 from birdie_jax.interop.counterparts import (
     MAP,
     SAME,
@@ -19,13 +20,11 @@ from birdie_jax.interop.counterparts import (
     of_layer,
     read_built,
 )
-from birdie_jax.interop.interop_error import InteropError
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.layer_stacks import layer_configs
 from birdie_jax.models.registry import mixer_config
-from birdie_jax.storage import shown
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 

@@ -16,11 +16,11 @@ from jaxtyping import PyTree
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
 from birdie_jax.config import Config, default_config, to_dict
-from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.errors import InteropError, SavedStateError, shown
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.saved_state import SavedState, SavedStateError, cache_from_names, name_cache
-from birdie_jax.storage import parse_typed, read_bytes, shown, to_plain, write_whole
+from birdie_jax.models.saved_state import SavedState, cache_from_names, name_cache
+from birdie_jax.storage import parse_typed, read_bytes, to_plain, write_whole
 from birdie_jax.text import Tokenizer
 
 # As many characters of a hash as a message needs to tell two apart.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 
-from birdie_jax.interop.interop_error import InteropError
+from birdie_jax.errors import InteropError
 
 TYPES = ("float16", "bfloat16", "float32", "float64")
 _CHECKSUMS = "crc32"

@@ -4,8 +4,8 @@ from dataclasses import fields
 from typing import Any
 
 from birdie_jax.config_sections import ModelConfig
+from birdie_jax.errors import shown
 from birdie_jax.models.registry import mixer_config
-from birdie_jax.storage import shown
 from birdie_jax.storage.workdir import differences
 
 

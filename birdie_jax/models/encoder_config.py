@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NoReturn
 import flax.linen as nn
 
 from birdie_jax.array_types import Activations
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import (
     DropoutRate,
@@ -18,6 +17,7 @@ from birdie_jax.config_types import (
     TokenTypes,
     Width,
 )
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.registry import Cache, language_model_names, mixer_type

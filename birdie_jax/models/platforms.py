@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig, Require
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.models.registry import mixer_config, mixer_sections
-from birdie_jax.storage import shown
 
 
 def check_platform(model: ModelConfig, platform: str) -> None:

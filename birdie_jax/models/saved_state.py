@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from birdie_jax.errors import SavedStateError
 from birdie_jax.models.language_model import LanguageModel
 
 
@@ -30,10 +31,6 @@ class SavedState(NamedTuple):
     def started(self) -> bool:
         """Whether the start token was read: what follows continues the target, else the context."""
         return self.tokens > self.context_tokens
-
-
-class SavedStateError(ValueError):
-    """A state that cannot be saved or continued; the message names what was found and what is allowed."""
 
 
 def stack_states(states: Sequence[SavedState]) -> PyTree[np.ndarray]:

@@ -16,7 +16,7 @@ from birdie_jax.objectives import (
 from birdie_jax.objectives.arms import Arm, Mixture, mixture_from_arms
 from birdie_jax.objectives.example import NO_LABEL, Example
 from birdie_jax.objectives.mixtures import MIXTURES, make_mixture
-from birdie_jax.objectives.objective import Objective, UnsuitableText
+from birdie_jax.objectives.objective import Objective
 from birdie_jax.objectives.registry import OBJECTIVES, make_objective, register_objective
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "Example",
     "Mixture",
     "Objective",
-    "UnsuitableText",
     "causal_lm",
     "copying",
     "deshuffling",

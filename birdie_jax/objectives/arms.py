@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from birdie_jax.errors import shown
 from birdie_jax.objectives.checks import check_number, refusal
 from birdie_jax.objectives.objective import Objective
 from birdie_jax.objectives.registry import OBJECTIVES, make_objective
-from birdie_jax.storage import shown
 
 # A name can be part of a file's name, of which file systems take 255 bytes.
 _MAX_NAME_LENGTH = 100

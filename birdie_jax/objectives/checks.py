@@ -7,7 +7,8 @@ import numbers
 from collections.abc import Callable
 from typing import TypeGuard
 
-from birdie_jax.storage import is_finite, shown
+from birdie_jax.errors import shown
+from birdie_jax.storage import is_finite
 
 MAX_TOKENS = 1 << 30
 """The largest number of tokens, or of parts of a text, that is counted: far more than any row holds."""

@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import UnsuitableText
 from birdie_jax.objectives.checks import check_integer, check_number, refusal
 from birdie_jax.objectives.example import NO_LABEL, Example
-from birdie_jax.objectives.objective import Objective, UnsuitableText, surround
+from birdie_jax.objectives.objective import Objective, surround
 from birdie_jax.objectives.registry import register_objective
 
 

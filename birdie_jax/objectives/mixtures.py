@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import product
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import shown
 from birdie_jax.objectives.arms import Arm, Mixture
 from birdie_jax.objectives.checks import refusal
 from birdie_jax.objectives.registry import make_objective
-from birdie_jax.storage import shown
 
 _PAPER_LENGTH = 2048
 _RATES = (0.05, 0.15, 0.5)

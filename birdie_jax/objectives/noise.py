@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import UnsuitableText
 from birdie_jax.objectives.checks import MAX_TOKENS, check_number
-from birdie_jax.objectives.objective import Objective, UnsuitableText
+from birdie_jax.objectives.objective import Objective
 
 _SENTINELS = np.arange(
     vocabulary.FIRST_SENTINEL, vocabulary.FIRST_SENTINEL + vocabulary.NUM_SENTINELS, dtype=np.int32

@@ -9,12 +9,9 @@ import numpy as np
 from jaxtyping import Int32, Integer
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import UnsuitableText
 from birdie_jax.objectives.checks import MAX_TOKENS, check_integer, is_integer, refusal
 from birdie_jax.objectives.example import Example
-
-
-class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
-    """A text cannot make an example: it is too short, say, or has no unique delimiter."""
 
 
 @dataclass(frozen=True, kw_only=True)

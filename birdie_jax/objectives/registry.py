@@ -4,8 +4,9 @@ import typing
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from birdie_jax.errors import shown
 from birdie_jax.objectives.objective import Objective
-from birdie_jax.storage import parse_typed, shown
+from birdie_jax.storage import parse_typed
 
 _Objective = TypeVar("_Objective", bound=type[Objective])
 

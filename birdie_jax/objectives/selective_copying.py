@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Int32
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import UnsuitableText
 from birdie_jax.objectives.checks import check_flag, check_integer_range, is_integer
 from birdie_jax.objectives.example import Example
-from birdie_jax.objectives.objective import Objective, UnsuitableText
+from birdie_jax.objectives.objective import Objective
 from birdie_jax.objectives.registry import register_objective
 
 

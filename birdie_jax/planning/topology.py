@@ -18,10 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax.experimental import topologies
 
-from birdie_jax.config import ConfigError
+from birdie_jax.errors import ConfigError, MissingCompilerError, shown
 from birdie_jax.planning.chips import CHIPS, Chip
 from birdie_jax.storage.cache_folder import cache_folder
-from birdie_jax.storage.messages import shown
 
 # Without these libtpu asks the metadata server of the cloud, and warns that there is none.
 _WITHOUT_TPU = {
@@ -31,10 +30,6 @@ _WITHOUT_TPU = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
 }
 _TPU_PACKAGE = "libtpu==0.0.51"
-
-
-class MissingCompilerError(RuntimeError):
-    """A compiler is not installed; the message has the command that installs it."""
 
 
 def compilers_folder() -> Path:

@@ -3,7 +3,7 @@
 from birdie_jax.bandit import find_policy
 from birdie_jax.batching import DecisionSchedule
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
 
 

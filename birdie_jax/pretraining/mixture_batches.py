@@ -16,10 +16,9 @@ from birdie_jax.batching import (
     prefetch_batches,
 )
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.mesh import LocalRows
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.step_log import TrainingDiverged
+from birdie_jax.errors import ConfigError, TrainingDiverged
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.pretraining.rows import row_settings

@@ -4,7 +4,8 @@ import json
 from typing import NamedTuple
 
 from birdie_jax.engine.coordination import Processes
-from birdie_jax.text import DataError, TokenShards
+from birdie_jax.errors import DataError
+from birdie_jax.text import TokenShards
 
 
 class TrainingText(NamedTuple):

@@ -3,18 +3,12 @@
 from birdie_jax.pruning.policies import Policy, policy_names, register_policy
 from birdie_jax.pruning.pruned_encoding import encode_pruned
 from birdie_jax.pruning.pruned_prefill import LayerTrace, PrunedLayer, pruned_hidden
-from birdie_jax.pruning.settings import (
-    PruningError,
-    PruningSettings,
-    finetune_settings,
-    parse_pruning,
-)
+from birdie_jax.pruning.settings import PruningSettings, finetune_settings, parse_pruning
 
 __all__ = [
     "LayerTrace",
     "Policy",
     "PrunedLayer",
-    "PruningError",
     "PruningSettings",
     "encode_pruned",
     "finetune_settings",

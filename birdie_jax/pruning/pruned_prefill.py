@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
+from birdie_jax.errors import PruningError
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.influence import COLLECTION, InfluenceRequest
 from birdie_jax.models.language_model import stack_caches, unstack_layers
@@ -29,7 +30,7 @@ from birdie_jax.pruning.samples import (
     kept_mask,
     whole_rows,
 )
-from birdie_jax.pruning.settings import PruningError, PruningSettings, kept_tokens
+from birdie_jax.pruning.settings import PruningSettings, kept_tokens
 
 # Where flax puts what it is asked to capture.
 _CAPTURED = "intermediates"

@@ -8,11 +8,10 @@ from typing import cast
 
 from jaxtyping import Array, Float
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import FinetunePruningConfig
+from birdie_jax.errors import ConfigError, PruningError, shown
 from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
 from birdie_jax.pruning.policies import find_policy, policy_names
-from birdie_jax.storage import shown
 
 Share = float | Float[Array, "*tokens"]
 """A share of a sample's tokens, or one for each of some tokens."""
@@ -56,10 +55,6 @@ def kept_tokens(share: float, tokens: int, protected: int = 1) -> int:
 
 # Norms that a policy or a picture asks for by itself.
 _OTHER_NORMS = ("entry", "relative")
-
-
-class PruningError(ConfigError):
-    """Pruning that is not possible: names the setting, what was found, and what is allowed."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Float, Int
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.storage import exists, is_remote, parse_typed, read_bytes, to_plain, write_json
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means

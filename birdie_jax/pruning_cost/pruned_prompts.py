@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
 
 from birdie_jax.array_types import Activations
-from birdie_jax.generation import PromptError
+from birdie_jax.errors import PromptError
 from birdie_jax.generation.decoding import PromptBatch
 from birdie_jax.generation.device_programs import DevicePrograms, cast_parameters
 from birdie_jax.generation.scoring import PromptState, read_prompts, score_choices

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int, Int32
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Objective
 from birdie_jax.pruning import PruningSettings
 from birdie_jax.pruning_cost.cells import DENSE, Cell, CellFolder

@@ -8,13 +8,9 @@ from typing import Any
 from etils import epath
 
 from birdie_jax.config_types import Share
+from birdie_jax.errors import RecordError
 from birdie_jax.storage import exists, is_remote, read_bytes
 from birdie_jax.storage.typed import parse_typed
-
-
-class RecordError(ValueError):
-    """A workdir that cannot be reported; the message names the file, the place and what is allowed."""
-
 
 _ALLOWED = "the file that train writes"
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from birdie_jax.errors import RecordError, shown
 from birdie_jax.metric_names import ARM_PREFIX, DECISION_QUANTITIES, TRAINING_QUANTITIES
-from birdie_jax.reporting.json_records import RecordError, read_file
-from birdie_jax.storage import is_remote, shown
+from birdie_jax.reporting.json_records import read_file
+from birdie_jax.storage import is_remote
 from birdie_jax.storage.metric_lines import read_metric_lines
 from birdie_jax.storage.workdir import Workdir
 

@@ -10,12 +10,13 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
+from birdie_jax.errors import shown
 from birdie_jax.reporting.page_text import count, mark_special_tokens, percent, render_text
 from birdie_jax.reporting.run_record import RunRecord, read_run
 from birdie_jax.reporting.section import HeadlineFigure, SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
 from birdie_jax.reporting.svg import FIGURE_ID, default_style
-from birdie_jax.storage import absolute, is_remote, shown, write_whole
+from birdie_jax.storage import absolute, is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
 

@@ -5,17 +5,10 @@ from typing import Any, TypeVar
 
 from etils import epath
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, RecordError
 from birdie_jax.evaluation_record import EvaluationRecord, parse_evaluation
 from birdie_jax.objectives.shares import TARGET_TOKENS
-from birdie_jax.reporting.json_records import (
-    ArmRecord,
-    RecordError,
-    is_there,
-    read_arms,
-    read_file,
-    read_json_object,
-)
+from birdie_jax.reporting.json_records import ArmRecord, is_there, read_arms, read_file, read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
 from birdie_jax.storage import list_files
 from birdie_jax.storage.typed import parse_typed

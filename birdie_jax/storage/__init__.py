@@ -18,8 +18,7 @@ from birdie_jax.storage.files import (
     write_json,
     write_whole,
 )
-from birdie_jax.storage.messages import one_line, shown
-from birdie_jax.storage.object_store import StoreError, absolute, is_of_store, is_remote, make_path
+from birdie_jax.storage.object_store import absolute, is_of_store, is_remote, make_path
 from birdie_jax.storage.typed import (
     FILE_KEY,
     describe_type,
@@ -36,7 +35,6 @@ __all__ = [
     "Bounds",
     "Line",
     "Rule",
-    "StoreError",
     "absolute",
     "create_whole",
     "describe_type",
@@ -51,13 +49,11 @@ __all__ = [
     "list_names",
     "make_path",
     "move_folder",
-    "one_line",
     "open_bytes",
     "parse_typed",
     "publish",
     "read_bytes",
     "remove",
-    "shown",
     "sync",
     "to_plain",
     "upload",

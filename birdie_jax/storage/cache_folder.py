@@ -4,7 +4,7 @@ import os
 import pwd
 from pathlib import Path
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 
 
 def cache_folder() -> Path:

@@ -11,7 +11,8 @@ from typing import Any
 
 from etils import epath
 
-from birdie_jax.storage.object_store import REQUEST_SECONDS, StoreError, file_system, store_errors
+from birdie_jax.errors import StoreError
+from birdie_jax.storage.object_store import REQUEST_SECONDS, file_system, store_errors
 
 WRITER = "birdie-writer"
 """The name of an object's metadata by which it knows which call has written it."""

@@ -21,8 +21,7 @@ import fsspec
 import fsspec.config
 from etils import epath
 
-from birdie_jax.config_errors import ConfigError
-from birdie_jax.storage.messages import one_line, shown
+from birdie_jax.errors import ConfigError, StoreError, one_line, shown
 
 REQUEST_SECONDS = 15
 """How long a store may be silent, or take to be connected to, before a request is tried again."""
@@ -56,10 +55,6 @@ _SECRETS = (
 _URL = re.compile(r"https?://\S+")
 # How gcsfs says that a request is refused; the address follows, and on the next line the store's own words.
 _REFUSALS = ("Forbidden:", "Bad Request:")
-
-
-class StoreError(OSError):
-    """A store does not do what it is asked for; the message names the object and what the store says."""
 
 
 def is_remote(path: epath.PathLike) -> bool:

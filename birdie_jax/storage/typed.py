@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any
 
+from birdie_jax.errors import one_line, shown
 from birdie_jax.storage.bounds import Rule
-from birdie_jax.storage.messages import one_line, shown
 
 # Key of a dataclass field's metadata: the name that the field has in files, where that is another one.
 FILE_KEY = "file_key"

@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.storage import (
     exists,
     is_remote,
@@ -16,7 +16,6 @@ from birdie_jax.storage import (
     make_path,
     read_bytes,
     remove,
-    shown,
     write_json,
     write_whole,
 )

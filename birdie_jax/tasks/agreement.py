@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from birdie_jax import vocabulary
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.objectives.masked_lm import MaskedLM
 from birdie_jax.objectives.objective import surround
@@ -25,7 +25,7 @@ from birdie_jax.tasks.records import DataPath, refuse_bad
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 ATTRACTORS_GROUP, PIECES_GROUP = "attractors", "pieces"
 CONSTRUCTION = "construction"

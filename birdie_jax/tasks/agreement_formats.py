@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from birdie_jax.storage import shown
+from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.records import (
     BYTE_ORDER_MARK,
     check_text,
@@ -16,7 +16,6 @@ from birdie_jax.tasks.records import (
     read_contents,
     read_field,
 )
-from birdie_jax.text import DataError
 
 _NUMBERS = re.compile(r"(singular|plural)_(singular|plural)")
 _MASKED = re.compile(r"\*\*\*mask\*\*\*", re.IGNORECASE)

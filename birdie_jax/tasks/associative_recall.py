@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from birdie_jax import vocabulary
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import Seed
+from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Example
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question

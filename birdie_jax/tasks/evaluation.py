@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, PromptError, shown
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, parse_evaluation
-from birdie_jax.generation import PromptError, choose_arm
+from birdie_jax.generation import choose_arm
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
-from birdie_jax.storage import exists, is_remote, make_path, read_bytes, shown, write_whole
+from birdie_jax.storage import exists, is_remote, make_path, read_bytes, write_whole
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.head_task import trained_head
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import EvaluationRecord, Interval, parse_evaluation
 from birdie_jax.saved_config import read_json
 from birdie_jax.storage import list_names, read_bytes

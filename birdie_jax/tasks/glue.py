@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from birdie_jax.errors import DataError, shown
 from birdie_jax.models.classification_head import CLASSIFICATION
 from birdie_jax.models.regression_head import REGRESSION, label_of_number, number_of_label
 from birdie_jax.models.task_head import Head
-from birdie_jax.storage import make_path, shown
+from birdie_jax.storage import make_path
 from birdie_jax.tasks.glue_files import (
     ACCURACY,
     GLUE_DATASETS,
@@ -41,7 +42,7 @@ from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, Task
 from birdie_jax.tasks.records import DataPath, check_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 TRAIN = "train"
 # Of a number up to 5 that was written from float32.

@@ -11,11 +11,10 @@ from typing import TypeVar
 
 from etils import epath
 
-from birdie_jax.storage import shown
+from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.head_task import Sample
 from birdie_jax.tasks.metrics import F1, MATTHEWS, PEARSON, SPEARMAN
 from birdie_jax.tasks.records import BYTE_ORDER_MARK, check_text, decode_line, read_contents, refuse_bad
-from birdie_jax.text import DataError
 
 ACCURACY = "accuracy"
 _TWO = ("0", "1")

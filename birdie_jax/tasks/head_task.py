@@ -11,14 +11,14 @@ from jaxtyping import Int32, Int64
 
 from birdie_jax import vocabulary
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.registry import TASK_KEY, TASKS, make_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 # The special tokens stand where Devlin et al. 2019 have [CLS] and [SEP]; the marker is that of masked
 # LM.

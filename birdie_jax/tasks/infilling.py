@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, ClassVar
 
-from birdie_jax.storage import shown
+from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_name, read_records
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import ChoiceTask
 from birdie_jax.tasks.training_examples import QuestionExamples
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 BLANK = "(blank)"
 

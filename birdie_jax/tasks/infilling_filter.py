@@ -12,15 +12,12 @@ leaves.
 
 from absl import flags
 
-from birdie_jax.command_line import define_path, refuse, start
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.command_line import define_path, start
+from birdie_jax.errors import ConfigError, DataError, one_line
 from birdie_jax.generation.answering import to_jsonl
-from birdie_jax.storage import one_line, write_whole
+from birdie_jax.storage import write_whole
 from birdie_jax.tasks.story_filter import SIMILARITY, filter_stories, read_stories, read_votes
-from birdie_jax.text import DataError
 from birdie_jax.text.locations import locate, reason
-
-_VERB = "tasks.infilling_filter"
 
 _INPUT = define_path("input", "JSONL file of stories, or its URL.", required=True)
 _OUTPUT = define_path("output", "JSONL file for the stories that are kept, or its URL.", required=True)
@@ -30,8 +27,9 @@ _SIMILARITY = flags.DEFINE_float(
 )
 
 
-def run() -> None:
+def main(arguments: list[str]) -> None:
     """Filter the stories that the flags name, and print what became of them."""
+    del arguments
     if not 0 < _SIMILARITY.value <= 1:
         raise ConfigError(f"--similarity: found {_SIMILARITY.value}; allowed: more than 0 and at most 1")
     output = locate(_OUTPUT.value)
@@ -48,14 +46,5 @@ def run() -> None:
     print(f"in {one_line(str(output))}")
 
 
-def main(arguments: list[str]) -> None:
-    """Filter; print a user's error as one line."""
-    del arguments
-    try:
-        run()
-    except (ConfigError, DataError) as error:
-        refuse(_VERB, error)
-
-
 if __name__ == "__main__":
-    start(_VERB, main)
+    start("tasks.infilling_filter", main)

@@ -11,16 +11,16 @@ import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import DataError, shown
 from birdie_jax.generation import make_prompt
 from birdie_jax.objectives import Example, make_objective
-from birdie_jax.storage import shown
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_records, read_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 # Texts that are tokenized at a time, on all cores.
 _BLOCK = 4096

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from birdie_jax.config_types import RequiredName, RowLength
+from birdie_jax.errors import DataError, shown
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.generation.text_generation import TextAnswer
-from birdie_jax.storage import shown
 from birdie_jax.tasks.infilling import parse_label
 from birdie_jax.tasks.metrics import ANSWER_METRICS
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
@@ -20,7 +20,7 @@ from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import QuestionTask
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import QuestionExamples
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 CHOICE_METRICS = ("accuracy", "accuracy_of_sums")
 LOG_LIKELIHOOD = "log_likelihood"

@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from birdie_jax.config_types import RequiredName
+from birdie_jax.errors import DataError, shown
 from birdie_jax.models.classification_head import CLASSIFICATION
 from birdie_jax.models.task_head import POOLER, TASK_HEAD, Head
-from birdie_jax.storage import shown
 from birdie_jax.tasks.head_task import HeadTask, Sample, SampleExamples
-from birdie_jax.tasks.metrics import (
-    INNER_METRICS,
-    MATTHEWS,
-    class_scores,
-    confusion,
-    matthews_of_means,
-)
+from birdie_jax.tasks.metrics import INNER_METRICS, MATTHEWS, class_scores, confusion, matthews_of_means
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.records import DataPath, read_field, read_name, read_records, read_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 _TWO = 2
 

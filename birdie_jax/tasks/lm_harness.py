@@ -13,10 +13,9 @@ from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImport
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.generation import GREEDY, Prompt, Sampling, make_prompt
 from birdie_jax.generation.likelihood import Likelihood
-from birdie_jax.storage import shown
 from birdie_jax.tasks.task_model import TaskModel
 
 Normalization = Literal["none", "tokens"]

@@ -13,16 +13,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RequiredName, RowLength, Seed, Share, ShareOfBoth, Text
-from birdie_jax.objectives import NO_LABEL, Arm, Example, UnsuitableText
+from birdie_jax.errors import ConfigError, DataError, UnsuitableText
+from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.objectives.masked_lm import MaskedLM
 from birdie_jax.tasks.perplexity import DocumentLimit, Perplexity, windows_of
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import FoundTokens, Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 # Beyond what a float holds, as of a model whose losses have grown without bounds.
 _MAX_EXPONENT = 700

@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Int32
 
 from birdie_jax.config_types import RequiredName, Seed, ShareOfBoth, Text
-from birdie_jax.objectives import Example, Objective, UnsuitableText, make_objective
+from birdie_jax.errors import DataError, UnsuitableText
+from birdie_jax.objectives import Example, Objective, make_objective
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import TokenTask
 from birdie_jax.tasks.training_examples import GeneratedExamples
-from birdie_jax.text import DataError, Tokenizer, open_source
+from birdie_jax.text import Tokenizer, open_source
 from birdie_jax.text.tokenization import split_of
 
 # Enough for any evaluation, and read in seconds.

@@ -17,15 +17,15 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import RequiredName, RowLength, Text
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.objectives import Arm
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer, TokenShards, open_source
+from birdie_jax.text import Tokenizer, TokenShards, open_source
 
 # The group of a place in the window, by the smallest of its bucket: 0, 1, 2, 4, 8, ...
 POSITION_GROUP = "position"

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_types import Seed
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.objectives import Example
-from birdie_jax.storage import Bounds, shown
+from birdie_jax.storage import Bounds
 from birdie_jax.tasks.phonebook_text import (
     BookForm,
     BookMaker,

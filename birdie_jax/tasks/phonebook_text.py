@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Example
 from birdie_jax.tasks.training_examples import training_example
 from birdie_jax.text import Tokenizer

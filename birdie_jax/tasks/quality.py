@@ -10,17 +10,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from birdie_jax.errors import DataError, shown
 from birdie_jax.models.choice_head import CHOICE, RIGHT_CHOICE, WRONG_CHOICE
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Example
-from birdie_jax.storage import shown
 from birdie_jax.tasks.head_task import HeadTask, Sample, SampleExamples
 from birdie_jax.tasks.metrics import class_scores
 from birdie_jax.tasks.question import LENGTH_GROUP, Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.records import DataPath, check_text, read_field, read_records, read_text
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 OPTIONS = 4
 

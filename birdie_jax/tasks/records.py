@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar, cast
 
 from etils import epath
 
-from birdie_jax.storage import Line, is_remote, parse_typed, read_bytes, shown
-from birdie_jax.text import DataError
+from birdie_jax.errors import DataError, shown
+from birdie_jax.storage import Line, is_remote, parse_typed, read_bytes
 from birdie_jax.text.decompression import decompressed
 from birdie_jax.text.locations import locate, reason
 from birdie_jax.text.regular_files import read_regular

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from birdie_jax.config_errors import ConfigError
-from birdie_jax.storage import inner_path, parse_typed, shown
+from birdie_jax.errors import ConfigError, shown
+from birdie_jax.storage import inner_path, parse_typed
 from birdie_jax.tasks.task import Task
 
 _Task = TypeVar("_Task", bound=type[Task])

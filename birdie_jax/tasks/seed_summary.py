@@ -8,34 +8,28 @@ so none is the best of several.
 
 from absl import flags
 
-from birdie_jax.command_line import refuse, start
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.command_line import start
 from birdie_jax.tasks.evaluation_table import rendered_columns, summarise_seeds
-
-_VERB = "tasks.seed_summary"
 
 _WORKDIRS = flags.DEFINE_multi_string("workdir", [], "Workdir of a run; give two or more.")
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table; print a user's error as one line."""
+    """Print the table."""
     del arguments
-    try:
-        rows = [
-            (
-                one.evaluation,
-                one.metric,
-                f"{one.mean:.4f}",
-                f"{one.deviation:.4f}",
-                f"{min(one.scores):.4f} .. {max(one.scores):.4f}",
-                str(len(one.scores)),
-            )
-            for one in summarise_seeds(_WORKDIRS.value)
-        ]
-    except (ConfigError, OSError) as error:
-        refuse(_VERB, error)
+    rows = [
+        (
+            one.evaluation,
+            one.metric,
+            f"{one.mean:.4f}",
+            f"{one.deviation:.4f}",
+            f"{min(one.scores):.4f} .. {max(one.scores):.4f}",
+            str(len(one.scores)),
+        )
+        for one in summarise_seeds(_WORKDIRS.value)
+    ]
     print(rendered_columns(("task", "metric", "mean", "deviation", "range", "runs"), rows))
 
 
 if __name__ == "__main__":
-    start(_VERB, main)
+    start("tasks.seed_summary", main, OSError)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from birdie_jax.storage import Bounds, parse_typed, shown
+from birdie_jax.errors import DataError, shown
+from birdie_jax.storage import Bounds, parse_typed
 from birdie_jax.tasks.metrics import contains, exact_match, f1
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.records import (
@@ -25,7 +26,7 @@ from birdie_jax.tasks.records import (
 )
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import GenerationTask
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 # The development set of v1.1 has 15 answers whose start is off by one, at a space or a point.
 _MAX_START_ERROR = 1

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, SPANS, label_of_span
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import Arm
@@ -23,7 +23,7 @@ from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.squad import SquadQuestion, read_squad
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.text import Tokenizer
 
 # As Devlin et al. 2019 (sections 4.2 and 4.3) do for SQuAD: `[MASKED_LM] question [SEP] window [SEP]`;
 # a window without the answer, like a question without one, has its answer at the first position.

@@ -14,10 +14,9 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
 
-from birdie_jax.storage import shown
+from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.infilling import Infilling, parse_entries
 from birdie_jax.tasks.records import read_field, read_records, read_text
-from birdie_jax.text import DataError
 
 # The similarity of two texts is that of their sets of words, |A and B| / |A or B|. Two sets with at
 # least c words in common have at least k <= c of them among the first |A| - c + k words of A and the

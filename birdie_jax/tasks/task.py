@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.generation import STOP_TOKENS
 from birdie_jax.generation.text_generation import TextAnswer
 from birdie_jax.models.task_head import Head

@@ -8,20 +8,18 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import Key
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.step_log import TrainingDiverged
-from birdie_jax.generation import PromptError
+from birdie_jax.errors import ConfigError, DataError, PromptError, ScoreError, TrainingDiverged
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.summary import mean_scores
-from birdie_jax.tasks.task_model import ScoreError, Share, TaskModel, max_length_of
-from birdie_jax.text import DataError, Tokenizer
+from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
+from birdie_jax.text import Tokenizer
 
 TASK_PREFIX = "task/"
 

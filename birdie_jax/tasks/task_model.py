@@ -12,15 +12,8 @@ from jaxtyping import Float32, Int32, PyTree
 from birdie_jax.batch import Batch
 from birdie_jax.batching import pack_rows, packed_length
 from birdie_jax.config import Config
-from birdie_jax.generation import (
-    GREEDY,
-    Generator,
-    Prompt,
-    PromptError,
-    PromptTooLong,
-    Sampling,
-    cache_grows,
-)
+from birdie_jax.errors import PromptError, PromptTooLong, ScoreError
+from birdie_jax.generation import GREEDY, Generator, Prompt, Sampling, cache_grows
 from birdie_jax.generation.likelihood import Likelihood, Scorer
 from birdie_jax.generation.prompt import bucket_length, power_of_two
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
@@ -81,10 +74,6 @@ class FoundTokens(NamedTuple):
 
     tokens: Int32[np.ndarray, " places"]
     losses: Float32[np.ndarray, " places"]
-
-
-class ScoreError(ValueError):
-    """A model scores a sample with NaN or infinity, which cannot be compared; names the sample."""
 
 
 class TaskModel:

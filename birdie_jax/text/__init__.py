@@ -1,7 +1,6 @@
 """Documents to token arrays: sources, tokenizer, token shards. Host code: numpy, no jax."""
 
 from birdie_jax.text.documents import Document
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import locate
 from birdie_jax.text.manifest import Manifest, load_manifest
 from birdie_jax.text.plain_text import read_text
@@ -13,7 +12,6 @@ from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import train_tokenizer
 
 __all__ = [
-    "DataError",
     "Document",
     "Manifest",
     "Source",

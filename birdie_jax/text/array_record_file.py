@@ -2,7 +2,7 @@
 
 from array_record.python.array_record_module import ArrayRecordReader
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 from birdie_jax.text.locations import Location
 
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import zstandard
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 from birdie_jax.text.locations import Location, reason
 
 # So little that what comes of it fits in memory, however dense it is.

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from birdie_jax.storage.messages import shown
+from birdie_jax.errors import DataError, shown
 from birdie_jax.text.decompression import COMPRESSIONS, decompressed
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 
 _MAGIC = re.compile(r"[*?\[]")
 _ANY_FOLDERS = "**"

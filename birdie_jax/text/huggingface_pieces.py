@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int, Integer
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 
 
 class HuggingFacePieces:

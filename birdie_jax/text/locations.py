@@ -6,9 +6,8 @@ from pathlib import Path
 
 from etils import epath
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.storage import is_remote, make_path
-from birdie_jax.text.errors import DataError
 
 Location = Path | epath.Path
 """A local path, or that of an object of a bucket, which is no `pathlib.Path`."""

@@ -8,9 +8,8 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
+from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import FILE_KEY, parse_typed, read_bytes, to_plain
-from birdie_jax.storage.messages import shown
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.saving import save_file
 

@@ -12,10 +12,10 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote, read_bytes
 from birdie_jax.storage.files import upload
 from birdie_jax.storage.generations import find_generation, list_generations, remove_at, replace_at
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import MANIFEST_NAME, Manifest
 from birdie_jax.text.saving import os_errors_as_data_errors, save_file

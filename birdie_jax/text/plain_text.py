@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote, read_bytes
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.regular_files import read_regular
 

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import exists, is_remote, list_names, remove
-from birdie_jax.storage.messages import shown
 from birdie_jax.text.array_record_file import check_utf8
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,

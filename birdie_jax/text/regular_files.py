@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage.object_store import file_system, make_path, store_errors
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, reason
 
 # Read with one request, and held; at 100 ms a request it is 80 MB/s, much more than is tokenized.

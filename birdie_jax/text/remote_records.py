@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from absl import logging
 
+from birdie_jax.errors import DataError
 from birdie_jax.text.array_record_file import open_shard
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import Manifest, Shard
 from birdie_jax.text.shard_mirror import ShardMirror, find_obstacle

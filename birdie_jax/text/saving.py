@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import write_whole
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, reason
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Int, Integer
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 
 # SentencePiece writes a space as this character, and so decodes this character as a space.
 _SPACE_MARK = "\u2581"

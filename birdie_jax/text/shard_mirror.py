@@ -14,11 +14,11 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import PARTIAL_SUFFIX, publish
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.storage.object_store import file_system, store_errors
 from birdie_jax.text.array_record_file import open_shard
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.manifest import SPLITS, Manifest, Shard
 

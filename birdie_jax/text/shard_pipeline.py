@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import PARTIAL_SUFFIX, is_remote
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import MANIFEST_NAME, SPLITS, Manifest, SourceCursor
 from birdie_jax.text.manifest_guard import ManifestGuard

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import PARTIAL_SUFFIX, publish
 from birdie_jax.text.array_record_file import open_shard
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.manifest import SPLITS, Shard
 from birdie_jax.text.saving import os_errors_as_data_errors
 

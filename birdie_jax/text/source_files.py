@@ -9,8 +9,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.regular_files import check_regular
 from birdie_jax.text.remote_files import ObjectState, open_unchanged_object

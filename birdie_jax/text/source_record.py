@@ -11,8 +11,8 @@ import json
 import os
 from collections.abc import Callable, Sequence
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote, parse_typed, read_bytes, to_plain
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location
 from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.source_files import SourceFile

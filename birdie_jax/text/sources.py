@@ -8,10 +8,9 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import is_remote
-from birdie_jax.storage.messages import shown
 from birdie_jax.text.documents import Document, find_reader, supported_suffixes
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.file_discovery import find_below, find_matches, find_status, keep_first_of_each
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.regular_files import read_regular

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote, list_files
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.locations import Location, locate, reason
 from birdie_jax.text.manifest import MANIFEST_NAME, TOKENIZER_NAME, Shard, load_manifest
 from birdie_jax.text.remote_records import RemoteRecords, check_readable, read_record

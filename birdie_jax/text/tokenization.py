@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 from birdie_jax.text.token_record import encode_record, split_evenly
 from birdie_jax.text.tokenizer import Tokenizer
 

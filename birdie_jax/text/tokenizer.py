@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Integer
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote, read_bytes
-from birdie_jax.text.errors import DataError
 from birdie_jax.text.huggingface_pieces import HuggingFacePieces
 from birdie_jax.text.locations import Location, locate, reason
 from birdie_jax.text.pieces import Pieces

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import sentencepiece
 
-from birdie_jax.text.errors import DataError
+from birdie_jax.errors import DataError
 from birdie_jax.text.tokenizer import Tokenizer
 
 TOKENIZER_TYPES = ("unigram", "bpe")

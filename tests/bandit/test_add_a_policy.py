@@ -7,7 +7,8 @@ import pytest
 
 from birdie_jax.bandit import POLICIES, Policy, init_bandit, observe, propose, register_policy
 from birdie_jax.bandit.state import PROPOSING, current_row, decision_key
-from birdie_jax.config import ConfigError, default_config, parse_config
+from birdie_jax.config import default_config, parse_config
+from birdie_jax.errors import ConfigError
 
 EPSILON, RATE = 0.25, 0.5
 

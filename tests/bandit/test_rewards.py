@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.bandit import REWARDS, find_reward, init_bandit, observe, propose, register_reward, reward
-from birdie_jax.config import BanditConfig, ConfigError, default_config, parse_config
+from birdie_jax.config import BanditConfig, default_config, parse_config
+from birdie_jax.errors import ConfigError
 
 ROWS, ARMS, MEMORY = 12, 5, 4
 CONFIG = BanditConfig(reward_memory=MEMORY)

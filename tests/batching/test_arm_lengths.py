@@ -5,9 +5,9 @@ import pytest
 
 from birdie_jax.batching import RowSettings, RowStream
 from birdie_jax.batching.arm_lengths import count_lengths
+from birdie_jax.errors import DataError
 from birdie_jax.objectives import mixture_from_arms
 from birdie_jax.objectives.shares import sampling_probabilities
-from birdie_jax.text import DataError
 
 COUNTED = 1500
 SETTINGS = RowSettings(seed=3, rows=4, length=128, spacing=3, lookahead=6)

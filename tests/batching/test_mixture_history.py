@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching import MixtureHistory
-from birdie_jax.batching.mixture_history import HistoryClosed
+from birdie_jax.errors import HistoryClosed
 
 _FIRST = np.array([0.25, 0.25, 0.5])
 _SECOND = np.array([1.0, 0.0, 0.0])

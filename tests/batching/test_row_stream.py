@@ -7,10 +7,10 @@ import pytest
 
 from birdie_jax.batching import RowSettings, RowStream, packed_length
 from birdie_jax.batching.row_stream import BufferedExample
-from birdie_jax.config_errors import ConfigError
-from birdie_jax.objectives import Arm, Mixture, UnsuitableText, make_mixture, mixture_from_arms
+from birdie_jax.errors import ConfigError, DataError, UnsuitableText
+from birdie_jax.objectives import Arm, Mixture, make_mixture, mixture_from_arms
 from birdie_jax.objectives.prefix_lm import PrefixLM
-from birdie_jax.text import DataError, TokenShards
+from birdie_jax.text import TokenShards
 from birdie_jax.vocabulary import END
 
 _CAUSAL = make_mixture("causal_lm", 256)

@@ -5,8 +5,9 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.batching import RowSettings, split_into_chunks, validation_batches
+from birdie_jax.errors import DataError
 from birdie_jax.objectives import make_mixture, mixture_from_arms
-from birdie_jax.text import DataError, TokenShards
+from birdie_jax.text import TokenShards
 
 _ARMS = make_mixture("tiny", 256).arms
 _SETTINGS = RowSettings(seed=1, rows=3, length=256, spacing=3, lookahead=6)

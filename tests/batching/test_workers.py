@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching import DecisionSchedule, close_prefetched, prefetch_batches
-from birdie_jax.text import DataError, TokenShards
+from birdie_jax.errors import DataError
+from birdie_jax.text import TokenShards
 
 _STEPS = 8
 

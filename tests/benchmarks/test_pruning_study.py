@@ -31,7 +31,8 @@ from benchmarks.pruning_study.study import (
 from benchmarks.pruning_study.tables import all_tables
 from benchmarks.studies.results import result_file
 from benchmarks.studies.verbs import StudyError
-from birdie_jax.config import ConfigError, parse_config
+from birdie_jax.config import parse_config
+from birdie_jax.errors import ConfigError
 from tests.benchmarks.verbs_that_stop import VerbsThatStop
 from tests.forked_verbs import ForkedVerbs
 from tests.whole_runs import run_environment, write_corpus

@@ -13,7 +13,8 @@ from benchmarks.retrieval_study.scales import SCALES
 from benchmarks.retrieval_study.study import Study, commands_left
 from benchmarks.studies.comparison import Scored, gather, mean_with_interval, paired_difference
 from benchmarks.studies.verbs import StudyError
-from birdie_jax.config import ConfigError, parse_config
+from birdie_jax.config import parse_config
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.tasks.phonebook import Phonebook

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from birdie_jax.config import ConfigError
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.errors import ConfigError
 from birdie_jax.models import encoder_names
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.pretraining.mixture import configured_mixture

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.models import model_names
@@ -12,7 +12,6 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.glue_files import GLUE_DATASETS
-from birdie_jax.text import DataError
 from tests.configs.test_every_config import load
 from tests.tasks.glue_folders import labels_of, write_glue
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_rows import make_stage_rows
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from birdie_jax.config import Config, ConfigError, MeshConfig, ModelConfig
+from birdie_jax.config import Config, MeshConfig, ModelConfig
 from birdie_jax.engine import automatic_sizes
 from birdie_jax.engine.automatic_sizes import (
     Machine,
@@ -13,6 +13,7 @@ from birdie_jax.engine.automatic_sizes import (
     describe_machine,
 )
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.errors import ConfigError
 from tests.pages.hardware import FakeDevice, devices_of
 
 LARGE = Config()  # 1.4B parameters, 21 GiB with gradients and optimizer state

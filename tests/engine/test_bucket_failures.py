@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import Workdir
 from birdie_jax.engine.lease import Lease
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import download, is_remote, list_files, list_names, make_path, upload
 from birdie_jax.text import prepare
 from tests.at_once import run_at_once

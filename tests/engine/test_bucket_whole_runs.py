@@ -12,7 +12,7 @@ import pytest
 
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.engine.checkpoint import Checkpoints
-from birdie_jax.engine.checkpoint_format import CheckpointError
+from birdie_jax.errors import CheckpointError
 from birdie_jax.storage import list_files, make_path, read_bytes, upload
 from birdie_jax.storage.workdir import Workdir
 from tests.engine.test_checkpoint import POSITION, make_state

@@ -13,9 +13,9 @@ import orbax.checkpoint as ocp
 import pytest
 
 from birdie_jax.config import CheckpointConfig
-from birdie_jax.engine import CheckpointError, Checkpoints, TrainState, Workdir, checkpoint_reading
-from birdie_jax.engine.checkpoint import NotFinite
+from birdie_jax.engine import Checkpoints, TrainState, Workdir, checkpoint_reading
 from birdie_jax.engine.checkpoint_format import checksums, named_checksums, named_checksums_of_host
+from birdie_jax.errors import CheckpointError, NotFinite
 
 POSITION = {"row_streams": np.random.default_rng(0).integers(-1, 1 << 40, (20, 60))}
 

@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from birdie_jax.config import Config, ConfigError, TrainConfig
+from birdie_jax.config import Config, TrainConfig
 from birdie_jax.engine import Workdir, mesh_of
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks, register_hook
+from birdie_jax.errors import ConfigError
 from tests.whole_runs import CONFIG, checkpoint_arrays, finish, metrics, train_command, write_corpus
 
 # A configuration file with a task of its own: how often the model's largest weight was looked at.

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import Workdir, lease, lease_file
-from birdie_jax.engine.lease import Lease, LeaseLost
+from birdie_jax.engine.lease import Lease
+from birdie_jax.errors import ConfigError, LeaseLost
 
 
 @pytest.fixture

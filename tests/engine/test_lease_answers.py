@@ -2,8 +2,8 @@
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.lease import Lease
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import make_path
 from birdie_jax.storage.workdir import Workdir
 from tests.failing_proxy import run_failing_proxy

@@ -9,7 +9,6 @@ import pytest
 
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.engine import (
-    CheckpointError,
     FunctionBatches,
     HookResult,
     LossFunction,
@@ -20,8 +19,8 @@ from birdie_jax.engine import (
 )
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.sharded_step import check_section_names
-from birdie_jax.engine.step_log import TrainingDiverged
 from birdie_jax.engine.watch import Limits, Watch
+from birdie_jax.errors import CheckpointError, TrainingDiverged
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "library.md").read_text(), re.DOTALL)

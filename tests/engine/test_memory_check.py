@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from birdie_jax.config import Config, ConfigError
+from birdie_jax.config import Config
 from birdie_jax.engine import memory_check
 from birdie_jax.engine.automatic_sizes import count_parameters, listed_memory
 from birdie_jax.engine.memory_check import (
@@ -17,6 +17,7 @@ from birdie_jax.engine.memory_check import (
     host_memory,
     host_needs,
 )
+from birdie_jax.errors import ConfigError
 from birdie_jax.vocabulary import padded_vocab_size
 
 GIB = 2**30

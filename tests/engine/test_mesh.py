@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import BatchingConfig, Config, ConfigError, MeshConfig, ModelConfig, TrainConfig
+from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, TrainConfig
 from birdie_jax.engine.mesh import check_divisible, mesh_sizes
+from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.axes import partition_spec

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from birdie_jax.config import ConfigError
 from birdie_jax.engine.processes import detect_cluster, first_host, on_tpu
+from birdie_jax.errors import ConfigError
 from tests.whole_runs import CONFIG, REPOSITORY
 
 SLURM = {

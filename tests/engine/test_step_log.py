@@ -5,7 +5,8 @@ import pytest
 
 from birdie_jax.engine import StepMetrics
 from birdie_jax.engine.sharded_step import summarise_means
-from birdie_jax.engine.step_log import StepLog, TrainingDiverged
+from birdie_jax.engine.step_log import StepLog
+from birdie_jax.errors import TrainingDiverged
 
 
 def step_metrics(loss=1.0, error=2.0, grad_norm=2.0, tokens=6.0):

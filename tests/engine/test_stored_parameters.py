@@ -9,9 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from birdie_jax.config import ConfigError
-from birdie_jax.engine import CheckpointError
-from birdie_jax.text import DataError
+from birdie_jax.errors import CheckpointError, ConfigError, DataError
 from birdie_jax.trained_model import model_of_workdir
 from tests.quick_jit import QUICK_FLAGS
 from tests.trained_workdirs import micro_config, small_tokenizer, write_workdir

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import parse_config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_rows import RecordedRows
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import maps_of_other_classes, max_samples, with_task_head

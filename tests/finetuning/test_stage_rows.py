@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.finetuning.stage_rows import make_stage_rows
 from birdie_jax.finetuning.stages import Stage
-from birdie_jax.text import DataError
 from tests.finetuning.toy_tasks import BackwardWords, GeneratedWords, RecordedWords, Words
 from tests.trained_workdirs import small_tokenizer
 

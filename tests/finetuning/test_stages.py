@@ -6,8 +6,9 @@ import re
 import ml_collections
 import pytest
 
-from birdie_jax.config import ConfigError, FinetuneConfig, check_config, parse_config, to_dict
+from birdie_jax.config import FinetuneConfig, check_config, parse_config, to_dict
 from birdie_jax.config_sections import FinetunePruningConfig
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.run import check_stages
 from birdie_jax.finetuning.stage_sequence import make_stage_sequence
 from birdie_jax.finetuning.stages import read_stages, stage_config

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching.packing import pack_rows
-from birdie_jax.config import BatchingConfig, ConfigError, FinetuneConfig
+from birdie_jax.config import BatchingConfig, FinetuneConfig
 from birdie_jax.engine import TrainState
 from birdie_jax.engine.mesh import mesh_of
 from birdie_jax.engine.protocols import IdentifiedBatches
+from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stage_sequence import make_stage_sequence
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_batches import TaskBatches, TaskRows

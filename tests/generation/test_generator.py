@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
-from birdie_jax.generation import Generator, Prompt, PromptTooLong, Sampling, cache_bytes, generate
+from birdie_jax.errors import PromptTooLong
+from birdie_jax.generation import Generator, Prompt, Sampling, cache_bytes, generate
 from birdie_jax.generation.device_programs import cast_parameters
 from birdie_jax.generation.prompt import bucket_length, pad_prompts
 from birdie_jax.models import language_model_names

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from birdie_jax.errors import PromptError
 from birdie_jax.generation.answering import check_output, count_finished_lines, read_records, to_jsonl
-from birdie_jax.generation.prompt_formats import PromptError
 
 
 def test_records_come_back_with_all_their_fields(tmp_path):

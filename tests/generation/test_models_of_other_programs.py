@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import ConfigError, default_config, parse_config
+from birdie_jax.config import default_config, parse_config
+from birdie_jax.errors import ConfigError
 from birdie_jax.generation import Generator, Prompt, generate
 from birdie_jax.generation.likelihood import Scorer
 from birdie_jax.generation.prompt import prompt_as_read

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary
+from birdie_jax.errors import PromptError
 from birdie_jax.generation.prompt import Prompt
-from birdie_jax.generation.prompt_formats import PromptError, choose_arm, make_prompt, prompt_format
+from birdie_jax.generation.prompt_formats import choose_arm, make_prompt, prompt_format
 from birdie_jax.objectives import OBJECTIVES, make_mixture, make_objective, mixture_from_arms
 from birdie_jax.text import train_tokenizer
 

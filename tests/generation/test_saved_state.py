@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.generation import Generator, Prompt, Sampling, SavedStateError
+from birdie_jax.errors import SavedStateError
+from birdie_jax.generation import Generator, Prompt, Sampling
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig

@@ -10,7 +10,8 @@ import pytest
 import safetensors.numpy
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.interop import InteropError, read_huggingface, read_model, write_huggingface, write_model
+from birdie_jax.errors import InteropError
+from birdie_jax.interop import read_huggingface, read_model, write_huggingface, write_model
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine.checkpoint_format import named_leaves
+from birdie_jax.errors import ConfigError
 from birdie_jax.interop import write_model
 from birdie_jax.interop.initialization import check_source, config_of_source, read_initial_parameters
 from birdie_jax.models import build_model

@@ -12,7 +12,8 @@ import pytest
 import safetensors.numpy
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.interop import InteropError, name_parameters, parameters_from_names, read_model, write_model
+from birdie_jax.errors import InteropError
+from birdie_jax.interop import name_parameters, parameters_from_names, read_model, write_model
 from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model, model_names
 from birdie_jax.models.attention import AttentionConfig

@@ -13,9 +13,10 @@ import pytest
 import safetensors.numpy
 
 from birdie_jax.config import ModelConfig
+from birdie_jax.errors import InteropError
 from birdie_jax.generation import Prompt
 from birdie_jax.generation.prompt import prompt_as_read, text_start
-from birdie_jax.interop import InteropError, read_huggingface, read_model, write_huggingface, write_model
+from birdie_jax.interop import read_huggingface, read_model, write_huggingface, write_model
 from birdie_jax.interop.huggingface_folder import kind_of_model
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.models import LanguageModel, build_model

@@ -10,7 +10,8 @@ import safetensors.numpy
 from etils import epath
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.interop import InteropError, ModelIdentity, identify_model, read_state, write_state
+from birdie_jax.errors import InteropError
+from birdie_jax.interop import ModelIdentity, identify_model, read_state, write_state
 from birdie_jax.models import build_model
 from birdie_jax.models.saved_state import SavedState
 from birdie_jax.storage import make_path

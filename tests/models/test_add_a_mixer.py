@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from birdie_jax.config import ConfigError, default_config, parse_config, to_dict
+from birdie_jax.config import default_config, parse_config, to_dict
 from birdie_jax.config_sections import MixerConfig
 from birdie_jax.engine.mesh import check_divisible
 from birdie_jax.engine.optimizer import make_optimizer
+from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model, model_names, register_model, registry
 from birdie_jax.models.axes import must_divide, partition_spec
 from birdie_jax.models.layers import output_projection, projection

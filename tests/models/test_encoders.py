@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import ConfigError, ModelConfig, default_config, parse_config
+from birdie_jax.config import ModelConfig, default_config, parse_config
 from birdie_jax.engine.automatic_sizes import count_parameters
+from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model, encoder_names
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layers import keys_of_layers

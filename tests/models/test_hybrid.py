@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import ConfigError, ModelConfig, default_config, parse_config
+from birdie_jax.config import ModelConfig, default_config, parse_config
 from birdie_jax.engine.mesh import check_divisible
+from birdie_jax.errors import ConfigError
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.attention import AttentionConfig

@@ -5,8 +5,9 @@ from dataclasses import replace
 import jax
 import pytest
 
-from birdie_jax.config import Config, ConfigError, default_config, parse_config
+from birdie_jax.config import Config, default_config, parse_config
 from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.errors import ConfigError
 from birdie_jax.models import attention, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.mamba import MambaConfig

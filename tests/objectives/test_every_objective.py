@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary as v
-from birdie_jax.objectives import NO_LABEL, OBJECTIVES, UnsuitableText, make_objective
+from birdie_jax.errors import UnsuitableText
+from birdie_jax.objectives import NO_LABEL, OBJECTIVES, make_objective
 
 VARIANTS = [
     make_objective(name, **parameters)

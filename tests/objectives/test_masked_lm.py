@@ -11,7 +11,8 @@ from scipy import stats
 
 from birdie_jax import vocabulary as v
 from birdie_jax.batching import pack_rows, packed_length
-from birdie_jax.objectives import NO_LABEL, UnsuitableText, make_mixture, make_objective, mixture_from_arms
+from birdie_jax.errors import UnsuitableText
+from birdie_jax.objectives import NO_LABEL, make_mixture, make_objective, mixture_from_arms
 
 PIECES = 50
 

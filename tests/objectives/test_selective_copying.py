@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary as v
-from birdie_jax.objectives import UnsuitableText, make_objective
+from birdie_jax.errors import UnsuitableText
+from birdie_jax.objectives import make_objective
 
 
 def split(tokens, separator):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary as v
-from birdie_jax.objectives import UnsuitableText, make_objective
+from birdie_jax.errors import UnsuitableText
+from birdie_jax.objectives import make_objective
 
 
 def test_t5_reference_lengths():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from birdie_jax.config import ConfigError
-from birdie_jax.planning.topology import MissingCompilerError, find_tpu_compiler, make_topology
+from birdie_jax.errors import ConfigError, MissingCompilerError
+from birdie_jax.planning.topology import find_tpu_compiler, make_topology
 
 REFUSED = {
     "v9:2x2": "chip 'v9' is unknown",

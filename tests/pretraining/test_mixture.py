@@ -2,7 +2,8 @@
 
 import pytest
 
-from birdie_jax.config import ConfigError, default_config, parse_config
+from birdie_jax.config import default_config, parse_config
+from birdie_jax.errors import ConfigError
 from birdie_jax.pretraining.mixture import configured_mixture
 
 

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching.arm_lengths import ArmLengths
-from birdie_jax.config import ConfigError, parse_config
+from birdie_jax.config import parse_config
 from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import mixture_from_arms
 from birdie_jax.pretraining import mixture_shares
 from birdie_jax.pretraining.configured_bandit import first_mixture

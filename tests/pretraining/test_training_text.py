@@ -3,8 +3,9 @@ import json
 import pytest
 
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.errors import DataError
 from birdie_jax.pretraining.training_text import check_same_text
-from birdie_jax.text import DataError, TokenShards, prepare
+from birdie_jax.text import TokenShards, prepare
 
 
 class _SecondProcess(Processes):

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax.errors import PruningError
 from birdie_jax.generation import Generator, Prompt
 from birdie_jax.generation.prompt import pad_prompts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import causal_layout, packed_layout
-from birdie_jax.pruning import PruningError, PruningSettings, parse_pruning, pruned_hidden
+from birdie_jax.pruning import PruningSettings, parse_pruning, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows, check_traced, layer_lengths
 from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config_errors import ConfigError
-from birdie_jax.generation import PromptError
+from birdie_jax.errors import ConfigError, PromptError
 from birdie_jax.objectives import make_objective
 from birdie_jax.pruning import LayerTrace, PrunedLayer, PruningSettings
 from birdie_jax.pruning_cost.cells import Cell, CellFolder, StudySettings, cells_table, summarise_cells

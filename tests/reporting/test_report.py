@@ -12,7 +12,8 @@ from collections import Counter
 import pytest
 from synthetic_workdir import paper_arms, tiny_arms, write_workdir
 
-from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.errors import RecordError
+from birdie_jax.reporting import write_report
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import HeadlineFigure, Section, SectionKind
 from birdie_jax.reporting.sections import SECTIONS

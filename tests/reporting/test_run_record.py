@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from synthetic_workdir import tiny_arms, write_workdir
 
-from birdie_jax.reporting.json_records import RecordError
+from birdie_jax.errors import RecordError
 from birdie_jax.reporting.run_record import read_run
 
 

@@ -6,8 +6,9 @@ import re
 import pytest
 from synthetic_workdir import tiny_arms, write_workdir
 
+from birdie_jax.errors import RecordError
 from birdie_jax.evaluation_record import EvaluatedModel
-from birdie_jax.reporting import RecordError, write_report
+from birdie_jax.reporting import write_report
 from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINING
 from birdie_jax.reporting.sections.tasks import TASKS
 from birdie_jax.storage.workdir import Workdir

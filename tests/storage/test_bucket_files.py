@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
+from birdie_jax.errors import StoreError
 from birdie_jax.storage import (
-    StoreError,
     create_whole,
     download,
     exists,

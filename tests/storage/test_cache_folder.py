@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage.cache_folder import cache_folder
 
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from birdie_jax.errors import StoreError
 from birdie_jax.storage import (
-    StoreError,
     create_whole,
     download,
     exists,

@@ -6,15 +6,9 @@ import os
 
 import pytest
 
-from birdie_jax.config import (
-    CheckpointConfig,
-    Config,
-    ConfigError,
-    ObjectivesConfig,
-    OptimizerConfig,
-    to_dict,
-)
+from birdie_jax.config import CheckpointConfig, Config, ObjectivesConfig, OptimizerConfig, to_dict
 from birdie_jax.engine import Workdir
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import differences, flat
 

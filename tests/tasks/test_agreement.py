@@ -9,13 +9,12 @@ import pytest
 
 from birdie_jax import vocabulary
 from birdie_jax.batching import layout_example
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.tasks import LENGTH_GROUP
 from birdie_jax.tasks.agreement import Agreement
 from birdie_jax.tasks.agreement_formats import MinimalPair, read_pairs
 from birdie_jax.tasks.task_model import FoundTokens, TaskModel
-from birdie_jax.text import DataError
 from tests.quick_jit import quick_jit
 from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
 from tests.trained_workdirs import small_tokenizer

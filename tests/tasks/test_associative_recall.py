@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.tasks import make_task
 from birdie_jax.tasks.associative_recall import AssociativeRecall
 from tests.tasks.tokenizers import word_tokenizer

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.tasks import TASKS
 from birdie_jax.tasks.agreement import Agreement
 from birdie_jax.tasks.contract_nli import ContractNLI
@@ -20,7 +20,6 @@ from birdie_jax.tasks.quality import Quality
 from birdie_jax.tasks.squad import Squad
 from birdie_jax.tasks.squad_spans import SquadSpans
 from birdie_jax.tasks.task import Task
-from birdie_jax.text import DataError
 from tests.tasks.glue_folders import row
 from tests.trained_workdirs import small_tokenizer
 

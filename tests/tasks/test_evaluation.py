@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import EvaluatedModel, parse_evaluation
 from birdie_jax.storage import to_plain
 from birdie_jax.tasks import TASKS, Question, ScoredAnswer, TaskResult

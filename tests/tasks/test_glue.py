@@ -7,8 +7,8 @@ import pytest
 import scipy.stats
 
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.evaluation_record import EvaluatedModel
 from birdie_jax.models.regression_head import number_of_label
 from birdie_jax.models.task_head import Head
@@ -20,7 +20,6 @@ from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from birdie_jax.tasks.summary import mean_scores, summarise
 from birdie_jax.tasks.task_model import TaskModel
-from birdie_jax.text import DataError
 from tests.tasks.glue_folders import labels_of, write_glue
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import parse_config
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval, parse_evaluation
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
@@ -19,7 +19,6 @@ from birdie_jax.tasks.evaluation import NamedTask, check_kept_evaluations, check
 from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from birdie_jax.tasks.task_model import TaskModel
-from birdie_jax.text import DataError
 from tests.forked_verbs import run_commands
 from tests.tasks.glue_folders import UNLABELLED_COLUMNS, write_unlabelled
 from tests.tasks.tiny_task_model import tiny_task_model

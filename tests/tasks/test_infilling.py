@@ -7,9 +7,9 @@ import string
 import numpy as np
 import pytest
 
+from birdie_jax.errors import DataError
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.tasks.infilling import Infilling
-from birdie_jax.text import DataError
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 

@@ -8,19 +8,12 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.generation import make_prompt
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.objectives import make_objective
-from birdie_jax.tasks import (
-    PROMPT_OBJECTIVE,
-    RecordedExamples,
-    TaskModel,
-    make_task,
-    training_example,
-)
+from birdie_jax.tasks import PROMPT_OBJECTIVE, RecordedExamples, TaskModel, make_task, training_example
 from birdie_jax.tasks.instructions import ChatTemplate, Instructions, TemplateFailed
-from birdie_jax.text import DataError
 from tests.trained_workdirs import small_tokenizer
 
 SYSTEM, USER, ASSISTANT = ("system", "user", "assistant")

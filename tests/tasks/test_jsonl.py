@@ -7,12 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.generation.text_generation import TextAnswer
 from birdie_jax.tasks import Question, RecordedExamples, task_of_flag
 from birdie_jax.tasks.jsonl import JsonlTask
-from birdie_jax.text import DataError
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import Config, FinetuneConfig, ModelConfig
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import make_mixture
 from birdie_jax.tasks import LENGTH_GROUP, task_of_flag
@@ -15,7 +15,6 @@ from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import TaskModel
-from birdie_jax.text import DataError
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching.packing import layout_example
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.generation import Prompt, generate, make_prompt
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm, Example, make_objective

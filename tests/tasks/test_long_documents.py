@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from birdie_jax.errors import DataError
 from birdie_jax.finetuning.stage_rows import GroupedExamples
 from birdie_jax.models.choice_head import RIGHT_CHOICE, WRONG_CHOICE
 from birdie_jax.models.task_head import Head
@@ -13,7 +14,6 @@ from birdie_jax.tasks.contract_nli import CLASSES, ContractNLI
 from birdie_jax.tasks.quality import OPTIONS, Quality
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import TaskModel
-from birdie_jax.text import DataError
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 

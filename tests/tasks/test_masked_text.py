@@ -10,15 +10,13 @@ import pytest
 from birdie_jax import vocabulary
 from birdie_jax.batching import layout_example
 from birdie_jax.config import Config
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.generation import PromptError
+from birdie_jax.errors import ConfigError, DataError, PromptError
 from birdie_jax.objectives import NO_LABEL, make_mixture, make_objective, mixture_from_arms
 from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.evaluation import AskedArms, NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.masked_text import MaskedText
 from birdie_jax.tasks.task_model import FoundTokens, TaskModel
-from birdie_jax.text import DataError
 from tests.quick_jit import quick_jit
 from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
 

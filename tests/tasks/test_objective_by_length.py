@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.tasks import make_task
 from birdie_jax.tasks.objective_by_length import (
     CopyingByLength,
@@ -18,7 +18,6 @@ from birdie_jax.tasks.objective_by_length import (
     SelectiveCopyingByLength,
     TextSource,
 )
-from birdie_jax.text import DataError
 from birdie_jax.text.tokenization import split_of
 from tests.tasks.tokenizers import word_tokenizer
 

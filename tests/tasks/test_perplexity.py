@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.perplexity import Perplexity, position_bucket, windows_of
 from birdie_jax.tasks.summary import mean_scores
-from birdie_jax.text import DataError, prepare
+from birdie_jax.text import prepare
 from birdie_jax.text.tokenization import split_of
 from birdie_jax.vocabulary import START
 from tests.quick_jit import quick_jit

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.tasks import Question, make_task
 from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import (

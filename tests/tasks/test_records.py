@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from birdie_jax.errors import DataError
 from birdie_jax.tasks.records import read_field, read_name, read_records, read_text
-from birdie_jax.text import DataError
 
 
 def parse(record, where):

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks import TASKS, Task, TaskResult, register_task, task_of_flag, task_of_section
 

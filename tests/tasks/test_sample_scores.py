@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import parse_config
+from birdie_jax.errors import ScoreError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.tasks.contract_nli import ContractNLI
@@ -17,7 +18,7 @@ from birdie_jax.tasks.glue import Glue
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.quality import Quality
 from birdie_jax.tasks.squad_spans import SquadSpans
-from birdie_jax.tasks.task_model import ScoreError, TaskModel
+from birdie_jax.tasks.task_model import TaskModel
 from tests import trained_workdirs
 from tests.forked_verbs import run_commands
 from tests.tasks.glue_folders import write_glue, write_unlabelled

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from birdie_jax.config import to_dict
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import FORMAT_VERSION
 from birdie_jax.tasks.evaluation_table import summarise_seeds
 from tests.forked_verbs import run_commands

@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.tasks import LENGTH_GROUP, Question, task_of_flag
 from birdie_jax.tasks.squad import Squad
-from birdie_jax.text import DataError
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 

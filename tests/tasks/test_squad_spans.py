@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.config_errors import ConfigError
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS
 from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.squad_spans import SquadSpans, Window, best_span, cut_windows

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from birdie_jax.errors import BirdieError, DataError
 from birdie_jax.tasks.story_filter import (
     Story,
     Vote,
@@ -19,7 +20,6 @@ from birdie_jax.tasks.story_filter import (
     similarity,
     word_set,
 )
-from birdie_jax.text import DataError
 from tests.pages.verbs import parsed
 
 
@@ -200,6 +200,5 @@ def test_what_the_command_refuses(tmp_path):
             f"{tmp_path}/no/x: cannot be written: No such file or directory",
         ),
     ):
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(BirdieError, match=f"^{re.escape(said)}$"):
             run(*arguments)
-        assert caught.value.code == f"birdie_jax.tasks.infilling_filter: {said}"

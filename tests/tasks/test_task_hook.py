@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from birdie_jax.config_errors import ConfigError
 from birdie_jax.engine import HookCall, TrainState, mesh_of
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
-from birdie_jax.engine.step_log import TrainingDiverged
+from birdie_jax.errors import ConfigError, DataError, ScoreError, TrainingDiverged
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage.workdir import Workdir
@@ -23,8 +22,6 @@ from birdie_jax.tasks.jsonl import JsonlTask
 from birdie_jax.tasks.perplexity import Perplexity
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_hook import TaskEvaluation
-from birdie_jax.tasks.task_model import ScoreError
-from birdie_jax.text import DataError
 from tests.tasks.toy_tasks import Lengths
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 

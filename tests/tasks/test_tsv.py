@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from birdie_jax.errors import DataError
 from birdie_jax.tasks.glue_files import read_tsv
-from birdie_jax.text import DataError
 
 NEEDED = ("text", "label")
 

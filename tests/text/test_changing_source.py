@@ -12,8 +12,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from birdie_jax.text import DataError, load_manifest, open_source, prepare
+from birdie_jax.errors import DataError
 from birdie_jax.text import documents as documents_module
+from birdie_jax.text import load_manifest, open_source, prepare
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.source_record import SOURCE_RECORD_NAME
 

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.text import DataError
+from birdie_jax.errors import DataError
 from birdie_jax.text.decompression import COMPRESSIONS, decompressed
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.text import DataError, open_source
+from birdie_jax.errors import DataError
+from birdie_jax.text import open_source
 
 
 def names(spec, root):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import publish
-from birdie_jax.text import DataError, TokenShards, load_manifest, prepare
+from birdie_jax.text import TokenShards, load_manifest, prepare
 from birdie_jax.text.shard_writer import ShardWriter
 from tests.text.prepared_folders import command, contents
 

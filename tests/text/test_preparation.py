@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from birdie_jax.text import DataError, Tokenizer, TokenShards, load_manifest
+from birdie_jax.errors import DataError
+from birdie_jax.text import Tokenizer, TokenShards, load_manifest
 from birdie_jax.text.tokenization import Tokenization, split_of, tokenize_blocks
 from tests.text.prepared_folders import contents
 

@@ -14,8 +14,9 @@ import time
 import pytest
 from google.cloud import storage
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import generations, list_names, write_whole
-from birdie_jax.text import DataError, TokenShards, load_manifest, manifest_guard, prepare
+from birdie_jax.text import TokenShards, load_manifest, manifest_guard, prepare
 from birdie_jax.text.locations import locate
 from birdie_jax.text.manifest_guard import ManifestGuard
 from tests.gcs_server import BUCKET, run_gcs_server

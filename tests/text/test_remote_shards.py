@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching.row_stream import RowSettings, RowStream
+from birdie_jax.errors import DataError
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import read_bytes, remove, write_whole
 from birdie_jax.text import (
-    DataError,
     Tokenizer,
     TokenShards,
     load_manifest,

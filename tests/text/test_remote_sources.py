@@ -12,8 +12,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from birdie_jax.errors import DataError
 from birdie_jax.storage import remove, write_whole
-from birdie_jax.text import DataError, open_source, prepare
+from birdie_jax.text import open_source, prepare
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.locations import locate
 from birdie_jax.text.remote_files import ObjectState

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.batching.row_stream import RowSettings, RowStream
+from birdie_jax.errors import DataError
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import exists, read_bytes, remove, upload
-from birdie_jax.text import DataError, TokenShards, load_manifest, open_source, prepare, shard_pipeline
+from birdie_jax.text import TokenShards, load_manifest, open_source, prepare, shard_pipeline
 from birdie_jax.text.locations import locate
 from tests.text.prepared_folders import contents
 

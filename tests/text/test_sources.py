@@ -11,8 +11,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from birdie_jax.text import DataError, open_source
+from birdie_jax.errors import DataError
 from birdie_jax.text import documents as documents_module
+from birdie_jax.text import open_source
 
 COMPRESS = {
     "": lambda data: data,

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from birdie_jax.text import DataError, TokenShards, load_manifest, load_tokenizer, shard_readers
+from birdie_jax.errors import DataError
+from birdie_jax.text import TokenShards, load_manifest, load_tokenizer, shard_readers
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.text import DataError, Tokenizer, train_tokenizer
+from birdie_jax.errors import DataError
+from birdie_jax.text import Tokenizer, train_tokenizer
 from birdie_jax.vocabulary import COPYING, NUM_SPECIAL_TOKENS, PADDING, START, padded_vocab_size
 
 

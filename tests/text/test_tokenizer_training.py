@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.text import DataError, train_tokenizer
+from birdie_jax.errors import DataError
+from birdie_jax.text import train_tokenizer
 from birdie_jax.text.tokenizer_training import sample_passages
 
 

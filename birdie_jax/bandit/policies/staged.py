@@ -17,7 +17,7 @@ from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.policies.registry import Policy, register_policy
 from birdie_jax.bandit.state import BanditState
 from birdie_jax.bandit_config import BanditConfig
-from birdie_jax.storage import shown
+from birdie_jax.errors import shown
 
 _ALLOWED = "stages such as '0: causal_lm=1; 0.5: causal_lm=1, copying=2'"
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.storage.messages import one_line, shown
+from birdie_jax.errors import one_line, shown
 
 _ANY_CHARACTER = st.characters(exclude_categories=())
 

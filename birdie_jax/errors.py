@@ -1,0 +1,166 @@
+"""The exceptions of this package, and values and texts as their messages show them.
+
+`BirdieError` is the base of what a user can mend: the message names the field or file, what was found and
+what is allowed; `command_line.start` prints it on one line, without a traceback. The other exceptions
+are verdicts that their callers catch, and which end no command.
+"""
+
+import math
+
+_MAX_CHARACTERS = 200
+# Python writes no integer of more digits than about this in decimal: it raises ValueError instead.
+_MAX_INTEGER_BITS = 4096
+
+
+class BirdieError(Exception):
+    """What a user can mend: a command prints the message on one line, and ends with status 1."""
+
+
+class ConfigError(BirdieError, ValueError):
+    """A configuration that cannot be used; the message names the field, the value and what is allowed."""
+
+
+class PruningError(ConfigError):
+    """Pruning that is not possible: names the setting, what was found, and what is allowed."""
+
+
+class DataError(BirdieError, ValueError):
+    """Text, a tokenizer or token shards cannot be used as they are.
+
+    The message names the file, and the record or line where there is one, what was found, and what is
+    allowed. It is one line, whatever characters a file's name holds.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
+
+
+class StoreError(BirdieError, OSError):
+    """A store does not do what it is asked for; the message names the object and what the store says."""
+
+
+class CheckpointError(BirdieError, RuntimeError):
+    """A checkpoint could not be written or read; the message names the folder and what to do."""
+
+
+class LeaseLost(BirdieError, RuntimeError):  # noqa: N818 - an outcome
+    """Another trainer holds the workdir now; the message names it."""
+
+
+class TrainingDiverged(BirdieError, RuntimeError):  # noqa: N818 - the run's outcome
+    """The loss, or what a hook measured, is NaN or infinite; names the step and the last checkpoint."""
+
+
+class RecordError(BirdieError, ValueError):
+    """A workdir that cannot be reported; the message names the file, the place and what is allowed."""
+
+
+class InteropError(BirdieError, ValueError):
+    """A file of an exported model is missing, damaged, or does not fit the others.
+
+    The message names the file, and the tensor where there is one, what was found, and what is allowed.
+    """
+
+
+class MissingCompilerError(BirdieError, RuntimeError):
+    """A compiler is not installed; the message has the command that installs it."""
+
+
+class PromptError(BirdieError, ValueError):
+    """A prompt or its format cannot be used; the message names what was found and what is allowed."""
+
+
+class PromptTooLong(BirdieError, ValueError):  # noqa: N818 - a verdict on a prompt
+    """A prompt with its answer is longer than the model's limit."""
+
+
+class SavedStateError(BirdieError, ValueError):
+    """A state that cannot be saved or continued; the message names what was found and what is allowed."""
+
+
+class ScoreError(BirdieError, ValueError):
+    """A model scores a sample with NaN or infinity, which cannot be compared; names the sample."""
+
+
+class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
+    """A text cannot make an example: it is too short, say, or has no unique delimiter."""
+
+
+class DamagedError(ValueError):
+    """A checkpoint's bits are not those that were saved; the message says which."""
+
+
+class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
+    """The state holds NaN or infinity, and is not worth a checkpoint."""
+
+
+class HistoryClosed(Exception):  # noqa: N818 - a message to the reader, not a fault
+    """Training has ended; no further mixture will be published."""
+
+
+def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
+    """Return how a message shows a value that a user gave or a file holds.
+
+    It is `repr(value)`, with control characters and other unprintable ones escaped. Of a longer one than
+    `max_characters` the middle is left out, and the whole length is told.
+
+    Args:
+        value: the value, of any type and size.
+        max_characters: the maximum number of characters shown of the value itself.
+    """
+    if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        return f"an integer of about {math.ceil(value.bit_length() * math.log10(2)):,} digits"
+    if isinstance(value, str | bytes):
+        if len(value) <= max_characters and len(text := repr(value)) <= max_characters:
+            return text
+        # Only its ends are represented: the whole may be of gigabytes.
+        ends = repr(value[:max_characters]), repr(value[-max_characters:])
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f"{_join_ends(*ends, max_characters)} ({len(value):,} {unit})"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # it holds an endless integer, or is nested too deeply
+        return f"a {type(value).__name__} too large to show"
+    return one_line(text, max_characters)
+
+
+def one_line(text: str, max_characters: int = 2000) -> str:
+    """Return a text with its line ends, control characters and lone surrogates escaped, and not too long.
+
+    For texts that are shown without quotes, as a file's path or a whole message. Of a longer one than
+    `max_characters` the middle is left out, and the whole length is told. What is on one line already, and
+    short enough, comes back as it is.
+
+    Args:
+        text: the text.
+        max_characters: the maximum number of characters shown of it.
+    """
+    if len(text) <= max_characters:
+        escaped = _escape(text)
+        if len(escaped) <= max_characters:
+            return escaped
+    ends = _escape(text[:max_characters]), _escape(text[-max_characters:])
+    return f"{_join_ends(*ends, max_characters)} ({len(text):,} characters)"
+
+
+def _join_ends(head: str, tail: str, max_characters: int) -> str:
+    half = (max_characters - len("...")) // 2
+    return f"{head[:half]}...{tail[-half:]}"
+
+
+def _escape(text: str) -> str:
+    if text.isprintable():
+        return text
+    # A space other than ' ' is not printable for Python, but readable, except where it ends a line.
+    return "".join(
+        character if character.isprintable() or _is_plain_space(character) else _escape_one(character)
+        for character in text
+    )
+
+
+def _is_plain_space(character: str) -> bool:
+    return character.isspace() and len(f"a{character}b".splitlines()) == 1 and ord(character) >= 0xA0
+
+
+def _escape_one(character: str) -> str:
+    return repr(character)[1:-1]
