@@ -19,9 +19,9 @@ def prepare() -> None:
         await asyncio.sleep(seconds / 50)
 
     gcsfs.retry.asyncio = types.SimpleNamespace(sleep=pause)  # type: ignore[attr-defined]
-    for module in (object_store, lease_file, generations):
+    for module in (object_store, generations):
         module.REQUEST_SECONDS = REQUEST_SECONDS
-    generations.WRITE_SECONDS = 4.0
+    generations.WRITE_SECONDS, lease_file._WRITE_SECONDS = 4.0, 3.0
     remote_records.READ_SECONDS = 3.0
     retries = private_api._RETRIES
     private_api._RETRIES = retries | {"initial_delay": "0.02s", "max_delay": "0.3s"}

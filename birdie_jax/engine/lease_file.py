@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from etils import epath
 
-from birdie_jax.errors import StoreError
 from birdie_jax.storage import create_whole, is_remote, read_bytes, write_whole
-from birdie_jax.storage.object_store import REQUEST_SECONDS, store_errors
+from birdie_jax.storage.generations import find_generation, replace_at
+
+# Less than a lease in a bucket lasts: a holder that cannot renew it has to notice who took it.
+_WRITE_SECONDS = 45.0
 
 
 class Version(NamedTuple):
@@ -123,14 +125,8 @@ class ObjectLeaseFile:
     expiry_seconds = 60.0
 
     def __init__(self, path: epath.Path):
-        """Name the object, and make a client for its bucket."""
-        # Only here, since it comes with an extra.
-        from google.cloud import storage
-
+        """Name the object."""
         self._path = path
-        bucket, _, self._name = os.fspath(path).removeprefix("gs://").partition("/")
-        with store_errors(path, "opened"):
-            self._bucket = storage.Client().bucket(bucket)
 
     def create(self, contents: bytes) -> Version | None:
         """Write the file if there is none; see `LeaseFile`."""
@@ -138,17 +134,13 @@ class ObjectLeaseFile:
 
     def read(self) -> Version | None:
         """Return what is there; see `LeaseFile`."""
-        with store_errors(self._path, "read"):
-            # Contents and generation of one version: what changes in between is read again.
-            while True:
-                blob = self._bucket.get_blob(self._name, timeout=REQUEST_SECONDS)
-                if blob is None:
-                    return None
-                contents = read_bytes(self._path)
-                again = self._bucket.get_blob(self._name, timeout=REQUEST_SECONDS)
-                if again is not None and again.generation == blob.generation:
-                    return Version(contents, blob.generation)
-                time.sleep(0.1)
+        # Contents and generation of one version: what changes in between is read again.
+        while generation := find_generation(self._path):
+            contents = read_bytes(self._path)
+            if find_generation(self._path) == generation:
+                return Version(contents, generation)
+            time.sleep(0.1)
+        return None
 
     def replace(self, before: Version, contents: bytes) -> Version | None:
         """Write the file if it is still `before`; see `LeaseFile`."""
@@ -159,23 +151,5 @@ class ObjectLeaseFile:
         self._write(b'{"released": true}\n', before.mark)
 
     def _write(self, contents: bytes, generation: int) -> Version | None:
-        from google.api_core.exceptions import NotFound, PreconditionFailed
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
-        blob = self._bucket.blob(self._name)
-        try:
-            with store_errors(self._path, "written"):
-                blob.upload_from_string(
-                    contents,
-                    if_generation_match=generation,
-                    timeout=REQUEST_SECONDS,
-                    retry=DEFAULT_RETRY.with_timeout(3 * REQUEST_SECONDS),
-                )
-        except StoreError as error:
-            if isinstance(error.__cause__, PreconditionFailed):
-                return None
-            if isinstance(error.__cause__, NotFound):
-                message = f"cannot be written: there is no bucket {self._bucket.name}"
-                raise StoreError(error.errno, message, str(self._path)) from error
-            raise
-        return Version(contents, blob.generation)
+        written = replace_at(self._path, generation, contents, _WRITE_SECONDS)
+        return None if written is None else Version(contents, written)

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from birdie_jax.storage.generations import WRITER
 from birdie_jax.storage.object_store import file_system, find_first, is_remote, store_errors
 
 # What a local file is called until it is whole.
@@ -66,16 +65,14 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
 
 
 def create_whole(path: epath.PathLike, contents: bytes) -> bool:
-    """Write `contents` to `path` unless there is such a file; of several that try, one succeeds.
+    """Write `contents` to a local `path` unless there is such a file; of several that try, one succeeds.
 
     Returns:
         Whether this call has written the file.
 
     Raises:
-        OSError: the file cannot be written, or the store cannot do it.
+        OSError: the file cannot be written.
     """
-    if is_remote(path):
-        return _create_object(path, contents)
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
     try:
@@ -91,26 +88,6 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
         return _create_exclusively(path, contents)
     finally:
         temporary.unlink(missing_ok=True)
-    return True
-
-
-def _create_object(path: epath.PathLike, contents: bytes) -> bool:
-    """Create an object, and know it as its own where the answer was lost and the request repeated."""
-    name, token = os.fspath(path), secrets.token_hex(8)
-    # The metadata of an object are its own, apart from its contents.
-    marked = {"metadata": {WRITER: token}} if name.startswith("gs://") else {}
-    try:
-        with store_errors(path, "written"):
-            file_system(path).pipe_file(name, contents, mode="create", **marked)
-    except FileExistsError:
-        if not marked:
-            return False
-        try:
-            with store_errors(path, "read"):
-                found = file_system(path).info(name)
-        except FileNotFoundError:
-            return False
-        return found.get("metadata", {}).get(WRITER) == token
     return True
 
 

@@ -4,6 +4,8 @@ Who reads an object's generation, then makes sure that the object is still its o
 at that generation, never overwrites what somebody else has written since. gcsfs can only create objects.
 """
 
+import errno
+import functools
 import os
 import secrets
 from pathlib import Path
@@ -14,12 +16,11 @@ from etils import epath
 from birdie_jax.errors import StoreError
 from birdie_jax.storage.object_store import REQUEST_SECONDS, file_system, store_errors
 
-WRITER = "birdie-writer"
-"""The name of an object's metadata by which it knows which call has written it."""
-
+# The name of an object's metadata that says which call has written it.
+_WRITER = "birdie-writer"
 # The client tries again for so long; it is less than train.hung_seconds.
 WRITE_SECONDS = 100.0
-_PRECONDITION_FAILED = 412
+_NOT_FOUND, _PRECONDITION_FAILED = 404, 412
 # A part of a long upload that is sent, and tried again, by itself.
 _PART_BYTES = 16 << 20
 
@@ -37,23 +38,26 @@ def find_generation(path: epath.PathLike) -> int:
         return 0
 
 
-def replace_at(path: epath.PathLike, generation: int, contents: bytes | Path) -> int | None:
+def replace_at(
+    path: epath.PathLike, generation: int, contents: bytes | Path, seconds: float | None = None
+) -> int | None:
     """Replace an object that has this generation, or create one where that is 0.
 
     Args:
         path: the object.
         generation: the generation that is replaced; 0: none.
         contents: the new contents, or the local file that has them.
+        seconds: how long the client tries again; None: `WRITE_SECONDS`.
 
     Returns:
         The new generation, or None where the object is not replaced, since it had another one.
 
     Raises:
-        StoreError: the store refuses, or does not answer.
+        StoreError: the store refuses, or does not answer, or has no such bucket.
     """
-    blob, limits = _blob(path)
+    blob, limits = _blob(path, seconds)
     token = secrets.token_hex(8)
-    blob.metadata = {WRITER: token}
+    blob.metadata = {_WRITER: token}
     limits |= {"if_generation_match": generation, "content_type": "application/octet-stream"}
     try:
         with store_errors(path, "written"):
@@ -63,6 +67,9 @@ def replace_at(path: epath.PathLike, generation: int, contents: bytes | Path) ->
             else:
                 blob.upload_from_string(contents, **limits)
     except StoreError as error:
+        if _is_status(error, _NOT_FOUND):
+            message = f"cannot be written: there is no bucket {blob.bucket.name}"
+            raise StoreError(errno.EIO, message, os.fspath(path)) from error
         if not _is_status(error, _PRECONDITION_FAILED):
             raise
         # An answer may have been lost, and the same write been tried again.
@@ -81,7 +88,7 @@ def remove_at(path: epath.PathLike, generation: int) -> None:
         with store_errors(path, "removed"):
             blob.delete(if_generation_match=generation, **limits)
     except StoreError as error:
-        if not _is_status(error, _PRECONDITION_FAILED) and not _is_status(error, 404):
+        if not _is_status(error, _PRECONDITION_FAILED) and not _is_status(error, _NOT_FOUND):
             raise
 
 
@@ -97,16 +104,25 @@ def list_generations(folder: epath.PathLike) -> dict[str, int]:
     return {name[start:]: int(info["generation"]) for name, info in sorted(found.items())}
 
 
-def _blob(path: epath.PathLike) -> tuple[Any, dict[str, Any]]:
+def _blob(path: epath.PathLike, seconds: float | None = None) -> tuple[Any, dict[str, Any]]:
     """Return an object of the client of Cloud Storage, and how long its requests may take."""
     # Only here, since it comes with an extra.
-    from google.cloud import storage
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     bucket, _, name = os.fspath(path).partition("://")[2].partition("/")
     with store_errors(path, "opened"):
-        blob = storage.Client().bucket(bucket).blob(name)
-    return blob, {"timeout": REQUEST_SECONDS, "retry": DEFAULT_RETRY.with_timeout(WRITE_SECONDS)}
+        # A fork, and another server, needs connections of its own.
+        blob = _client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST")).bucket(bucket).blob(name)
+    retry = DEFAULT_RETRY.with_timeout(WRITE_SECONDS if seconds is None else seconds)
+    return blob, {"timeout": REQUEST_SECONDS, "retry": retry}
+
+
+@functools.cache
+def _client(process: int, server: str | None) -> Any:
+    from google.cloud import storage
+
+    del process, server
+    return storage.Client()
 
 
 def _find_own(path: epath.PathLike, token: str) -> int | None:
@@ -116,7 +132,7 @@ def _find_own(path: epath.PathLike, token: str) -> int | None:
             found = file_system(path).info(os.fspath(path))
     except FileNotFoundError:
         return None
-    return int(found["generation"]) if found.get("metadata", {}).get(WRITER) == token else None
+    return int(found["generation"]) if found.get("metadata", {}).get(_WRITER) == token else None
 
 
 def _is_status(error: StoreError, status: int) -> bool:

@@ -8,7 +8,6 @@ import pytest
 
 from birdie_jax.errors import StoreError
 from birdie_jax.storage import (
-    create_whole,
     download,
     exists,
     is_remote,
@@ -24,6 +23,7 @@ from birdie_jax.storage import (
     write_json,
     write_whole,
 )
+from birdie_jax.storage.generations import find_generation, replace_at
 from tests.at_once import run_at_once
 from tests.gcs_server import BUCKET
 
@@ -33,7 +33,6 @@ PAUSES = 36
 OPERATIONS = {
     "read": read_bytes,
     "written": lambda path: write_whole(path, b"x"),
-    "created": lambda path: create_whole(path, b"x"),
     "looked for": exists,
     "listed": list_names,
     "listed with sizes": list_files,
@@ -86,21 +85,21 @@ def test_of_several_that_create_one_succeeds(bucket):
     path, won = bucket.root / "claim", []
 
     def create(number: int) -> None:
-        if create_whole(path, b"%d" % number):
+        if replace_at(path, 0, b"%d" % number):
             won.append(number)
 
     run_at_once(8, create)
     assert [b"%d" % number for number in won] == [read_bytes(path)]
-    assert not create_whole(path, read_bytes(path)), "not even the same contents"
+    assert replace_at(path, 0, read_bytes(path)) is None, "not even the same contents"
 
 
 @pytest.mark.parametrize("fault", [FAULTS["reset answer"], FAULTS["reset request"], FAULTS["503"]])
 def test_creating_is_known_also_when_the_answer_was_lost(bucket, hasty, fault):
     """The request is repeated then, and finds what it has created itself."""
     fault(bucket.proxy, times=1)
-    assert create_whole(bucket.root / "claim", b"mine")
+    assert replace_at(bucket.root / "claim", 0, b"mine")
     fault(bucket.proxy, times=1)
-    assert not create_whole(bucket.root / "claim", b"mine")
+    assert replace_at(bucket.root / "claim", 0, b"mine") is None
 
 
 def test_listings_see_what_another_process_does(bucket):
@@ -151,7 +150,8 @@ def test_long_listings_are_whole(bucket):
 )
 def test_names_of_any_characters(bucket, name):
     path = bucket.root / "folder" / name
-    assert create_whole(path, b"first") and not create_whole(path, b"second")
+    first = replace_at(path, 0, b"first")
+    assert first is not None and find_generation(path) == first and replace_at(path, 0, b"second") is None
     write_whole(path, name.encode())
     assert (read_bytes(path), exists(path)) == (name.encode(), True)
     assert list_names(bucket.root / "folder") == [name]

@@ -7,7 +7,6 @@ import pytest
 
 from birdie_jax.errors import StoreError
 from birdie_jax.storage import (
-    create_whole,
     download,
     exists,
     list_files,
@@ -21,7 +20,6 @@ from birdie_jax.storage import (
     write_whole,
 )
 from birdie_jax.storage.object_store import file_system
-from tests.at_once import run_at_once
 from tests.forked_verbs import run_commands
 from tests.pages.page_commands import REPOSITORY
 from tests.s3_server import SECRET
@@ -39,17 +37,6 @@ def test_written_read_replaced_and_copied(s3_url, tmp_path, contents):
     upload(tmp_path / "here", make_path(s3_url) / "back")
     assert read_bytes(f"{s3_url}/back") == contents
     assert list_files(s3_url) == {"a b/#1.json": len(contents), "back": len(contents)}
-
-
-def test_of_several_that_create_one_succeeds(s3_url):
-    won = []
-
-    def create(number: int) -> None:
-        if create_whole(f"{s3_url}/claim", b"%d" % number):
-            won.append(number)
-
-    run_at_once(4, create)
-    assert [b"%d" % number for number in won] == [read_bytes(f"{s3_url}/claim")]
 
 
 def test_what_is_there_and_what_is_not(s3_url):

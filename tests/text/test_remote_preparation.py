@@ -12,7 +12,6 @@ import sys
 import time
 
 import pytest
-from google.cloud import storage
 
 from birdie_jax.errors import DataError
 from birdie_jax.storage import generations, list_names, write_whole
@@ -159,7 +158,6 @@ def test_of_two_writers_one_stops_and_overwrites_nothing(corpus, settings, url, 
     for name in folders:
         prepare_in(name, f"{url}/{name}")
         wholes.append(_without_times(f"{url}/{name}"))
-    monkeypatch.setattr(storage, "Client", functools.cache(storage.Client))
     stopped = []
     for number in itertools.count(1):
         target = f"{url}/{number}"
