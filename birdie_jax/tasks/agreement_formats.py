@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.records import (
-    BYTE_ORDER_MARK,
     check_text,
     check_unicode,
     decode_contents,
     decode_line,
     read_contents,
     read_field,
+    read_lines,
 )
 
 _NUMBERS = re.compile(r"(singular|plural)_(singular|plural)")
@@ -109,7 +109,7 @@ def _first_word(text: str) -> tuple[str, str]:
 
 def _gulordava(path: str, contents: bytes) -> Iterator[Entry]:
     """Read the table of Gulordava et al. 2018: two rows a sentence, the right form and the wrong one."""
-    head, *lines = _lines(path, contents) or [(f"{path}: line 1", b"")]
+    head, *lines = read_lines(contents, path) or [(f"{path}: line 1", b"")]
     columns = _cells(head[1], head[0])
     if missing := sorted(_COLUMNS.difference(columns)):
         raise DataError(f"{path}: has no columns {', '.join(missing)}; allowed: a table that has them")
@@ -176,7 +176,7 @@ def _parse_rows(rows: tuple[_Row | DataError, _Row | DataError | None], where: s
 
 def _linzen(path: str, contents: bytes) -> Iterator[Entry]:
     """Read lines of attractors, the sentence, the same with ***mask***, and both forms."""
-    for where, line in _lines(path, contents):
+    for where, line in read_lines(contents, path):
         yield where, _caught(_parse_masked, line, where)
 
 
@@ -194,7 +194,7 @@ def _parse_masked(line: bytes, where: str) -> MinimalPair:
 
 def _marvin_linzen(path: str, contents: bytes) -> Iterator[Entry]:
     """Read lines that begin with construction and template, and end with the two sentences."""
-    for where, line in _lines(path, contents):
+    for where, line in read_lines(contents, path):
         yield where, _caught(_parse_sentences, line, where)
 
 
@@ -217,17 +217,6 @@ def _parse_sentences(line: bytes, where: str) -> MinimalPair:
 def _around(words: list[str], place: int) -> tuple[str, str]:
     """Return the text before a word, and the text after it."""
     return " ".join(words[:place]), "".join(f" {word}" for word in words[place + 1 :])
-
-
-def _lines(path: str, contents: bytes) -> list[tuple[str, bytes]]:
-    """Return the lines of a file with their places."""
-    # Of Unicode's characters that end lines elsewhere, some stand within sentences.
-    lines = contents.removeprefix(BYTE_ORDER_MARK).split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    return [
-        (f"{path}: line {number}", line.removesuffix(b"\r")) for number, line in enumerate(lines, start=1)
-    ]
 
 
 def _number(text: Any) -> Any:

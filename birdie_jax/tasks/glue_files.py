@@ -14,7 +14,7 @@ from etils import epath
 from birdie_jax.errors import DataError, shown
 from birdie_jax.tasks.head_task import Sample
 from birdie_jax.tasks.metrics import F1, MATTHEWS, PEARSON, SPEARMAN
-from birdie_jax.tasks.records import BYTE_ORDER_MARK, check_text, decode_line, read_contents, refuse_bad
+from birdie_jax.tasks.records import check_text, decode_line, read_contents, read_lines, refuse_bad
 
 ACCURACY = "accuracy"
 _TWO = ("0", "1")
@@ -141,20 +141,16 @@ def read_tsv(
             `skip_bad` is false or no good one is left. The message names the first bad ones by their lines,
             and counts all.
     """
-    # Of the bytes that end lines elsewhere, and of Unicode's, some stand within GLUE's sentences.
-    lines = read_contents(path).removeprefix(BYTE_ORDER_MARK).split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    begin = 0
+    lines = read_lines(read_contents(path), path)
     if not columns and lines:
-        begin, columns = 1, _cells(lines[0], f"{path}: line 1")
-        _check_header(columns, needed, f"{path}: line 1")
+        (where, head), *lines = lines
+        columns = decode_line(head, where).split("\t")
+        _check_header(columns, needed, where)
     rows: list[_Parsed] = []
     refused: list[str] = []
-    for number, line in enumerate(lines[begin:], start=begin + 1):
-        where = f"{path}: line {number}"
+    for where, line in lines:
         try:
-            cells = _cells(line, where)
+            cells = decode_line(line, where).split("\t")
             if len(cells) != len(columns):
                 raise DataError(
                     f"{where}: found {len(cells)} columns; allowed: {len(columns)}: {', '.join(columns)}"
@@ -166,10 +162,6 @@ def read_tsv(
         raise DataError(f"{path}: holds no row; allowed: one a line, its columns between tabs")
     refuse_bad(path, refused, len(rows), skip_bad=skip_bad)
     return rows, refused
-
-
-def _cells(line: bytes, where: str) -> list[str]:
-    return decode_line(line.removesuffix(b"\r"), where).split("\t")
 
 
 def _check_header(columns: Sequence[str], needed: Sequence[str], where: str) -> None:

@@ -1,4 +1,8 @@
-"""The records of a task's file: JSONL, every bad line of it collected and named."""
+"""The records of a task's file: JSONL, every bad line of it collected and named.
+
+pyarrow.json does not read them: one bad line fails its whole file, as does a field that holds a number in
+one record and a text in another.
+"""
 
 import io
 import json
@@ -164,6 +168,19 @@ def read_contents(path: epath.PathLike) -> bytes:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from error
     with decompressed(located, io.BufferedReader(cast(Any, io.BytesIO(stored)))) as file:
         return file.read()
+
+
+def read_lines(contents: bytes, path: epath.PathLike) -> list[tuple[str, bytes]]:
+    """Return the places (`dev.tsv: line 3`) and the lines of a table, without their ends.
+
+    Of the bytes that end lines elsewhere, and of Unicode's, some are within sentences of published tables.
+    """
+    lines = contents.removeprefix(BYTE_ORDER_MARK).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [
+        (f"{path}: line {number}", line.removesuffix(b"\r")) for number, line in enumerate(lines, start=1)
+    ]
 
 
 def decode_line(line: bytes, where: str) -> str:

@@ -1,4 +1,8 @@
-"""Documents of one file: text files, JSON lines and Parquet, streamed in constant memory."""
+"""Documents of one file: text files, JSON lines and Parquet, streamed in constant memory.
+
+pyarrow reads the Parquet files, and not the JSON lines: it counts rows within a block of its own and never
+names the line, and it refuses a file whose other fields hold a number in one record and a text in another.
+"""
 
 import json
 import os
