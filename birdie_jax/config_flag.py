@@ -97,25 +97,23 @@ def define_config(help_text: str) -> flags.FlagHolder:
 
 
 def load_config(argument: str) -> ml_collections.ConfigDict:
-    """Return the configuration of a file, `FILE` or `FILE:VARIANT`.
+    """Return the configuration of a file or a preset, `FILE`, `PRESET`, `FILE:VARIANT` or `PRESET:VARIANT`.
 
     Raises:
-        ConfigError: there is no such file, it does not run, or it returns something else; the message names
-            the file, and the line where there is one.
+        ConfigError: there is no such file or preset, it does not run, or it returns something else; the
+            message names the file, and the line where there is one.
     """
     name, colon, variant = argument.partition(":")
     where = f"--{_NAME}={one_line(argument, 300)}"
-    if not os.path.isfile(name):
-        found = "a folder" if os.path.isdir(name) else "no file"
-        raise ConfigError(f"{where}: found {found}; allowed: a Python file such as configs/tiny.py")
-    with _user_errors(where, name):
-        module = _run_file(Path(name))
+    file = _find_file(name, where)
+    with _user_errors(where, file):
+        module = _run_file(file)
     get_config = getattr(module, "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{where}: found no function get_config; allowed: one, as in configs/tiny.py")
     variants = [variant] if colon else []
     _check_variant(get_config, variants, where)
-    with _user_errors(where, name):
+    with _user_errors(where, file):
         config = get_config(*variants)
     if not isinstance(config, ml_collections.ConfigDict):
         raise ConfigError(
@@ -128,15 +126,35 @@ def load_config(argument: str) -> ml_collections.ConfigDict:
     return config
 
 
+def preset_files() -> dict[str, Path]:
+    """Return the files of configs/ by their names without `.py`."""
+    package = Path(__file__).resolve().parent
+    # A wheel has configs/ below birdie_jax/; a checkout has it beside.
+    inside = package / "configs"
+    folder = inside if inside.is_dir() else package.with_name("configs")
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def _find_file(name: str, where: str) -> Path:
+    if os.path.isfile(name):
+        return Path(name)
+    presets = preset_files()
+    if name in presets:
+        return presets[name]
+    found = "a folder" if os.path.isdir(name) else "no file"
+    allowed = f"a Python file such as configs/tiny.py, or a preset: {', '.join(presets)}"
+    raise ConfigError(f"{where}: found {found}; allowed: {allowed}")
+
+
 @contextlib.contextmanager
-def _user_errors(where: str, name: str) -> Iterator[None]:
+def _user_errors(where: str, file: Path) -> Iterator[None]:
     """Turn whatever a config file raises, the user's own program, into one line."""
     try:
         yield
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where}: cannot be used: {_describe(error, name)}") from error
+        raise ConfigError(f"{where}: cannot be used: {_describe(error, file)}") from error
 
 
 def _run_file(path: Path) -> ModuleType:
@@ -163,9 +181,9 @@ def _check_variant(get_config: Any, variants: Sequence[str], where: str) -> None
         raise ConfigError(f"{where}: get_config{signature}: {error}; allowed: {allowed}") from error
 
 
-def _describe(error: BaseException, name: str) -> str:
+def _describe(error: BaseException, file: Path) -> str:
     """Return what a config file raised, with the last line of the file that was running."""
-    path = str(Path(name))
+    path = str(file)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:

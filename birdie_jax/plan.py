@@ -42,7 +42,7 @@ from birdie_jax.text import Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
 from hlo_analysis import UnknownTripCountError
 
-_CONFIG = define_config("What to plan: a file of configs/, with :variant if it has any.")
+_CONFIG = define_config("What to plan: a preset or a Python file, with :variant if it has any.")
 _TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,

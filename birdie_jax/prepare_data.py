@@ -1,4 +1,4 @@
-"""The verb `prepare_data`: documents become a tokenizer and token shards.
+"""Prepare text: documents become a tokenizer and token shards.
 
     python -m birdie_jax.prepare_data --input=stdlib --output=data/stdlib
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32768

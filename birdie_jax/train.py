@@ -70,7 +70,7 @@ from birdie_jax.text.preparation import prepare
 from birdie_jax.text.statistics import unigram_entropy
 from birdie_jax.trained_model import taught_arms
 
-_CONFIG = define_config("What to train: a file of configs/, with :variant if it has any.")
+_CONFIG = define_config("What to train: a preset or a Python file, with :variant if it has any.")
 _WORKDIR = define_path("workdir", "Folder of the run: checkpoints, metrics, report.")
 _COORDINATOR_ADDRESS = flags.DEFINE_string(
     "coordinator_address", None, "Where the processes of this run meet: host:port, on process 0's host."

@@ -14,7 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+_PARENT = Path(__file__).resolve().parents[1]
+IS_CHECKOUT = (_PARENT / "setup.cfg").is_file()
+"""Whether these launchers are in a checkout; in a wheel, they have no code to send."""
+REPOSITORY = _PARENT if IS_CHECKOUT else Path.cwd()
+"""The folder in which commands run: the checkout's root, or for a wheel the current folder."""
 
 # What Google Cloud, Kubernetes and Slurm all take as the name of a thing.
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -32,15 +36,20 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the launcher with status 2."""
-        launcher = self.prog.removeprefix("python -m ")
+        launcher = f"launch.{self.prog.rpartition('.')[2]}"
         # What is found may be long: its end is what tells what is allowed.
         if len(message) > _MAX_MESSAGE:
             message = f"{message[: _MAX_MESSAGE // 2]}...{message[-_MAX_MESSAGE // 2 :]}"
         self.exit(2, f"{launcher}: {_one_line(message)} (--help lists the options)\n")
 
 
+def program(launcher: str) -> str:
+    """Return how a launcher is called, for its help; in a wheel, its package is below birdie_jax."""
+    return f"python -m {__package__}.{launcher}"
+
+
 class Commands:
-    """Runs commands one after the other in the repository's root, or only prints them.
+    """Runs commands one after the other in `REPOSITORY`, or only prints them.
 
     The same code is used in a dry run and in a real one, so the first prints what the second runs, provided
     that the programs answer as the launcher assumes.

@@ -112,7 +112,7 @@ install_project() {
     local extras="$1" marker wanted status=0 interrupted=""
     # Installing again is skipped while nothing that it depends on has changed.
     marker=".venv/.installed-${extras:-base}"
-    wanted=$(cat setup.cfg pyproject.toml constraints.txt | cksum)
+    wanted=$(cat setup.py setup.cfg pyproject.toml constraints.txt | cksum)
     if [ -f "$marker" ] && [ "$(cat "$marker")" = "$wanted" ]; then return 0; fi
     echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
     : >.venv/.installing || return 1

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.commands import (
+from .commands import (
     REPOSITORY,
     Commands,
     LaunchError,
@@ -45,10 +45,11 @@ from launch.commands import (
     parse_positive,
     parse_text,
     parse_variable,
+    program,
     read_variables,
     require_command,
 )
-from launch.storage import MOUNT, check_storage
+from .storage import MOUNT, check_storage
 
 _TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 # JAX's coordinator (https://docs.jax.dev) and that of the slices' common network.
@@ -190,7 +191,7 @@ def _parse_topology(text: str) -> str:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
     parser = Parser(
-        prog="python -m launch.gke_jobset",
+        prog=program("gke_jobset"),
         usage="%(prog)s [options] -- COMMAND",
         description="Run on TPU slices in Google Kubernetes Engine.",
         allow_abbrev=False,

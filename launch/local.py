@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from launch.commands import (
+from .commands import (
     LaunchError,
     Parser,
     exit_with_error,
@@ -32,9 +32,10 @@ from launch.commands import (
     parse_non_negative,
     parse_port,
     parse_positive,
+    program,
     require_command,
 )
-from launch.process_group import GroupResult, run_group
+from .process_group import GroupResult, run_group
 
 _RESTART_PAUSE_SECONDS = 1.0
 
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
     parser = Parser(
-        prog="python -m launch.local",
+        prog=program("local"),
         usage="%(prog)s [options] -- COMMAND",
         description="Start a run as several processes on this machine.",
         allow_abbrev=False,

@@ -22,8 +22,11 @@ https://slurm.schedmd.com/preempt.html
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from launch.commands import (
+from .commands import (
+    IS_CHECKOUT,
+    REPOSITORY,
     Commands,
     LaunchError,
     Parser,
@@ -34,9 +37,10 @@ from launch.commands import (
     parse_positive,
     parse_text,
     parse_variable,
+    program,
     require_command,
 )
-from launch.storage import check_workdir_url, workdir_of
+from .storage import check_workdir_url, workdir_of
 
 _ENVIRONMENT = ("HOME", "PATH", "USER")
 
@@ -74,13 +78,15 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
     for option in ("partition", "account", "qos", "constraint"):
         if getattr(options, option):
             submit.append(f"--{option}={getattr(options, option)}")
-    return [*submit, "launch/slurm.sbatch", str(options.restarts), *command]
+    script = Path(__file__).resolve().with_name("slurm.sbatch")
+    script = script.relative_to(REPOSITORY) if IS_CHECKOUT else script
+    return [*submit, str(script), str(options.restarts), *command]
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
     parser = Parser(
-        prog="python -m launch.slurm",
+        prog=program("slurm"),
         usage="%(prog)s [options] -- COMMAND",
         description="Run on the GPUs of several nodes of a Slurm cluster.",
         allow_abbrev=False,

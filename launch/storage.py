@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from launch.commands import LaunchError
+from .commands import LaunchError
 
 MOUNT = "/mnt/birdie"
 """Where a shared file system is mounted on every worker."""

@@ -27,7 +27,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from launch.commands import (
+from .commands import (
     Commands,
     LaunchError,
     Parser,
@@ -38,10 +38,11 @@ from launch.commands import (
     parse_positive,
     parse_text,
     parse_variable,
+    program,
     require_command,
 )
-from launch.storage import check_storage, uses_mount
-from launch.tpu_slices import TERMINATED, PreemptionError, Slices
+from .storage import check_storage, uses_mount
+from .tpu_slices import TERMINATED, PreemptionError, Slices
 
 _SERVER = re.compile(r"[A-Za-z0-9.-]+:/[A-Za-z0-9._/-]*")
 # What the service account may do is said by its roles alone.
@@ -191,7 +192,7 @@ def _parse_server(text: str) -> str:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the launcher's own options."""
     parser = Parser(
-        prog="python -m launch.tpu_pod",
+        prog=program("tpu_pod"),
         usage="%(prog)s ACTION [options] -- COMMAND",
         description="Run on TPU slices of Google Cloud.",
         allow_abbrev=False,

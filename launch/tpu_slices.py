@@ -13,8 +13,15 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from launch.commands import REPOSITORY, Commands, LaunchError, format_remote, read_variables
-from launch.storage import uses_buckets
+from .commands import (
+    IS_CHECKOUT,
+    REPOSITORY,
+    Commands,
+    LaunchError,
+    format_remote,
+    read_variables,
+)
+from .storage import uses_buckets
 
 TERMINATED = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
 _PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
@@ -116,8 +123,10 @@ class Slices:
         """Pack the commit that is checked out, once: after a preemption the same archive is sent again.
 
         Raises:
-            LaunchError: files differ from that commit.
+            LaunchError: there is no checkout, or files differ from its commit.
         """
+        if not IS_CHECKOUT:
+            raise LaunchError("found an installed wheel; allowed: a checkout, whose commit is sent")
         if self.run.status(["git", "diff", "--quiet", "HEAD", "--"]):
             raise LaunchError("there are changes that are not committed; they would be left behind")
         if not self.run.dry_run:

@@ -44,7 +44,7 @@ def named_files(text: str) -> list[tuple[str, str]]:
 
 def find_file(path: str) -> Path | None:
     """Return the file that a page calls `path`, or None; a bare name may be of any folder of the code."""
-    if "/" not in path:
+    if "/" not in path and not (REPOSITORY / path).is_file():
         places = (file for folder in FOLDERS for file in sorted((REPOSITORY / folder).rglob(path)))
         return next(places, None)
     return next((root / path for root in ROOTS if (root / path).is_file()), None)

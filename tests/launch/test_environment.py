@@ -72,7 +72,7 @@ class Clone:
             target = self.folder / name
             target.parent.mkdir(exist_ok=True)
             shutil.copy(REPOSITORY / name, target)
-        for name in ("setup.cfg", "pyproject.toml"):
+        for name in ("setup.py", "setup.cfg", "pyproject.toml"):
             (self.folder / name).write_text("")
         for tool in TOOLS:
             if found := shutil.which(tool):

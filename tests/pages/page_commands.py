@@ -12,7 +12,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _SHELL_BLOCKS = ("bash", "sh", "shell", "console")
 # What a command begins with in an indented block, in a block without a language, and in inline code.
 _COMMAND = re.compile(
-    r"(\$ )?((\.venv/bin/)?python3? (-m )?[\w./]+|bash \S+\.sh|\. \S+\.sh|(\.venv/bin/)?pip )"
+    r"(\$ )?((\.venv/bin/)?python3? (-m )?[\w./]+|bash \S+\.sh|\. \S+\.sh"
+    r"|(\.venv/bin/)?pip |birdie [a-z-])"
 )
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _SEPARATORS = {"&&", "||", "|", ";", "&"}

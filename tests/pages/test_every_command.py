@@ -12,6 +12,7 @@ from math import prod
 
 import pytest
 
+from birdie_jax.__main__ import VERBS
 from birdie_jax.config import parse_config
 from birdie_jax.engine.mesh import check_mesh
 from birdie_jax.finetuning.stages import read_stages, stage_config
@@ -56,6 +57,8 @@ def check(arguments: Sequence[str], *, whole: bool) -> None:
     program, rest = arguments[0].removeprefix(".venv/bin/"), list(arguments[1:])
     if program in ("python", "python3"):
         check_python(rest, whole=whole)
+    elif program == "birdie":
+        check_console_command(rest, whole=whole)
     elif program == "export":
         assert all(re.fullmatch(r"[A-Z_]+=\S+", one) for one in rest)
     elif program == "." and rest[0].startswith(".venv/"):
@@ -99,6 +102,13 @@ def check_python(rest: list[str], *, whole: bool) -> None:
         pytest.fail(f"{module}: no rule covers this module; add one here")
 
 
+def check_console_command(rest: list[str], *, whole: bool) -> None:
+    if rest not in (["--help"], ["--version"]):
+        assert rest[0] in VERBS, f"birdie {rest[0]}: no such verb"
+        module = rest[0] if rest[0].startswith("launch.") else f"birdie_jax.{rest[0]}"
+        check_python(["-m", module, *rest[1:]], whole=whole)
+
+
 def check_harness(rest: list[str]) -> None:
     """Parse a command line of the LM Evaluation Harness by its parser, the model's arguments by ours."""
     with lm_eval_packages(os.environ.get("HF_HOME", "")), pytest.MonkeyPatch.context() as patch:
@@ -129,8 +139,9 @@ def check_pip(rest: list[str], *, whole: bool) -> None:
         return
     options = argparse.ArgumentParser(exit_on_error=False)
     options.add_argument("--constraint", type=lambda name: (REPOSITORY / name).resolve(strict=True))
-    options.add_argument("--editable", required=True)
-    check_extras(re.findall(r"\[(.*)\]", options.parse_args(rest[1:]).editable))
+    options.add_argument("--editable", action="store_true")
+    options.add_argument("project")
+    check_extras(re.findall(r"\[(.*)\]", options.parse_args(rest[1:]).project))
 
 
 def check_extras(extras: Sequence[str]) -> None:
@@ -259,6 +270,8 @@ ON_A_POD = (
     [
         (("rm", "-r", "x"), "rm: no rule covers this program"),
         (("python", "-m", "birdie_jax.trian"), "birdie_jax.trian: no such verb"),
+        (("birdie", "trian"), "birdie trian: no such verb"),
+        (("birdie", "generate", "--promt=x"), "Unknown command line flag 'promt'"),
         (("python", "-m", "antigravity"), "antigravity: no rule covers this module"),
         (("python", "-m", "birdie_jax.generate", "--promt=x"), "Unknown command line flag 'promt'"),
         (("bash", "launch/quick.sh"), "launch/quick.sh: no such file"),
