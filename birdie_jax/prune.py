@@ -26,7 +26,7 @@ from birdie_jax.generation import choose_arm
 from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Objective
-from birdie_jax.pruning import PruningSettings, parse_pruning, policy_names
+from birdie_jax.pruning import POLICIES, PruningSettings, parse_pruning
 from birdie_jax.pruning_cost.cells import (
     FORMAT_VERSION,
     INFLUENCE,
@@ -67,7 +67,7 @@ _TEXT = define_path("text", "Held-out text: a file, a folder, a glob or a URL. D
 _TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of JSON lines and Parquet with the text.")
 _KEEP = flags.DEFINE_list("keep", "0.9,0.7,0.5,0.3,0.1", "Shares that the schedule ends with.")
 _POLICY = flags.DEFINE_list(
-    "policy", "influence,uniform,random,recency,entry_norm", f"Policies: {', '.join(policy_names())}."
+    "policy", "influence,uniform,random,recency,entry_norm", f"Policies: {', '.join(POLICIES)}."
 )
 _PRUNING = flags.DEFINE_multi_string(
     "pruning", [], "Setting of pruning but its policy, NAME=VALUE; several (docs/prune.md)."

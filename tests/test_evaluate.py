@@ -110,7 +110,7 @@ def test_wrong_input_is_told_in_one_line(folder):
     (folder / "bad.jsonl").write_text('{"prompt": "a", "reference": "b"}\n{"prompt": 3}\n{\n')
     cases = [
         ((workdir,), "--task is not given; allowed: one or more of "),
-        ((workdir, "--task=phoneboko"), "--task=phoneboko: found the task 'phoneboko'; allowed: "),
+        ((workdir, "--task=phoneboko"), "--task=phoneboko: task: found 'phoneboko'; allowed: "),
         ((workdir, "--task=phonebook:max_entires=3"), "--task=phonebook.max_entires: unknown setting"),
         (("--task=phonebook",), "give either --workdir, a run, or --model, an exported folder"),
         ((f"--workdir={folder}/none", "--task=phonebook"), f"{folder}/none/config.json: not found"),

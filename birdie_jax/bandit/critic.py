@@ -29,6 +29,7 @@ from birdie_jax.models.layers import RMSNorm, projection
 from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS, collect_policies
 from birdie_jax.models.recurrence import RecurrentCache
+from birdie_jax.registry import Registry
 
 
 class CriticState(flax.struct.PyTreeNode):
@@ -143,10 +144,9 @@ def _transformer(config: BanditConfig, arms: int) -> Critic:
     return TransformerCritic(arms, config.critic_layers, config.critic_features)
 
 
-CRITICS: dict[str, Callable[[BanditConfig, int], Critic]] = {
-    "gated_ssm": _gated_ssm,
-    "transformer": _transformer,
-}
+CRITICS: Registry[Callable[[BanditConfig, int], Critic]] = Registry(
+    "bandit.critic", gated_ssm=_gated_ssm, transformer=_transformer
+)
 
 
 def make_critic(config: BanditConfig, arms: int) -> Critic:
@@ -155,9 +155,7 @@ def make_critic(config: BanditConfig, arms: int) -> Critic:
     Raises:
         ValueError: the name is unknown.
     """
-    if config.critic not in CRITICS:
-        raise ValueError(f"bandit.critic: found {config.critic!r}; allowed: {', '.join(CRITICS)}")
-    return CRITICS[config.critic](config, arms)
+    return CRITICS.find(config.critic)(config, arms)
 
 
 def critic_inputs(

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.reward import reward
 from birdie_jax.bandit_config import BanditConfig
+from birdie_jax.registry import Registry
 
 Reward = Callable[[BanditConfig, Float[Array, "history arms"], Int[Array, ""]], ArmVector]
 """(config, losses of every observation, row of the newest) -> what the action before that row earned.
@@ -19,29 +20,11 @@ reward is set to 0 whatever the function returns. Rewards are within [-1, 1]. Al
 the history, so that it adds nothing to a checkpoint.
 """
 
-REWARDS: dict[str, Reward] = {}
+REWARDS: Registry[Reward] = Registry("bandit.reward")
+"""The rewards by the names that `config.bandit.reward` may have."""
 
-
-def register_reward(name: str, reward: Reward) -> None:
-    """Make `reward` known as `bandit.reward = name`.
-
-    Raises:
-        ValueError: there is a reward of that name.
-    """
-    if name in REWARDS:
-        raise ValueError(f"register_reward: found a second reward {name!r}; allowed: a new name")
-    REWARDS[name] = reward
-
-
-def find_reward(name: str) -> Reward:
-    """Return the reward called `name`.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in REWARDS:
-        raise ValueError(f"bandit.reward: found {name!r}; allowed: {', '.join(REWARDS)}")
-    return REWARDS[name]
+register_reward = REWARDS.register
+find_reward = REWARDS.find
 
 
 def loss_falls(losses: Float[Array, "history arms"], row: Int[Array, ""]) -> Float[Array, "history arms"]:

@@ -12,6 +12,7 @@ from birdie_jax.config_sections import Config
 from birdie_jax.engine.profiler_trace import ProfilerTrace
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.errors import ConfigError
+from birdie_jax.registry import Registry
 from birdie_jax.storage.workdir import Workdir
 
 
@@ -31,18 +32,10 @@ class HookParts(NamedTuple):
     vocab_size: int
 
 
-_HOOKS: dict[str, Callable[[HookParts], Hook]] = {}
+HOOKS: Registry[Callable[[HookParts], Hook]] = Registry("config.train.hooks")
+"""How each hook that `config.train.hooks` may name is made."""
 
-
-def register_hook(name: str, make: Callable[[HookParts], Hook]) -> None:
-    """Let `config.train.hooks` name a hook.
-
-    Raises:
-        ValueError: another hook has the name.
-    """
-    if _HOOKS.get(name, make) is not make:
-        raise ValueError(f"register_hook: found a second hook {name!r}; allowed: a name of its own")
-    _HOOKS[name] = make
+register_hook = HOOKS.register
 
 
 def configured_hooks(parts: HookParts) -> Sequence[Hook]:
@@ -53,12 +46,12 @@ def configured_hooks(parts: HookParts) -> Sequence[Hook]:
     """
     names = [name.strip() for name in parts.config.train.hooks.split(",") if name.strip()]
     for name in names:
-        if name not in _HOOKS or names.count(name) > 1:
+        if name not in HOOKS or names.count(name) > 1:
             raise ConfigError(
                 f"config.train.hooks: found {parts.config.train.hooks!r}; allowed: names of "
-                f"{', '.join(sorted(_HOOKS))}, each once, with commas between them"
+                f"{', '.join(sorted(HOOKS))}, each once, with commas between them"
             )
-    return [_HOOKS[name](parts) for name in names]
+    return [HOOKS[name](parts) for name in names]
 
 
 register_hook("profiler_trace", lambda parts: ProfilerTrace(parts.workdir))

@@ -15,6 +15,7 @@ from birdie_jax import vocabulary
 from birdie_jax.errors import PromptError, shown
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.objectives import OBJECTIVES, Arm, Objective, make_objective
+from birdie_jax.registry import Registry
 from birdie_jax.text import Tokenizer
 
 _NO_TOKENS = np.empty(0, np.int32)
@@ -25,14 +26,15 @@ _QUERY = re.compile(r"\[START\](?P<start>.*?)\[END\](?P<end>.*?)(?=\[START\]|\[C
 # (text, objective, tokenizer) -> prompt
 PromptFormat = Callable[[str, Objective, Tokenizer], Prompt]
 
-_FORMATS: dict[str, PromptFormat] = {}
+_FORMATS: Registry[PromptFormat] = Registry("objective of a prompt")
 
 
 def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
     """Return a decorator that makes a function the prompt format of objectives, given by their names."""
 
     def register(function: PromptFormat) -> PromptFormat:
-        _FORMATS.update(dict.fromkeys(objectives, function))
+        for name in objectives:
+            _FORMATS.register(name, function)
         return function
 
     return register

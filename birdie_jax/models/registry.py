@@ -8,6 +8,7 @@ from jaxtyping import Array, PyTree
 from birdie_jax.array_types import Activations
 from birdie_jax.config_sections import MixerConfig, ModelConfig
 from birdie_jax.models.layout import Layout
+from birdie_jax.registry import Registry
 
 Cache = PyTree[Array]
 """What decoding carries from token to token; its shapes are the same before and after a call."""
@@ -63,7 +64,7 @@ class Architecture:
     encoder: bool = False
 
 
-_ARCHITECTURES: dict[str, Architecture] = {}
+ARCHITECTURES: Registry[Architecture] = Registry("model.name")
 
 
 def register_model(
@@ -88,16 +89,13 @@ def register_model(
         ValueError: the name is taken, or the section's name is one of another section or of a field of
             `config.model`.
     """
-    architecture = Architecture(mixer, config, has_mlp, encoder)
-    if _ARCHITECTURES.get(name, architecture) != architecture:
-        raise ValueError(f"register_model: model {name!r} is registered already; choose another name")
     others = {kind.section for kind in mixer_sections() if kind is not config}
     if config.section in others | set(ModelConfig.__dataclass_fields__):
         raise ValueError(
             f"register_model: config.model.{config.section} is taken; choose another section name for "
             f"{config.__name__}"
         )
-    _ARCHITECTURES[name] = architecture
+    ARCHITECTURES.register(name, Architecture(mixer, config, has_mlp, encoder))
 
 
 def architecture_of(config: ModelConfig) -> Architecture:
@@ -106,9 +104,7 @@ def architecture_of(config: ModelConfig) -> Architecture:
     Raises:
         ValueError: no mixer has registered such a model.
     """
-    if config.name not in _ARCHITECTURES:
-        raise ValueError(f"model.name: found {config.name!r}; allowed: {', '.join(model_names())}")
-    return _ARCHITECTURES[config.name]
+    return ARCHITECTURES.find(config.name)
 
 
 def mixer_type(config: ModelConfig) -> type[Mixer]:
@@ -139,16 +135,16 @@ def model_names() -> tuple[str, ...]:
 def language_model_names() -> tuple[str, ...]:
     """Return the models that generate: the default one, then the others in alphabetical order."""
     default = ModelConfig().name
-    names = [name for name, architecture in _ARCHITECTURES.items() if not architecture.encoder]
+    names = [name for name, architecture in ARCHITECTURES.items() if not architecture.encoder]
     return tuple(sorted(names, key=lambda name: (name != default, name)))
 
 
 def encoder_names() -> tuple[str, ...]:
     """Return the bidirectional encoders, in alphabetical order."""
-    return tuple(sorted(name for name, architecture in _ARCHITECTURES.items() if architecture.encoder))
+    return tuple(sorted(name for name, architecture in ARCHITECTURES.items() if architecture.encoder))
 
 
 def mixer_sections() -> tuple[type[MixerConfig], ...]:
     """Return the classes of all mixers' sections, in alphabetical order of the sections' names."""
-    kinds = {architecture.config for architecture in _ARCHITECTURES.values()}
+    kinds = {architecture.config for architecture in ARCHITECTURES.values()}
     return tuple(sorted(kinds, key=lambda kind: kind.section))

@@ -6,7 +6,7 @@ labels of masked LM, at the first position of its sample.
 """
 
 import abc
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,11 +16,12 @@ from birdie_jax.array_types import Activations, RowKeys, TokenIds
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.encoder_layers import SMALL, Dense
 from birdie_jax.models.layers import dropout
+from birdie_jax.registry import Registry
 
-_Kind = TypeVar("_Kind", bound=type["TaskHead"])
-
-HEADS: dict[str, type["TaskHead"]] = {}
+HEADS: Registry[type["TaskHead"]] = Registry("model.head")
 """The kinds of heads by their names, as `config.model.head` has them."""
+
+register_head = HEADS.register
 
 
 TASK_HEAD = "task_head"
@@ -150,18 +151,6 @@ class TaskHead(nn.Module):
     def _dense(self, outputs: int, name: str, init: Any) -> Dense:
         # A few vectors a sample: float32 costs nothing, and scores are compared.
         return Dense(outputs, ("features", None), jnp.dtype(jnp.float32), init, name=name)
-
-
-def register_head(kind: str, head: _Kind) -> _Kind:
-    """Make a class of heads known as `config.model.head`.
-
-    Raises:
-        ValueError: there is another of that name.
-    """
-    if HEADS.get(kind, head) is not head:
-        raise ValueError(f"register_head: found a second head {kind!r}; allowed: a new name")
-    HEADS[kind] = head
-    return head
 
 
 def head_type(config: ModelConfig) -> type[TaskHead]:

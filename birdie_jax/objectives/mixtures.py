@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import product
 
 from birdie_jax import vocabulary
-from birdie_jax.errors import shown
 from birdie_jax.objectives.arms import Arm, Mixture
 from birdie_jax.objectives.checks import refusal
 from birdie_jax.objectives.registry import make_objective
+from birdie_jax.registry import Registry
 
 _PAPER_LENGTH = 2048
 _RATES = (0.05, 0.15, 0.5)
@@ -37,9 +37,7 @@ def make_mixture(name: str, length: int) -> Mixture:
     Raises:
         ValueError: there is no such mixture, or none of its arms fits such rows.
     """
-    if name not in MIXTURES:
-        raise ValueError(f"mixture {shown(name)} is unknown; allowed: {', '.join(MIXTURES)}")
-    arms = [arm for one_class in MIXTURES[name](length) for arm in _fitting(*one_class, length)]
+    arms = [arm for one_class in MIXTURES.find(name)(length) for arm in _fitting(*one_class, length)]
     if not arms:
         raise refusal(f"mixture {name!r}", "length", length, "a length that at least one of its arms fits")
     return Mixture(tuple(arms))
@@ -286,13 +284,14 @@ SMALL_MODEL_STAGES = (
 """A schedule of the classes of `small_models` for `bandit.policy = "staged"`: copying before language."""
 
 
-MIXTURES: dict[str, Callable[[int], list[_Class]]] = {
-    "causal_lm": _causal_lm,
-    "masked_lm": _masked_lm,
-    "ul2": _ul2,
-    "bfr": _bfr,
-    "pt5": _pt5,
-    "birdie": _birdie,
-    "tiny": _tiny,
-    "small_models": _small_models,
-}
+MIXTURES: Registry[Callable[[int], list[_Class]]] = Registry(
+    "mixture",
+    causal_lm=_causal_lm,
+    masked_lm=_masked_lm,
+    ul2=_ul2,
+    bfr=_bfr,
+    pt5=_pt5,
+    birdie=_birdie,
+    tiny=_tiny,
+    small_models=_small_models,
+)

@@ -6,24 +6,21 @@ from typing import Any, TypeVar
 
 from birdie_jax.errors import shown
 from birdie_jax.objectives.objective import Objective
+from birdie_jax.registry import Registry
 from birdie_jax.storage import parse_typed
 
 _Objective = TypeVar("_Objective", bound=type[Objective])
 
-OBJECTIVES: dict[str, type[Objective]] = {}
+OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 
 
 def register_objective(objective: _Objective) -> _Objective:
     """Make the class `objective` known by its `name`; a decorator.
 
     Raises:
-        ValueError: there is an objective of that name.
+        ValueError: there is another objective of that name.
     """
-    if objective.name in OBJECTIVES:
-        raise ValueError(
-            f"register_objective: found a second objective {objective.name!r}; allowed: a new name"
-        )
-    OBJECTIVES[objective.name] = objective
+    OBJECTIVES.register(objective.name, objective)
     return objective
 
 
@@ -38,9 +35,7 @@ def make_objective(name: str, /, **parameters: Any) -> Objective:
     Raises:
         ValueError: the name, a parameter or its value is not one that is allowed; the error lists those.
     """
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective {shown(name)} is unknown; allowed: {', '.join(OBJECTIVES)}")
-    objective = OBJECTIVES[name]
+    objective = OBJECTIVES.find(name)
     hints = typing.get_type_hints(objective)
     types = {field.name: hints[field.name] for field in fields(objective)}
     for parameter in parameters:

@@ -1,11 +1,12 @@
 """Pruning of a prompt's tokens as depth grows (Simba), for every recurrence."""
 
-from birdie_jax.pruning.policies import Policy, policy_names, register_policy
+from birdie_jax.pruning.policies import POLICIES, Policy, register_policy
 from birdie_jax.pruning.pruned_encoding import encode_pruned
 from birdie_jax.pruning.pruned_prefill import LayerTrace, PrunedLayer, pruned_hidden
 from birdie_jax.pruning.settings import PruningSettings, finetune_settings, parse_pruning
 
 __all__ = [
+    "POLICIES",
     "LayerTrace",
     "Policy",
     "PrunedLayer",
@@ -13,7 +14,6 @@ __all__ = [
     "encode_pruned",
     "finetune_settings",
     "parse_pruning",
-    "policy_names",
     "pruned_hidden",
     "register_policy",
 ]

@@ -9,6 +9,7 @@ from jaxtyping import Array, Key
 
 from birdie_jax.array_types import TokenIds
 from birdie_jax.pruning.samples import PackedTokens, TokenNumbers, quotas, ranks, samples_sum
+from birdie_jax.registry import Registry
 
 
 class ScoredLayer(NamedTuple):
@@ -41,30 +42,6 @@ class Policy(NamedTuple):
     norm: str | None = None
 
 
-_POLICIES: dict[str, Policy] = {}
-
-
-def register_policy(name: str, policy: Policy) -> None:
-    """Make a policy known by its name.
-
-    Raises:
-        ValueError: the name is taken.
-    """
-    if _POLICIES.get(name, policy) != policy:
-        raise ValueError(f"register_policy: policy {name!r} is registered already; choose another name")
-    _POLICIES[name] = policy
-
-
-def find_policy(name: str) -> Policy:
-    """Return a policy by its name, one of `policy_names`."""
-    return _POLICIES[name]
-
-
-def policy_names() -> tuple[str, ...]:
-    """Return the names of the policies, in the order in which they were registered."""
-    return tuple(_POLICIES)
-
-
 def _layer_scores(layer: ScoredLayer) -> TokenNumbers:
     if layer.scores is None:
         raise ValueError("policy: the layer has left no scores; allowed: a policy that asks for them")
@@ -94,8 +71,13 @@ def _random(layer: ScoredLayer) -> TokenNumbers:
     return jax.vmap(of_row)(layer.keys, layer.tokens.index)
 
 
-register_policy("influence", Policy(_layer_scores, norm=""))
-register_policy("entry_norm", Policy(_layer_scores, norm="entry"))
-register_policy("uniform", Policy(_evenly))
-register_policy("random", Policy(_random))
-register_policy("recency", Policy(lambda layer: layer.tokens.index.astype(jnp.float32)))
+POLICIES: Registry[Policy] = Registry(
+    "policy",
+    influence=Policy(_layer_scores, norm=""),
+    entry_norm=Policy(_layer_scores, norm="entry"),
+    uniform=Policy(_evenly),
+    random=Policy(_random),
+    recency=Policy(lambda layer: layer.tokens.index.astype(jnp.float32)),
+)
+
+register_policy = POLICIES.register

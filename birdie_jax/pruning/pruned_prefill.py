@@ -21,7 +21,7 @@ from birdie_jax.models.language_model import stack_caches, unstack_layers
 from birdie_jax.models.layer_stacks import Block
 from birdie_jax.models.layout import Layout, packed_layout
 from birdie_jax.models.registry import Cache
-from birdie_jax.pruning.policies import ScoredLayer, find_policy
+from birdie_jax.pruning.policies import POLICIES, ScoredLayer
 from birdie_jax.pruning.samples import (
     PackedTokens,
     TokenNumbers,
@@ -193,7 +193,7 @@ def drop_tokens(rows: PrunedRows, scored: ScoredLayer, settings: PruningSettings
         settings: the settings of pruning.
         count: the positions of a row that the next layer reads.
     """
-    score = find_policy(settings.policy).score(scored)
+    score = POLICIES[settings.policy].score(scored)
     kept = kept_mask(rows.tokens, score, scored.share)
     order = gather_order(kept, count)
     x = jnp.take_along_axis(rows.x, order[..., None], axis=1)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from birdie_jax.config_sections import FinetunePruningConfig
 from birdie_jax.errors import ConfigError, PruningError, shown
 from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
-from birdie_jax.pruning.policies import find_policy, policy_names
+from birdie_jax.pruning.policies import POLICIES
 
 Share = float | Float[Array, "*tokens"]
 """A share of a sample's tokens, or one for each of some tokens."""
@@ -91,7 +91,7 @@ class PruningSettings:
         """
         if not 0 < self.keep <= 1:
             raise PruningError(f"keep: found {self.keep}; allowed: above 0, at most 1")
-        _check_name("policy", self.policy, policy_names())
+        _check_name("policy", self.policy, tuple(POLICIES))
         _check_name("schedule", self.schedule, tuple(SCHEDULES))
         _check_name("norm", self.norm, tuple(norm for norm in NORMS if norm not in _OTHER_NORMS))
         _check_name("readout", self.readout, READOUTS)
@@ -112,7 +112,7 @@ class PruningSettings:
     @property
     def asked_norm(self) -> str | None:
         """The norm by which layers are asked for scores; None: they are not."""
-        norm = find_policy(self.policy).norm
+        norm = POLICIES[self.policy].norm
         return self.norm if norm == "" else norm
 
 

@@ -224,7 +224,7 @@ def trained_head(config: Config) -> Head | None:
 def _classes_of_stage(section: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the classes of the task of a stage; none where the task is not known here."""
     name = section.get(TASK_KEY)
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         return ()
     settings = {field.name: section[field.name] for field in fields(TASKS[name]) if field.name in section}
     try:

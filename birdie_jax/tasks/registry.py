@@ -7,12 +7,13 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from birdie_jax.errors import ConfigError, shown
+from birdie_jax.registry import Registry
 from birdie_jax.storage import inner_path, parse_typed
 from birdie_jax.tasks.task import Task
 
 _Task = TypeVar("_Task", bound=type[Task])
 
-TASKS: dict[str, type[Task]] = {}
+TASKS: Registry[type[Task]] = Registry("task")
 # The field of a configuration's section that names the task; the others are its settings.
 TASK_KEY = "task"
 
@@ -21,11 +22,9 @@ def register_task(task: _Task) -> _Task:
     """Make the class `task` known by its `name`; a decorator.
 
     Raises:
-        ValueError: there is a task of that name.
+        ValueError: there is another task of that name.
     """
-    if TASKS.get(task.name, task) is not task:
-        raise ValueError(f"register_task: found a second task {task.name!r}; allowed: a new name")
-    TASKS[task.name] = task
+    TASKS.register(task.name, task)
     return task
 
 
@@ -41,9 +40,7 @@ def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
         ConfigError: the name, a setting or its value is not one that is allowed, which the error lists; or
             a setting without a default is not given.
     """
-    if not isinstance(name, str) or name not in TASKS:
-        raise ConfigError(f"{where}: found the task {shown(name)}; allowed: {', '.join(TASKS)}")
-    kind = TASKS[name]
+    kind = TASKS.find(name, f"{where}: task")
     hints = typing.get_type_hints(kind, include_extras=True)
     types = {field.name: hints[field.name] for field in fields(kind)}
     for setting in settings:

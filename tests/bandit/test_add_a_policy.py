@@ -78,11 +78,6 @@ def test_only_a_policy_that_proposes_changes_the_mixture(policy):
     assert changing == {"birdie", "exp3s", "staged", "thompson", policy}
 
 
-def test_a_second_policy_of_a_name_is_refused(policy):
-    with pytest.raises(ValueError, match="register_policy: found a second policy 'epsilon_greedy'"):
-        register_policy(policy, Policy())
-
-
 def test_settings_that_a_policy_cannot_work_with_are_refused():
     def needs_three(config, num_arms):
         if num_arms < 3:

@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.config import Config, TrainConfig
 from birdie_jax.engine import Workdir, mesh_of
-from birdie_jax.engine.hook_registry import HookParts, configured_hooks, register_hook
+from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.errors import ConfigError
 from tests.whole_runs import CONFIG, checkpoint_arrays, finish, metrics, train_command, write_corpus
 
@@ -59,8 +59,6 @@ def test_names_are_checked():
         allowed = rf"config\.train\.hooks: found '{wrong}'; allowed: .*profiler_trace"
         with pytest.raises(ConfigError, match=allowed):
             configured_hooks(parts(wrong))
-    with pytest.raises(ValueError, match="second hook 'profiler_trace'"):
-        register_hook("profiler_trace", lambda parts: None)
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ FIELDS = "task, length, rows, epochs, steps, skip_long, pack, max_letters"
     ("changed", "message"),
     [
         ({"lenght": 3}, f".lenght: unknown field of a stage of toy_words; allowed: {FIELDS}"),
-        ({"task": "toy"}, ": found the task 'toy'; allowed: "),
+        ({"task": "toy"}, ": task: found 'toy'; allowed: "),
         ({"task": ...}, ".task: missing; allowed: "),
         ({"rows": ...}, ".rows: missing"),
         ({"rows": 0}, ".rows: found 0; allowed: at least 1"),

@@ -17,7 +17,7 @@ from birdie_jax.models.parameters import collect_policies
 from birdie_jax.models.regression_head import label_of_number
 from birdie_jax.models.sample_scores import sample_losses, score_samples, token_types
 from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, label_of_span
-from birdie_jax.models.task_head import HEADS, Samples, head_type, register_head
+from birdie_jax.models.task_head import Samples, head_type
 from birdie_jax.tasks.head_task import labelled_example
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
 from tests.trained_workdirs import micro_config
@@ -140,11 +140,6 @@ def test_the_parameters_of_a_head_have_policies():
     policies = collect_policies(head_type(config)(config), x, samples)
     assert sorted(policies) == ["pooler", "told"]
     assert policies["told"]["kernel"].weight_decay and not policies["told"]["bias"].weight_decay
-
-
-def test_a_second_head_of_a_name_is_refused():
-    with pytest.raises(ValueError, match="found a second head 'spans'; allowed: a new name"):
-        register_head("spans", HEADS["choice"])
 
 
 def sample(*texts, label=1):

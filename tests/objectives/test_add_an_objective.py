@@ -84,8 +84,3 @@ def test_an_arm_of_a_config_comes_through_a_row_stream_into_a_packed_row(reversa
     np.testing.assert_array_equal(written, read[:0:-1])
     assert batch.tokens[0, first][~batch.bidirectional[0, first]][0] == START
     assert batch.segment_ids.max() >= 2
-
-
-def test_a_second_objective_of_a_name_is_refused(reversal):
-    with pytest.raises(ValueError, match="register_objective: found a second objective 'reversal'"):
-        register_objective(reversal)

@@ -17,7 +17,7 @@ PAIR = "a pair (low, high) of integers with 1 <= low <= high"
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("clm", {}, f"objective 'clm' is unknown; allowed: {NAMES}"),
+        ("clm", {}, f"objective: found 'clm'; allowed: {NAMES}"),
         (
             "copying",
             {"rate": 0.5},

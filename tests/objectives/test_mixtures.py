@@ -117,7 +117,7 @@ OBJECTIVE_NAMES = (
         ({"a": 3}, "arm 'a': 3; allowed: a mapping with the field objective"),
         (
             {"a": {"objective": "copy"}},
-            f"arm 'a': objective 'copy' is unknown; allowed: {OBJECTIVE_NAMES}",
+            f"arm 'a': objective: found 'copy'; allowed: {OBJECTIVE_NAMES}",
         ),
         (
             {"a": {"objective": "span_corruption", "rate": 1.2}},
@@ -161,7 +161,7 @@ def test_errors_of_mixtures():
     ):
         Mixture((arm, arm))
     with pytest.raises(
-        ValueError, match=r"^mixture 'bird' is unknown; allowed: causal_lm, masked_lm, ul2, bfr, pt5, "
+        ValueError, match=r"^mixture: found 'bird'; allowed: causal_lm, masked_lm, ul2, bfr, pt5, "
     ):
         make_mixture("bird", 2048)
     message = r"^mixture 'ul2': length: found 3; allowed: a length that at least one of its arms fits$"

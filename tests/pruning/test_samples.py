@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.pruning import policy_names
-from birdie_jax.pruning.policies import ScoredLayer, find_policy
+from birdie_jax.pruning.policies import POLICIES, ScoredLayer
 from birdie_jax.pruning.samples import gather, gather_order, kept_mask, whole_rows
 from birdie_jax.pruning.settings import check_shares, constant_shares, kept_tokens, linear_shares
 
@@ -76,9 +75,9 @@ def test_all_policies_keep_as_many(seed, share):
     tokens = rows_of(segments, context)
     scores = jnp.asarray(rng.normal(size=(1, LENGTH)).astype(np.float32))
     counts = set()
-    for name in policy_names():
+    for name in POLICIES:
         layer = ScoredLayer(tokens, share, scores, jax.random.key(seed)[None])
-        kept = kept_mask(tokens, find_policy(name).score(layer), share)
+        kept = kept_mask(tokens, POLICIES[name].score(layer), share)
         counts.add(tuple(np.bincount(segments[np.asarray(kept[0])], minlength=LENGTH)))
     assert len(counts) == 1
 
@@ -89,9 +88,7 @@ def test_what_the_baselines_keep():
 
     def kept(name, share, seed=0):
         layer = ScoredLayer(tokens, share, None, jax.random.key(seed)[None])
-        return np.flatnonzero(
-            np.asarray(kept_mask(tokens, find_policy(name).score(layer), share))[0]
-        ).tolist()
+        return np.flatnonzero(np.asarray(kept_mask(tokens, POLICIES[name].score(layer), share))[0]).tolist()
 
     # Of 12 tokens 6 stay, of which two are protected.
     assert kept("recency", 0.5) == [6, 7, 8, 9, 10, 11]

@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.errors import ConfigError
 from birdie_jax.storage import Bounds
-from birdie_jax.tasks import TASKS, Task, TaskResult, register_task, task_of_flag, task_of_section
+from birdie_jax.tasks import TASKS, Task, TaskResult, task_of_flag, task_of_section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def test_a_flag_is_a_task_with_its_settings(text, made):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("products", "--task=products: found the task 'products'; allowed: "),
+        ("products", "--task=products: task: found 'products'; allowed: "),
         ("sums:cuont=1", "--task=sums.cuont: unknown setting of sums; allowed: count, words, separator"),
         ("sums:count=0", "--task=sums.count: found 0; allowed: "),
         ("sums:count=x", "--task=sums.count: found 'x'"),
@@ -73,13 +73,3 @@ def test_a_section_is_a_task_with_its_settings():
         with pytest.raises(ConfigError) as caught:
             task_of_section(section, "config.eval.tasks.mine")
         assert said in str(caught.value)
-
-
-def test_a_name_is_given_once():
-    assert register_task(Sums) is Sums
-
-    class Other(Sums):
-        name: ClassVar[str] = "sums"
-
-    with pytest.raises(ValueError, match="a second task 'sums'"):
-        register_task(Other)

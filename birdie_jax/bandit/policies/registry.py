@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 from birdie_jax.array_types import ArmVector, KeyData
 from birdie_jax.bandit.state import BanditState
 from birdie_jax.bandit_config import BanditConfig
+from birdie_jax.registry import Registry
 
 
 def _accept_settings(config: BanditConfig, num_arms: int) -> None:
@@ -69,26 +70,8 @@ class Policy:
         return self.propose is not _keep_mixture
 
 
-POLICIES: dict[str, Policy] = {}
+POLICIES: Registry[Policy] = Registry("bandit.policy")
+"""The policies by the names that `config.bandit.policy` may have."""
 
-
-def register_policy(name: str, policy: Policy) -> None:
-    """Make `policy` known as `bandit.policy = name`.
-
-    Raises:
-        ValueError: there is a policy of that name.
-    """
-    if name in POLICIES:
-        raise ValueError(f"register_policy: found a second policy {name!r}; allowed: a new name")
-    POLICIES[name] = policy
-
-
-def find_policy(name: str) -> Policy:
-    """Return the policy called `name`.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in POLICIES:
-        raise ValueError(f"bandit.policy: found {name!r}; allowed: {', '.join(POLICIES)}")
-    return POLICIES[name]
+register_policy = POLICIES.register
+find_policy = POLICIES.find
