@@ -104,7 +104,7 @@ def refusals(tmp_path_factory):
     return dict(zip(commands, zip(commands.values(), results, strict=True), strict=True))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "said"),
     [*BAD_FILES.items(), *BAD_VALUES.items(), *BAD_FIELDS.items(), *BAD_COMMANDS.items()],
@@ -120,6 +120,7 @@ def test_a_command_line_is_refused_in_one_line(refusals, case, said):
     assert len(line) < 1200
 
 
+@pytest.mark.slow
 def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     file = tmp_path / "arms.py"
     file.write_text(
@@ -142,6 +143,7 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     assert "has no arm 'paste'; allowed: one of it (copy)" in results[3][2]
 
 
+@pytest.mark.slow
 def test_a_named_pipe_is_no_config_file(tmp_path):
     pipe = tmp_path / "pipe.py"
     os.mkfifo(pipe)
@@ -156,6 +158,7 @@ def test_a_named_pipe_is_no_config_file(tmp_path):
     [(40_000, "return", 0, ""), (1, "return", 0, ""), (1, "refuse('report', 'a fault')", 1, "a fault")],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.slow
 def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, status, told, unbuffered):
     """As `head` does, while much is printed, or before the program ends; its faults are told."""
     program = (
@@ -213,6 +216,7 @@ def test_what_a_user_cannot_mend_is_raised(monkeypatch, error):
     assert raised.value is error
 
 
+@pytest.mark.slow
 def test_another_broken_pipe_is_not_taken_for_the_readers():
     """As that of a connection to a store."""
     program = (

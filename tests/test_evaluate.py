@@ -69,6 +69,7 @@ def test_the_table_and_the_files(folder, asked):
     assert [line["prompt"] for line in lines] == PROMPTS
 
 
+@pytest.mark.slow
 def test_an_answer_is_that_of_generate(folder, asked):
     lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
     assert [line["model"] for line in lines] == [f"{folder}/runs/a"] * 5 + [f"{folder}/runs/b"] * 5
@@ -76,6 +77,7 @@ def test_an_answer_is_that_of_generate(folder, asked):
     assert lines[1]["evaluation"] == "mine"
 
 
+@pytest.mark.slow
 def test_models_are_compared(folder, asked):
     table = asked[1][1]
     assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in table
@@ -88,6 +90,7 @@ def test_models_are_compared(folder, asked):
         assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
 
 
+@pytest.mark.slow
 def test_derived_metrics_are_compared(folder, asked):
     found = json.loads((folder / "text.json").read_text())
     first, second = (one["metrics"] for one in found["evaluations"])
@@ -99,6 +102,7 @@ def test_derived_metrics_are_compared(folder, asked):
     assert re.search(rf"^ +B .* {re.escape(f'{told:+.4f}')} ", asked[4][1], re.M), asked[4][1]
 
 
+@pytest.mark.slow
 def test_the_report_shows_it(folder, asked):
     assert "evaluated at step 5" in (folder / "runs/a/report.html").read_text()
 

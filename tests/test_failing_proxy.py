@@ -10,6 +10,8 @@ import pytest
 from tests.failing_proxy import run_failing_proxy
 from tests.gcs_server import BUCKET, run_gcs_server
 
+pytestmark = pytest.mark.slow
+
 UPLOAD = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name="
 OBJECT = f"/storage/v1/b/{BUCKET}/o/"
 

@@ -45,6 +45,7 @@ def calls(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_pages_are_touched_once_where_memory_is_kept():
     def touched(form):

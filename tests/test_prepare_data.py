@@ -28,6 +28,7 @@ def verb(*flags):
     return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_whole_command(corpus, tmp_path):
     output = tmp_path / "out"
     flags = [
@@ -58,6 +59,7 @@ def test_whole_command(corpus, tmp_path):
     assert (again.returncode, again.stdout, again.stderr) == (0, result.stdout, "")
 
 
+@pytest.mark.slow
 def test_given_tokenizer(corpus, tmp_path):
     train_tokenizer(_TEXTS, 320, tokenizer_type="bpe").save(tmp_path / "given.model")
     result = verb(
@@ -149,6 +151,7 @@ def test_user_errors_are_one_short_line(corpus, tmp_path, monkeypatch, run_in_th
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unusable", [["--input=/nowhere"], ["--vocabsize=3"]])
 def test_user_errors_are_one_line_of_the_command(corpus, tmp_path, unusable):
     result = verb(f"--input={corpus}", f"--output={tmp_path / 'out'}", *unusable)
