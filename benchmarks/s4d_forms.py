@@ -40,7 +40,6 @@ from matplotlib.figure import Figure
 
 from benchmarks.train_step_cpu import encoder
 from birdie_jax.config import parse_config
-from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.models import s4d
 from birdie_jax.models.attention import packed_attention
 from birdie_jax.models.layout import Layout, packed_layout
@@ -50,7 +49,7 @@ from birdie_jax.models.s4d_reference import fourier_product, recurrent_product
 from birdie_jax.models.s4d_toeplitz import toeplitz_product
 from birdie_jax.models.state_space import StateSpace, discretise
 from birdie_jax.pretraining.language_model_step import make_language_model_step
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import resolve_run
 from birdie_jax.vocabulary import padded_vocab_size
 
 MODES, CHUNK = 64, 128
@@ -121,14 +120,14 @@ def step_programs(
     given.batching.rows = rows
     config = parse_config(given)
     vocab_size = padded_vocab_size(config.data.vocab_size)
-    mesh = make_mesh(config, vocab_size)
+    run = resolve_run(config, vocab_size)
     programs, arguments = {}, {}
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(run.mesh):
         for name in ("with", "without"):
             product = toeplitz_product if name == "with" else left_out
             with mock.patch.object(s4d, "toeplitz_product", product):
                 jax.clear_caches()
-                step = make_language_model_step(config, vocab_size, configured_mixture(config), mesh, {})
+                step = make_language_model_step(run, {})
                 batch = jax.device_put(make_batch(vocab_size))
                 programs[name] = step.update.lower(step.abstract_state, batch).compile()
                 arguments[name] = step.create_state(), batch

@@ -131,17 +131,16 @@ def make(model):
     import jax
 
     from birdie_jax.config import parse_config
-    from birdie_jax.engine.mesh import make_mesh
     from birdie_jax.pretraining.language_model_step import make_language_model_step
-    from birdie_jax.pretraining.mixture import configured_mixture
+    from birdie_jax.resolve import resolve_run
     from birdie_jax.vocabulary import padded_vocab_size
 
     given, make_batch = encoder(model) if model in ENCODERS else language_model(model)
     config = parse_config(given)
     vocab_size = padded_vocab_size(config.data.vocab_size)
-    mesh = make_mesh(config, vocab_size)
-    with jax.set_mesh(mesh):
-        step = make_language_model_step(config, vocab_size, configured_mixture(config), mesh, {})
+    run = resolve_run(config, vocab_size)
+    with jax.set_mesh(run.mesh):
+        step = make_language_model_step(run, {})
         return step, step.create_state(), jax.device_put(make_batch(vocab_size))
 
 

@@ -24,7 +24,7 @@ from jax.experimental import topologies
 from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
 from birdie_jax.config import MeshConfig, parse_config
-from birdie_jax.engine.mesh import make_mesh, mesh_sizes, replicated, state_sharding
+from birdie_jax.engine.mesh import arrange, mesh_sizes, replicated, state_sharding
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
@@ -46,7 +46,7 @@ def compile_for(topology, config, rows_per_chip, scan, implementation):
         train=dataclasses.replace(config.train, accumulation_steps=1),
     )
     vocab_size = padded_vocab_size(config.data.vocab_size)
-    mesh = make_mesh(config, vocab_size, devices)
+    mesh = arrange(sizes, devices)
     batch = abstract_batch(config, mesh)
     model = build_model(config.model, vocab_size)
     optimizer = make_optimizer(config.optimizer, config.train.num_steps, parameter_policies(model))

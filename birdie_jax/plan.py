@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,12 @@ from absl import flags, logging
 from birdie_jax.command_line import define_path, start
 from birdie_jax.config import Config, MeshConfig, parse_config
 from birdie_jax.config_flag import define_config
-from birdie_jax.engine.mesh import fill_in_sizes, make_mesh
 from birdie_jax.errors import ConfigError, shown
-from birdie_jax.finetuning.abstract_run import config_to_plan, largest_stage
-from birdie_jax.finetuning.stages import stage_errors
+from birdie_jax.finetuning.stages import Stage, read_stages
+from birdie_jax.finetuning.start import resolve_stages
+from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import tokenizer_of_source
 from birdie_jax.planning import (
-    RunPlan,
     Topology,
     comparison_table,
     find_largest_batch,
@@ -37,6 +37,7 @@ from birdie_jax.planning import (
     plan_as_text,
     plan_run,
 )
+from birdie_jax.resolve import ResolvedRun, resolve_run
 from birdie_jax.storage import is_remote
 from birdie_jax.text import Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
@@ -70,29 +71,38 @@ def run(config: Config) -> None:
     _check_json()
     topology = make_topology(_TOPOLOGY.value)
     vocab_size = embedding_rows(config)
-    if config.finetune.stages:
-        stage = largest_stage(config)
+    stages = read_stages(config)
+    config = with_task_head(config, stages)
+    # Of several stages with the most positions a batch, the one with the longest rows.
+    stage = max(stages, key=lambda stage: (stage.rows * stage.length, stage.length), default=None)
+    if stage is not None:
         print(f"stage {stage.name}, of the most positions a batch\n")
-        with stage_errors(stage):
-            return _plan(config_to_plan(config, stage), vocab_size, topology)
-    return _plan(config, vocab_size, topology)
-
-
-def _plan(config: Config, vocab_size: int, topology: Topology) -> None:
-    if _COMPARE.value:
-        plans = plan_meshes(config, vocab_size, topology)
+    meshes = [parse_mesh(text) for text in _COMPARE.value]
+    configs = [dataclasses.replace(config, mesh=mesh) for mesh in meshes or [config.mesh]]
+    # Every mesh is checked before the first is compiled.
+    runs = [_resolve(one, stages, stage, vocab_size, topology) for one in configs]
+    plans = [plan_run(one, topology) for one in runs]
+    if meshes:
         print(comparison_table(plans))
         write_json({"plans": [plan_as_json(plan) for plan in plans]})
         return
-    config, explanation = fill_in_sizes(config, vocab_size, topology.devices)
-    plan = plan_run(config, vocab_size, topology)
-    largest = None
+    resolved, plan, largest = runs[0], plans[0], None
     if _LARGEST_BATCH.value != "skip":
-        largest = find_largest_batch(config, plan, verify=_LARGEST_BATCH.value == "verify")
-    if explanation:
-        print(f"{explanation}\n")
+        largest = find_largest_batch(resolved, plan, verify=_LARGEST_BATCH.value == "verify")
+    if resolved.explanation:
+        print(f"{resolved.explanation}\n")
     print(plan_as_text(plan, largest))
     write_json(plan_as_json(plan, largest))
+
+
+def _resolve(
+    config: Config, stages: Sequence[Stage], stage: Stage | None, vocab_size: int, topology: Topology
+) -> ResolvedRun:
+    if stage is None:
+        return resolve_run(config, vocab_size, topology.devices)
+    # How many steps the epochs of a stage take is not known yet.
+    num_steps = max(config.train.num_steps, 1)
+    return resolve_stages(config, stages, vocab_size, topology.devices, num_steps)[stage.number]
 
 
 def embedding_rows(config: Config) -> int:
@@ -108,15 +118,6 @@ def embedding_rows(config: Config) -> int:
     if data.tokenizer:
         return Tokenizer(data.tokenizer).vocab_size
     return padded_vocab_size(data.vocab_size)
-
-
-def plan_meshes(config: Config, vocab_size: int, topology: Topology) -> list[RunPlan]:
-    """Return a plan for each mesh of --compare; all are checked before the first is compiled."""
-    meshes = [dataclasses.replace(config, mesh=parse_mesh(text)) for text in _COMPARE.value]
-    configs = [fill_in_sizes(one, vocab_size, topology.devices).config for one in meshes]
-    for one in configs:
-        make_mesh(one, vocab_size, topology.devices)
-    return [plan_run(one, vocab_size, topology) for one in configs]
 
 
 def parse_mesh(text: str) -> MeshConfig:

@@ -15,7 +15,7 @@ from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.platforms import for_platform
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.objectives.masked_lm import MaskedLM
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import make_path
 from birdie_jax.storage.workdir import Workdir

@@ -20,7 +20,7 @@ from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import model_names
 from birdie_jax.models.registry import mixer_sections
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.storage import Bounds, Rule, file_key
 
 HOSTILE = {

@@ -12,6 +12,7 @@ from birdie_jax.config_sections import Config
 from birdie_jax.engine.profiler_trace import ProfilerTrace
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.errors import ConfigError
+from birdie_jax.models import LanguageModel
 from birdie_jax.registry import Registry
 from birdie_jax.storage.workdir import Workdir
 
@@ -23,13 +24,13 @@ class HookParts(NamedTuple):
         config: the configuration of the run.
         workdir: the folder of the run.
         mesh: the device mesh of the run.
-        vocab_size: the number of rows of the embedding table.
+        model: the model of the run.
     """
 
     config: Config
     workdir: Workdir
     mesh: Mesh
-    vocab_size: int
+    model: LanguageModel
 
 
 HOOKS: Registry[Callable[[HookParts], Hook]] = Registry("config.train.hooks")

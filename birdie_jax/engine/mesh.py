@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -20,20 +20,8 @@ from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.registry import architecture_of, mixer_config
 
-
-def make_mesh(config: Config, vocab_size: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return the mesh that `config.mesh` asks for, of all devices.
-
-    Args:
-        config: the configuration of the run.
-        vocab_size: the rows of the embedding table.
-        devices: the devices of the mesh; None = those that JAX has.
-
-    Raises:
-        ConfigError: the devices, the rows or the model cannot be divided so.
-    """
-    devices = jax.devices() if devices is None else devices
-    return _arrange(check_mesh(config, vocab_size, devices), devices)
+# A `jax.Device`; jaxlib has no stubs, so that type checkers refuse that name as a type.
+Device: TypeAlias = Any
 
 
 def mesh_of(config: MeshConfig | None = None) -> Mesh:
@@ -47,11 +35,11 @@ def mesh_of(config: MeshConfig | None = None) -> Mesh:
     config = config or MeshConfig()
     asked = dataclasses.replace(config, fsdp=config.fsdp or 1)
     devices = jax.devices()
-    return _arrange(mesh_sizes(asked, len(devices), _count_slices(devices)), devices)
+    return arrange(mesh_sizes(asked, len(devices), _count_slices(devices)), devices)
 
 
-def _arrange(sizes: dict[str, int], devices: Sequence[Any]) -> Mesh:
-    """Return the mesh of these sizes, laid out as the devices' network is."""
+def arrange(sizes: dict[str, int], devices: Sequence[Device]) -> Mesh:
+    """Return the mesh of these sizes by axis, laid out as the devices' network is."""
     slices = _count_slices(devices)
     shape = tuple(sizes.values())
     # A mesh whose axes are no products of the torus' own is still better than none.
@@ -67,45 +55,31 @@ def _arrange(sizes: dict[str, int], devices: Sequence[Any]) -> Mesh:
     return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
-def check_mesh(config: Config, vocab_size: int, devices: Sequence[Any]) -> dict[str, int]:
-    """Check that `config.mesh` can be made of `devices`; return its sizes by axis.
-
-    Args:
-        config: the configuration of the run.
-        vocab_size: the rows of the embedding table; 0 = not known yet, which any size divides.
-        devices: the devices, all of which the mesh takes.
-
-    Raises:
-        ConfigError: as `make_mesh`.
-    """
-    config = fill_in_sizes(config, vocab_size, devices).config
-    sizes = mesh_sizes(config.mesh, len(devices), _count_slices(devices))
-    check_divisible(config, vocab_size, sizes, len(devices))
-    return sizes
-
-
-class FilledIn(NamedTuple):
+class SizedConfig(NamedTuple):
     """A configuration without a size that is left to the program.
 
     Attributes:
         config: the configuration, with numbers for `mesh.fsdp` and `train.accumulation_steps`.
+        mesh_sizes: the devices along each axis of the mesh.
         explanation: one line that tells the sizes that were chosen and their rules; empty if none was.
     """
 
     config: Config
+    mesh_sizes: dict[str, int]
     explanation: str
 
 
-def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Any]) -> FilledIn:
-    """Choose the sizes that `config` leaves to the program, for a mesh of all `devices`.
+def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Device]) -> SizedConfig:
+    """Choose the sizes that `config` leaves to the program, and check that they divide the run.
 
     Args:
         config: the configuration of the run; one without such sizes comes back as it is.
-        vocab_size: the rows of the embedding table; 0 = not known yet.
-        devices: the devices, which need not be attached.
+        vocab_size: the rows of the embedding table; 0 = not known yet, which any size divides.
+        devices: the devices of the mesh, which need not be attached.
 
     Raises:
-        ConfigError: as `mesh_sizes`; or the model cannot be compiled for the platform of the devices.
+        ConfigError: as `mesh_sizes` and `check_divisible`; or the model cannot be compiled for the platform
+            of the devices.
     """
     machine, reasons = describe_machine(devices), []
     check_platform(config.model, machine.platform)
@@ -124,17 +98,18 @@ def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Any]) -> Fi
         config = dataclasses.replace(
             config, train=dataclasses.replace(config.train, accumulation_steps=parts)
         )
+    check_divisible(config, vocab_size, sizes, machine.devices)
     if not reasons:
-        return FilledIn(config, "")
+        return SizedConfig(config, sizes, "")
     mesh = ", ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1 or axis == "data")
     explanation = (
         f"mesh {mesh} of {machine.devices} x {machine.kind}, accumulation_steps="
         f"{config.train.accumulation_steps}; {'; '.join(reasons)}"
     )
-    return FilledIn(config, explanation)
+    return SizedConfig(config, sizes, explanation)
 
 
-def _count_slices(devices: Sequence[Any]) -> int:
+def _count_slices(devices: Sequence[Device]) -> int:
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 

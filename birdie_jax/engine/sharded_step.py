@@ -18,6 +18,8 @@ from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
 
 Summarise = Callable[[StepTotals], dict[str, float]]
+Sections = Mapping[str, Callable[[Key], PyTree[jax.Array]]]
+"""For each hook its `create_section`, by its name."""
 # Sets the keys of rows apart from those of parameters and sections.
 _ROW_KEYS = 0x726F7773
 
@@ -101,7 +103,7 @@ def make_step(
     mesh: Mesh,
     *,
     seed: int = 0,
-    sections: Mapping[str, Callable[[Key], PyTree]] | None = None,
+    sections: Sections | None = None,
     summarise: Summarise | None = None,
     accumulation_steps: int = 1,
     param_shardings: Callable[[TrainState], TrainState] | None = None,
@@ -115,7 +117,7 @@ def make_step(
         optimizer: gradient -> update.
         mesh: the device mesh, whose devices need not be there as long as nothing is called.
         seed: decides the keys of parameters, sections and rows.
-        sections: for each hook its `create_section`, by its name; see `sections_of`.
+        sections: what makes the sections of the hooks; see `sections_of`.
         summarise: what is logged of the sums; None: each sum divided by the weight of the steps.
         accumulation_steps: parts in which the gradient of a batch is computed, one after the other; changes
             memory and rounding only.
@@ -176,7 +178,7 @@ def check_section_names(sections: Mapping[str, Any]) -> None:
             )
 
 
-def sections_of(hooks: Sequence[Hook]) -> dict[str, Callable[[Key], PyTree]]:
+def sections_of(hooks: Sequence[Hook]) -> Sections:
     """Return what makes the sections of some hooks, for `make_step`."""
     return {hook.name: hook.create_section for hook in hooks}
 

@@ -4,28 +4,26 @@ The second loss is the next-token loss on the tokens that the last layer has rea
 the token that followed it in the sample before any was dropped (Simba, appendix A.3).
 """
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from birdie_jax.array_types import ArmVector, Key, RowKeys, TokenIds, TokenMask
+from birdie_jax.array_types import ArmVector, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
-from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, make_step
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import make_optimizer
-from birdie_jax.engine.sharded_step import Summarise
-from birdie_jax.models import LanguageModel, build_model
-from birdie_jax.models.parameters import one_token_batch, parameter_policies
+from birdie_jax.engine.sharded_step import Sections, Summarise
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.token_losses import token_losses
 from birdie_jax.pretraining.language_model_step import language_model_loss, sums_by_arm
 from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
 from birdie_jax.pruning.samples import TokenNumbers, samples_sum
+from birdie_jax.resolve import ResolvedRun
 
 # Sets the draw of shares apart from dropout, which folds the numbers of layers into the same keys.
 _DRAW_SHARES = 0x7072756E
@@ -44,40 +42,28 @@ class PrunedSums(NamedTuple):
     surviving: ArmVector
 
 
-def make_pruned_step(
-    config: Config,
-    vocab_size: int,
-    mesh: Mesh,
-    sections: Mapping[str, Callable[[Key], Any]],
-    *,
-    num_stages: int,
-    summarise: Summarise,
-) -> ShardedStep:
+def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
     """Return the train step of the batches of a stage, with both losses.
 
     Args:
-        config: the configuration of the run, with the batches of the stage.
-        vocab_size: the number of rows of the embedding table.
-        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        run: the run, with the batches of the stage.
         sections: what makes the sections of the hooks, by their names.
-        num_stages: the number of stages, by which sums are told apart.
         summarise: what is logged of the sums, which are `ArmSums`, `ArmCounts` and `PrunedSums`.
     """
-    model = build_model(config.model, vocab_size)
-    policies = parameter_policies(model)
-    pruning = config.finetune.pruning
+    config, model, pruning = run.config, run.model, run.config.finetune.pruning
+    num_stages = len(run.mixture.arms)
     return make_step(
         lambda key: model.init(key, one_token_batch())["params"],
         dense_and_pruned_loss(
             model, num_stages, config.train.loss_chunk, finetune_settings(pruning), pruning.max_pruned
         ),
-        make_optimizer(config.optimizer, config.train.num_steps, policies),
-        mesh,
+        make_optimizer(config.optimizer, config.train.num_steps, run.policies),
+        run.mesh,
         seed=config.seed,
         sections=sections,
         summarise=summarise,
         accumulation_steps=config.train.accumulation_steps,
-        param_shardings=partial(state_sharding, mesh, policies=policies),
+        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 
 

@@ -1,9 +1,8 @@
 """The train step of a fine-tuning run, a language model's or a head's, compiled once for each shape."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,60 +10,58 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from birdie_jax.array_types import Key
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
-from birdie_jax.engine.mesh import fill_in_sizes, state_sharding
+from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
-from birdie_jax.engine.sharded_step import Summarise
+from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.engine.state import StepMetrics, TrainState
 from birdie_jax.finetuning.pruned_step import PrunedSums, make_pruned_step
 from birdie_jax.finetuning.stage_sequence import StageSequence
-from birdie_jax.finetuning.stages import stage_arms, stage_config, stage_errors
-from birdie_jax.finetuning.task_heads import max_samples
 from birdie_jax.metric_names import PRUNED_LOSS, SURVIVING_SHARE, stage_metric
-from birdie_jax.models import LanguageModel, build_model
-from birdie_jax.models.parameters import one_token_batch, parameter_policies
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.sample_scores import sample_losses
 from birdie_jax.models.task_head import head_type
-from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
+from birdie_jax.resolve import ResolvedRun
 
 
-def make_head_step(
-    config: Config,
-    vocab_size: int,
-    mesh: Mesh,
-    sections: Mapping[str, Callable[[Key], Any]],
-    *,
-    num_stages: int,
-    max_samples: int,
-    summarise: Summarise,
-) -> ShardedStep:
+def make_stage_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
+    """Return the train step of the batches of a stage: of a head, with dropped tokens, or of text.
+
+    Args:
+        run: the run, with the batches of the stage.
+        sections: what makes the sections of the hooks, by their names.
+        summarise: what is logged of the sums.
+    """
+    if run.config.model.head:
+        return make_head_step(run, sections, summarise=summarise)
+    if run.config.finetune.pruning.max_pruned:
+        return make_pruned_step(run, sections, summarise=summarise)
+    return make_language_model_step(run, sections, summarise=summarise)
+
+
+def make_head_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
     """Return the train step of the batches of a stage.
 
     Args:
-        config: the configuration of the run, with its head, and with the batches of the stage.
-        vocab_size: the number of rows of the embedding table.
-        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        run: the run, with its head, and with the batches of the stage.
         sections: what makes the sections of the hooks, by their names.
-        num_stages: the number of stages, by which sums are told apart.
-        max_samples: the largest number of samples of a row.
         summarise: what is logged of the sums, which are `ArmSums` with samples in the place of tokens.
     """
-    model = build_model(config.model, vocab_size)
-    policies = parameter_policies(model)
+    config, model = run.config, run.model
     return make_step(
         lambda key: model.init(key, one_token_batch())["params"],
-        head_loss(model, num_stages, max_samples),
-        make_optimizer(config.optimizer, config.train.num_steps, policies),
-        mesh,
+        head_loss(model, len(run.mixture.arms), run.max_samples),
+        make_optimizer(config.optimizer, config.train.num_steps, run.policies),
+        run.mesh,
         seed=config.seed,
         sections=sections,
         summarise=summarise,
         accumulation_steps=config.train.accumulation_steps,
-        param_shardings=partial(state_sharding, mesh, policies=policies),
+        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 
 
@@ -135,11 +132,7 @@ class StagedStep:
 
 
 def make_staged_step(
-    config: Config,
-    vocab_size: int,
-    sequence: StageSequence,
-    mesh: Mesh,
-    sections: Mapping[str, Callable[[Key], Any]],
+    runs: Sequence[ResolvedRun], sequence: StageSequence, sections: Sections
 ) -> StagedStep:
     """Return the train step of a fine-tuning run.
 
@@ -147,43 +140,16 @@ def make_staged_step(
     samples. With `finetune.pruning` the loss of a pass that drops tokens is added to it.
 
     Args:
-        config: the configuration of the run, with its head if it has one.
-        vocab_size: the number of rows of the embedding table.
+        runs: the run with the batches of each stage; see `resolve_stages`.
         sequence: the stages of the run.
-        mesh: the device mesh.
         sections: what makes the sections of the hooks, by their names.
     """
-    summarise = partial(_summarise, config, sequence)
+    summarise = partial(_summarise, runs[0].config, sequence)
     by_shape: dict[tuple[int, int], ShardedStep] = {}
-    for stage in sequence.stages:
-        with stage_errors(stage):
-            sized = fill_in_sizes(
-                stage_config(config, stage, sequence.num_steps), vocab_size, mesh.devices.flatten().tolist()
-            ).config
-        shape = stage.rows, stage.length
-        if shape in by_shape:
-            continue
-        if config.model.head:
-            same = [one for one in sequence.stages if (one.rows, one.length) == shape]
-            room = max(max_samples(config, one) for one in same)
-            by_shape[shape] = make_head_step(
-                sized,
-                vocab_size,
-                mesh,
-                sections,
-                num_stages=len(sequence.stages),
-                max_samples=room,
-                summarise=summarise,
-            )
-        elif config.finetune.pruning.max_pruned:
-            by_shape[shape] = make_pruned_step(
-                sized, vocab_size, mesh, sections, num_stages=len(sequence.stages), summarise=summarise
-            )
-        else:
-            arms = Mixture(stage_arms(sequence.stages))
-            by_shape[shape] = make_language_model_step(
-                sized, vocab_size, arms, mesh, sections, summarise=summarise
-            )
+    for run in runs:
+        shape = run.rows.rows, run.rows.length
+        if shape not in by_shape:
+            by_shape[shape] = make_stage_step(run, sections, summarise=summarise)
     return StagedStep(next(iter(by_shape.values())), by_shape)
 
 

@@ -106,7 +106,7 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
         )
 
 
-def stage_arms(stages: tuple[Stage, ...]) -> tuple[Arm, ...]:
+def stage_arms(stages: Sequence[Stage]) -> tuple[Arm, ...]:
     """Return an arm for each stage, by which its losses are told apart."""
     return tuple(
         Arm(stage.name, make_objective(PROMPT_OBJECTIVE), group=PROMPT_OBJECTIVE) for stage in stages

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.config import Config
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
+from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.stored_parameters import read_some_parameters, same_but_for
 from birdie_jax.errors import ConfigError
 from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model, read_model_config
@@ -63,6 +64,25 @@ class InitialParameters(NamedTuple):
         """Return `params` with what was loaded in its place."""
         leaves = [self.loaded.get(name, leaf) for name, leaf in named_leaves(params).items()]
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+
+def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
+    """Return what a run starts from, the same in every process; a run with a checkpoint reads nothing.
+
+    Args:
+        source: `config.init.from`, or an empty string for new parameters.
+        workdir: the folder of the run.
+        processes: the processes of the run.
+
+    Raises:
+        ConfigError: as `check_source`.
+    """
+    if not source or workdir.saved_steps():
+        return source
+    several = processes.count > 1
+    return processes.broadcast_from_first(
+        "init.from", lambda: check_source(source, name_checkpoint=several)
+    )
 
 
 def check_source(source: str, *, name_checkpoint: bool) -> str:

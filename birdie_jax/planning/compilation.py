@@ -1,9 +1,8 @@
 """The run's own train step, compiled for a mesh of devices that need not be there."""
 
-import dataclasses
 import tempfile
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +13,13 @@ from jax.typing import DTypeLike
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
-from birdie_jax.engine.mesh import batch_sharding, make_mesh
+from birdie_jax.engine import ShardedStep
+from birdie_jax.engine.mesh import batch_sharding
 from birdie_jax.engine.state import TrainState
-from birdie_jax.finetuning.abstract_run import abstract_stage_step
-from birdie_jax.planning.topology import Device
-from birdie_jax.pretraining.abstract_run import abstract_step
+from birdie_jax.finetuning.staged_step import make_stage_step
+from birdie_jax.pretraining.arm_validation import SECTION
+from birdie_jax.pretraining.language_model_step import make_language_model_step
+from birdie_jax.resolve import ResolvedRun, create_bandit
 from hlo_analysis import OutOfMemory, parse_out_of_memory
 
 
@@ -50,26 +51,16 @@ class CompiledStep(NamedTuple):
     seconds: float
 
 
-def compile_step(config: Config, vocab_size: int, devices: Sequence[Device]) -> CompiledStep:
-    """Compile the train step of a run of `config` on `devices`.
-
-    Args:
-        config: the configuration of the run, its mesh and its batch included.
-        vocab_size: the number of rows of the embedding table.
-        devices: the devices, all of which the mesh takes.
-
-    Raises:
-        ConfigError: devices, rows or model cannot be divided as the mesh asks.
-    """
-    mesh = make_mesh(config, vocab_size, devices)
+def compile_step(run: ResolvedRun) -> CompiledStep:
+    """Compile the train step of a run on its devices, which need not be attached."""
+    mesh, platform = run.mesh, run.mesh.devices.flat[0].platform
     begin = time.monotonic()
     with jax.set_mesh(mesh):
-        make = abstract_stage_step if config.finetune.stages else abstract_step
-        step = make(config, vocab_size, mesh)
+        step = abstract_step(run)
         outcome: CompiledProgram | OutOfMemory
         try:
-            lowered = step.update.lower(step.abstract_state, abstract_batch(config, mesh))
-            outcome = compile_lowered(lowered, devices[0].platform)
+            lowered = step.update.lower(step.abstract_state, abstract_batch(run.config, mesh))
+            outcome = compile_lowered(lowered, platform)
         except jax.errors.JaxRuntimeError as error:
             # The TPU compiler refuses what does not fit; the bytes that it needs are in the message.
             refusal = parse_out_of_memory(str(error))
@@ -77,6 +68,13 @@ def compile_step(config: Config, vocab_size: int, devices: Sequence[Device]) -> 
                 raise
             outcome = refusal
     return CompiledStep(mesh, step.abstract_state, outcome, time.monotonic() - begin)
+
+
+def abstract_step(run: ResolvedRun) -> ShardedStep:
+    """Return the train step of a run, the bandit's section of its state included, or that of a stage."""
+    if run.config.finetune.stages:
+        return make_stage_step(run, {}, summarise=lambda _: {})
+    return make_language_model_step(run, {SECTION: partial(create_bandit, run.config, run.mixture)})
 
 
 def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgram:
@@ -122,8 +120,3 @@ def abstract_batch(config: Config, mesh: Mesh) -> Batch:
         bidirectional=flag,
         arm_ids=number,
     )
-
-
-def replace_rows(config: Config, rows: int) -> Config:
-    """Return `config` with another number of rows of the global batch."""
-    return dataclasses.replace(config, batching=dataclasses.replace(config.batching, rows=rows))

@@ -1,11 +1,11 @@
 """The largest batch that fits a topology, found with few compilations: memory is affine in the rows."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from birdie_jax.config import Config
-from birdie_jax.planning.compilation import replace_rows
 from birdie_jax.planning.planner import RunPlan, plan_run
+from birdie_jax.resolve import ResolvedRun
 
 _MAX_COMPILATIONS = 8
 
@@ -26,19 +26,21 @@ class LargestBatch(NamedTuple):
     compilations: int
 
 
-def find_largest_batch(config: Config, plan: RunPlan, *, verify: bool) -> LargestBatch:
-    """Return the largest number of rows whose train step fits, all else as in `config`.
+def find_largest_batch(run: ResolvedRun, plan: RunPlan, *, verify: bool) -> LargestBatch:
+    """Return the largest number of rows whose train step fits, all else as in `run`.
 
     Args:
-        config: the configuration that `plan` was made of.
+        run: the run that `plan` was made of.
         plan: the plan of the configuration's own batch.
         verify: whether to compile the batch that is found, and the next larger one.
     """
 
     def needed_bytes(rows: int) -> float:
-        return plan_run(replace_rows(config, rows), plan.vocab_size, plan.topology).bytes_per_device.total
+        batching = replace(run.config.batching, rows=rows)
+        larger = run.with_batches_of(replace(run.config, batching=batching))
+        return plan_run(larger, plan.topology).bytes_per_device.total
 
-    step = plan.row_shards * config.train.accumulation_steps
+    step = plan.row_shards * run.config.train.accumulation_steps
     count = plan.rows // step
     found = search_largest(
         lambda count: needed_bytes(count * step),

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from birdie_jax.config import Config
 from birdie_jax.planning.bounds import StepBounds, step_bounds
 from birdie_jax.planning.compilation import CompiledProgram, CompiledStep, compile_step
 from birdie_jax.planning.model_flops import StateBytes, model_flops_per_token, state_bytes
 from birdie_jax.planning.topology import Topology
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import ResolvedRun
 from hlo_analysis import Collective, OutOfMemory, StepCosts, read_step_costs
 
 
@@ -116,14 +115,13 @@ class RunPlan:
         return min(1.0, self.model_flops / (step_seconds * peak_flops))
 
 
-def plan_run(config: Config, vocab_size: int, topology: Topology) -> RunPlan:
-    """Compile the train step of `config` for `topology` and return what it asks for.
+def plan_run(run: ResolvedRun, topology: Topology) -> RunPlan:
+    """Compile the train step of a run on the devices of `topology` and return what it asks for.
 
     Raises:
-        ConfigError: devices, rows or model cannot be divided as the mesh asks.
         UnknownTripCountError: the trip count of a loop of the step is unknown.
     """
-    step = compile_step(config, vocab_size, topology.devices)
+    config, step = run.config, compile_step(run)
     mesh_shape = dict(step.mesh.shape)
     state = state_bytes(step.state)
     costs = bounds = None
@@ -134,17 +132,16 @@ def plan_run(config: Config, vocab_size: int, topology: Topology) -> RunPlan:
         device_bytes = _compiled_bytes(state, step.outcome, costs, topology)
         bounds = _bounds(topology, step, costs)
     tokens = config.batching.rows * config.batching.length
-    batching, loss_positions = config.batching, None
-    if not config.finetune.stages:
-        mixture = configured_mixture(config)
-        loss_positions = mixture.max_loss_positions(batching.length, batching.spacing)
-    flops_per_token = model_flops_per_token(config.model, vocab_size, batching.length, loss_positions)
+    loss_positions = None if config.finetune.stages else run.max_loss_positions
+    flops_per_token = model_flops_per_token(
+        config.model, run.vocab_size, config.batching.length, loss_positions
+    )
     return RunPlan(
         topology=topology,
         mesh_shape=mesh_shape,
         rows=config.batching.rows,
         length=config.batching.length,
-        vocab_size=vocab_size,
+        vocab_size=run.vocab_size,
         bytes_per_device=device_bytes,
         costs=costs,
         collectives=_add_up(costs.collectives) if costs is not None else [],

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
 
+from birdie_jax.engine.mesh import Device
 from birdie_jax.errors import ConfigError, MissingCompilerError, shown
 from birdie_jax.planning.chips import CHIPS, Chip
 from birdie_jax.storage.cache_folder import cache_folder
@@ -134,9 +135,6 @@ device_description_str: "NVIDIA H200"
 # More than any machine has; JAX makes an object of each device.
 _MAX_DEVICES = 1 << 17
 _MAX_DIGITS = 9
-
-# A `jax.Device`; jaxlib has no stubs, so that type checkers refuse that name as a type.
-Device: TypeAlias = Any
 
 
 class DeviceLocation(NamedTuple):

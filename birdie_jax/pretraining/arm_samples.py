@@ -8,11 +8,28 @@ from jaxtyping import Int32
 
 from birdie_jax.batching import RowSettings, RowStream
 from birdie_jax.objectives import NO_LABEL, Example, Mixture
-from birdie_jax.pretraining.mixture_shares import MixtureShares
+from birdie_jax.pretraining.mixture_shares import MixtureShares, small_loss_shares
+from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards
 
 _SHOWN_TOKENS = 320
 _BETWEEN_LABELS = " · "
+
+
+def write_arms(
+    workdir: Workdir,
+    mixture: Mixture,
+    shares: MixtureShares,
+    text: TokenShards,
+    tokenizer: Tokenizer,
+    *,
+    settings: RowSettings,
+) -> None:
+    """Write arms.json; of a new run, print which arms have little of the loss."""
+    workdir.write(workdir.arms, describe_arms(mixture, shares, text, tokenizer, settings))
+    small = small_loss_shares(mixture, shares)
+    if small and not workdir.saved_steps():
+        print(small, flush=True)
 
 
 def describe_arms(

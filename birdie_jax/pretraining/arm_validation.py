@@ -10,17 +10,13 @@ import numpy as np
 from birdie_jax.array_types import ArmVector, Key
 from birdie_jax.bandit import BanditState, find_policy, observe, propose
 from birdie_jax.batching import split_into_chunks, validation_batches
-from birdie_jax.config import Config
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
 from birdie_jax.metric_names import arm_metric
-from birdie_jax.models import build_model
-from birdie_jax.objectives import Mixture
-from birdie_jax.pretraining.configured_bandit import create_bandit
 from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
-from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.resolve import ResolvedRun, create_bandit
 from birdie_jax.text import TokenShards
 
 # The name of the bandit's section of the train state.
@@ -36,28 +32,19 @@ class ArmValidation:
 
     name = SECTION
 
-    def __init__(
-        self,
-        config: Config,
-        mixture: Mixture,
-        text: TokenShards,
-        vocab_size: int,
-        batches: MixtureBatches,
-    ):
+    def __init__(self, run: ResolvedRun, text: TokenShards, batches: MixtureBatches):
         """Make the validation rows of every arm.
 
         Args:
-            config: the configuration of the run.
-            mixture: the arms of the run.
+            run: the run.
             text: the validation split.
-            vocab_size: the number of rows of the embedding table.
             batches: what is made under the mixtures that are published here.
 
         Raises:
             DataError: the validation text cannot make an example of an arm.
         """
+        config, mixture, rows = run.config, run.mixture, run.rows
         self._config, self._mixture, self._batches = config, mixture, batches
-        rows = row_settings(config)
         self._chunks = split_into_chunks(
             validation_batches(
                 text,
@@ -67,10 +54,8 @@ class ArmValidation:
             ),
             rows.rows // config.train.accumulation_steps,
         )
-        model = build_model(config.model, vocab_size)
-        most = mixture.max_loss_positions(rows.length, rows.spacing)
-        measure = partial(arm_sums, model, len(mixture.arms), config.train.loss_chunk)
-        self._measure = jax.jit(partial(measure, max_loss_positions=most))
+        measure = partial(arm_sums, run.model, len(mixture.arms), config.train.loss_chunk)
+        self._measure = jax.jit(partial(measure, max_loss_positions=run.max_loss_positions))
 
     def create_section(self, key: Key) -> BanditState:
         """Return the bandit before its first observation."""

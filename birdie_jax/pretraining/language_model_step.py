@@ -1,12 +1,12 @@
 """The train step of a causal or prefix language model, with what each objective arm adds to the loss."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from birdie_jax.array_types import ArmVector, Key, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
@@ -14,15 +14,13 @@ from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
-from birdie_jax.engine.sharded_step import Summarise
+from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.metric_names import arm_metric
-from birdie_jax.models import build_model
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions, gathered_shape
-from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.token_losses import token_losses
-from birdie_jax.objectives import Mixture
+from birdie_jax.resolve import ResolvedRun
 
 
 class ArmSums(NamedTuple):
@@ -52,43 +50,31 @@ class ArmCounts(NamedTuple):
 
 
 def make_language_model_step(
-    config: Config,
-    vocab_size: int,
-    mixture: Mixture,
-    mesh: Mesh,
-    sections: Mapping[str, Callable[[Key], Any]],
-    *,
-    summarise: Summarise | None = None,
+    run: ResolvedRun, sections: Sections, *, summarise: Summarise | None = None
 ) -> ShardedStep:
     """Return the train step of a run.
 
     Args:
-        config: the configuration of the run.
-        vocab_size: the number of rows of the embedding table.
-        mixture: the arms that the run trains on.
-        mesh: the device mesh, whose devices need not be there as long as nothing is called.
+        run: the run; its devices need not be attached as long as nothing is called.
         sections: what makes the sections of the hooks, by their names.
         summarise: what is logged of the sums; None: what pre-training logs, of all arms and of each.
     """
-    model = build_model(config.model, vocab_size)
-    num_arms, loss_chunk = len(mixture.arms), config.train.loss_chunk
-    policies = parameter_policies(model)
-    max_loss_positions = mixture.max_loss_positions(config.batching.length, config.batching.spacing)
+    config, model, arms = run.config, run.model, run.mixture.names
 
-    def init_params(key: Key) -> Any:
+    def init_params(key: Key) -> PyTree[jax.Array]:
         one = jnp.zeros((1, config.batching.length), jnp.int32)
         return model.init(key, Batch(one, one, one > 0, one, one, one > 0, one))["params"]
 
     return make_step(
         init_params,
-        language_model_loss(model, num_arms, loss_chunk, max_loss_positions),
-        make_optimizer(config.optimizer, config.train.num_steps, policies),
-        mesh,
+        language_model_loss(model, len(arms), config.train.loss_chunk, run.max_loss_positions),
+        make_optimizer(config.optimizer, config.train.num_steps, run.policies),
+        run.mesh,
         seed=config.seed,
         sections=sections,
-        summarise=summarise or partial(_summarise, config, mixture.names),
+        summarise=summarise or partial(_summarise, config, arms),
         accumulation_steps=config.train.accumulation_steps,
-        param_shardings=partial(state_sharding, mesh, policies=policies),
+        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 
 
@@ -119,7 +105,7 @@ def arm_sums(  # noqa: PLR0917
     model: LanguageModel,
     num_arms: int,
     loss_chunk: int,
-    params: Any,
+    params: PyTree[jax.Array],
     batch: Batch,
     row_keys: RowKeys | None = None,
     max_loss_positions: int | None = None,

@@ -11,14 +11,12 @@ from jaxtyping import PyTree
 from birdie_jax.array_types import Key
 from birdie_jax.batch import Batch
 from birdie_jax.batching import RowStream, pack_rows
-from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import LocalRows, replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.models import build_model
 from birdie_jax.models.masked_predictions import MaskedPredictions, predict_masked
-from birdie_jax.objectives import Mixture
-from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.resolve import ResolvedRun
+from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
@@ -34,22 +32,22 @@ class MaskedSamples:
 
     name = "masked_samples"
 
-    def __init__(self, parts: HookParts, mixture: Mixture, text: TokenShards, tokenizer: Tokenizer):
+    def __init__(self, run: ResolvedRun, workdir: Workdir, text: TokenShards, tokenizer: Tokenizer):
         """Make the texts: for each arm with labels in place the first examples of some rows.
 
         Args:
-            parts: the configuration, the workdir and the mesh of the run.
-            mixture: the arms of the run.
+            run: the run.
+            workdir: the folder of the run.
             text: the validation split.
             tokenizer: the tokenizer of the run.
 
         Raises:
             DataError: the validation text cannot make an example of such an arm.
         """
-        self._parts, self._tokenizer = parts, tokenizer
-        settings = row_settings(parts.config)
+        self._workdir, self._tokenizer = workdir, tokenizer
+        mixture, settings = run.mixture, run.rows
         # As many rows as a step computes at a time: they fit the memory, and divide over the devices.
-        rows = settings.rows // parts.config.train.accumulation_steps
+        rows = settings.rows // run.config.train.accumulation_steps
         arms = [number for number, arm in enumerate(mixture.arms) if arm.objective.in_place]
         chosen = [(arm, row) for row in range(_SAMPLES_OF_ARM) for arm in arms][:rows]
         self._arms = [mixture.names[arm] for arm, _ in chosen]
@@ -60,10 +58,10 @@ class MaskedSamples:
             # Another one of the stream where there are fewer rows than samples.
             examples.append([[stream.next_row()[0] for _ in range(1 + row // settings.rows)][-1]])
         self._batch = pack_rows(examples + [[]] * (rows - len(examples)), settings.length, settings.spacing)
-        self._rows = LocalRows(rows, settings.length, parts.mesh)
-        model, places = build_model(parts.config.model, parts.vocab_size), self._batch.loss_mask.sum(axis=1)
+        self._rows = LocalRows(rows, settings.length, run.mesh)
+        places = self._batch.loss_mask.sum(axis=1)
         self._predict = jax.jit(
-            partial(predict_masked, model, int(places.max())), out_shardings=replicated(parts.mesh)
+            partial(predict_masked, run.model, int(places.max())), out_shardings=replicated(run.mesh)
         )
 
     def create_section(self, key: Key) -> PyTree:
@@ -87,8 +85,7 @@ class MaskedSamples:
                 describe_sample(arm, row, self._batch, found, self._tokenizer)
                 for row, arm in enumerate(self._arms)
             ]
-            workdir = self._parts.workdir
-            workdir.write(workdir.masked_samples, {"step": call.step, "samples": samples})
+            self._workdir.write(self._workdir.masked_samples, {"step": call.step, "samples": samples})
         return HookResult(state, {})
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Float, PyTree
 
 from birdie_jax.batch import Batch
@@ -15,13 +14,11 @@ from birdie_jax.batching import (
     initial_stream_states,
     prefetch_batches,
 )
-from birdie_jax.config import Config
 from birdie_jax.engine.mesh import LocalRows
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError, TrainingDiverged
-from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares
-from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.resolve import ResolvedRun
 from birdie_jax.text import TokenShards
 
 # The name of the rows' stream states in the position that a checkpoint saves.
@@ -37,27 +34,24 @@ class MixtureBatches:
         schedule: which decision governs which step.
     """
 
-    def __init__(
-        self, config: Config, mixture: Mixture, shares: MixtureShares, text: TokenShards, mesh: Mesh
-    ):
+    def __init__(self, run: ResolvedRun, shares: MixtureShares, text: TokenShards):
         """Prepare to make the rows of which this process's devices hold a part.
 
         Args:
-            config: the configuration of the run.
-            mixture: the arms of the run.
+            run: the run.
             shares: what the probabilities of its mixtures are shares of.
             text: the training split.
-            mesh: the device mesh.
 
         Raises:
             ConfigError: they cannot be divided among the workers that make them.
         """
+        config = run.config
         self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
-        self.history = MixtureHistory(len(mixture.arms), self.schedule.num_mixtures)
+        self.history = MixtureHistory(len(run.mixture.arms), self.schedule.num_mixtures)
         self.identity = text.manifest.sha256
-        self._config, self._mixture, self._shares, self._text = config, mixture, shares, text
-        self._rows = row_settings(config)
-        self._local = LocalRows(self._rows.rows, self._rows.length, mesh)
+        self._config, self._mixture, self._shares, self._text = config, run.mixture, shares, text
+        self._rows = run.rows
+        self._local = LocalRows(self._rows.rows, self._rows.length, run.mesh)
         workers = config.batching.workers
         if workers and len(self._local.numbers) % workers:
             raise ConfigError(

@@ -8,10 +8,10 @@ from jaxtyping import Float, Float64, Int
 
 from birdie_jax.batching.arm_lengths import ArmLengths, count_lengths
 from birdie_jax.config import Config
+from birdie_jax.engine.coordination import Processes
 from birdie_jax.objectives import Mixture
 from birdie_jax.objectives.shares import EXAMPLES, sampling_probabilities, shares_of_tokens
-from birdie_jax.pretraining.configured_bandit import first_mixture
-from birdie_jax.pretraining.rows import row_settings
+from birdie_jax.resolve import first_mixture, row_settings
 from birdie_jax.text import TokenShards
 
 # Examples that are drawn to say what is to be expected, in all or for each arm, whichever is more.
@@ -105,6 +105,17 @@ def measure_shares(config: Config, mixture: Mixture, text: TokenShards) -> Mixtu
     count = max(_EXACT_EXAMPLES, _EXACT_EXAMPLES_OF_ARM * len(arms))
     probabilities = shares.sampling(first)
     return MixtureShares(unit, first, count_lengths(text, arms, settings, probabilities, count))
+
+
+def agree_on_shares(
+    config: Config, mixture: Mixture, text: TokenShards, processes: Processes
+) -> MixtureShares:
+    """Return what `measure_shares` returns in the first process, in every one."""
+    return MixtureShares.from_json(
+        processes.broadcast_from_first(
+            "shares of arms", lambda: measure_shares(config, mixture, text).to_json()
+        )
+    )
 
 
 def small_loss_shares(mixture: Mixture, shares: MixtureShares) -> str:

@@ -14,7 +14,6 @@ from birdie_jax.engine.mesh import replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError, DataError, PromptError, ScoreError, TrainingDiverged
-from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.summary import mean_scores
@@ -60,10 +59,8 @@ class TaskEvaluation:
                     f"config.eval.tasks.{named.name}: found {named.task.name} of a split without labels; "
                     "allowed: one with labels, and that one for evaluate --predictions"
                 )
-        self._config, self._tasks, self._tokenizer = parts.config, tasks, tokenizer
-        self._mesh = parts.mesh
-        model = build_model(parts.config.model, tokenizer.vocab_size)
-        self._max_length = max_length_of(model, parts.config)
+        self._parts, self._tasks, self._tokenizer = parts, tasks, tokenizer
+        self._max_length = max_length_of(parts.model, parts.config)
         try:
             self._arms = arms_of_tasks(arms, None, tasks)
             check_tasks(tasks, self._arms, parts.config, self._max_length)
@@ -88,7 +85,7 @@ class TaskEvaluation:
 
     def is_due(self, step: int, num_steps: int) -> bool:
         """Every `tasks_every_steps` steps, and at the end."""
-        every = self._config.eval.tasks_every_steps
+        every = self._parts.config.eval.tasks_every_steps
         return step == num_steps or (every > 0 and step > 0 and step % every == 0)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
@@ -127,18 +124,16 @@ class TaskEvaluation:
 
     def _model_with(self, params: PyTree) -> TaskModel:
         """Return the model of this process with the parameters of now, and its compiled programs."""
-        here = own_copy(params, self._mesh)
+        here = own_copy(params, self._parts.mesh)
         if self._model is None:
-            config = self._config
-            model = build_model(config.model, self._tokenizer.vocab_size)
             self._model = TaskModel(
-                model,
+                self._parts.model,
                 here,
                 self._tokenizer,
                 self._arms.prompts,
                 arm_in_place=self._arms.in_place,
                 max_length=self._max_length,
-                rows=config.eval.task_rows,
+                rows=self._parts.config.eval.task_rows,
                 share=self._share,
             )
         else:

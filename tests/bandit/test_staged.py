@@ -7,7 +7,7 @@ import pytest
 from birdie_jax.bandit import init_bandit, observe, propose
 from birdie_jax.config import BanditConfig, default_config, parse_config
 from birdie_jax.errors import ConfigError
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 
 STAGES = "0: b=1; 0.25: a=1, b=3 ;0.5:c=2,b=2"
 GROWING = "allowed: 0 for the first, then growing shares of the run, below 1"

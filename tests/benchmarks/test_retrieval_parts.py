@@ -16,7 +16,7 @@ from benchmarks.studies.verbs import StudyError
 from birdie_jax.config import parse_config
 from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stages import read_stages
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import Book, BookForm, Entry
 from birdie_jax.tasks.question import Question

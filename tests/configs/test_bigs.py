@@ -6,11 +6,11 @@ from itertools import product
 import pytest
 
 from birdie_jax.engine.automatic_sizes import count_parameters
-from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import encoder_names
 from birdie_jax.models.encoder_config import EncoderConfig
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, padded_vocab_size
 from tests.configs.test_every_config import load, tokens
 from tests.pages.hardware import devices_of, gpus, tpus
@@ -84,7 +84,7 @@ def test_every_variant_trains_on_eight_devices(name, variant):
         gpus("NVIDIA H200", 4),
     ):
         sized = fill_in_sizes(config, 0, devices).config
-        check_mesh(sized, padded_vocab_size(config.data.vocab_size), devices)
+        fill_in_sizes(sized, padded_vocab_size(config.data.vocab_size), devices)
 
 
 @pytest.mark.parametrize(("variant", "size"), [("512", "97b"), ("4096", "119m")])

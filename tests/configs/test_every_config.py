@@ -10,14 +10,14 @@ import pytest
 
 from birdie_jax.config import Config, parse_config
 from birdie_jax.engine.automatic_sizes import count_parameters
-from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.models import encoder_names, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.layer_stacks import pattern_configs
 from birdie_jax.models.registry import mixer_config
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 from tests.pages.hardware import MACHINES, devices_of, gpus
 
@@ -69,7 +69,7 @@ def test_every_variant_has_stages_of_growing_length_that_fit_eight_gpus(name, va
     devices = devices_of("A100x8")
     for stage in stages:
         sized = fill_in_sizes(stage_config(config, stage), 0, devices).config
-        check_mesh(sized, padded_vocab_size(config.data.vocab_size), devices)
+        fill_in_sizes(sized, padded_vocab_size(config.data.vocab_size), devices)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -117,14 +117,15 @@ def test_presets_have_widths_that_tile(name, model):
 def test_every_preset_runs_unchanged_on_every_machine(name, model, machine):
     config, devices = load(name, model), devices_of(machine)
     sized = fill_in_sizes(config, 0, devices).config
-    sizes = check_mesh(sized, padded_vocab_size(config.data.vocab_size), devices)
+    sizes = fill_in_sizes(sized, padded_vocab_size(config.data.vocab_size), devices).mesh_sizes
     assert prod(sizes.values()) == len(devices)
     rows = 512 // (sizes["data"] * sizes["fsdp"] * sized.train.accumulation_steps)
     assert rows >= min(8, 512 // len(devices))
 
 
 def test_the_largest_preset_shares_its_state_where_a_device_has_too_little_memory():
-    sizes = {machine: check_mesh(load("birdie_1_4b"), 0, devices_of(machine)) for machine in MACHINES}
+    preset = load("birdie_1_4b")
+    sizes = {machine: fill_in_sizes(preset, 0, devices_of(machine)).mesh_sizes for machine in MACHINES}
     shared = {machine: found["fsdp"] for machine, found in sizes.items() if found["fsdp"] > 1}
     assert shared == {"v4-128": 2, "v5e-256": 4}
 
@@ -137,7 +138,8 @@ def test_the_paper_trains_on_32_billion_tokens_in_batches_of_520_rows():
     config = load("birdie_1_4b", "paper")
     assert (config.batching.rows, config.batching.length) == (520, 2048)
     assert tokens(config) == pytest.approx(33e9, rel=0.05)
-    assert check_mesh(config, 0, gpus("NVIDIA A100-SXM4-80GB", 20, per_host=4))["data"] == 20
+    devices = gpus("NVIDIA A100-SXM4-80GB", 20, per_host=4)
+    assert fill_in_sizes(config, 0, devices).mesh_sizes["data"] == 20
     assert tokens(load("birdie_1_4b")) == pytest.approx(tokens(config), rel=0.02)
 
 

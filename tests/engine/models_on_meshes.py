@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh
 from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import BatchingConfig, Config, MeshConfig, ModelConfig, TrainConfig
 from birdie_jax.engine import TrainState
-from birdie_jax.engine.mesh import batch_sharding, make_mesh, state_sharding
+from birdie_jax.engine.mesh import arrange, batch_sharding, fill_in_sizes, state_sharding
 from birdie_jax.models import build_model, encoder_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
@@ -137,7 +137,7 @@ def config_of(name, sizes, bidirectional=BOTH):
 
 def divided(config, model, step, params, batch):
     """Return what `step` gives on the mesh of `config`."""
-    mesh = make_mesh(config, VOCAB)
+    mesh = arrange(fill_in_sizes(config, VOCAB, jax.devices()).mesh_sizes, jax.devices())
     state = TrainState(0, params, None, {})
     shardings = state_sharding(mesh, state, parameter_policies(model)).params
     with jax.set_mesh(mesh):

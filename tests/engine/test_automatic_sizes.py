@@ -12,7 +12,7 @@ from birdie_jax.engine.automatic_sizes import (
     choose_fsdp,
     describe_machine,
 )
-from birdie_jax.engine.mesh import check_mesh, fill_in_sizes
+from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.errors import ConfigError
 from tests.pages.hardware import FakeDevice, devices_of
 
@@ -70,7 +70,7 @@ def test_a_larger_vocabulary_counts():
 def test_the_choice_is_made_of_what_devices_tell():
     devices = devices_of("v5e-256") + [FakeDevice("tpu", "TPU v5 lite", 1)] * 256
     assert describe_machine(devices) == Machine("tpu", "TPU v5 lite", 512, 2)
-    assert check_mesh(LARGE, 0, devices_of("v5e-256")) == {
+    assert fill_in_sizes(LARGE, 0, devices_of("v5e-256")).mesh_sizes == {
         "data": 64,
         "fsdp": 4,
         "tensor": 1,
@@ -89,13 +89,13 @@ def test_the_choice_is_made_of_what_devices_tell():
     ],
 )
 def test_a_mesh_that_is_asked_for_is_taken(mesh, sizes):
-    found = check_mesh(replace(LARGE, mesh=mesh), 0, devices_of("v5e-256"))
-    assert tuple(found.values()) == sizes
+    found = fill_in_sizes(replace(LARGE, mesh=mesh), 0, devices_of("v5e-256"))
+    assert tuple(found.mesh_sizes.values()) == sizes
 
 
 def test_data_that_is_a_number_leaves_nothing_to_the_program():
     with pytest.raises(ConfigError) as error:
-        check_mesh(replace(LARGE, mesh=MeshConfig(data=64)), 0, devices_of("v5e-256"))
+        fill_in_sizes(replace(LARGE, mesh=MeshConfig(data=64)), 0, devices_of("v5e-256"))
     assert str(error.value) == (
         "config.mesh: found data=64, fsdp=1, tensor=1, sequence=1; allowed: sizes whose product is 256, "
         "the devices there are, such as data=256 or fsdp=4 or tensor=4 or sequence=4"
@@ -144,7 +144,8 @@ def test_parts_are_filled_in_only_where_they_are_left_to_the_program():
         assert fill_in_sizes(with_parts(LARGE, asked), 0, devices).config.train.accumulation_steps == parts
     filled = fill_in_sizes(with_parts(LARGE, 0), 0, devices).config
     assert filled == replace(with_parts(LARGE, 2), mesh=MeshConfig(fsdp=1))
-    assert fill_in_sizes(filled, 0, devices) == (filled, "")
+    again = fill_in_sizes(filled, 0, devices)
+    assert (again.config, again.explanation) == (filled, "")
 
 
 def test_the_rules_are_told_in_one_line():

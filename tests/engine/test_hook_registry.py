@@ -9,12 +9,14 @@ from birdie_jax.config import Config, TrainConfig
 from birdie_jax.engine import Workdir, mesh_of
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.errors import ConfigError
+from birdie_jax.models import build_model
 from tests.whole_runs import CONFIG, checkpoint_arrays, finish, metrics, train_command, write_corpus
 
 # A configuration file with a task of its own: how often the model's largest weight was looked at.
 OWN_HOOK = f"""
 import runpy
 import jax, jax.numpy as jnp
+from birdie_jax.models import build_model
 from birdie_jax.engine import HookResult
 from birdie_jax.engine.hook_registry import register_hook
 
@@ -49,7 +51,7 @@ def get_config(variant=""):
 
 def parts(hooks):
     config = Config(train=TrainConfig(hooks=hooks))
-    return HookParts(config, Workdir("unused"), mesh_of(), 384)
+    return HookParts(config, Workdir("unused"), mesh_of(), build_model(config.model, 384))
 
 
 def test_names_are_checked():

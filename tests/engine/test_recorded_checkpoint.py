@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import CheckpointConfig
-from birdie_jax.engine import Checkpoints, Workdir, mesh_of
+from birdie_jax.engine import Checkpoints, Workdir
 from birdie_jax.engine.stored_parameters import restore_parameters
-from birdie_jax.pretraining.abstract_run import abstract_step
+from birdie_jax.planning.compilation import abstract_step
+from birdie_jax.resolve import resolve_run
 from birdie_jax.saved_config import parse_saved_config, read_json
 from tests.engine.record_checkpoint import RECORDED, STEP
 
@@ -30,7 +31,7 @@ def workdir(request, tmp_path):
 @pytest.fixture
 def step(workdir):
     config = parse_saved_config(read_json(workdir.config, "a recorded run"), workdir.config)
-    return abstract_step(config, VOCAB_SIZE, mesh_of())
+    return abstract_step(resolve_run(config, VOCAB_SIZE))
 
 
 def restore(workdir, step):

@@ -14,10 +14,10 @@ import pytest
 
 from birdie_jax.__main__ import VERBS
 from birdie_jax.config import parse_config
-from birdie_jax.engine.mesh import check_mesh
+from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.planning.chips import CHIPS
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 from launch import commands
 from tests.lm_eval_packages import lm_eval_packages
@@ -172,7 +172,7 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
             for mesh in meshes:
                 vocab_size = padded_vocab_size(config.data.vocab_size)
                 for one in batches:
-                    check_mesh(replace(one, mesh=mesh), vocab_size, devices)
+                    fill_in_sizes(replace(one, mesh=mesh), vocab_size, devices)
 
 
 def machines_without_launcher(config: str) -> list[list[FakeDevice]]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import parse_config
-from birdie_jax.engine.mesh import batch_sharding, make_mesh
-from birdie_jax.pretraining.abstract_run import abstract_step
+from birdie_jax.engine.mesh import batch_sharding
+from birdie_jax.planning.compilation import abstract_step
+from birdie_jax.resolve import resolve_run
 from birdie_jax.vocabulary import padded_vocab_size
 
 
@@ -38,9 +39,10 @@ def main() -> None:
     )
     config = parse_config(config)
     vocab_size = padded_vocab_size(config.data.vocab_size)
-    mesh = make_mesh(config, vocab_size)
+    run = resolve_run(config, vocab_size)
+    mesh = run.mesh
     with jax.set_mesh(mesh):
-        step = abstract_step(config, vocab_size, mesh)
+        step = abstract_step(run)
         state = step.create_state()
         batch = full_batch(config.batching.rows, config.batching.length)
         batch = jax.device_put(batch, batch_sharding(mesh))

@@ -4,7 +4,7 @@ import pytest
 
 from birdie_jax.config import default_config, parse_config
 from birdie_jax.errors import ConfigError
-from birdie_jax.pretraining.mixture import configured_mixture
+from birdie_jax.resolve import configured_mixture
 
 
 def refusal(**objectives):

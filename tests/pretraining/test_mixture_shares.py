@@ -6,15 +6,13 @@ import pytest
 
 from birdie_jax.batching.arm_lengths import ArmLengths
 from birdie_jax.config import parse_config
-from birdie_jax.engine.mesh import make_mesh
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import mixture_from_arms
 from birdie_jax.pretraining import mixture_shares
-from birdie_jax.pretraining.configured_bandit import first_mixture
-from birdie_jax.pretraining.mixture import configured_mixture
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import MixtureShares, measure_shares, small_loss_shares
+from birdie_jax.resolve import configured_mixture, first_mixture, resolve_run
 from birdie_jax.text import TokenShards, prepare
 from tests.micro_config import get_config
 from tests.whole_runs import write_corpus
@@ -156,14 +154,14 @@ def test_batches_by_target_tokens_and_their_restart(text, monkeypatch):
 
     def start(position, step, published):
         # Counted again, as a restart does.
-        batches = MixtureBatches(config, mixture, measure_shares(config, mixture, text), text, mesh)
+        batches = MixtureBatches(run, measure_shares(config, mixture, text), text)
         for each in published:
             batches.publish(each)
         batches.restore(position or batches.first_position(), TrainState(np.int32(step), None, None, {}))
         return batches
 
-    mesh = make_mesh(config, text.vocab_size)
-    with jax.set_mesh(mesh):
+    run = resolve_run(config, text.vocab_size)
+    with jax.set_mesh(run.mesh):
         whole = start(None, 0, mixtures)
         made = [next(whole) for _ in range(15)]
         position = whole.gather(made[6][1])

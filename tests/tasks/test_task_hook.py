@@ -28,10 +28,15 @@ from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 ARM = Arm("prefix_lm", make_objective("prefix_lm"), "prefix_lm")
 
 
+def parts_of(config, folder):
+    model = build_model(config.model, small_tokenizer().vocab_size)
+    return HookParts(config, Workdir(folder), mesh_of(), model)
+
+
 def make_hook(folder, every=0):
     config = micro_config()
     config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, tasks_every_steps=every))
-    parts = HookParts(config, Workdir(folder), mesh_of(), small_tokenizer().vocab_size)
+    parts = parts_of(config, folder)
     return TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), [ARM], Processes())
 
 
@@ -50,7 +55,7 @@ def make_hook(folder, every=0):
 def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, model, objectives, message):
     config = micro_config()
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
-    parts = HookParts(config, Workdir(tmp_path), mesh_of(), small_tokenizer().vocab_size)
+    parts = parts_of(config, tmp_path)
     arms = [Arm(name, make_objective(name), name) for name in objectives]
     with pytest.raises(ConfigError, match=f"^config.eval.tasks: {message}"):
         TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), arms, Processes())
@@ -58,7 +63,7 @@ def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, mode
 
 def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
     named = NamedTask("rte", Glue(dataset="rte", path="x", split="test"))
-    parts = HookParts(micro_config(), Workdir(tmp_path), mesh_of(), small_tokenizer().vocab_size)
+    parts = parts_of(micro_config(), tmp_path)
     said = (
         "config.eval.tasks.rte: found glue of a split without labels; allowed: one with labels, and that "
         "one for evaluate --predictions"
@@ -76,7 +81,7 @@ def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
     ],
 )
 def test_bad_data_is_told_before_a_run_trains(tmp_path, task, said):
-    parts = HookParts(micro_config(), Workdir(tmp_path), mesh_of(), small_tokenizer().vocab_size)
+    parts = parts_of(micro_config(), tmp_path)
     with pytest.raises(DataError, match=rf"^config\.eval\.tasks: .*{re.escape(said)}"):
         TaskEvaluation(parts, [NamedTask("mine", task)], small_tokenizer(), [ARM], Processes())
 

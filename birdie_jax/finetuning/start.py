@@ -1,0 +1,194 @@
+"""What a fine-tuning run starts with: its stages on the devices, tokenizer, examples and parameters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import jax
+from jaxtyping import PyTree
+
+from birdie_jax.config import Config
+from birdie_jax.engine import Workdir
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.mesh import Device
+from birdie_jax.errors import ConfigError, DataError
+from birdie_jax.finetuning.stage_sequence import StageSequence, make_stage_sequence
+from birdie_jax.finetuning.stages import Stage, stage_arms, stage_config, stage_errors
+from birdie_jax.finetuning.task_heads import maps_of_other_classes, max_samples
+from birdie_jax.interop.initialization import (
+    config_of_source,
+    read_initial_parameters,
+    tokenizer_of_source,
+)
+from birdie_jax.models.computation import told_differences
+from birdie_jax.models.task_head import TASK_HEAD
+from birdie_jax.objectives import Mixture
+from birdie_jax.resolve import ResolvedRun, check_run, resolve_run
+from birdie_jax.storage import exists, write_whole
+from birdie_jax.text import Tokenizer
+
+
+def check_stages(config: Config, stages: Sequence[Stage]) -> None:
+    """Check every stage of a run before its vocabulary is known; see `check_run`.
+
+    Raises:
+        ConfigError: one cannot be; the message names the field.
+    """
+    for stage in stages:
+        with stage_errors(stage):
+            check_run(stage_config(config, stage), 0)
+
+
+def resolve_stages(
+    config: Config,
+    stages: Sequence[Stage],
+    vocab_size: int,
+    devices: Sequence[Device] | None = None,
+    num_steps: int | None = None,
+) -> tuple[ResolvedRun, ...]:
+    """Return the run of each stage: one model on one mesh, with the batches of the stage.
+
+    Args:
+        config: the configuration of the whole run, with its head if it has one.
+        stages: its stages.
+        vocab_size: the number of rows of the embedding table.
+        devices: the devices of the run; None: those of JAX.
+        num_steps: the train steps of the whole run, where they are known.
+
+    Raises:
+        ConfigError: as `resolve_run`; the message names the field of the stage.
+    """
+    runs: list[ResolvedRun] = []
+    for stage in stages:
+        with stage_errors(stage):
+            own = stage_config(config, stage, num_steps)
+            if runs:
+                run = runs[0].with_batches_of(own)
+            else:
+                run = resolve_run(own, vocab_size, devices, Mixture(stage_arms(stages)))
+        if config.model.head:
+            same = [one for one in stages if (one.rows, one.length) == (stage.rows, stage.length)]
+            run = replace(run, max_samples=max(max_samples(config, one) for one in same))
+        runs.append(run)
+    return tuple(runs)
+
+
+def check_start(config: Config, workdir: Workdir) -> None:
+    """Check that a run that has no checkpoint yet is told what to start from.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not config.init.from_ and not workdir.saved_steps():
+        raise ConfigError(
+            "config.init.from: found ''; allowed: with config.finetune.stages a workdir, a checkpoint or "
+            "an exported folder, from whose parameters fine-tuning starts"
+        )
+
+
+def check_same_computation(config: Config, source: Config) -> None:
+    """Check that a run computes of its parameters what the run that it starts from has taught them.
+
+    Their names and shapes are compared where they are read.
+
+    Args:
+        config: the configuration of the run.
+        source: the configuration of the run that it starts from.
+
+    Raises:
+        ConfigError: it does not; the message names every field that differs.
+    """
+    if different := told_differences(source.model, config.model):
+        raise ConfigError(
+            f"config.init.from: found {config.init.from_}, a model of another architecture: {different}; "
+            "allowed: a model of the same config.model"
+        )
+
+
+def keep_tokenizer(config: Config, source: str, workdir: Workdir, processes: Processes) -> Tokenizer:
+    """Return the tokenizer of a run, which the first process keeps in the workdir.
+
+    It is the one that is kept there already, or else `data.tokenizer`, or else that of `init.from`.
+
+    Args:
+        config: the configuration of the run.
+        source: what the run starts from, `init.from`; not read once the workdir has the tokenizer.
+        workdir: the folder of the run.
+        processes: the processes of the run.
+
+    Raises:
+        DataError: there is no tokenizer, or it cannot be read.
+    """
+
+    def keep() -> str:
+        if not exists(workdir.tokenizer):
+            named = config.data.tokenizer
+            found = Tokenizer(named) if named else tokenizer_of_source(source)
+            write_whole(workdir.tokenizer, found.model_bytes)
+        return Tokenizer(str(workdir.tokenizer)).sha256
+
+    sha256 = processes.broadcast_from_first("tokenizer", keep)
+    tokenizer = Tokenizer(str(workdir.tokenizer))
+    if tokenizer.sha256 != sha256:
+        raise DataError(f"{workdir.tokenizer}: process {processes.index} reads another file than process 0")
+    return tokenizer
+
+
+def read_examples(
+    config: Config, stages: Sequence[Stage], tokenizer: Tokenizer, processes: Processes
+) -> StageSequence:
+    """Read and pack the examples of all stages, in every process; the first one says what they are.
+
+    Raises:
+        ConfigError: a stage does not fit its examples.
+        DataError: examples cannot be read, or are not those of the first process.
+    """
+    sequence = make_stage_sequence(config, stages, tokenizer)
+    first = processes.broadcast_from_first("examples", lambda: sequence.identity)
+    if first != sequence.identity:
+        raise DataError(
+            f"config.finetune.stages: process {processes.index} has read other examples than process 0; "
+            "allowed: the same files on every host"
+        )
+    if processes.first:
+        print(sequence.describe(), flush=True)
+    return sequence
+
+
+def read_start(
+    run: ResolvedRun, source: str, tokenizer: Tokenizer, processes: Processes, *, whole: bool
+) -> Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]:
+    """Return what reads the parameters of `init.from`, for `ShardedStep.starting_from`.
+
+    Args:
+        run: the run.
+        source: what the run starts from.
+        tokenizer: the tokenizer of the run.
+        processes: the processes of the run.
+        whole: whether the source must have every parameter but those of a head, and compute the same.
+    """
+
+    def read(abstract_params: PyTree[jax.ShapeDtypeStruct]) -> Callable[[PyTree], PyTree]:
+        not_taken: dict[str, str] = {}
+        before = config_of_source(source)
+        different = told_differences(before.model, run.config.model)
+        if not whole and processes.first and different:
+            print(f"init.from: {source} computes otherwise: {different}", flush=True)
+        if whole:
+            check_same_computation(run.config, before)
+            not_taken = maps_of_other_classes(run.config, before)
+        initial = read_initial_parameters(
+            source, abstract_params, tokenizer.sha256, run.policies, not_taken
+        )
+        lacked = [name for name in initial.new if not name.startswith(f"{TASK_HEAD}/")]
+        if whole and lacked:
+            named = [f"{name} {initial.new[name]}" for name in lacked]
+            lacking = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+            raise ConfigError(
+                f"config.init.from: found {source}, which lacks {lacking}; allowed: a model of the same "
+                "config.model, every parameter of which is fine-tuned"
+            )
+        if processes.first:
+            print(initial.table(), flush=True)
+        return initial.put_into
+
+    return read

@@ -1,0 +1,195 @@
+"""What a run is, made from its configuration in one place.
+
+Training, fine-tuning and `birdie_jax.plan` take a `ResolvedRun`. Nothing else chooses sizes, arranges
+devices, or builds the model of a run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float64, PyTree
+
+from birdie_jax.array_types import Key
+from birdie_jax.bandit import BanditState, find_policy, init_bandit
+from birdie_jax.batching import DecisionSchedule, RowSettings
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.engine.memory_check import check_memory
+from birdie_jax.engine.mesh import Device, arrange, fill_in_sizes
+from birdie_jax.errors import ConfigError
+from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
+from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run, with nothing left to choose.
+
+    Attributes:
+        config: the configuration, with a number for every size.
+        mixture: the arms of pre-training, or one for each stage; losses are summed by arm.
+        vocab_size: the number of rows of the embedding table.
+        mesh: the device mesh, whose devices need not be attached.
+        model: the model.
+        policies: the policy of each parameter, in the structure of the parameters.
+        explanation: one line with the sizes that the program chose, and why; empty if it chose none.
+        max_samples: the most samples of a row, of a model with a head; of others 0.
+    """
+
+    config: Config
+    mixture: Mixture
+    vocab_size: int
+    mesh: Mesh
+    model: LanguageModel
+    policies: PyTree[ParameterPolicy]
+    explanation: str
+    max_samples: int = 0
+
+    @property
+    def rows(self) -> RowSettings:
+        """What the rows of training batches share."""
+        return row_settings(self.config)
+
+    @property
+    def max_loss_positions(self) -> int:
+        """The most positions of a row that can bear loss."""
+        return self.mixture.max_loss_positions(self.rows.length, self.rows.spacing)
+
+    def with_batches_of(self, config: Config) -> "ResolvedRun":
+        """Return the same model on the same devices, with the batches of another configuration.
+
+        Raises:
+            ConfigError: the mesh cannot divide the batches.
+        """
+        config = replace(config, mesh=self.config.mesh)
+        sized = fill_in_sizes(config, self.vocab_size, self.mesh.devices.flatten().tolist())
+        return replace(self, config=sized.config)
+
+
+def resolve_run(
+    config: Config,
+    vocab_size: int,
+    devices: Sequence[Device] | None = None,
+    mixture: Mixture | None = None,
+) -> ResolvedRun:
+    """Return the run of a configuration.
+
+    Args:
+        config: the configuration.
+        vocab_size: the number of rows of the embedding table.
+        devices: the devices of the run, which need not be attached; None: those of JAX.
+        mixture: the arms of the run; None: those of `config.objectives`.
+
+    Raises:
+        ConfigError: the mixture cannot be, the devices cannot be arranged as `config.mesh` asks, or they
+            cannot divide rows or model; the message names the field.
+    """
+    devices = jax.devices() if devices is None else devices
+    if mixture is None:
+        mixture = configured_mixture(config)
+    sized = fill_in_sizes(config, vocab_size, devices)
+    model = build_model(config.model, vocab_size)
+    return ResolvedRun(
+        sized.config,
+        mixture,
+        vocab_size,
+        arrange(sized.mesh_sizes, devices),
+        model,
+        parameter_policies(model),
+        sized.explanation,
+    )
+
+
+def check_run(config: Config, num_arms: int) -> None:
+    """Check what can be checked before the vocabulary of a run is known, on the devices of JAX.
+
+    Args:
+        config: the configuration.
+        num_arms: the number of arms of its mixture; 0 for fine-tuning.
+
+    Raises:
+        ConfigError: the model has another program's special tokens; the devices cannot be arranged as
+            `config.mesh` asks, or cannot divide rows or model; or the run needs more memory than there is.
+    """
+    default, model = ModelConfig(), config.model
+    for name in ("start_token", "min_predicted_id", "max_predicted_id"):
+        if getattr(model, name) != getattr(default, name):
+            raise ConfigError(
+                f"config.model.{name}: found {getattr(model, name)}; allowed: {getattr(default, name)} in "
+                "training, which teaches a model of another program the special tokens of this one"
+            )
+    check_memory(config, num_arms, fill_in_sizes(config, 0, jax.devices()).mesh_sizes)
+
+
+def row_settings(config: Config) -> RowSettings:
+    """Return what the rows of training batches share."""
+    batching = config.batching
+    return RowSettings(config.seed, batching.rows, batching.length, batching.spacing, batching.lookahead)
+
+
+def configured_mixture(config: Config) -> Mixture:
+    """Return the preset `config.objectives.mixture`, or the mixture of `config.objectives.arms` if any.
+
+    Raises:
+        ConfigError: the mixture is unknown or has no arm, an arm is wrong, or cannot fit a row.
+    """
+    objectives, length = config.objectives, config.batching.length
+    try:
+        if objectives.arms:
+            mixture = mixture_from_arms(objectives.arms)
+        else:
+            mixture = make_mixture(objectives.mixture, length)
+    except ValueError as error:
+        field = "arms" if objectives.arms else "mixture"
+        raise ConfigError(f"config.objectives.{field}: {error}") from error
+    for arm in mixture.arms:
+        fits, needs = arm.objective.text_limit(length), arm.objective.minimum_tokens
+        if fits < needs:
+            raise ConfigError(
+                f"config.objectives: arm {arm.name!r} needs {needs} tokens of text, and a row of "
+                f"batching.length = {length} holds {fits} of them; allowed: longer rows, or another arm"
+            )
+    if config.bandit.selection == "top_arms" and config.bandit.top_arms > len(mixture.arms):
+        raise ConfigError(
+            f"config.bandit.top_arms: found {config.bandit.top_arms}; "
+            f"allowed: at most the {len(mixture.arms)} arms of the mixture"
+        )
+    try:
+        schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
+        policy = find_policy(config.bandit.policy)
+        policy.check_classes(config.bandit, class_names(mixture), schedule.num_decisions)
+    except ValueError as error:
+        raise ConfigError(f"config.{error}") from error
+    return mixture
+
+
+def class_names(mixture: Mixture) -> tuple[str, ...]:
+    """Return the names of the classes of a mixture, in the order of their integers in the bandit."""
+    return tuple(sorted(set(mixture.groups)))
+
+
+def create_bandit(config: Config, mixture: Mixture, key: Key) -> BanditState:
+    """Return the bandit of a run before its first observation."""
+    classes = class_names(mixture)
+    groups = np.array([classes.index(group) for group in mixture.groups], np.int32)
+    schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
+    return init_bandit(
+        config.bandit, mixture.weights, groups, schedule.num_decisions, key, class_names=classes
+    )
+
+
+def first_mixture(config: Config, mixture: Mixture) -> Float64[np.ndarray, " arms"]:
+    """Return the mixture of a run's first steps, as far as it is known before the run.
+
+    That of a policy which reads no losses; of another one, the mixture that its first decision sets out
+    from.
+    """
+    policy = find_policy(config.bandit.policy)
+    if policy.reads_losses:
+        return np.asarray(policy.initial_mixture(jnp.asarray(mixture.weights, jnp.float32)), np.float64)
+    state = create_bandit(config, mixture, jax.random.key(config.seed))
+    return np.asarray(policy.propose(state), np.float64)

@@ -1,0 +1,69 @@
+"""A run is resolved in one place: what training, fine-tuning and plans take is never made again."""
+
+import ast
+from pathlib import Path
+
+import jax
+import pytest
+
+import birdie_jax
+from birdie_jax.config import parse_config
+from birdie_jax.errors import ConfigError
+from birdie_jax.models.parameters import one_token_batch
+from birdie_jax.resolve import resolve_run
+from tests.micro_config import get_config
+
+PACKAGE = Path(birdie_jax.__file__).parent
+# Each is called by the module that defines it, by resolve.py, and by these.
+ONLY_HERE = {
+    "fill_in_sizes": set(),
+    "arrange": set(),
+    "make_mixture": set(),
+    # A model that was trained, of a folder or for generation; the size of one that is not there.
+    "build_model": {
+        "engine/automatic_sizes.py",
+        "interop/huggingface_folder.py",
+        "interop/model_folder.py",
+        "planning/model_flops.py",
+        "trained_model.py",
+    },
+    "parameter_policies": {"generation/generator.py", "pruning_cost/pruned_prompts.py"},
+}
+
+
+def modules_that_call(name):
+    """Return the modules of the package that call a function, but for those that define it."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        nodes = list(ast.walk(tree))
+        if any(isinstance(node, ast.FunctionDef) and node.name == name for node in nodes):
+            continue
+        if any(isinstance(node, ast.Call) and getattr(node.func, "id", "") == name for node in nodes):
+            yield path.relative_to(PACKAGE).as_posix()
+
+
+@pytest.mark.parametrize("name", ONLY_HERE)
+def test_nothing_else_resolves(name):
+    assert set(modules_that_call(name)) == {"resolve.py"} | ONLY_HERE[name]
+
+
+def test_a_run_has_numbers_for_all_sizes_and_a_policy_for_each_parameter():
+    config = parse_config(get_config())
+    run = resolve_run(config, 512)
+    assert run.mesh.size == jax.device_count()
+    assert run.config.mesh.fsdp > 0 and run.config.train.accumulation_steps > 0
+    shapes = jax.eval_shape(run.model.init, jax.random.key(0), one_token_batch())["params"]
+    assert jax.tree.structure(shapes) == jax.tree.structure(run.policies)
+
+
+def test_other_batches_keep_the_model_and_the_devices():
+    run = resolve_run(parse_config(get_config()), 512)
+    given = get_config()
+    given.batching.rows *= 2
+    larger = run.with_batches_of(parse_config(given))
+    assert larger.rows.rows == 2 * run.rows.rows
+    assert (larger.mesh, larger.model, larger.policies) == (run.mesh, run.model, run.policies)
+    given.batching.rows = 3 * jax.device_count()
+    given.train.accumulation_steps = 2
+    with pytest.raises(ConfigError, match=r"config\.batching\.rows: found"):
+        run.with_batches_of(parse_config(given))
