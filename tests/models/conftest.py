@@ -1,7 +1,7 @@
 """Small models of every kind, and packed rows whose positions can be told apart."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,15 @@ import pytest
 from birdie_jax.batch import Batch
 from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import Encoder, build_model, encoder_names, language_model_names
+from birdie_jax.models import Encoder, build_model, encoder_names, language_model_names, layer_stacks
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import Example
+from tests.generation.conftest import kinds
 from tests.quick_jit import quick_jit
 
 VOCAB = 384
@@ -34,18 +36,40 @@ SECTIONS = (
     # Of three layers one period, and one layer of the next.
     GriffinConfig("recurrent,attention"),
 )
-KINDS = [
-    pytest.param((name, bidirectional), id=f"{name}-{'bidirectional' if bidirectional else 'causal'}")
-    for name in language_model_names()
-    for bidirectional in (True, False)
-]
+# One model of each mixer, the first of those that have it.
+BY_MIXER = {
+    architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
+}
+SLOW = pytest.mark.slow
 ENCODER_KINDS = [pytest.param((name, True), id=name) for name in encoder_names()]
 
 
-@pytest.fixture(params=KINDS)
+def tiered(fast, values):
+    """Return values, or tuples of them, as parameters of a test; those in `fast` are in the fast tier."""
+    return [
+        pytest.param(*value if isinstance(value, tuple) else (value,), marks=() if value in fast else SLOW)
+        for value in values
+    ]
+
+
+@pytest.fixture(params=kinds(fast={(name, True) for name in BY_MIXER.values()}), scope="module")
 def kind(request):
     """Name and direction of a language model: the table that every property holds for."""
     return request.param
+
+
+@pytest.fixture(autouse=True, scope="module")
+def layers_in_a_loop():
+    """Compile one layer of a model instead of each; test_unrolled_layers.py has what a CPU does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", 0)
+        yield
+
+
+@cache
+def compiled(model, method="__call__"):
+    """Return (variables, *inputs) -> outputs of a method of a model, one program for all tests."""
+    return quick_jit(partial(model.apply, method=method))
 
 
 @pytest.fixture(scope="session")

@@ -5,22 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.config import ModelConfig
-from birdie_jax.models import LanguageModel, language_model_names
+from birdie_jax.models import LanguageModel
 from birdie_jax.models.layout import causal_layout, continued_layout, packed_layout
-from birdie_jax.models.registry import architecture_of
-from tests.models.conftest import VOCAB
+from tests.generation.conftest import kinds
+from tests.models.conftest import BY_MIXER, VOCAB, compiled, tiered
 from tests.quick_jit import quick_jit
 
 ROWS, LENGTH, CUT = 2, 11, 6
-# One model of each mixer: what else is in a block has no cache.
-BY_MIXER = {
-    architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
-}
-KINDS = [(name, bidirectional) for name in BY_MIXER.values() for bidirectional in (True, False)]
 
 
-@pytest.fixture(params=KINDS, ids=str)
+# What else is in a block than its mixer has no cache.
+@pytest.fixture(params=kinds(BY_MIXER.values(), fast={("gated_ssm_plus", True)}))
 def kind(request):
     return request.param
 
@@ -48,13 +43,11 @@ def weighted(tree):
     )
 
 
-@pytest.mark.sampled
 def test_gradients_in_the_cache_are_those_of_finite_differences(carried):
     """Of a loss in the outputs and in the cache that comes out, with respect to the one that goes in."""
     model, params, tokens, first, second = carried
-    apply = quick_jit(model.apply, static_argnames="method")
     empty = model.empty_cache(ROWS, LENGTH)
-    _, cache = apply({"params": params}, tokens[:, :CUT], first, empty, method="hidden")
+    _, cache = compiled(model, "hidden")({"params": params}, tokens[:, :CUT], first, empty)
     leaves, structure = jax.tree.flatten(cache)
     floats = [leaf for leaf in leaves if is_float(leaf)]
 
@@ -86,7 +79,6 @@ def test_gradients_in_the_cache_are_those_of_finite_differences(carried):
         np.testing.assert_allclose(derivative, difference, rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.slow
 def test_two_parts_are_the_whole_and_so_are_their_gradients(carried):
     """The gradient in the embedding goes from the second part through the cache into the first."""
     model, params, tokens, first, second = carried
@@ -111,8 +103,7 @@ def test_two_parts_are_the_whole_and_so_are_their_gradients(carried):
     assert jnp.linalg.norm(expected[tokens[0, 0]]) > 1e-6, "the first part must matter"
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk"])
+@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, ["gated_ssm_plus", "hawk"]))
 def test_skipped_tokens_change_nothing(name, make):
     """Outputs of the others, and the cache, are those without them."""
     model, variables = make(name=name)
@@ -122,13 +113,13 @@ def test_skipped_tokens_change_nothing(name, make):
         jnp.array([2, 2, 2]),
         jnp.array([False, True, False]),
     )
-    apply = quick_jit(model.apply, static_argnames="method")
+    hidden_of = compiled(model, "hidden")
     random = iter(jax.random.split(jax.random.key(0)))
     cache = jax.tree.map(lambda leaf: jax.random.normal(next(random), leaf.shape), model.empty_cache(3))
     few = continued_layout(lengths, begins, in_context[:, :2])._replace(skipped=None)
-    expected, expected_cache = apply(variables, tokens[:, :2], few, cache, method="hidden")
+    expected, expected_cache = hidden_of(variables, tokens[:, :2], few, cache)
     layout = continued_layout(lengths.at[2].set(0), begins, in_context)
-    hidden, after = apply(variables, tokens, layout, cache, method="hidden")
+    hidden, after = hidden_of(variables, tokens, layout, cache)
     np.testing.assert_allclose(hidden[:2, :2], expected[:2], rtol=1e-5, atol=1e-5)
     for found, given, wanted in zip(after, cache, expected_cache, strict=True):
         np.testing.assert_allclose(found[:, :2], wanted[:, :2], rtol=1e-5, atol=1e-5)
@@ -136,13 +127,11 @@ def test_skipped_tokens_change_nothing(name, make):
         np.testing.assert_array_equal(found[:, 2], given[:, 2])
 
 
-@pytest.mark.slow
 def test_attention_skips_no_tokens(make):
     model, variables = make(name="transformer")
     layout = continued_layout(jnp.array([1]), jnp.array([True]), jnp.ones((1, 2), bool))
     with pytest.raises(
         ValueError, match="attention: found a layout with skipped tokens; allowed: one without"
     ):
-        model.apply(
-            variables, jnp.zeros((1, 2), jnp.int32), layout, model.empty_cache(1, 2), method="hidden"
-        )
+        tokens = jnp.zeros((1, 2), jnp.int32)
+        jax.eval_shape(compiled(model, "hidden"), variables, tokens, layout, model.empty_cache(1, 2))

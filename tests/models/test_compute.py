@@ -9,21 +9,15 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import encoder_names, language_model_names, layer_stacks
+from birdie_jax.models import language_model_names, model_names
 from birdie_jax.models.layer_stacks import is_hybrid
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.registry import mixer_config
 from pallas_kernels.linear_scan.xla import UNROLLED
+from tests.models.conftest import compiled, tiered
 from tests.quick_jit import quick_jit
 
-ALL_MODELS = pytest.mark.parametrize("name", language_model_names())
-ENCODERS_TOO = pytest.mark.parametrize("name", language_model_names() + encoder_names())
-
-
-@pytest.fixture(autouse=True)
-def layers_in_a_loop(monkeypatch):
-    """XLA counts the operations of a loop's body once, and those of unrolled layers each."""
-    monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", 0)
+ENCODERS_TOO = pytest.mark.parametrize("name", tiered({"gated_ssm_plus", "stack_attention"}, model_names()))
 
 
 def loss_of(model, batch):
@@ -43,8 +37,7 @@ def flops(function, *arguments):
     return quick_jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 
 
-@pytest.mark.sampled(4)
-@ALL_MODELS
+@pytest.mark.parametrize("name", tiered({"gated_ssm_plus", "griffin"}, language_model_names()))
 def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make, packed):
     def shapes(**fields):
         model, _ = make(name=name, **fields)
@@ -60,8 +53,8 @@ def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make,
     assert shapes(remat="full") == expected
 
 
-@pytest.mark.slow
-@ALL_MODELS
+# XLA counts the operations of a loop's body once: layers are in one (conftest.py).
+@pytest.mark.parametrize("name", tiered({"gated_ssm"}, language_model_names()))
 def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, packed):
     """The CPU's loop finds two places in time at a step instead of one, and there are two resets a token.
 
@@ -116,7 +109,6 @@ def gradient_of(name, remat, make, packed):
     return program(variables), program.cost_analysis()["flops"]
 
 
-@pytest.mark.slow
 @ENCODERS_TOO
 def test_remat_computes_the_same_again(name, make, packed):
     (loss, gradient), kept = gradient_of(name, "none", make, packed)
@@ -129,30 +121,26 @@ def test_remat_computes_the_same_again(name, make, packed):
     assert costs[0] < costs[1] < costs[2], "each must compute more again than the one before"
 
 
-@pytest.mark.sampled
 @ENCODERS_TOO
 def test_bfloat16_is_close_to_float32(name, make, packed):
     exact, variables = make(name=name)
     rounded, _ = make(name=name, dtype="bfloat16")
-    expected = quick_jit(exact.apply)(variables, packed)
-    result = quick_jit(rounded.apply)(variables, packed)
+    expected, result = (compiled(model)(variables, packed) for model in (exact, rounded))
     assert result.dtype == expected.dtype == jnp.float32
     error = jnp.abs(result - expected).max() / jnp.abs(expected).max()
     assert 2**-12 < error < 2**-5
 
 
-@pytest.mark.slow
 def test_the_scan_reads_the_type_it_is_told(make, packed):
     """In bfloat16 a decay above 0.996 is 1, and the result is another one."""
     results = []
     for scan_dtype in ("float32", "bfloat16"):
         model, variables = make(name="gated_ssm", scan_dtype=scan_dtype)
-        results.append(quick_jit(model.apply)(variables, packed))
+        results.append(compiled(model)(variables, packed))
     assert not np.array_equal(*results)
     np.testing.assert_allclose(*results, atol=0.02 * float(jnp.abs(results[0]).max()))
 
 
-@pytest.mark.slow
 def test_a_tied_head_is_the_embedding_table(make, packed):
     model, variables = make(name="gated_ssm", tie_embeddings=True)
     params = variables["params"]
@@ -161,7 +149,7 @@ def test_a_tied_head_is_the_embedding_table(make, packed):
     assert count(untied_variables) - count(variables) == params["embedding"].size
     copied = {"params": {**params, "head": params["embedding"]}}
     np.testing.assert_allclose(
-        quick_jit(model.apply)(variables, packed), quick_jit(untied.apply)(copied, packed), rtol=1e-5
+        compiled(model)(variables, packed), compiled(untied)(copied, packed), rtol=1e-5
     )
 
 

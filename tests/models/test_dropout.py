@@ -13,6 +13,7 @@ from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layers import dropout, keys_of_layers
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.objectives import Example
+from tests.models.conftest import tiered
 from tests.quick_jit import quick_jit
 
 RATE, VOCAB = 0.3, 384
@@ -29,7 +30,6 @@ def test_the_share_is_dropped_and_the_rest_scaled():
     assert dropped.mean() == pytest.approx(1, abs=0.02)
 
 
-@pytest.mark.slow
 def test_masks_differ_by_row_layer_and_branch():
     x, layers = jnp.ones((2, 32, 32)), keys_of_layers(keys(2), 3)
     masks = [
@@ -45,7 +45,6 @@ def test_masks_differ_by_row_layer_and_branch():
     np.testing.assert_allclose(agreement, expected, atol=0.06)
 
 
-@pytest.mark.slow
 def test_a_row_has_its_mask_whatever_rows_are_beside_it():
     x = jnp.ones((4, 8, 8))
     whole = dropout(x, RATE, keys(4), 1)
@@ -59,8 +58,10 @@ def packed():
     return jax.tree.map(jnp.asarray, pack_rows([[Example(tokens[:10], tokens[10:])]] * 2, 24, 3))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(("name", "remat"), [("gated_ssm_plus", "full"), ("transformer", "none")])
+CASES = [("gated_ssm_plus", "full"), ("transformer", "none")]
+
+
+@pytest.mark.parametrize(("name", "remat"), tiered({CASES[0]}, CASES))
 def test_the_model_drops_only_where_it_is_given_keys(name, remat, packed):
     def hidden(rate, row_keys=None):
         settings = {"layers": 2, "features": 16, "state": 16, "mlp_features": 16, "dtype": "float32"}

@@ -21,7 +21,7 @@ from birdie_jax.models.layout import batch_layout, packed_layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter_policies, resize_rows
 from birdie_jax.models.s4d import BidirectionalS4D
 from birdie_jax.planning.model_flops import model_flops_per_token
-from tests.models.conftest import ENCODER, LENGTH, SECTIONS, VOCAB
+from tests.models.conftest import ENCODER, LENGTH, SECTIONS, VOCAB, compiled, tiered
 from tests.quick_jit import quick_jit
 
 BERT_VOCABULARY = 30_522
@@ -39,13 +39,11 @@ def sized(name, layers, features, positions=128, **section):
     )
 
 
-@pytest.mark.slow
 def test_the_paper_s_models_have_its_parameters():
     assert count_parameters(sized("bigs", 23, 1024), BERT_VOCABULARY) == 346_314_134
     assert count_parameters(sized("bigs", 12, 768, 4096), BERT_VOCABULARY) == 119_350_890
 
 
-@pytest.mark.slow
 def test_cells_of_12_and_13_layers_have_equal_weights():
     """156 D^2 each; biases, norms and the state-space layers' own make some thousandths of it."""
     layers = {"bigs": 12, "gated_attention": 12, "stack_ssm": 13, "stack_attention": 13}
@@ -53,7 +51,6 @@ def test_cells_of_12_and_13_layers_have_equal_weights():
     assert max(found) / min(found) < 1.003
 
 
-@pytest.mark.slow
 def test_flops_of_a_step_are_maps_and_mixing():
     """Tables that are looked up do not count; the table of the head does."""
     features, length = 128, 128
@@ -90,10 +87,10 @@ def mirrored(params):
     }
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(("name", "form"), [("bigs", "toeplitz"), ("stack_ssm", "chunked")])
-@pytest.mark.parametrize("lengths", [(LENGTH,), (9, 11)], ids=["one sample", "two and padding"])
-def test_the_mirrored_row_has_the_mirrored_scores(name, form, lengths, make):
+@pytest.mark.parametrize(
+    ("name", "form"), tiered({("bigs", "toeplitz")}, [("bigs", "toeplitz"), ("stack_ssm", "chunked")])
+)
+def test_the_mirrored_row_has_the_mirrored_scores(name, form, make):
     """With the directions' parameters swapped and no positions."""
     model, variables = make(name=name, sections=(replace(ENCODER, ssm_form=form, ssm_chunk=7),))
     params = dict(variables["params"])
@@ -106,16 +103,17 @@ def test_the_mirrored_row_has_the_mirrored_scores(name, form, lengths, make):
         hidden, _ = model.apply({"params": params}, tokens, layout, method="hidden")
         return model.apply({"params": params}, hidden, method="logits")[0]
 
-    segments = masked_lm_layout(*lengths).segment_ids
-    read = np.asarray(segments[0] > 0)
-    found = scores(mirrored(params), tokens[:, ::-1], segments[:, ::-1])[::-1]
-    np.testing.assert_allclose(found[read], scores(params, tokens, segments)[read], rtol=1e-4, atol=1e-4)
-    unswapped = scores(params, tokens[:, ::-1], segments[:, ::-1])[::-1]
-    assert np.abs(found - unswapped)[read].max() > 0.1
+    for lengths in ((LENGTH,), (9, 11)):
+        segments = masked_lm_layout(*lengths).segment_ids
+        read = np.asarray(segments[0] > 0)
+        found = scores(mirrored(params), tokens[:, ::-1], segments[:, ::-1])[::-1]
+        expected = scores(params, tokens, segments)
+        np.testing.assert_allclose(found[read], expected[read], rtol=1e-4, atol=1e-4)
+        unswapped = scores(params, tokens[:, ::-1], segments[:, ::-1])[::-1]
+        assert np.abs(found - unswapped)[read].max() > 0.1
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("form", ["toeplitz", "chunked"])
+@pytest.mark.parametrize("form", tiered({"chunked"}, ["toeplitz", "chunked"]))
 def test_a_masked_token_s_loss_reaches_its_whole_sample_alone(form, make):
     section = replace(ENCODER, ssm_form=form, ssm_chunk=7)
     model, variables = make(name="bigs", sections=(section,))
@@ -132,18 +130,16 @@ def test_a_masked_token_s_loss_reaches_its_whole_sample_alone(form, make):
     assert (reached[9:] == 0).all()
 
 
-@pytest.mark.slow
 def test_both_forms_give_a_model_the_same_scores(make, packed):
     """Rows of several samples, each with a context and a causal part (Birdie paper, E.1)."""
     found = []
     for form in ("toeplitz", "chunked"):
         section = replace(ENCODER, ssm_form=form, ssm_chunk=7)
         model, variables = make(name="bigs", sections=(section,))
-        found.append(quick_jit(model.apply)(variables, packed))
+        found.append(compiled(model)(variables, packed))
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_the_two_directions_are_joined_as_asked():
     config = ModelConfig(features=8, dtype="float32", sections=(EncoderConfig(ssm_state=4),))
     layout = masked_lm_layout(9, 11)
@@ -171,7 +167,6 @@ def test_the_two_directions_are_joined_as_asked():
     np.testing.assert_allclose(found["serial"], serial, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_tiled_table_of_positions_keeps_the_scores_of_short_rows(make, packed):
     model, variables = make(name="bigs")
     longer, _ = make(name="bigs", sections=(replace(ENCODER, positions=2 * LENGTH + 1),))
@@ -180,14 +175,13 @@ def test_a_tiled_table_of_positions_keeps_the_scores_of_short_rows(make, packed)
     np.testing.assert_array_equal(tiled, np.concatenate([table, table, table[:1]]))
     params = {**variables["params"], "position_embedding": tiled}
     np.testing.assert_array_equal(
-        quick_jit(longer.apply)({"params": params}, packed), quick_jit(model.apply)(variables, packed)
+        compiled(longer)({"params": params}, packed), compiled(model)(variables, packed)
     )
     np.testing.assert_array_equal(resize_rows(tiled, LENGTH), table)
     layers = jnp.stack([table, 2 * table])
     np.testing.assert_array_equal(resize_rows(layers, 30, axis=1)[1], resize_rows(2 * table, 30))
 
 
-@pytest.mark.slow
 def test_token_types_and_the_bias_of_the_head_count(make, packed):
     model, variables = make(name="bigs")
     params = dict(variables["params"])
@@ -206,7 +200,6 @@ def test_token_types_and_the_bias_of_the_head_count(make, packed):
     np.testing.assert_allclose(logits[1] - logits[0], jnp.broadcast_to(bias, logits[0].shape), atol=1e-3)
 
 
-@pytest.mark.slow
 def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
     model, variables = make(name="bigs")
     assert model.drops
@@ -226,10 +219,14 @@ def test_embeddings_are_dropped_by_keys_of_rows(make, packed):
     assert not (keys_of_layers(keys, 2) == keys_of_layers(keys, 3)[-1]).any()
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", encoder_names())
 @pytest.mark.parametrize(
-    "asked", [{}, {"kernel_deviation": 0.1, "table_deviation": 0.05}], ids=["", "asked"]
+    ("name", "asked"),
+    [
+        ("bigs", {}),
+        ("stack_attention", {"kernel_deviation": 0.1, "table_deviation": 0.05}),
+        pytest.param("stack_ssm", {}, marks=pytest.mark.slow),
+        pytest.param("gated_attention", {"kernel_deviation": 0.1}, marks=pytest.mark.slow),
+    ],
 )
 def test_weights_start_with_the_paper_s_deviation_or_the_one_asked(name, asked, pack):
     model = build_model(sized(name, 2, 64, attention_heads=4, token_types=64, **asked), 64)

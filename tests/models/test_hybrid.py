@@ -27,7 +27,7 @@ from birdie_jax.models.saved_state import (
     stack_states,
 )
 from birdie_jax.models.window_cache import WindowCache
-from tests.models.conftest import VOCAB
+from tests.models.conftest import VOCAB, tiered
 from tests.quick_jit import quick_jit
 
 # Whole periods and a part of one; whole periods; less than a period; a period of another order.
@@ -120,11 +120,10 @@ def test_without_a_window_the_cache_of_attention_grows():
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("remat", tiered({"full"}, ["none", "full"]))
 def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
     """With dropout, whose keys are those of each layer's number; layers found by their exported names."""
-    config = hybrid(dropout=0.3, remat=remat)
+    config = hybrid("attention,recurrent", 3, dropout=0.3, remat=remat)
     model = build_model(config, VOCAB)
     params = quick_jit(model.init)(jax.random.key(0), packed)["params"]
     layout, row_keys = batch_layout(packed), jax.random.split(jax.random.key(1), 1)
@@ -148,7 +147,7 @@ def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
     def by_blocks(layers):
         x = model.apply({"params": params}, packed.tokens, layout, method=LanguageModel.embed)
         keys = keys_of_layers(row_keys, config.layers)
-        for number, (own, kind) in enumerate(zip(layers, "rrarr", strict=True)):
+        for number, (own, kind) in enumerate(zip(layers, "ara", strict=True)):
             block = Block(hybrid(dropout=0.3, name=KINDS[kind]))
             x, _ = block.apply({"params": own}, x, None, layout, keys[number])
         return model.apply({"params": params}, x, method=LanguageModel.normalise)
@@ -206,7 +205,6 @@ def test_a_hybrid_has_no_mixer_of_its_own():
         make_mixer(hybrid())
 
 
-@pytest.mark.slow
 def test_layers_have_parameters_of_their_own(packed):
     params = quick_jit(build_model(hybrid(), VOCAB).init)(jax.random.key(0), packed)["params"]
     gates = [tensor for name, tensor in name_parameters(params).items() if name.endswith("mlp.gate.kernel")]

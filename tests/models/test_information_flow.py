@@ -7,14 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.conftest import ENCODER_KINDS, KINDS
+from birdie_jax.models import language_model_names
+from tests.generation.conftest import kinds
+from tests.models.conftest import ENCODER_KINDS, compiled
 from tests.quick_jit import quick_jit
 
 # By attention the context does not read the start token.
 ATTENTION = ("transformer", "stack_attention", "gated_attention")
+FAST = {(name, True) for name in language_model_names()}
 
 
-@pytest.fixture(params=KINDS + ENCODER_KINDS)
+@pytest.fixture(params=kinds(fast=FAST) + ENCODER_KINDS)
 def kind(request):
     """Model name and direction, of encoders too."""
     return request.param
@@ -52,7 +55,6 @@ def allowed(segments, in_context, position, source, bidirectional, *, start=True
     return bidirectional and in_context[position] and (in_context[source] or (start and is_start))
 
 
-@pytest.mark.sampled
 def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, packed):
     segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
     positions = range(len(segments))
@@ -81,29 +83,18 @@ def test_the_expectation_itself(packed):
     assert known(8, True) == [8]
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("spacing", [3, 0])
-def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, samples, spacing):
+def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, samples):
+    """With spacing between them and without, with padding behind them and without."""
     name, bidirectional = kind
     model, variables = make(name=name, bidirectional=bidirectional)
-    together = pack([samples, [], []], spacing=spacing)
-    alone = pack([[lengths] for lengths in samples])
-    logits = quick_jit(model.apply)
-    packed_logits, lone_logits = logits(variables, together)[0], logits(variables, alone)
-    for number, lengths in enumerate(samples):
-        count = sum(lengths)
-        where = together.segment_ids[0] == number + 1
-        np.testing.assert_array_equal(together.tokens[0][where], alone.tokens[number, :count])
-        np.testing.assert_allclose(packed_logits[where], lone_logits[number, :count], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.sampled
-def test_padding_changes_no_logit(kind, make, pack, samples):
-    name, bidirectional = kind
-    model, variables = make(name=name, bidirectional=bidirectional)
-    lengths = samples[0]
-    padded, unpadded = pack([[lengths]]), pack([[lengths]], length=sum(lengths))
-    apply = quick_jit(model.apply)
-    np.testing.assert_allclose(
-        apply(variables, padded)[0, : sum(lengths)], apply(variables, unpadded)[0], rtol=1e-5, atol=1e-5
-    )
+    full_row = (*samples, samples[0])
+    lone = pack([[lengths] for lengths in full_row])
+    alone = compiled(model)(variables, lone)
+    assert sum(map(sum, full_row)) == lone.tokens.shape[1]
+    for row, spacing in ((samples, 3), (samples, 0), (full_row, 0)):
+        batch = pack([row, [], [], []], spacing=spacing)
+        together = compiled(model)(variables, batch)[0]
+        for number, lengths in enumerate(row):
+            count, where = sum(lengths), batch.segment_ids[0] == number + 1
+            np.testing.assert_array_equal(batch.tokens[0][where], lone.tokens[number, :count])
+            np.testing.assert_allclose(together[where], alone[number, :count], rtol=1e-5, atol=1e-5)

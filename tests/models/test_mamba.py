@@ -14,6 +14,7 @@ from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.mamba import STEP_RANGE, MambaConfig
 from birdie_jax.models.parameters import parameter_policies
+from tests.models import conftest
 from tests.quick_jit import quick_jit
 
 GPT_NEOX_VOCABULARY = 50_280
@@ -49,7 +50,6 @@ def mixer():
     return init(jax.random.key(0))["params"]["blocks"]["mixer"]
 
 
-@pytest.mark.slow
 def test_the_rank_is_a_sixteenth_of_the_width_rounded_up(mixer):
     assert mixer["step"]["kernel"].shape == (3, 3, 400)
     config = mamba(features=40, layers=1, state=80, sections=(MambaConfig(time_step_rank=5),))
@@ -102,19 +102,17 @@ def test_the_cache_holds_the_forward_channels_alone(make, bidirectional, channel
     assert cache.conv_tail.shape == (2, 3, 3, 16)
 
 
-@pytest.mark.slow
 def test_the_bias_of_the_convolution_reaches_no_sample_through_padding(make, packed):
     """With it an input is never zero: padding must not enter the state."""
     model, variables = make(name="mamba", bidirectional=False)
     params = jax.tree.map(jnp.copy, variables["params"])
     bias = params["blocks"]["mixer"]["convolution"]["bias"]
     params["blocks"]["mixer"]["convolution"]["bias"] = bias + 3
-    apply = quick_jit(model.apply)
-    together = apply({"params": params}, packed)
+    together = conftest.compiled(model)({"params": params}, packed)
     second = (np.asarray(packed.segment_ids[0]) == 2).nonzero()[0]
     alone = jax.tree.map(lambda field: field[:, second[0] : second[-1] + 1], packed)
     np.testing.assert_allclose(
-        apply({"params": params}, alone)[0], together[0, second], rtol=1e-5, atol=1e-5
+        conftest.compiled(model)({"params": params}, alone)[0], together[0, second], rtol=1e-5, atol=1e-5
     )
 
 
@@ -187,7 +185,6 @@ def compiled():
     return quick_jit(whole_model())
 
 
-@pytest.mark.slow
 def test_the_whole_model_is_that_of_transformers(recorded):
     arrays, parameters, gradients = recorded
     tokens = jnp.asarray(arrays["tokens"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
 from birdie_jax.models.selective_influence import SelectiveArrays, scores_by_arrays, scores_by_loop
 from pallas_kernels.selective_scan import selective_scan
+from tests.models.conftest import tiered
 from tests.quick_jit import quick_jit
 
 CHANNELS, STATES, LENGTH = 5, 3, 17
@@ -130,9 +131,8 @@ def test_reverse_channels_count_at_the_first_token():
     np.testing.assert_allclose(alone, one, rtol=1e-5, atol=1e-6)
 
 
-# Shorter than a chunk of the loop, and two chunks with a rest.
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("length", [20, 150])
+# Two chunks of the loop with a rest, and less than a chunk.
+@pytest.mark.parametrize("length", tiered({150}, [150, 20]))
 @pytest.mark.parametrize("norm", ["absolute", "signed", "l2", "relative"])
 @pytest.mark.parametrize("anchors", [(-1,), (6, -1), (6,)], ids=str)
 def test_the_loop_gives_what_whole_arrays_give(norm, anchors, length):
@@ -149,7 +149,6 @@ def test_the_loop_gives_what_whole_arrays_give(norm, anchors, length):
     np.testing.assert_allclose(looped, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.slow
 def test_each_sample_is_scored_against_its_own_anchor():
     arrays = some_arrays(7, 20)
     reset = np.isin(np.arange(20), (0, 8))[None]

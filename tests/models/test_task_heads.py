@@ -20,6 +20,8 @@ from birdie_jax.models.span_head import MAX_SPAN_POSITIONS, label_of_span
 from birdie_jax.models.task_head import Samples, head_type
 from birdie_jax.tasks.head_task import labelled_example
 from birdie_jax.vocabulary import MASKED_LM, SEPARATOR
+from tests.models.conftest import tiered
+from tests.quick_jit import quick_jit
 from tests.trained_workdirs import micro_config
 
 FEATURES = 6
@@ -56,7 +58,6 @@ def pooled_scores(x, params):
     return found
 
 
-@pytest.mark.slow
 def test_classes_are_told_by_the_mean_of_a_sample():
     config = config_of("classification", 3)
     scores, x, params, samples = scores_of(config)
@@ -82,7 +83,6 @@ def test_numbers_are_told_to_a_thousandth():
             label_of_number(wrong)
 
 
-@pytest.mark.slow
 def test_of_choices_one_is_right():
     config = config_of("choice", 2)
     scores, x, params, samples = scores_of(config)
@@ -152,7 +152,6 @@ def sample(*texts, label=1):
 PAIR, SINGLE = sample([300, 301, 302], [303, 304], label=2), sample([305, 306], label=1)
 
 
-@pytest.mark.slow
 def test_the_type_of_a_token_is_the_number_of_its_text():
     batch = pack_rows([[SINGLE, PAIR, SINGLE], [PAIR]], 20, 1)
     layout = packed_layout(jnp.asarray(batch.segment_ids), jnp.asarray(batch.bidirectional))
@@ -164,23 +163,22 @@ def test_the_type_of_a_token_is_the_number_of_its_text():
     assert token_types(micro_config().model, jnp.asarray(batch.tokens), layout) is None
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["bigs", "gated_ssm"])
+@pytest.mark.parametrize("name", tiered({"bigs"}, ["bigs", "gated_ssm"]))
 def test_a_sample_has_the_same_loss_in_any_company(name):
     """Alone as evaluation reads it, packed with others, and with more padding; and all of it is counted."""
     config = micro_config(name=name, head="classification", head_name="told", head_outputs=2).model
     model = build_model(config, 384)
     rows = [[PAIR, SINGLE], [SINGLE], []]
     batch = jax.tree.map(jnp.asarray, pack_rows(rows, 24, 4))
-    params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
     assert set(params["task_head"]) == {"pooler", "told"}
-    losses = jax.jit(lambda room, batch: sample_losses(model, room, params, batch), static_argnums=0)
+    losses = quick_jit(lambda room, batch: sample_losses(model, room, params, batch), static_argnums=0)
     packed = losses(3, batch)
     assert packed.given.tolist() == [[True, True, False], [True, False, False], [False] * 3]
     np.testing.assert_allclose(packed.found.losses[1, 0], packed.found.losses[0, 1], rtol=1e-5)
     assert (packed.found.losses[~packed.given] == 0).all()
     alone = jax.tree.map(jnp.asarray, pack_rows([[PAIR], [SINGLE], []], 24, 4))
-    scores = np.asarray(jax.jit(lambda batch: score_samples(model, params, batch))(alone), np.float64)
+    scores = np.asarray(quick_jit(lambda batch: score_samples(model, params, batch))(alone), np.float64)
     for row, label in enumerate((1, 0)):
         wanted = logsumexp(scores[row, 0]) - scores[row, 0, label]
         assert packed.found.losses[0, row] == pytest.approx(wanted, rel=1e-5)

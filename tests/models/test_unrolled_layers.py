@@ -20,6 +20,7 @@ CONFIG = ModelConfig(
 
 
 def test_a_shallow_model_is_unrolled_on_a_cpu_alone(monkeypatch):
+    monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", MAX_UNROLLED_LAYERS)
     tpu = AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
         assert layers_at_a_time(CONFIG) == 1
@@ -41,12 +42,11 @@ def batch():
     return Batch(tokens, tokens, segments > 0, segments, positions, positions < 2, segments - 1)
 
 
-@pytest.mark.slow
 def test_values_and_gradients_are_those_of_the_loop(batch, monkeypatch):
     def results(max_unrolled):
         monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", max_unrolled)
         model = build_model(CONFIG, 16)
-        params = model.init(jax.random.key(0), batch)["params"]
+        params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
         weights = jnp.cos(jnp.arange(2.0 * 6 * 16)).reshape(2, 6, 16)
 
         def total(params):

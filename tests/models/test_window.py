@@ -1,5 +1,7 @@
 """Attention with a sliding window: what a token sees, and the ring that decoding carries."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from birdie_jax.models.attention import AttentionConfig, packed_attention, packed_mask
 from birdie_jax.models.layout import Layout, causal_layout, continued_layout, packed_layout
 from birdie_jax.models.window_cache import WindowCache
-from tests.models.conftest import VOCAB
+from tests.models.conftest import VOCAB, compiled, tiered
 from tests.quick_jit import quick_jit
 
 WINDOW = 3
@@ -58,7 +60,6 @@ def test_packed_attention_is_that_of_loops(bidirectional, window, packed):
         np.testing.assert_array_equal(found, unbounded)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_gradients_of_one_sample_are_those_of_jax_with_a_local_window(bidirectional):
     parts = projected(9)
@@ -74,7 +75,9 @@ def test_gradients_of_one_sample_are_those_of_jax_with_a_local_window(bidirectio
     def theirs(*parts):
         return jnp.vdot(weights, jax.nn.dot_product_attention(*parts, local_window_size=reach))
 
-    found, expected = (jax.grad(function, argnums=(0, 1, 2))(*parts) for function in (ours, theirs))
+    found, expected = (
+        quick_jit(jax.grad(function, argnums=(0, 1, 2)))(*parts) for function in (ours, theirs)
+    )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
 
 
@@ -90,7 +93,6 @@ def extend(cache, layout, key):
 ACTIONS = st.lists(st.sampled_from(["go on", "begin", "pad"]), min_size=12, max_size=12)
 
 
-@pytest.mark.slow
 @given(ACTIONS, st.lists(st.sampled_from([1, 4]), min_size=3, max_size=12), st.data())
 def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
     """Whatever the calls are that a row is cut into, whatever is padding and wherever a call is not full.
@@ -129,27 +131,19 @@ def test_each_token_attends_to_the_last_of_its_sample(actions, lengths, data):
         number += count
 
 
-@pytest.fixture(params=[True, False], ids=["bidirectional", "causal"])
+@pytest.fixture(params=tiered({True}, [True, False]), ids=["bidirectional", "causal"])
 def windowed(request, make):
     """A model with a window shorter than the samples, its variables, and a jitted call with a cache."""
     model, variables = make(name="transformer", bidirectional=request.param, sections=(SECTION,))
-
-    @quick_jit
-    def advance(tokens, layout, cache):
-        return model.apply(variables, tokens, layout, cache, method="hidden")
-
-    return model, variables, advance
+    return model, variables, partial(compiled(model, "hidden"), variables)
 
 
-@pytest.mark.sampled
 def test_prefill_and_decoding_are_one_pass(windowed, pack):
     """The target is read token by token, or in one call; the ring has turned more than once."""
     model, variables, advance = windowed
     batch = pack([[(5, 7)]] * 2, length=12)
     layout = packed_layout(batch.segment_ids, batch.bidirectional)
-    whole, _ = quick_jit(model.apply, static_argnames="method")(
-        variables, batch.tokens, layout, method="hidden"
-    )
+    whole, _ = compiled(model, "hidden")(variables, batch.tokens, layout)
     first = jax.tree.map(lambda x: x[:, :6], layout)
     hidden, cache = advance(batch.tokens[:, :6], first, model.empty_cache(2))
     np.testing.assert_allclose(hidden, whole[:, :6], rtol=1e-4, atol=1e-5)
@@ -161,21 +155,19 @@ def test_prefill_and_decoding_are_one_pass(windowed, pack):
         np.testing.assert_allclose(hidden[:, 0], whole[:, t], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled
 def test_a_token_reaches_as_far_as_the_windows_of_its_layers(windowed):
     """Two layers of a window of three: four tokens on, and where the context is read both ways, back."""
     model, variables, _ = windowed
     tokens = jnp.arange(12, dtype=jnp.int32)[None] + 300
     layout = packed_layout(jnp.ones((1, 12), jnp.int32), jnp.ones((1, 12), bool))
-    apply = quick_jit(model.apply, static_argnames="method")
-    before, _ = apply(variables, tokens, layout, method="hidden")
-    after, _ = apply(variables, tokens.at[0, 6].set(VOCAB - 1), layout, method="hidden")
+    hidden_of = compiled(model, "hidden")
+    before, _ = hidden_of(variables, tokens, layout)
+    after, _ = hidden_of(variables, tokens.at[0, 6].set(VOCAB - 1), layout)
     changed = np.flatnonzero(np.abs(before - after).max(axis=2)[0] > 1e-6)
     first = 2 if model.config.bidirectional else 6
     np.testing.assert_array_equal(changed, np.arange(first, 11))
 
 
-@pytest.mark.sampled
 def test_gradients_go_through_the_ring(windowed):
     """Of a loss after the second part in the embedding, which the first part alone has read."""
     model, variables, _ = windowed
@@ -199,18 +191,17 @@ def test_gradients_go_through_the_ring(windowed):
     assert jnp.linalg.norm(expected[304]) > 1e-4, "the first part must matter"
 
 
-@pytest.mark.slow
 def test_skipped_tokens_change_nothing(make):
     """Rows of a batch read parts of several lengths: as states that are continued do."""
     model, variables = make(name="transformer", bidirectional=False, sections=(SECTION,))
-    apply = quick_jit(model.apply, static_argnames="method")
+    hidden_of = compiled(model, "hidden")
     tokens = jnp.asarray(np.random.default_rng(0).integers(256, VOCAB, (2, 4)), jnp.int32)
     context, begins = jnp.ones((2, 4), bool), jnp.array([False, True])
-    _, cache = apply(variables, tokens, causal_layout(2, 4), model.empty_cache(2), method="hidden")
+    _, cache = hidden_of(variables, tokens, causal_layout(2, 4), model.empty_cache(2))
     few = continued_layout(jnp.array([2, 2]), begins, context[:, :2])._replace(skipped=None)
-    expected, wanted = apply(variables, tokens[:, :2], few, cache, method="hidden")
+    expected, wanted = hidden_of(variables, tokens[:, :2], few, cache)
     layout = continued_layout(jnp.array([2, 0]), begins, context)
-    hidden, after = apply(variables, tokens, layout, cache, method="hidden")
+    hidden, after = hidden_of(variables, tokens, layout, cache)
     np.testing.assert_allclose(hidden[0, :2], expected[0], rtol=1e-5, atol=1e-5)
     for found, given_leaf, wanted_leaf in zip(after, cache, wanted, strict=True):
         np.testing.assert_allclose(found[:, 0], wanted_leaf[:, 0], rtol=1e-5, atol=1e-5)
