@@ -4,8 +4,8 @@ The published figures are of "Pretraining Without Attention", appendix A.4. What
 `birdie_jax.planning.simba_flops`.
 """
 
-from benchmarks.studies.markdown import rows_of_table
 from birdie_jax.planning.simba_flops import bert_forward_flops, bigs_forward_flops
+from studies.markdown import rows_of_table
 
 PUBLISHED = {
     128: ("8.1e10", "7.9e10"),

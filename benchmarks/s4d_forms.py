@@ -112,7 +112,7 @@ def step_programs(
 ) -> tuple[dict[str, jax.stages.Compiled], dict[str, tuple]]:
     """Return a compiled train step with the masked Toeplitz form and one without, and their arguments.
 
-    The step is that of the study of encoders (`benchmarks.encoder_study`): 4,096 pieces, a head that
+    The step is that of the study of encoders (`studies.encoders`): 4,096 pieces, a head that
     computes the scores of hidden tokens alone, AdamW.
     """
     given, make_batch = encoder("bigs")

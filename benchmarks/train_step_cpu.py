@@ -148,9 +148,9 @@ def encoder(model):
     """Return the configuration of a cell of the study of encoders, and what makes a batch of whole rows."""
     import numpy as np
 
-    from benchmarks.encoder_study.config import get_config
     from birdie_jax.batch import Batch
     from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+    from studies.encoders.config import get_config
 
     given = get_config(f"small,{model},0")
 

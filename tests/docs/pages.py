@@ -16,6 +16,7 @@ FOLDERS = (
     "configs",
     "docs",
     "benchmarks",
+    "studies",
     "tests",
 )
 # Paths in a page begin at one of these.

@@ -95,7 +95,7 @@ def check_python(rest: list[str], *, whole: bool) -> None:
         check_verb(name, rest, machines_without_launcher, whole=whole)
     elif package == "launch":
         check_launcher(name, rest)
-    elif package in ("benchmarks", "tests", "pytest"):
+    elif package in ("benchmarks", "studies", "tests", "pytest"):
         path = REPOSITORY / module.replace(".", "/")
         assert package == "pytest" or path.with_suffix(".py").is_file() or path.is_dir(), module
     else:

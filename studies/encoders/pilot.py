@@ -1,0 +1,148 @@
+"""The pilot of a cell: short trainings, of which the lowest held-out loss of masked LM decides on its runs.
+
+What the transfer tasks say has no part in it.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from birdie_jax.storage import write_json
+from studies.circumstances import circumstances
+from studies.encoders.config import PILOT
+from studies.encoders.folders import CONFIG_FILE, Study
+from studies.verbs import Command, StudyError
+from studies.workdirs import is_trained, read_metric_lines
+
+FORMAT_VERSION = 2
+_VALIDATION_LOSS = "arm/masked_lm/validation_loss"
+
+
+class Settings(NamedTuple):
+    """What a pilot decides on.
+
+    Attributes:
+        learning_rate: the largest rate of pre-training.
+        kernel_deviation: the initial deviation of the blocks' weights.
+        table_deviation: that of the tables of words, positions and token types.
+    """
+
+    learning_rate: float
+    kernel_deviation: float
+    table_deviation: float
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags that set them for a run."""
+        return (
+            f"--config.optimizer.learning_rate={self.learning_rate:g}",
+            f"--config.optimizer.final_learning_rate={self.learning_rate / 10:g}",
+            *self.flags_of_model(),
+        )
+
+    def flags_of_model(self) -> tuple[str, ...]:
+        """Return the flags of what belongs to the model, which fine-tuning has to name as well."""
+        return (
+            f"--config.model.encoder.kernel_deviation={self.kernel_deviation:g}",
+            f"--config.model.encoder.table_deviation={self.table_deviation:g}",
+        )
+
+    def as_variant(self) -> str:
+        """Return the numbers as a variant of the configuration names them, with commas between."""
+        return ",".join(f"{value:g}" for value in self)
+
+
+def pilot_file(study: Study, model: str) -> Path:
+    """Return the file of what a cell's pilot found."""
+    return study.results / PILOT / f"{study.scale.name}.{model}.json"
+
+
+def pilot_commands_left(study: Study, model: str) -> Iterator[Command]:
+    """Give the short trainings of a cell that are not done."""
+    for settings in _not_tried(study, model):
+        if not is_trained(_workdir(study, model, settings)):
+            yield _command(study, model, settings)
+
+
+def settings_of(study: Study, model: str, log: Path) -> Settings:
+    """Return the settings of a cell's runs; what its pilot lacks is trained first, and written to its file.
+
+    Raises:
+        StudyError: a training failed.
+    """
+    if study.scale.pilot is None:
+        return Settings(study.scale.learning_rate, *study.scale.deviations)
+    for settings in _not_tried(study, model):
+        workdir = _workdir(study, model, settings)
+        if not is_trained(workdir):
+            study.run_verb(_command(study, model, settings), log)
+        found = settings._asdict() | {"held_out_loss": _held_out_loss(workdir)}
+        tried = [*read_pilot(study, model), found | {"circumstances": circumstances()}]
+        file = pilot_file(study, model)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"format_version": FORMAT_VERSION, "tried": tried})
+    return _chosen(read_pilot(study, model))
+
+
+def is_pilot_done(study: Study, model: str) -> bool:
+    """Tell whether a cell needs no pilot, or no training of it."""
+    return not _not_tried(study, model)
+
+
+def read_pilot(study: Study, model: str) -> list[dict[str, Any]]:
+    """Return what a cell's pilot tried, with the held-out loss of each; nothing where it is not done.
+
+    Raises:
+        StudyError: the file is of another format.
+    """
+    file = pilot_file(study, model)
+    if not file.exists():
+        return []
+    found = json.loads(file.read_text())
+    if found.get("format_version") != FORMAT_VERSION:
+        version = found.get("format_version")
+        raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
+    return found["tried"]
+
+
+def _chosen(tried: list[dict[str, Any]]) -> Settings:
+    best = min(tried, key=lambda found: found["held_out_loss"])
+    return _settings(best)
+
+
+def _settings(found: Mapping[str, Any]) -> Settings:
+    return Settings(*(found[name] for name in Settings._fields))
+
+
+def _not_tried(study: Study, model: str) -> list[Settings]:
+    """Return what the scale asks of a pilot and its file lacks; what else it tells was tried as well."""
+    pilot = study.scale.pilot
+    if pilot is None:
+        return []
+    tried = {_settings(found) for found in read_pilot(study, model)}
+    asked = [Settings(rate, *both) for rate, both in product(pilot.learning_rates, pilot.deviations)]
+    return [settings for settings in asked if settings not in tried]
+
+
+def _command(study: Study, model: str, settings: Settings) -> Command:
+    variant = f"{study.scale.name},{model},{PILOT},{settings.as_variant()}"
+    return Command(
+        "train",
+        (
+            f"--config={CONFIG_FILE}:{variant}",
+            f"--config.data.prepared={study.corpus.prepared}",
+            f"--workdir={_workdir(study, model, settings)}",
+        ),
+    )
+
+
+def _workdir(study: Study, model: str, settings: Settings) -> Path:
+    return study.workdirs / study.scale.name / PILOT / f"{model}_{settings.as_variant()}"
+
+
+def _held_out_loss(workdir: Path) -> float:
+    """Return the last one, nats for a hidden token; of a training that diverged, infinity."""
+    found = [line[_VALIDATION_LOSS] for line in read_metric_lines(workdir) if _VALIDATION_LOSS in line][-1]
+    return math.inf if math.isnan(found) else found

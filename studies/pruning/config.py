@@ -1,0 +1,128 @@
+r"""The configuration of each command of the study, which loads this file by its path.
+
+    python -m birdie_jax.train --workdir=WORKDIR --config.data.prepared=TEXT \
+        --config=studies/pruning/config.py:small,mamba,0
+
+Variants: a scale, a model and a seed; behind them, for fine-tuning, what on: `text`, `text_pruned` (with
+the loss of a pass that drops tokens), or `needles_none`, `needles_first` and `needles_last`, by where the
+query stands; as in `small,mamba,0,text_pruned`.
+"""
+
+import runpy
+from typing import Any
+
+import ml_collections
+
+from birdie_jax.errors import ConfigError
+from studies.pruning.plans import MODELS, SCALES, SMALLER, Run, Scale
+from studies.verbs import REPOSITORY
+
+TEXT, TEXT_PRUNED, NEEDLES = "text", "text_pruned", "needles"
+_PRESET = "configs/tiny.py"
+_VALIDATIONS = 5
+_CHECKPOINTS = 10
+_LOGGED = 50
+_QUESTION_SEED = 1001
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """Return the configuration; `variant` names the run, and what it is fine-tuned on if it is."""
+    parts = variant.split(",")
+    if len(parts) not in (3, 4):
+        raise ConfigError(
+            f"config variant {variant!r}: found {len(parts)} parts; allowed: SCALE,MODEL,SEED, and for "
+            "fine-tuning ,WHAT"
+        )
+    models = (*MODELS, *(f"{model}_{SMALLER}" for model in MODELS))
+    for part, allowed in zip(parts[:2], (SCALES, models), strict=True):
+        if part not in allowed:
+            raise ConfigError(f"config variant {variant!r}: found {part!r}; allowed: {', '.join(allowed)}")
+    scale = SCALES[parts[0]]
+    config = _pretraining(scale, Run(parts[0], parts[1], int(parts[2])))
+    if len(parts) == 3:
+        return config
+    if parts[3] not in tunings(scale):
+        raise ConfigError(
+            f"config variant {variant!r}: found {parts[3]!r}; allowed: {', '.join(tunings(scale))}"
+        )
+    return _fine_tuning(config, scale, parts[3])
+
+
+def tunings(scale: Scale) -> tuple[str, ...]:
+    """Return what the models of a scale are fine-tuned on, each from the same pre-trained one."""
+    return (TEXT, TEXT_PRUNED, *(f"{NEEDLES}_{query}" for query in scale.queries))
+
+
+def needle_settings(scale: Scale, query: str, stage: int = -1) -> dict[str, Any]:
+    """Return the settings of the task of items among noise, as asked for or of another stage."""
+    needles = scale.needles
+    length, items = needles.stages[stage]
+    return {
+        "task": "noisy_recall",
+        "query": query,
+        "sequence_length": length,
+        "items": items,
+        "values": needles.values,
+        "keys": needles.values,
+        "noise": 2 * needles.values,
+        "num_sequences": needles.questions,
+        "seed": _QUESTION_SEED,
+    }
+
+
+def _pretraining(scale: Scale, run: Run) -> ml_collections.ConfigDict:
+    """Return `configs/tiny.py` with causal language modelling alone, at the sizes of the scale."""
+    config = runpy.run_path(str(REPOSITORY / _PRESET))["get_config"](run.mixer)
+    features = scale.smaller_features if run.is_smaller else scale.features
+    steps = scale.steps
+    config.seed = run.seed
+    config.data.vocab_size = scale.pieces
+    config.data.validation_fraction = scale.validation_fraction
+    config.objectives.mixture = "causal_lm"
+    config.batching.rows = scale.rows
+    config.batching.length = scale.length
+    config.model.bidirectional = False
+    config.model.layers = scale.smaller_layers if run.is_smaller else scale.layers
+    config.model.features = features
+    config.model.state = 2 * features
+    config.model.mamba.state_size = scale.states
+    config.bandit.policy = "fixed"
+    config.bandit.every_steps = max(1, steps // _VALIDATIONS)
+    config.optimizer.learning_rate = scale.learning_rate
+    config.optimizer.final_learning_rate = scale.learning_rate / 10
+    config.optimizer.warmup_steps = max(1, steps // 20)
+    config.train.num_steps = steps
+    config.train.loss_chunk = min(config.train.loss_chunk, scale.length)
+    config.train.log_every_steps = max(1, min(_LOGGED, steps // 2))
+    config.checkpoint.every_steps = max(1, steps // _CHECKPOINTS)
+    config.eval.rows = scale.rows
+    return config
+
+
+def _fine_tuning(config: ml_collections.ConfigDict, scale: Scale, what: str) -> ml_collections.ConfigDict:
+    """Return a fine-tuning: warm-up over a tenth; of text then a cosine, as in the paper."""
+    if what in (TEXT, TEXT_PRUNED):
+        plan = scale.text_tuning
+        tasks = {what: {"task": "jsonl", "path": "continuations.jsonl", "skip_long": True}}
+        config.finetune.pruning.max_pruned = plan.max_pruned if what == TEXT_PRUNED else 0.0
+        config.optimizer.final_learning_rate = 0.0
+    else:
+        plan = scale.needle_tuning
+        query, count = what.removeprefix(f"{NEEDLES}_"), len(scale.needles.stages)
+        tasks = {f"{what}_{stage + 1}": needle_settings(scale, query, stage) for stage in range(count)}
+        config.eval.tasks = {what: needle_settings(scale, query)}
+        config.eval.tasks_every_steps = max(1, plan.steps // _VALIDATIONS)
+        # What is learned suddenly may be so late.
+        config.optimizer.final_learning_rate = plan.learning_rate
+    stage = {"length": plan.length, "rows": plan.rows, "steps": plan.steps // len(tasks)}
+    config.finetune.stages = {name: {**task, **stage} for name, task in tasks.items()}
+    config.batching.rows = plan.rows
+    config.batching.length = plan.length
+    # All steps of the stages.
+    config.train.num_steps = 0
+    config.train.log_every_steps = max(1, min(_LOGGED, plan.steps // 2))
+    config.optimizer.warmup_steps = max(1, plan.steps // 10)
+    config.optimizer.learning_rate = plan.learning_rate
+    config.optimizer.weight_decay = 0.0
+    config.checkpoint.every_steps = max(1, plan.steps // 2)
+    return config

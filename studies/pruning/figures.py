@@ -1,0 +1,136 @@
+"""Figures of whatever results are there: Simba's Figures 2, 3 and 5 in the study's numbers, and needles."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from birdie_jax.pruning_cost.cells import DENSE
+from studies.pruning.conditions import Results, needles_of, pruned_results, smaller_result
+from studies.pruning.config import NEEDLES
+from studies.pruning.plans import Scale
+
+_PANEL = (4.2, 3.6)
+_DPI = 90
+_MEGA = 1e6
+
+
+def draw_figures(scale: Scale, results: Results, folder: Path, prefix: str) -> list[Path]:
+    """Draw the figures of a scale; return those that there was something for.
+
+    Args:
+        scale: the scale.
+        results: the results.
+        folder: the folder of the pictures.
+        prefix: the beginning of their names.
+    """
+    if not any(not run.is_smaller for run in results):
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    figures: dict[str, Callable[[Scale, Results, Figure], bool]] = {
+        "flops": _flops,
+        "needles": _needles,
+        "layers": _layers,
+    }
+    for name, draw in figures.items():
+        figure = Figure(layout="constrained")
+        if draw(scale, results, figure):
+            path = folder / f"{prefix}_{name}.png"
+            figure.savefig(path, dpi=_DPI)
+            drawn.append(path)
+    return drawn
+
+
+def _colours(names: list[str]) -> dict[str, str]:
+    return {name: f"C{number}" for number, name in enumerate(names)}
+
+
+def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
+    """Figure 3: loss against FLOPs by policy, a panel a model, with the smaller dense one."""
+    found = list(pruned_results(results))
+    # The legend needs the width of two panels.
+    figure.set_size_inches(_PANEL[0] * max(2, len(found)), _PANEL[1] + 0.5)
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    context = scale.main_context
+    names = list(dict.fromkeys(name for _, _, losses in found for name in losses.policies(context)))
+    for axes, (run, _, losses) in zip(panels, found, strict=True):
+        dense = losses.dense(context)
+        for name, colour in _colours(names).items():
+            shares = losses.shares(name, context)
+            points = [dense, *(one for keep in shares if (one := losses.get(name, keep, context)))]
+            axes.plot(
+                [one.paper_flops / _MEGA for one in points],
+                [one.losses.mean() for one in points],
+                color=colour,
+                marker=".",
+                linestyle="--" if "," in name else "-",
+                label=name,
+            )
+        smaller = smaller_result(results, run)
+        if smaller is not None:
+            own = smaller.dense(context)
+            axes.plot(own.paper_flops / _MEGA, own.losses.mean(), "k*", label="smaller model, dense")
+        axes.set_title(f"{run.mixer}, seed {run.seed}", fontsize="small")
+        axes.set_xlabel("MFLOPs of reading the context")
+    panels[0].set_ylabel("loss, nats a token")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="x-small"
+    )
+    return True
+
+
+def _needles(scale: Scale, results: Results, figure: Figure) -> bool:
+    """Accuracy by share: a row of panels a model, a panel a query."""
+    found = [
+        (run, result["fine_tuned"]) for run, result, _ in pruned_results(results) if result["fine_tuned"]
+    ]
+    if not found:
+        return False
+    figure.set_size_inches(_PANEL[0] * len(scale.queries), _PANEL[1] * len(found) + 0.5)
+    panels = figure.subplots(len(found), len(scale.queries), squeeze=False, sharey=True)
+    for row, (run, fine_tuned) in zip(panels, found, strict=True):
+        for axes, query in zip(row, scale.queries, strict=True):
+            dense, *needles = needles_of(fine_tuned[f"{NEEDLES}_{query}"])
+            for name, colour in _colours(list(scale.needles.policies)).items():
+                points = [dense, *(one for one in needles if one.policy == name)]
+                means = [one.mean for one in points]
+                shares = [one.keep for one in points]
+                axes.plot(shares, [one.mean for one in means], color=colour, marker="o", label=name)
+                low, high = [one.low for one in means], [one.high for one in means]
+                axes.fill_between(shares, low, high, color=colour, alpha=0.1)
+            axes.set_title(f"{run.mixer}, query {query}", fontsize="small")
+            axes.set_ylim(0, 1)
+            axes.set_xlabel("keep")
+        row[0].set_ylabel("share of tokens right")
+    figure.legend(
+        *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="x-small"
+    )
+    return True
+
+
+def _layers(scale: Scale, results: Results, figure: Figure) -> bool:
+    """Figures 5 and 2: influence by part of the prompt and layer, and cosines of adjacent tokens."""
+    del scale
+    found = [(run, result["flow"]) for run, result, _ in pruned_results(results)]
+    figure.set_size_inches(_PANEL[0] * 3, _PANEL[1] * len(found))
+    panels = figure.subplots(len(found), 3, squeeze=False)
+    for row, (run, flow) in zip(panels, found, strict=True):
+        for axes, name in zip(row[:2], (DENSE, "pruned"), strict=True):
+            # Null, where no token is left, becomes a gap.
+            curves = np.array(flow[name]["flow"], np.float64)
+            for layer, curve in enumerate(curves):
+                shade = 0.85 - 0.75 * layer / max(1, len(curves) - 1)
+                axes.plot(range(1, curves.shape[1] + 1), curve, color=str(shade), marker=".")
+            axes.set_title(f"{run.name}, {name}; darker = higher layer", fontsize="small")
+            axes.set_xlabel("part of the prompt")
+        row[0].set_ylabel("influence of a token")
+        for name, style in ((DENSE, "-"), ("pruned", "--")):
+            for part, colour in (("redundancy", "C0"), ("mixer_redundancy", "C1")):
+                what = "block" if part == "redundancy" else "mixer"
+                row[2].plot(flow[name][part], style, color=colour, marker=".", label=f"{what}, {name}")
+        row[2].set_title(f"{run.name}, cosine of adjacent tokens", fontsize="small")
+        row[2].set_xlabel("layer")
+        row[2].legend(fontsize="x-small")
+    return True

@@ -1,0 +1,150 @@
+"""The sentences of the study, made of results by a rule that was written before any of them.
+
+On text, a model is judged at the main length of context and at the shares `JUDGED_SHARES`, in pairs over
+the same windows, by bootstrap over documents.
+
+1. Ordered: the mean loss by influence is below that by uniform, and that below that by random, the mean
+   over its seeds. The claim needs `MIN_ORDERED` of the shares.
+2. Clear: at every judged share of `CLEAR_SHARE` or less both differences, uniform minus influence and
+   random minus uniform, have 95 % intervals above zero.
+
+The claim holds of a model where both do, for each of its seeds; what does not is said by its number.
+Recency is no part of the claim. At each share it is said which of the two has the smaller loss, or that
+the interval of the difference holds zero.
+
+Among noise, a model is judged where it answers `MIN_LEARNED` of the tokens right with nothing dropped; what
+it says otherwise is of a model that has not learned the task. Fine-tuning with a second loss helps where
+the interval of its loss minus that of the same steps without it, at the smallest share, is below zero.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from birdie_jax.evaluation_record import Interval
+from studies.pruning.conditions import (
+    Results,
+    TextLosses,
+    accuracy_difference,
+    find_needle,
+    needles_of,
+    pruned_results,
+)
+from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED
+from studies.pruning.plans import INFLUENCE, JUDGED_SHARES, RANDOM, RECENCY, UNIFORM, Run, Scale
+
+MIN_ORDERED = 4
+CLEAR_SHARE = 0.3
+MIN_LEARNED = 0.5
+
+
+def judgements(scale: Scale, results: Results) -> list[str]:
+    """Return all sentences that the results allow."""
+    found = []
+    for run, result, losses in pruned_results(results):
+        found.append(f"{_title(run)}, text: {judge_claim(losses, scale)}")
+        found.append(f"{_title(run)}, text: {judge_recency(losses, scale)}")
+        found += [f"{_title(run)}, {line}" for line in judge_needles(result["fine_tuned"])]
+        found += [f"{_title(run)}, {line}" for line in judge_tuning(result["fine_tuned"], scale)]
+    return found
+
+
+def _title(run: Run) -> str:
+    return f"**{run.model}, seed {run.seed}**"
+
+
+def judged_shares(losses: TextLosses, scale: Scale) -> list[float]:
+    """Return the judged shares that were measured."""
+    return [keep for keep in losses.shares(INFLUENCE, scale.main_context) if keep in JUDGED_SHARES]
+
+
+def judge_claim(losses: TextLosses, scale: Scale) -> str:
+    """Return whether influence is better than uniform, and uniform better than random."""
+    shares = judged_shares(losses, scale)
+    ordered, unclear = [], []
+    for keep in shares:
+        found = [losses.get(policy, keep, scale.main_context) for policy in (INFLUENCE, UNIFORM, RANDOM)]
+        influence, uniform, random = found
+        assert influence is not None and uniform is not None and random is not None
+        if influence.losses.mean() < uniform.losses.mean() < random.losses.mean():
+            ordered.append(keep)
+        if keep <= CLEAR_SHARE:
+            for name, one, other in (("uniform", influence, uniform), ("random", uniform, random)):
+                if losses.difference(one, other).low <= 0:
+                    unclear.append(f"{name} at {keep:g}")
+    holds = len(ordered) >= min(MIN_ORDERED, len(shares)) and not unclear
+    counted = f"influence < uniform < random in loss at {len(ordered)} of {len(shares)} shares"
+    clear = (
+        f"both differences off zero at {CLEAR_SHARE:g} and less"
+        if not unclear
+        else f"not above zero: {', '.join(unclear)}"
+    )
+    return f"{counted}; {clear}. The claim {'holds' if holds else 'does not hold'}."
+
+
+def judge_recency(losses: TextLosses, scale: Scale) -> str:
+    """Return at which shares influence or recency has the smaller loss."""
+    sides: dict[str, list[str]] = {"influence": [], "recency": [], "neither": []}
+    for keep in judged_shares(losses, scale):
+        influence = losses.get(INFLUENCE, keep, scale.main_context)
+        recency = losses.get(RECENCY, keep, scale.main_context)
+        assert influence is not None and recency is not None
+        sides[_smaller(losses.difference(influence, recency))].append(f"{keep:g}")
+    said = [f"{name} at {', '.join(shares)}" for name, shares in sides.items() if shares]
+    return f"the smaller loss of influence and recency: {'; '.join(said)}."
+
+
+def _smaller(recency_minus_influence: Interval) -> str:
+    if recency_minus_influence.low > 0:
+        return "influence"
+    return "recency" if recency_minus_influence.high < 0 else "neither"
+
+
+def judge_needles(fine_tuned: Mapping[str, Any]) -> Iterator[str]:
+    """Give for each query what pruning by influence does to the items, against uniform and recency."""
+    for what, result in fine_tuned.items():
+        if not what.startswith(NEEDLES):
+            continue
+        needles = needles_of(result)
+        query = f"items among noise, query {what.removeprefix(f'{NEEDLES}_')}"
+        dense = needles[0].mean.mean
+        if dense < MIN_LEARNED:
+            yield f"{query}: {100 * dense:.0f} % right with all tokens: not learned, not judged."
+            continue
+        parts = []
+        for keep in sorted({one.keep for one in needles[1:] if one.keep <= CLEAR_SHARE}, reverse=True):
+            influence = find_needle(needles, INFLUENCE, keep)
+            others = {one.policy for one in needles}
+            said = [
+                f"{points(accuracy_difference(find_needle(needles, other, keep), influence))} over {other}"
+                for other in (UNIFORM, RECENCY)
+                if other in others
+            ]
+            parts.append(f"at {keep:g} influence {100 * influence.mean.mean:.0f} %, {', '.join(said)}")
+        yield f"{query}: {100 * dense:.0f} % right with all tokens; {'; '.join(parts)}."
+
+
+def judge_tuning(fine_tuned: Mapping[str, Any], scale: Scale) -> Iterator[str]:
+    """Give what the second loss of fine-tuning does to pruned prompts, and to whole ones."""
+    if not {TEXT, TEXT_PRUNED} <= set(fine_tuned):
+        return
+    without, tuned = (TextLosses(fine_tuned[what]["losses"]) for what in (TEXT, TEXT_PRUNED))
+    keep = min(scale.tuned_variant.shares)
+    found = [one.get(INFLUENCE, keep, scale.main_context) for one in (without, tuned)]
+    assert found[0] is not None and found[1] is not None
+    pruned = without.difference(found[0], found[1])
+    dense = without.difference(without.dense(scale.main_context), tuned.dense(scale.main_context))
+    verdict = "helps" if pruned.high < 0 else "harms" if pruned.low > 0 else "makes no clear difference"
+    yield (
+        f"{scale.text_tuning.steps} steps with the second loss minus without it: {nats(pruned)} at keep "
+        f"{keep:g} by influence, {nats(dense)} with all tokens. It {verdict} for pruned prompts."
+    )
+
+
+def nats(interval: Interval) -> str:
+    """Return a difference of losses with its interval."""
+    return f"{interval.mean:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
+
+
+def points(interval: Interval) -> str:
+    """Return a difference of accuracies in points, with its interval."""
+    return f"{100 * interval.mean:+.0f} [{100 * interval.low:+.0f}, {100 * interval.high:+.0f}] points"

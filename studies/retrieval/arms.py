@@ -1,0 +1,139 @@
+"""Results by arm: a model under a procedure, over the seeds that have finished."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from studies.comparison import Scored, gather
+from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
+from studies.retrieval.matrix import PROCEDURES, Run
+from studies.retrieval.measuring import ABOVE_COMMONEST, INFILLING, LANGUAGE
+
+Results = Mapping[Run, Mapping[str, Any]]
+
+_PRETRAINED = "pretrained"
+
+
+class Arm(NamedTuple):
+    """A model under a procedure.
+
+    Attributes:
+        model: the name of the model.
+        procedure: the name of the procedure.
+    """
+
+    model: str
+    procedure: str
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return f"{self.model}: {PROCEDURES[self.procedure].title}"
+
+
+class Measure(NamedTuple):
+    """A metric that arms are compared by.
+
+    Attributes:
+        title: what tables call it.
+        place: where results have the tasks: "pretrained", "phonebook" or "extraction".
+        tasks: the names of the tasks, each of which counts the same.
+        metric: the metric.
+    """
+
+    title: str
+    place: str
+    tasks: tuple[str, ...]
+    metric: str
+
+
+def arms_of(results: Results) -> dict[Arm, list[int]]:
+    """Return the seeds of each arm that has results, in the order of the procedures."""
+    seeds: dict[Arm, list[int]] = defaultdict(list)
+    for run in results:
+        seeds[Arm(run.model, run.procedure)].append(run.seed)
+    order = list(PROCEDURES)
+    return {
+        arm: sorted(seeds[arm]) for arm in sorted(seeds, key=lambda a: (a.model, order.index(a.procedure)))
+    }
+
+
+def tasks_at(result: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """Return what a run was measured on at a place."""
+    return result[_PRETRAINED] if place == _PRETRAINED else result["fine_tuned"][place]["test"]
+
+
+def measures_of(result: Mapping[str, Any]) -> list[Measure]:
+    """Return the metrics that a scale is judged by, of which any of its results tells."""
+    pretrained, books = tasks_at(result, _PRETRAINED), tasks_at(result, PHONEBOOK)
+    cells = tuple(name for name in books if name.startswith("entries_"))
+    several = tuple(name for name in books if name.startswith("numbers_"))
+    recall = tuple(name for name in pretrained if name.startswith("associative_recall"))
+    return [
+        Measure("phone book: numbers exact", PHONEBOOK, cells, "exact_match"),
+        Measure("phone book: digits right above the commonest", PHONEBOOK, cells, ABOVE_COMMONEST),
+        Measure("phone book: digits right", PHONEBOOK, cells, "digit_accuracy"),
+        Measure("phone book: answers that copy any entry", PHONEBOOK, cells, "copied_entry"),
+        Measure("phone book: answers that are the asked entry", PHONEBOOK, cells, "asked_entry"),
+        Measure("phone book, several numbers: all exact", PHONEBOOK, several, "exact_match"),
+        Measure(
+            "phone book, several numbers: digits right above the commonest",
+            PHONEBOOK,
+            several,
+            ABOVE_COMMONEST,
+        ),
+        Measure("questions on passages: F1", EXTRACTION, (EXTRACTION,), "f1"),
+        Measure("questions on passages: contains the answer", EXTRACTION, (EXTRACTION,), "contains"),
+        Measure("copying, not fine-tuned: tokens right", _PRETRAINED, ("copying",), "token_accuracy"),
+        Measure(
+            "selective copying, query first, not fine-tuned: tokens right",
+            _PRETRAINED,
+            ("selective_copying_first",),
+            "token_accuracy",
+        ),
+        Measure(
+            "selective copying, query last, not fine-tuned: tokens right",
+            _PRETRAINED,
+            ("selective_copying_last",),
+            "token_accuracy",
+        ),
+        Measure("associative recall, not fine-tuned: values right", _PRETRAINED, recall, "token_accuracy"),
+        Measure("infilling, not fine-tuned: choices right", _PRETRAINED, (INFILLING,), "accuracy"),
+        Measure("held-out text: bits a byte (less is better)", _PRETRAINED, (LANGUAGE,), "bits_per_byte"),
+    ]
+
+
+def scores_of(results: Results, arm: Arm, seeds: Sequence[int], measure: Measure) -> Scored:
+    """Return an arm's scores by a measure, the questions of all its tasks in one row for each seed."""
+    found = []
+    for task in measure.tasks:
+        of_seeds = [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds]
+        scored = gather(of_seeds, measure.metric)
+        found.append(Scored(scored.scores, scored.weights / scored.weights.sum()))
+    return Scored(
+        np.concatenate([one.scores for one in found], axis=1),
+        np.concatenate([one.weights for one in found]),
+    )
+
+
+def _result_of(results: Results, arm: Arm, seed: int) -> Mapping[str, Any]:
+    return next(
+        result for run, result in results.items() if (run.model, run.procedure, run.seed) == (*arm, seed)
+    )
+
+
+def grouped_scores(results: Results, arm: Arm, measure: Measure, group: str) -> dict[int, Scored]:
+    """Return an arm's scores by the values of a group of a measure's one task, over all its seeds."""
+    seeds = arms_of(results)[arm]
+    (task,) = measure.tasks
+    one = tasks_at(_result_of(results, arm, seeds[0]), measure.place)[task]
+    scored = gather(
+        [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds], measure.metric
+    )
+    values = np.array(one["groups"][group])
+    return {
+        int(value): Scored(scored.scores[:, values == value], scored.weights[values == value])
+        for value in np.unique(values)
+    }

@@ -1,0 +1,172 @@
+"""Figures of whatever results are there: the Birdie paper's Figures 1, 2 and 3 in the study's numbers."""
+
+import itertools
+from collections import defaultdict
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from studies.comparison import Scored, mean_with_interval
+from studies.retrieval.arms import (
+    Arm,
+    Measure,
+    Results,
+    arms_of,
+    grouped_scores,
+    scores_of,
+    tasks_at,
+)
+from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
+from studies.retrieval.matrix import PROCEDURES
+
+_SIZE = (10.0, 4.2)
+_DPI = 90
+_MIXTURES_A_ROW = 3
+
+
+def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
+    """Draw the figures of a scale; return those that there was something for.
+
+    Args:
+        results: the results.
+        folder: the folder of the pictures.
+        prefix: the beginning of their names.
+    """
+    if not results:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, draw in (
+        ("phonebook", _phonebook),
+        ("learning_curves", _learning_curves),
+        ("passages", _passages),
+        ("mixture", _mixture),
+    ):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        if draw(results, figure):
+            path = folder / f"{prefix}_{name}.png"
+            figure.savefig(path, dpi=_DPI)
+            drawn.append(path)
+    return drawn
+
+
+def _styles(results: Results) -> dict[Arm, dict[str, str]]:
+    """Return how each arm's line is drawn: the procedure has its colour, the model its dashes."""
+    arms = list(arms_of(results))
+    models = list(dict.fromkeys(arm.model for arm in arms))
+    dashes = dict(zip(models, itertools.cycle(("-", "--", "-."))))
+    procedures = list(PROCEDURES)
+    return {
+        arm: {"color": f"C{procedures.index(arm.procedure)}", "linestyle": dashes[arm.model]}
+        for arm in arms
+    }
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Put the legend of one panel below all, where it covers no line."""
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="x-small"
+    )
+
+
+def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]) -> None:
+    """Draw means with their intervals by a number."""
+    found = {value: mean_with_interval(scored) for value, scored in scores.items()}
+    means = [one.mean for one in found.values()]
+    axes.plot(list(found), means, marker="o", label=arm.title, **style)
+    low, high = [one.low for one in found.values()], [one.high for one in found.values()]
+    axes.fill_between(list(found), low, high, color=style["color"], alpha=0.15)
+
+
+def _phonebook(results: Results, figure: Figure) -> bool:
+    """Figure 1: accuracy by the numbers asked for; here by the entries of the book too."""
+    first = tasks_at(next(iter(results.values())), PHONEBOOK)
+    left, right = figure.subplots(1, 2, sharey=True)
+    entries = {name: int(name.removeprefix("entries_")) for name in first if name.startswith("entries_")}
+    numbers = {name: int(name.removeprefix("numbers_")) for name in first if name.startswith("numbers_")}
+    for arm, style in _styles(results).items():
+        seeds = arms_of(results)[arm]
+        for axes, cells in ((left, entries), (right, numbers)):
+            scores = {
+                count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "number_accuracy"))
+                for name, count in cells.items()
+            }
+            _line(axes, scores, arm, style)
+    guessed = [1 / count for count in entries.values()]
+    left.plot(list(entries.values()), guessed, color="black", linestyle=":", label="copying any entry")
+    for axes, cells in ((left, entries), (right, numbers)):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(cells.values()), [str(count) for count in cells.values()])
+        axes.set_ylim(0, 1)
+    left.set_xlabel("entries of the book, one number asked for")
+    right.set_xlabel("numbers asked for")
+    left.set_ylabel("share of numbers right")
+    _legend(figure, left)
+    return True
+
+
+def _learning_curves(results: Results, figure: Figure) -> bool:
+    """Exact answers to validation questions while a model is fine-tuned, at the rate that was chosen."""
+    first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]
+    cells = [name for name in first["commonest_digits"] if name.startswith("entries_")]
+    panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
+    for axes, cell in zip(panels, cells, strict=True):
+        for arm, style in _styles(results).items():
+            for run, result in results.items():
+                if (run.model, run.procedure) != arm:
+                    continue
+                found = result["fine_tuned"][PHONEBOOK]
+                rate = found["chosen"]["learning_rate"]
+                curve = next(one["curve"] for one in found["grid"] if one["learning_rate"] == rate)
+                steps = [point["step"] for point in curve]
+                axes.plot(steps, [point[f"{cell}/exact_match"] for point in curve], **style)
+        axes.axhline(1 / int(cell.removeprefix("entries_")), color="black", linestyle=":")
+        axes.set_title(cell.replace("_", " "))
+        axes.set_xlabel("steps")
+        axes.set_ylim(0, 1)
+    panels[0].set_ylabel("share of answers exactly right")
+    for arm, style in _styles(results).items():
+        panels[-1].plot([], [], label=arm.title, **style)
+    _legend(figure, panels[-1])
+    return True
+
+
+def _passages(results: Results, figure: Figure) -> bool:
+    """Figure 2: questions on passages by their length."""
+    axes = figure.subplots()
+    measure = Measure("", EXTRACTION, (EXTRACTION,), "f1")
+    for arm, style in _styles(results).items():
+        _line(axes, grouped_scores(results, arm, measure, "passage_tokens"), arm, style)
+    axes.set_xlabel("largest number of tokens of the passage")
+    axes.set_ylabel("F1")
+    axes.set_ylim(bottom=0)
+    _legend(figure, axes)
+    return True
+
+
+def _mixture(results: Results, figure: Figure) -> bool:
+    """Figure 3: the probability of each class of arms over the steps of a bandit's run."""
+    chosen = [
+        (run, result) for run, result in results.items() if PROCEDURES[run.procedure].policy == "birdie"
+    ]
+    if not chosen:
+        return False
+    columns = min(len(chosen), _MIXTURES_A_ROW)
+    grid = figure.subplots(-(-len(chosen) // columns), columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(chosen) :]:
+        axes.set_axis_off()
+    for axes, (run, result) in zip(grid.flat, chosen, strict=False):
+        decisions = result["pretraining"]["mixture"]
+        shares: dict[str, list[float]] = defaultdict(list)
+        for decision in decisions:
+            for group, probability in decision["probabilities"].items():
+                shares[group].append(probability)
+        axes.stackplot([one["step"] for one in decisions], list(shares.values()), labels=list(shares))
+        axes.set_title(f"{run.model}, {run.procedure}, seed {run.seed}", fontsize="small")
+        axes.set_xlabel("steps")
+        axes.set_ylim(0, 1)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("probability")
+    _legend(figure, grid[0, 0])
+    return True

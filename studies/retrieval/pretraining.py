@@ -1,0 +1,105 @@
+"""Pre-training of a run: its configuration, its command, and what is recorded of it."""
+
+import json
+import runpy
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+
+from birdie_jax.errors import ConfigError
+from birdie_jax.metric_names import arm_metric
+from birdie_jax.models import model_names
+from studies.retrieval.matrix import PROCEDURES, Run
+from studies.retrieval.scales import SCALES
+from studies.verbs import REPOSITORY, Command
+from studies.workdirs import read_metric_lines
+
+CONFIG_FILE = "studies/retrieval/config.py"
+# Decisions of a fixed mixture change nothing: they are made for the validation losses alone. A schedule can
+# change at a twentieth of the run.
+_DECISIONS_WITHOUT_A_BANDIT = {"fixed": 4, "staged": 20}
+_CURVE_POINTS = 100
+
+
+def pretraining_config(run: Run) -> ml_collections.ConfigDict:
+    """Return the configuration of a run's pre-training.
+
+    Raises:
+        ConfigError: the model or the procedure is unknown.
+    """
+    if run.procedure not in PROCEDURES:
+        raise ConfigError(f"procedure {run.procedure!r} is unknown; allowed: {', '.join(PROCEDURES)}")
+    if run.model not in model_names():
+        raise ConfigError(f"model {run.model!r} is unknown; allowed: {', '.join(model_names())}")
+    scale, procedure = SCALES[run.scale], PROCEDURES[run.procedure]
+    preset = REPOSITORY / "configs" / scale.preset
+    config = runpy.run_path(str(preset))["get_config"](run.model)
+    config.update(scale.changes)
+    config.seed = run.seed
+    config.data.vocab_size = scale.pieces
+    config.data.validation_fraction = scale.validation_fraction
+    config.objectives.mixture = procedure.mixture or scale.mixture
+    config.model.bidirectional = procedure.bidirectional
+    policy = procedure.policy or ("staged" if scale.stages else "fixed")
+    config.bandit.policy = policy
+    config.bandit.reward = procedure.reward
+    if policy == "staged":
+        config.bandit.stages = scale.stages
+    if scale.pretraining_tokens:
+        config.train.num_steps = scale.pretraining_tokens // (config.batching.rows * config.batching.length)
+    if policy in _DECISIONS_WITHOUT_A_BANDIT:
+        decisions = _DECISIONS_WITHOUT_A_BANDIT[policy]
+        config.bandit.every_steps = max(1, config.train.num_steps // decisions)
+    elif scale.decisions:
+        config.bandit.every_steps = max(1, config.train.num_steps // scale.decisions)
+    return config
+
+
+def pretraining_command(run: Run, text: Path | str, workdir: Path | str) -> Command:
+    """Return the command that pre-trains a run on prepared text."""
+    scale = SCALES[run.scale].pretraining_name
+    variant = f"{scale},{run.model},{run.procedure},{run.seed}"
+    return Command(
+        "train",
+        (
+            f"--config={CONFIG_FILE}:{variant}",
+            f"--config.data.prepared={text}",
+            f"--workdir={workdir}",
+        ),
+    )
+
+
+def pretraining_record(workdir: Path) -> dict[str, Any]:
+    """Return what is known of a pre-training that has ended, as plain JSON.
+
+    The losses of at most 100 steps, the last validation loss of every arm, and for each decision the
+    probability of each class of arms.
+    """
+    config = json.loads((workdir / "config.json").read_text())
+    arms = json.loads((workdir / "arms.json").read_text())
+    lines = read_metric_lines(workdir)
+    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    every = max(1, len(losses) // _CURVE_POINTS)
+    groups = {arm["name"]: arm["group"] for arm in arms}
+    decisions, validation = [], {}
+    for line in lines:
+        of_group: dict[str, float] = defaultdict(float)
+        for arm, group in groups.items():
+            if (name := arm_metric(arm, "probability")) in line:
+                of_group[group] += line[name]
+            if (name := arm_metric(arm, "validation_loss")) in line:
+                validation[arm] = line[name]
+        if of_group:
+            decisions.append({"step": line["step"], "probabilities": dict(of_group)})
+    return {
+        "config": config,
+        "positions": config["train"]["num_steps"]
+        * config["batching"]["rows"]
+        * config["batching"]["length"],
+        "summary": json.loads((workdir / "summary.json").read_text()),
+        "losses": losses[::every],
+        "validation_losses": validation,
+        "mixture": decisions,
+    }

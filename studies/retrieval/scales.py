@@ -1,0 +1,214 @@
+"""The scales of the study: from a smoke run over what two cores can do to the paper's sizes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
+from studies.retrieval.plans import (
+    DEFAULT_MODEL,
+    BookStage,
+    ExtractionPlan,
+    FineTuningPlan,
+    MeasuringPlan,
+    PhonebookPlan,
+    Scale,
+)
+
+# The mixture of models of a few million parameters and fewer; all scales of such models take it from here.
+SMALL_MIXTURE = "small_models"
+
+# Sentences would be two thirds of a short book where letters are tokens.
+_SMALL_BOOKS = {"number_format": "####", "name_words": 1, "question_form": "names"}
+_SMALL_MODEL = {
+    "layers": 4,
+    "features": 128,
+    "state": 256,
+    "mlp_features": 128,
+}
+
+_SMALL = Scale(
+    name="small",
+    preset="tiny.py",
+    changes={
+        "model": _SMALL_MODEL,
+        "batching": {"rows": 4, "length": 256},
+        "data": {"record_tokens": 4096},
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 200},
+        "checkpoint": {"every_steps": 500},
+        "train": {"log_every_steps": 50},
+        "eval": {"rows": 4, "batches_per_arm": 1},
+    },
+    pretraining_tokens=6_144_000,
+    squad_questions=500,
+    mixture=SMALL_MIXTURE,
+    stages=SMALL_MODEL_STAGES,
+    decisions=40,
+    phonebook=PhonebookPlan(
+        books=_SMALL_BOOKS | {"min_entries": 2, "max_entries": 16, "max_numbers": 4},
+        entries=(2, 4, 8, 16),
+        numbers=(2, 4),
+        entries_of_numbers=8,
+        validation_questions=48,
+        test_questions=192,
+        # On books of all sizes at once, nothing but the form of an answer was learned in 900 steps.
+        stages=(
+            BookStage({"max_entries": 3, "max_numbers": 1}, 0.35),
+            BookStage({"max_entries": 4, "max_numbers": 1}, 0.2),
+            BookStage({"max_entries": 8, "max_numbers": 2}, 0.25),
+            BookStage({}, 0.2),
+        ),
+    ),
+    extraction=ExtractionPlan(
+        passage_tokens=(64, 128, 192),
+        training_questions=4096,
+        validation_questions=96,
+        test_questions=384,
+    ),
+    phonebook_tuning=FineTuningPlan((2e-3,), steps=2000, measured_every=100, rows=4, length=256),
+    extraction_tuning=FineTuningPlan((1e-3, 2e-3), steps=600, measured_every=200, rows=4, length=288),
+    measuring=MeasuringPlan(
+        lengths=(32, 64, 128),
+        questions_per_length=64,
+        pairs=(4, 8, 16),
+        recall_vocabulary=192,
+        recall_sequences=16,
+        stories=192,
+        story_tokens=256,
+        window=256,
+        documents=24,
+    ),
+    pieces=512,
+)
+
+
+def _paper_scale(name: str, preset: str, text: str) -> Scale:
+    """Return a scale of the paper's sizes and budgets, on its corpus."""
+    return Scale(
+        name=name,
+        preset=preset,
+        changes={"data": {"vocab_size": 32_000}},
+        # The steps are the preset's.
+        pretraining_tokens=0,
+        mixture="birdie",
+        stages="",
+        decisions=0,
+        phonebook=PhonebookPlan(
+            books={},
+            entries=(8, 32, 128, 512),
+            numbers=(2, 4, 8, 16, 32),
+            entries_of_numbers=512,
+            validation_questions=64,
+            test_questions=512,
+        ),
+        extraction=ExtractionPlan(
+            passage_tokens=(128, 256, 512, 1024, 1792),
+            training_questions=65_536,
+            validation_questions=256,
+            test_questions=2048,
+        ),
+        phonebook_tuning=FineTuningPlan(
+            (2e-5, 5e-5, 1e-4), steps=250, measured_every=50, rows=32, length=16_384
+        ),
+        extraction_tuning=FineTuningPlan(
+            (2e-5, 5e-5, 1e-4), steps=250, measured_every=50, rows=32, length=2048
+        ),
+        measuring=MeasuringPlan(
+            lengths=(64, 128, 256, 512, 1024),
+            questions_per_length=128,
+            pairs=(8, 32, 64),
+            recall_vocabulary=8192,
+            recall_sequences=32,
+            stories=1024,
+            story_tokens=1024,
+            window=2048,
+            documents=1000,
+        ),
+        pieces=32_000,
+        text=text,
+        validation_fraction=0.01,
+    )
+
+
+_SMOKE = replace(
+    _SMALL,
+    name="smoke",
+    changes={
+        "model": {"layers": 1, "features": 32, "state": 32, "mlp_features": 32},
+        "batching": {"rows": 2, "length": 128, "prefetch": 2},
+        "data": {"record_tokens": 512},
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
+        "checkpoint": {"every_steps": 10},
+        "train": {"log_every_steps": 5},
+        "eval": {"rows": 1, "batches_per_arm": 1},
+        "bandit": {
+            "critic_layers": 1,
+            "critic_features": 8,
+            "critic_state": 8,
+            "critic_updates": 3,
+            "candidates": 16,
+            "average_best": 2,
+        },
+    },
+    pretraining_tokens=20 * 256,
+    decisions=4,
+    phonebook=PhonebookPlan(
+        books=_SMALL_BOOKS | {"min_entries": 2, "max_entries": 3, "max_numbers": 2, "question": "after"},
+        entries=(2, 3),
+        numbers=(2,),
+        entries_of_numbers=3,
+        validation_questions=4,
+        test_questions=8,
+    ),
+    extraction=ExtractionPlan(
+        passage_tokens=(48, 64),
+        training_questions=32,
+        validation_questions=4,
+        test_questions=8,
+        max_tokens=8,
+    ),
+    phonebook_tuning=FineTuningPlan((1e-3, 3e-3), steps=4, measured_every=2, rows=2, length=160),
+    extraction_tuning=FineTuningPlan((1e-3,), steps=2, measured_every=2, rows=2, length=160),
+    measuring=MeasuringPlan(
+        lengths=(32,),
+        questions_per_length=4,
+        pairs=(4,),
+        recall_vocabulary=64,
+        recall_sequences=2,
+        stories=4,
+        story_tokens=320,
+        window=128,
+        documents=2,
+    ),
+    pieces=400,
+    models=(DEFAULT_MODEL,),
+    seeds=(0,),
+    validation_fraction=0.3,
+)
+
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {
+        scale.name: scale
+        for scale in (
+            _SMOKE,
+            replace(
+                _SMALL,
+                name="pilot",
+                pretraining_tokens=2_048_000,
+                seeds=(0,),
+                models=(DEFAULT_MODEL,),
+            ),
+            _SMALL,
+            # Whether what was not learned would have been, with the same books three times as often.
+            replace(
+                _SMALL,
+                name="small_longer_tuning",
+                pretrained_at="small",
+                phonebook_tuning=replace(_SMALL.phonebook_tuning, steps=6000, measured_every=300),
+                models=(DEFAULT_MODEL,),
+            ),
+            _paper_scale("110m", "birdie_110m.py", "pile/**/*.jsonl.zst"),
+            _paper_scale("1_4b", "birdie_1_4b.py", "pile/**/*.jsonl.zst"),
+        )
+    }
+)

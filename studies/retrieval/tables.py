@@ -1,0 +1,272 @@
+"""Tables of whatever results are there, as the generated part of a page in Markdown."""
+
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from birdie_jax.evaluation_record import Interval
+from studies.comparison import gather, mean_with_interval, paired_difference
+from studies.markdown import rows_of_table, section
+from studies.retrieval.arms import (
+    Arm,
+    Measure,
+    Results,
+    arms_of,
+    grouped_scores,
+    measures_of,
+    scores_of,
+)
+from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
+from studies.retrieval.matrix import PROCEDURES, Run
+from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE
+
+# (the second minus the first)
+COMPARISONS = (
+    ("causal_lm_causal", "mixture_causal"),
+    ("causal_lm", "mixture"),
+    ("causal_lm_causal", "causal_lm"),
+    ("mixture_causal", "mixture"),
+    ("causal_lm_causal", "birdie"),
+    ("mixture", "birdie"),
+    ("mixture_fixed", "birdie"),
+    ("mixture", "mixture_fixed"),
+    ("fixed_ratio", "birdie"),
+    ("ul2", "birdie"),
+)
+_BITS = "bits_per_byte"
+_HOUR = 3600.0
+
+
+def all_tables(
+    results: Results,
+    planned: Sequence[Run],
+    command: Sequence[str],
+    figures: Sequence[Path],
+    squad: Results,
+) -> str:
+    """Return every table of a scale, its figures, and the commands of the runs that are missing.
+
+    Args:
+        results: the results that are there.
+        planned: the runs of the scale.
+        command: the command that runs the scale, to which --only is added.
+        figures: the figures, named relative to the page.
+        squad: the scores on SQuAD's questions of the runs that were asked them.
+    """
+    parts: list[str] = []
+    if results:
+        measures = measures_of(next(iter(results.values())))
+        parts = [
+            section("Runs", _table_of_runs(results)),
+            section("Means", _table_of_means(results, measures)),
+            section("Paired differences", _table_of_differences(results, measures)),
+            section("Phone book by seed: exactly right", _table_of_seeds(results)),
+            section("Phone book by entries and numbers", _table_of_cells(results)),
+            section(
+                "Fine-tuning: what was chosen, and steps to half and nine tenths", _table_of_tuning(results)
+            ),
+            section(
+                "Passages by length", _table_of_groups(results, _measure_of_extraction(), "passage_tokens")
+            ),
+            section(
+                "Held-out text: bits a byte by position",
+                _table_of_groups(
+                    results, Measure("", "pretrained", (LANGUAGE,), _BITS), "position", share=False
+                ),
+            ),
+            *([section("SQuAD, asked once at the end", _table_of_squad(squad))] if squad else []),
+            *(f"![{path.stem.replace('_', ' ')}]({path})" for path in figures),
+        ]
+    missing = [run for run in planned if run not in results]
+    if missing:
+        lines = [shlex.join([*command, f"--only={run.name}"]) for run in missing]
+        parts.append(
+            section(f"Not run: {len(missing)} of {len(planned)}", "```bash\n" + "\n".join(lines) + "\n```")
+        )
+    return "\n\n".join(parts)
+
+
+def _percent(interval: Interval) -> str:
+    return f"{100 * interval.mean:.1f} ({100 * interval.low:.1f} .. {100 * interval.high:.1f})"
+
+
+def _bits(interval: Interval) -> str:
+    return f"{interval.mean:.3f} ({interval.low:.3f} .. {interval.high:.3f})"
+
+
+def _writer(measure: Measure) -> Callable[[Interval], str]:
+    return _bits if measure.metric == _BITS else _percent
+
+
+def _table_of_runs(results: Results) -> str:
+    rows = []
+    for run, result in results.items():
+        seconds, pretraining = result["circumstances"]["seconds"], result["pretraining"]
+        tuning = sum(value for name, value in seconds.items() if name.endswith("_tuning"))
+        rows.append(
+            [
+                Arm(run.model, run.procedure).title,
+                str(run.seed),
+                f"{pretraining['summary']['parameters']:,}",
+                f"{pretraining['positions'] / 1e6:.2f}M",
+                *(
+                    f"{part / _HOUR:.2f}"
+                    for part in (seconds.get("pretraining", 0.0), tuning, seconds["measuring"])
+                ),
+                str(result["circumstances"]["machine"]["cores_used"]),
+                (result["circumstances"]["commit"] or "")[:10],
+                result["circumstances"]["date"][:10],
+            ]
+        )
+    head = [
+        "arm",
+        "seed",
+        "parameters",
+        "tokens",
+        "hours: pre-training",
+        "fine-tuning",
+        "measuring",
+        "cores",
+    ]
+    return rows_of_table([*head, "commit", "date"], rows)
+
+
+def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:
+    arms = arms_of(results)
+    rows = []
+    for measure in measures:
+        cells = [
+            _writer(measure)(mean_with_interval(scores_of(results, arm, seeds, measure)))
+            for arm, seeds in arms.items()
+        ]
+        rows.append([measure.title, *cells])
+    head = [
+        "per cent unless said otherwise",
+        *(f"{arm.title} ({len(seeds)} seeds)" for arm, seeds in arms.items()),
+    ]
+    return rows_of_table(head, rows)
+
+
+def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
+    arms = arms_of(results)
+    pairs = []
+    models = dict.fromkeys(arm.model for arm in arms)
+    for model, (first, second) in itertools.product(models, COMPARISONS):
+        one, other = Arm(model, first), Arm(model, second)
+        common = sorted(set(arms.get(one, [])) & set(arms.get(other, [])))
+        if common:
+            pairs.append((one, other, common))
+    if not pairs:
+        return "No two arms have a seed in common yet."
+    rows = []
+    for measure in measures:
+        cells = []
+        for one, other, common in pairs:
+            difference = paired_difference(
+                scores_of(results, one, common, measure), scores_of(results, other, common, measure)
+            )
+            cells.append(_writer(measure)(difference))
+        rows.append([measure.title, *cells])
+    head = [
+        f"{other.title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
+        for one, other, common in pairs
+    ]
+    return rows_of_table(["in points; 95 % over seeds and questions", *head], rows)
+
+
+def _table_of_seeds(results: Results) -> str:
+    """Return what each run looks up, since a mean over seeds hides whether it was learned at all."""
+    tasks = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
+    rows = []
+    for arm, seeds in arms_of(results).items():
+        for seed in seeds:
+            cells = [
+                scores_of(results, arm, [seed], Measure("", PHONEBOOK, (name,), "exact_match"))
+                for name in tasks
+            ]
+            means = [f"{100 * mean_with_interval(scored).mean:.0f}" for scored in cells]
+            rows.append([arm.title, str(seed), *means])
+    return rows_of_table(["per cent", "seed", *(name.replace("_", " ") for name in tasks)], rows)
+
+
+def _table_of_cells(results: Results) -> str:
+    first = next(iter(results.values()))["fine_tuned"][PHONEBOOK]["test"]
+    metrics = {
+        "exact": "exact_match",
+        "digits": "digit_accuracy",
+        "digits, of copying any entry": COPIED_DIGITS,
+        "digits, of the commonest": COMMONEST_DIGITS,
+        "asked entry": "asked_entry",
+    }
+    rows = []
+    for arm, seeds in arms_of(results).items():
+        for title, metric in metrics.items():
+            cells = [
+                f"{100 * mean_with_interval(scores_of(results, arm, seeds, measure)).mean:.1f}"
+                for measure in (Measure("", PHONEBOOK, (name,), metric) for name in first)
+            ]
+            rows.append([arm.title, title, *cells])
+    return rows_of_table(["arm", "per cent", *(name.replace("_", " ") for name in first)], rows)
+
+
+def _table_of_tuning(results: Results) -> str:
+    rows = []
+    for run, result in results.items():
+        for tuning in (PHONEBOOK, EXTRACTION):
+            found = result["fine_tuned"][tuning]
+            chosen = found["chosen"]
+            milestones = [
+                f"{cell.replace('_', ' ')}: {steps['half'] or '-'}, {steps['nine_tenths'] or '-'}"
+                for cell, steps in found["steps_to_exact_match"].items()
+            ]
+            rows.append(
+                [
+                    Arm(run.model, run.procedure).title,
+                    str(run.seed),
+                    tuning,
+                    f"{chosen['learning_rate']:g}",
+                    str(chosen["step"]),
+                    f"{100 * chosen['score']:.1f}",
+                    "; ".join(milestones) or "-",
+                ]
+            )
+    head = [
+        "arm",
+        "seed",
+        "fine-tuned on",
+        "learning rate",
+        "steps",
+        "validation score",
+        "steps to 50, 90 % exact",
+    ]
+    return rows_of_table(head, rows)
+
+
+def _measure_of_extraction() -> Measure:
+    return Measure("", EXTRACTION, (EXTRACTION,), "f1")
+
+
+def _table_of_groups(results: Results, measure: Measure, group: str, *, share: bool = True) -> str:
+    rows, head = [], []
+    for arm in arms_of(results):
+        scores = grouped_scores(results, arm, measure, group)
+        head = [f"{group.replace('_', ' ')} {value}" for value in scores]
+        write = _percent if share else _bits
+        rows.append([arm.title, *(write(mean_with_interval(scored)) for scored in scores.values())])
+    return rows_of_table(["arm", *head], rows)
+
+
+def _table_of_squad(squad: Results) -> str:
+    """Return the scores on SQuAD's questions by arm, over seeds and questions."""
+    metrics = {"f1": "F1", "contains": "contains an answer", "exact_match": "exactly right"}
+    rows = []
+    for arm, seeds in arms_of(squad).items():
+        of_seeds = [scores for run, scores in squad.items() if Arm(run.model, run.procedure) == arm]
+        scored = [gather(of_seeds, metric) for metric in metrics]
+        questions = scored[0].scores.shape[1]
+        means = [_percent(mean_with_interval(one)) for one in scored]
+        rows.append([arm.title, str(len(seeds)), f"{questions:,}", *means])
+    return rows_of_table(
+        ["arm", "seeds", "questions", *(f"per cent {name}" for name in metrics.values())], rows
+    )

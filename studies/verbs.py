@@ -1,0 +1,110 @@
+"""The program's verbs as processes of their own, whose time is kept however often they are cut off."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from birdie_jax.storage import write_json
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_CLOCK_SECONDS = 10.0
+_SHOWN_CHARACTERS = 2000
+
+
+class StudyError(Exception):
+    """A part of the study failed; the message names the command and its log."""
+
+
+class Command(NamedTuple):
+    """A call of a verb.
+
+    Attributes:
+        verb: the name of its module in `birdie_jax`.
+        arguments: its flags.
+    """
+
+    verb: str
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return shlex.join(["python", "-m", f"birdie_jax.{self.verb}", *self.arguments])
+
+
+# (command, file for what it prints) -> runs it to its end; raises StudyError where it fails
+RunVerb = Callable[[Command, Path], None]
+
+
+def run_verb(command: Command, log: Path) -> None:
+    """Run a command on the cores of this process; if this process is ended, so is the command.
+
+    Raises:
+        StudyError: the command ended with another status than 0.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as output:
+        print(f"\n{command}", file=output, flush=True)
+        with (
+            subprocess.Popen(
+                [sys.executable, "-m", f"birdie_jax.{command.verb}", *command.arguments],
+                cwd=REPOSITORY,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            ) as process,
+            _ended_with_us(process),
+        ):
+            status = process.wait()
+    if status:
+        end = log.read_text(errors="replace")[-_SHOWN_CHARACTERS:]
+        raise StudyError(f"{command}\nended with status {status}; {log} ends with:\n{end}")
+
+
+@contextlib.contextmanager
+def _ended_with_us(process: subprocess.Popen) -> Iterator[None]:
+    """Pass SIGTERM on, and an interruption; a run saves a checkpoint then."""
+
+    def pass_on(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.wait()
+        signal.signal(signal.SIGTERM, before)
+
+
+class Clock:
+    """The wall-clock seconds of the stages of a run, over all attempts, kept in a file."""
+
+    def __init__(self, file: Path):
+        """Go on with what `file` holds."""
+        self._file = file
+        self.seconds: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the time until the end of the block, also if it fails."""
+        begin, before = time.monotonic(), self.seconds.get(name, 0.0)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        finally:
+            self.seconds[name] = before + time.monotonic() - begin
+            write_json(self._file, self.seconds)
+
+
+def cores() -> list[int]:
+    """Return the cores that this process and its children may use."""
+    return sorted(os.sched_getaffinity(0))

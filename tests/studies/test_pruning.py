@@ -1,0 +1,278 @@
+"""The smallest scale of the study of pruning, from text to its page, stopped in its midst; its rules."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from birdie_jax.config import parse_config
+from birdie_jax.errors import ConfigError
+from studies.pruning import judgement
+from studies.pruning.conditions import TextLosses, needles_of
+from studies.pruning.config import TEXT, TEXT_PRUNED, get_config, tunings
+from studies.pruning.figures import draw_figures
+from studies.pruning.plans import (
+    INFLUENCE,
+    JUDGED_SHARES,
+    MAIN,
+    MODELS,
+    RANDOM,
+    RECENCY,
+    SCALES,
+    UNIFORM,
+    Run,
+    runs_of,
+)
+from studies.pruning.study import (
+    Study,
+    commands_left,
+    read_results,
+    run_to_its_result,
+    variants_of,
+)
+from studies.pruning.tables import all_tables
+from studies.results import result_file
+from studies.verbs import StudyError
+from tests.forked_verbs import ForkedVerbs
+from tests.studies.verbs_that_stop import VerbsThatStop
+from tests.whole_runs import run_environment, write_corpus
+
+RUN, SMALLER_RUN = Run("smoke", "gated_ssm", 0), Run("smoke", "gated_ssm_smaller", 0)
+SMALL = SCALES["small"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the study after two of its runs, and the commands that they took; one was stopped."""
+    folder = tmp_path_factory.mktemp("study")
+    text = write_corpus(folder, documents=12)
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+        run_verb = VerbsThatStop(verbs, {3})
+        study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
+        planned = list(commands_left(study, RUN))
+        with pytest.raises(StudyError, match="stopped"):
+            run_to_its_result(study, RUN)
+        assert list(commands_left(study, RUN)) == planned[3:], "text, pre-trained, fine-tuned once"
+        cells = sorted(study.folder(RUN).glob("cells/*/cells/*.json"))
+        before = [(cell, cell.stat().st_mtime_ns) for cell in cells]
+        run_to_its_result(study, RUN)
+        assert [(cell, cell.stat().st_mtime_ns) for cell in cells] == before
+        assert len(cells) == 1 + 3 * 2 + 2
+        run_to_its_result(study, SMALLER_RUN)
+        yield study, planned, run_verb.commands
+
+
+@pytest.mark.slow
+def test_a_stopped_run_repeats_nothing(finished):
+    study, planned, commands = finished
+    assert commands[: len(planned)] == planned
+    assert len(commands) == len(planned) + 1, "the smaller model is pre-trained alone"
+    assert list(commands_left(study, RUN)) == []
+    before = result_file(study.results, RUN).read_text()
+    run_to_its_result(study, RUN)
+    assert result_file(study.results, RUN).read_text() == before
+
+
+@pytest.mark.slow
+def test_result_and_page_tell_everything(finished, tmp_path):
+    study, *_ = finished
+    scale = study.scale
+    results = read_results(study.results, "smoke")
+    assert set(results) == {RUN, SMALLER_RUN}
+    result = results[RUN]
+    conditions = {(one["variant"], one["policy"], one["keep"]) for one in result["losses"]["cells"]}
+    policies = ((MAIN, INFLUENCE), (MAIN, UNIFORM), (MAIN, RECENCY), ("random_0", RANDOM))
+    assert conditions == {("dense", "dense", 1.0)} | {
+        (*policy, keep) for policy, keep in itertools.product(policies, scale.shares)
+    }
+    assert {len(one["losses"]) for one in result["losses"]["cells"]} == {scale.windows}
+    assert [len(result["flow"][name]["redundancy"]) for name in ("dense", "pruned")] == [scale.layers] * 2
+    assert set(result["fine_tuned"]) == set(tunings(scale))
+    hashes = {result["fine_tuned"][what]["losses"]["windows_sha256"] for what in (TEXT, TEXT_PRUNED)}
+    assert hashes == {result["losses"]["windows_sha256"]}
+    curves = result["fine_tuned"][TEXT_PRUNED]["training"]["curves"]
+    assert curves["pruned_loss"] and "pruned_loss" not in result["fine_tuned"][TEXT]["training"]["curves"]
+    needles = needles_of(result["fine_tuned"]["needles_last"])
+    assert [(one.policy, one.keep) for one in needles] == [
+        ("dense", 1.0),
+        (INFLUENCE, 0.2),
+        (RECENCY, 0.2),
+    ]
+    assert len(needles[0].accuracy) == scale.needles.questions
+    smaller = results[SMALLER_RUN]
+    assert [one["policy"] for one in smaller["losses"]["cells"]] == ["dense"]
+    assert smaller["losses"]["windows_sha256"] == result["losses"]["windows_sha256"]
+    figures = draw_figures(scale, results, tmp_path, "page_smoke")
+    assert [path.stem for path in figures] == [
+        "page_smoke_flops",
+        "page_smoke_needles",
+        "page_smoke_layers",
+    ]
+    planned = list(runs_of(scale))
+    text = all_tables(scale, results, planned, ["python"], figures)
+    assert "**gated_ssm, seed 0**, text: influence < uniform < random" in text
+    assert "| gated_ssm.0 | smaller, dense |" in text
+    assert [run.model for run in planned[::2]] == list(MODELS)
+    for run in planned:
+        assert (f"--only={run.name}`" in text or f"--only={run.name}\n" in text) == (run not in results)
+
+
+@pytest.mark.slow
+def test_texts_to_go_on_with_are_whole_and_none_is_twice(finished):
+    study, *_ = finished
+    lines = study.corpus.continuations.read_text().splitlines()
+    plan = study.scale.text_tuning
+    assert len(lines) == len(set(lines)) == plan.steps * plan.rows
+
+
+def losses_of(cells):
+    return TextLosses(plain_losses(cells))
+
+
+def plain_losses(cells, windows=40):
+    """Return losses as results have them; a condition is given by mean and spread of what dense lacks."""
+    noise = np.random.default_rng(0).normal(size=windows)
+    dense = {
+        "variant": "dense",
+        "policy": "dense",
+        "keep": 1.0,
+        "context": SMALL.main_context,
+        "losses": (3 + noise).tolist(),
+        "paper_flops": 1.0,
+        "executed_flops": 1.0,
+    }
+    found = [dense]
+    for (variant, policy, keep), (mean, spread) in cells.items():
+        own = np.random.default_rng(len(found)).normal(size=windows)
+        losses = 3 + noise + mean + spread * (own - own.mean())
+        found.append(
+            dense | {"variant": variant, "policy": policy, "keep": keep, "losses": losses.tolist()}
+        )
+    return {"documents": np.arange(windows) // 2, "cells": found}
+
+
+def claim_cells(uniform=0.2, random=0.4, spread=0.01, recency=0.1):
+    found = {}
+    for keep in JUDGED_SHARES:
+        found[MAIN, INFLUENCE, keep] = (0.1, spread)
+        found[MAIN, UNIFORM, keep] = (uniform, spread)
+        found["random_0", RANDOM, keep] = (random - 0.05, spread)
+        found["random_1", RANDOM, keep] = (random + 0.05, spread)
+        found[MAIN, RECENCY, keep] = (recency, spread)
+    return found
+
+
+def test_the_claim_holds_where_the_order_is_clear():
+    said = judgement.judge_claim(losses_of(claim_cells()), SMALL)
+    assert said.startswith(
+        "influence < uniform < random in loss at 5 of 5 shares; both differences off zero"
+    )
+    assert said.endswith("The claim holds.")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"uniform": 0.05}, "at 0 of 5 shares; not above zero: uniform at 0.3, uniform at 0.1."),
+        ({"random": 0.15}, "at 0 of 5 shares; not above zero: random at 0.3, random at 0.1."),
+        ({"spread": 2.0}, "at 5 of 5 shares; not above zero: uniform at 0.3, random at 0.3, uniform"),
+    ],
+)
+def test_the_claim_does_not_hold_otherwise(changed, said):
+    found = judgement.judge_claim(losses_of(claim_cells(**changed)), SMALL)
+    assert said in found
+    assert found.endswith("The claim does not hold.")
+
+
+def test_two_shares_out_of_order_are_one_too_many():
+    for shares, holds in (((0.9,), True), ((0.9, 0.7), False)):
+        cells = claim_cells()
+        for keep in shares:
+            cells[MAIN, UNIFORM, keep] = (0.0, 0.01)
+        said = judgement.judge_claim(losses_of(cells), SMALL)
+        assert said.endswith("The claim holds." if holds else "The claim does not hold."), said
+
+
+def test_recency_is_told_whichever_way_it_falls():
+    cells = claim_cells(recency=0.3)
+    cells[MAIN, RECENCY, 0.9] = (0.0, 0.01)
+    cells[MAIN, RECENCY, 0.7] = (0.1, 2.0)
+    said = judgement.judge_recency(losses_of(cells), SMALL)
+    assert said.endswith("influence at 0.5, 0.3, 0.1; recency at 0.9; neither at 0.7.")
+
+
+def test_needles_of_a_model_that_has_not_learned_are_not_judged():
+    def lines(dense):
+        answers = {"dense": (1.0, dense), INFLUENCE: (0.1, 0.9), UNIFORM: (0.1, 0.5), RECENCY: (0.1, 0.2)}
+        needles = [
+            {"policy": policy, "keep": keep, "accuracy": [float(n < right * 50) for n in range(50)]}
+            for policy, (keep, right) in answers.items()
+        ]
+        return list(judgement.judge_needles({"needles_first": {"needles": needles}}))
+
+    assert lines(0.4) == [
+        "items among noise, query first: 40 % right with all tokens: not learned, not judged."
+    ]
+    (said,) = lines(1.0)
+    assert "100 % right with all tokens; at 0.1 influence 90 %, +40 [" in said
+    assert "over uniform, +70 [" in said
+
+
+def test_the_second_loss_helps_where_the_interval_says_so():
+    keep = min(SMALL.tuned_variant.shares)
+
+    def said(gain, spread):
+        tuned = {
+            what: {"losses": plain_losses({("tuned", INFLUENCE, keep): (1 - g, spread)})}
+            for what, g in ((TEXT, 0.0), (TEXT_PRUNED, gain))
+        }
+        (line,) = judgement.judge_tuning(tuned, SMALL)
+        return line
+
+    assert said(0.5, 0.01).endswith("It helps for pruned prompts.")
+    assert said(-0.5, 0.01).endswith("It harms for pruned prompts.")
+    assert said(0.0, 0.01).endswith("It makes no clear difference for pruned prompts.")
+
+
+def test_what_is_measured_of_whom(tmp_path):
+    study = Study(SMALL, tmp_path, tmp_path, "")
+    names = {run.name: [variant.name for variant in variants_of(study, run)] for run in runs_of(SMALL)}
+    assert list(names) == [
+        "mamba.0",
+        "mamba_smaller.0",
+        "gated_ssm.0",
+        "gated_ssm_smaller.0",
+        "hawk.0",
+        "hawk_smaller.0",
+        "mamba.1",
+        "mamba.2",
+    ]
+    assert names["mamba_smaller.0"] == []
+    assert names["mamba.1"] == [MAIN, *(f"random_{seed}" for seed in range(5))]
+    assert set(names["mamba.1"]) < set(names["mamba.0"]) == set(names["hawk.0"])
+
+
+@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_configuration_can_be_used(scale):
+    for model in MODELS:
+        for suffix in ("", "_smaller"):
+            config = get_config(f"{scale},{model}{suffix},0")
+            assert parse_config(config).model.name == model
+        for what in tunings(SCALES[scale]):
+            assert parse_config(get_config(f"{scale},{model},0,{what}")).finetune.stages
+
+
+@pytest.mark.parametrize(
+    ("variant", "said"),
+    [
+        ("small,mamba", "found 2 parts"),
+        ("large,mamba,0", "found 'large'; allowed: smoke, small"),
+        ("small,transformer,0", "found 'transformer'; allowed: mamba, "),
+        ("small,mamba,0,squad", "found 'squad'; allowed: text, text_pruned, needles_none"),
+    ],
+)
+def test_unknown_variants_are_refused(variant, said):
+    with pytest.raises(ConfigError) as caught:
+        get_config(variant)
+    assert said in str(caught.value)

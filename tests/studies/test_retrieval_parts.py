@@ -1,0 +1,157 @@
+"""The parts of the retrieval study that need no model: baseline, choice, comparison, plans."""
+
+import random
+
+import numpy as np
+import pytest
+
+from birdie_jax.config import parse_config
+from birdie_jax.errors import ConfigError
+from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.resolve import configured_mixture
+from birdie_jax.tasks.phonebook import Phonebook
+from birdie_jax.tasks.phonebook_text import Book, BookForm, Entry
+from birdie_jax.tasks.question import Question
+from studies.comparison import Scored, gather, mean_with_interval, paired_difference
+from studies.retrieval.baselines import commonest_digits, copy_any_entry
+from studies.retrieval.config import get_config
+from studies.retrieval.fine_tuning import TUNINGS, choose, steps_to
+from studies.retrieval.matrix import PROCEDURES, runs_of
+from studies.retrieval.scales import SCALES
+from studies.retrieval.study import Study, commands_left
+from studies.verbs import StudyError
+
+
+def test_copying_baseline_is_the_mean_score_of_copied_answers():
+    numbers = ("123-4567", "125-9067", "823-4561", "999-0000", "120-4500")
+    entries = tuple(Entry(f"Name{index}", number) for index, number in enumerate(numbers))
+    book = Book(entries, (entries[2], entries[0], entries[4]))
+    prompt, answer = book.prompt(BookForm(1, "###-####", "both")), book.answer()
+    question = Question("q", prompt, (answer,))
+    task = Phonebook(number_format="###-####")
+    draw = random.Random(0)
+    drawn = [
+        task.score(question, ", ".join(draw.choices(numbers, k=3)))["digit_accuracy"] for _ in range(8000)
+    ]
+    assert copy_any_entry(prompt, answer) == pytest.approx(np.mean(drawn), abs=0.01)
+
+
+def test_commonest_digits_are_the_best_answer_that_ignores_the_name():
+    numbers = ("1234", "1294", "1537")
+    entries = tuple(Entry(name, number) for name, number in zip("ABC", numbers, strict=True))
+    book = Book(entries, (entries[1], entries[2]))
+    prompt, answer = book.prompt(BookForm(1, "####", "both", "names")), book.answer()
+    # 1 and 2 are commonest; 3 stands twice in the third place, 4 in the fourth.
+    assert commonest_digits(prompt, answer) == pytest.approx((3 + 2) / 8)
+    assert commonest_digits(prompt, "1234") == 1
+    tie = Book(entries[::2], entries[:1])
+    prompt = tie.prompt(BookForm(1, "####", "both"))
+    assert commonest_digits(prompt, tie.answer()) == pytest.approx((1 + 0.5 + 1 + 0.5) / 4)
+
+
+def test_choice_is_the_best_validated_point_of_fewest_steps():
+    curves = {
+        1e-3: [{"step": 5, "a/digit_accuracy": 0.6}, {"step": 10, "a/digit_accuracy": 0.7}],
+        3e-3: [{"step": 5, "a/digit_accuracy": 0.7}, {"step": 10, "a/digit_accuracy": 0.65}],
+    }
+    chosen = choose(curves, "phonebook", {"a": 0.5})
+    assert (chosen.learning_rate, chosen.step) == (3e-3, 5)
+    assert chosen.score == pytest.approx(0.2)
+    assert steps_to(curves[1e-3], "a/digit_accuracy", 0.65) == 10
+    assert steps_to(curves[1e-3], "a/digit_accuracy", 0.9) is None
+
+
+def test_pairing_narrows_the_interval_to_what_differs():
+    rng = np.random.default_rng(0)
+    hardness = rng.normal(0, 1, (3, 400))
+    weights = np.ones(400)
+    first = Scored(hardness, weights)
+    second = Scored(hardness + 0.1 + rng.normal(0, 0.01, hardness.shape), weights)
+    difference = paired_difference(first, second)
+    assert difference.low < difference.mean < difference.high
+    assert difference.mean == pytest.approx(0.1, abs=0.005)
+    assert difference.high - difference.low < 0.02
+    alone = mean_with_interval(first)
+    assert alone.high - alone.low > 0.05
+
+
+def test_intervals_are_over_seeds_too():
+    offsets = np.array([[-0.3], [0.0], [0.3]])
+    scores = np.zeros((3, 200)) + offsets
+    interval = mean_with_interval(Scored(scores, np.ones(200)))
+    assert interval.mean == pytest.approx(0)
+    assert interval.low < -0.2
+    assert interval.high > 0.2
+
+
+def test_weights_count():
+    scored = Scored(np.array([[1.0, 0.0]]), np.array([3.0, 1.0]))
+    assert mean_with_interval(scored).mean == pytest.approx(0.75)
+
+
+def test_runs_that_were_asked_otherwise_are_not_compared():
+    one = {"task": "t", "questions_sha256": "a", "scores": {"m": [0.0]}, "weights": [1.0]}
+    with pytest.raises(StudyError, match="t: found 2 different sets of questions"):
+        gather([one, one | {"questions_sha256": "b"}], "m")
+
+
+def test_deciding_arms_come_first_with_every_seed():
+    runs = list(runs_of(SCALES["small"]))
+    assert len(runs) == len(set(runs)) == 3 * (len(PROCEDURES) + 2 * 2)
+    assert {run.procedure for run in runs[:12]} == {
+        *("causal_lm_causal", "causal_lm", "mixture_causal", "mixture"),
+    }
+    assert [run.seed for run in runs[:12]] == [0] * 4 + [1] * 4 + [2] * 4
+    assert {run.procedure for run in runs[12:15]} == {"birdie"}
+
+
+def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
+    longer, small = (SCALES[name] for name in ("small_longer_tuning", "small"))
+    studies = [Study(scale, tmp_path, tmp_path, "text") for scale in (longer, small)]
+    runs = [next(runs_of(study.scale)) for study in studies]
+    assert studies[0].corpus == studies[1].corpus
+    left = [[str(command) for command in commands_left(*one)] for one in zip(studies, runs, strict=True)]
+    shared = [command for command in left[0] if command in left[1]]
+    assert len(shared) == 3, "preparing the text, pre-training, and measuring what was pre-trained"
+    assert longer.phonebook_tuning.steps > small.phonebook_tuning.steps
+    assert studies[0].tuned_with(runs[0], "phonebook", 2e-3) != studies[1].tuned_with(
+        runs[1], "phonebook", 2e-3
+    )
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_configuration_is_allowed(scale):
+    """Procedure and direction vary as the procedure says, and nothing else does."""
+    plain = {}
+    for run in runs_of(SCALES[scale]):
+        if run.seed:
+            continue
+        variant = f"{scale},{run.model},{run.procedure},0"
+        config = get_config(variant)
+        parsed = parse_config(config)
+        assert configured_mixture(parsed).arms
+        assert parsed.model.bidirectional == PROCEDURES[run.procedure].bidirectional
+        config.model.bidirectional = True
+        config.bandit.update({"policy": "", "reward": "", "every_steps": 1, "stages": ""})
+        config.objectives.mixture = ""
+        assert plain.setdefault(run.model, config.to_dict()) == config.to_dict()
+        for tuning in TUNINGS:
+            stages = read_stages(parse_config(get_config(f"{variant},{tuning},0.001")))
+            assert sum(stage.steps for stage in stages) == max(
+                getattr(SCALES[scale], f"{tuning}_tuning").measured_steps
+            )
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("small", "found 1 parts; allowed: SCALE,MODEL,PROCEDURE,SEED"),
+        ("huge,hawk,birdie,0", "unknown scale; allowed: smoke, pilot"),
+        ("small,hawk,other,0", "procedure 'other' is unknown; allowed: causal_lm_causal"),
+        ("small,other,birdie,0", "model 'other' is unknown; allowed: "),
+        ("small,hawk,birdie,0,chess,0.1", "fine-tuning 'chess' is unknown; allowed: phonebook"),
+    ],
+)
+def test_unusable_variants_are_refused(variant, message):
+    with pytest.raises(ConfigError, match=message):
+        get_config(variant)
