@@ -14,7 +14,7 @@ from birdie_jax import __version__
 
 VERBS = (
     *("train", "evaluate", "generate", "prune", "export", "import_model", "plan", "report"),
-    *("prepare_data", "lm_eval", "tasks.seed_summary", "tasks.infilling_filter"),
+    *("draw_kernels", "prepare_data", "lm_eval", "tasks.seed_summary", "tasks.infilling_filter"),
     *("launch.local", "launch.slurm", "launch.tpu_pod", "launch.gke_jobset"),
 )
 _BAD_COMMAND_LINE = 2

@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 from matplotlib.figure import Figure
 
-from benchmarks.s4d_kernels import draw_curves, draw_maps
-from birdie_jax.models.s4d_kernels import LayerKernels, layer_kernels
+from birdie_jax.reporting.kernels import LayerKernels, draw_curves, draw_maps, layer_kernels
 from birdie_jax.trained_model import model_of_workdir
 from studies.encoders.plans import DECIDING, TITLES, Run
 

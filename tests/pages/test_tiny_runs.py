@@ -13,7 +13,6 @@ import ml_collections
 import pytest
 import zstandard
 
-from benchmarks import s4d_kernels
 from birdie_jax.config import Config, parse_config
 from birdie_jax.storage import exists, list_files, make_path, upload
 from birdie_jax.tasks.contract_nli import CLASSES
@@ -165,10 +164,6 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
     (sandbox / "agreement.json").write_text(json.dumps({"examples": [pair]}))
     for command in COMMANDS:
         if command.page == "docs/masked_lm.md":
-            if command.arguments[2] == "benchmarks.s4d_kernels":
-                s4d_kernels.main(command.arguments[3:])
-                tried.append("kernels")
-                continue
             verb, options = command.arguments[2].removeprefix("birdie_jax."), list(command.arguments[3:])
             if verb == "train":
                 text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={sandbox / 'prepared'}"]
@@ -178,7 +173,7 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
                     module.main([verb])
                 assert capsys.readouterr().out
             tried.append(verb)
-    assert tried == ["train", "report", "evaluate", "evaluate", "kernels"]
+    assert tried == ["train", "report", "evaluate", "evaluate", "draw_kernels"]
     assert (sandbox / "kernels.svg").is_file()
     assert "Masked tokens" in (sandbox / "runs/bigs_tiny/report.html").read_text()
 

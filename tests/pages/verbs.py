@@ -18,6 +18,7 @@ REQUIRED = {
     "export": ("output",),
     "import_model": ("source", "output"),
     "report": ("workdir",),
+    "draw_kernels": ("workdir", "output"),
     "prepare_data": ("output",),
     "generate": (),
     "evaluate": ("task",),

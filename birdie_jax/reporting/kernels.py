@@ -1,24 +1,61 @@
-"""A picture of the kernels that encoders have learned ("Pretraining Without Attention", figures 3 and 4).
+"""The kernels that an encoder's state-space layers learned, as in "Pretraining Without Attention".
 
-    python -m benchmarks.s4d_kernels --workdir runs/bigs_tiny --output kernels.svg
-    python -m benchmarks.s4d_kernels --workdir runs/bigs_tiny --workdir runs/finetuned --layers 2 3 \
-        --reach 128 --output change.svg
-
-Without --layers a map for each workdir: a line for each layer, a column for each token up to --reach places
-before and after; |K| is scaled to 0 ... 1 within a layer, its two directions together, and is the mean of
-the layer's heads. With --layers the curves of K in these layers, a colour for each workdir.
+Figures 3 and 4 of the paper are `draw_maps` and `draw_curves`.
 """
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, PyTree
 from matplotlib.figure import Figure
 
-from birdie_jax.models.s4d_kernels import LayerKernels, layer_kernels
-from birdie_jax.trained_model import model_of_workdir
+from birdie_jax.errors import ConfigError
+from birdie_jax.models.s4d import state_space
+
+
+class LayerKernels(NamedTuple):
+    """What each layer counts of the tokens around one, by their distance; heads side by side.
+
+    Attributes:
+        forward: float32 [layers, heads, length]: K_l of the token l places before.
+        backward: the same of the token l places after.
+    """
+
+    forward: Float32[np.ndarray, "layers heads length"]
+    backward: Float32[np.ndarray, "layers heads length"]
+
+
+def layer_kernels(params: PyTree, length: int) -> LayerKernels:
+    """Return the kernels of all layers, without D (`StateSpace.kernel`).
+
+    Args:
+        params: the parameters of bigs or stack_ssm.
+        length: the number of distances, from 0 on.
+
+    Raises:
+        ConfigError: the model has no such layers.
+    """
+    routing = _inner(params, "blocks", "mixer", "routing")
+    if routing is None:
+        raise ConfigError("params: found a model without state-space layers; allowed: bigs, stack_ssm")
+
+    @jax.jit
+    @jax.vmap
+    def kernels(layer: Any) -> Any:
+        return state_space(layer).kernel(length)
+
+    return LayerKernels(*(np.asarray(kernels(routing[f"{way}_ssm"])) for way in ("forward", "backward")))
+
+
+def _inner(tree: Any, *path: str) -> Any:
+    """Return the branch of a tree of parameters, or None if it has no such branch."""
+    for name in path:
+        if name not in tree:
+            return None
+        tree = tree[name]
+    return tree
 
 
 def scaled(kernels: LayerKernels) -> Float32[np.ndarray, "layers offsets"]:
@@ -66,28 +103,3 @@ def draw_curves(kernels: Mapping[str, LayerKernels], layers: Sequence[int]) -> F
     figure.axes[0].legend(fontsize="small")
     figure.axes[-1].set_xlabel("tokens before (forward kernel) and after (backward kernel)")
     return figure
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workdir", action="append", required=True)
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--reach", type=int, default=10)
-    parser.add_argument("--layers", type=int, nargs="*", default=[])
-    options = parser.parse_args(arguments)
-    kernels = {}
-    for workdir in options.workdir:
-        try:
-            kernels[workdir] = layer_kernels(model_of_workdir(workdir).params, options.reach + 1)
-        except ValueError as error:
-            sys.exit(f"--workdir={workdir}: {error}")
-        layers = len(kernels[workdir].forward)
-        if wrong := [layer for layer in options.layers if not 0 <= layer < layers]:
-            sys.exit(f"--layers: found {wrong[0]}; allowed: 0 to {layers - 1}, the layers of {workdir}")
-    figure = draw_curves(kernels, options.layers) if options.layers else draw_maps(kernels)
-    figure.savefig(options.output)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import s4d_kernels
-from benchmarks.s4d_kernels import draw_curves, draw_maps, scaled
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.s4d import S4D
-from birdie_jax.models.s4d_kernels import LayerKernels, layer_kernels
+from birdie_jax.reporting.kernels import LayerKernels, draw_curves, draw_maps, layer_kernels, scaled
+from tests.pages.verbs import parsed
 
 LENGTH = 12
 
@@ -40,26 +40,31 @@ def test_a_kernel_is_the_answer_of_its_layer_to_one_token():
 
 
 def test_a_model_without_such_layers_is_refused():
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ConfigError) as error:
         layer_kernels({"blocks": {"mixer": {"attention": {}}}}, 4)
     assert str(error.value) == (
         "params: found a model without state-space layers; allowed: bigs, stack_ssm"
     )
 
 
-@pytest.mark.parametrize("layer", [2, 9, -1])
-def test_a_layer_that_a_model_has_not_is_refused_by_its_flag(tmp_path, monkeypatch, layer):
+@pytest.mark.parametrize("layer", ["2", "9", "-1", "first"])
+def test_a_layer_that_a_model_has_not_is_refused_by_its_flag(tmp_path, monkeypatch, capsys, layer):
     kernels = LayerKernels(np.ones((2, 1, 3), np.float32), np.ones((2, 1, 3), np.float32))
-    monkeypatch.setattr(s4d_kernels, "model_of_workdir", lambda _: SimpleNamespace(params={}))
-    monkeypatch.setattr(s4d_kernels, "layer_kernels", lambda *_: kernels)
     output = tmp_path / "a.svg"
-    flags = ["--workdir=run", f"--output={output}", "--layers", "1", str(layer)]
-    with pytest.raises(SystemExit) as stopped:
-        s4d_kernels.main(flags)
-    assert stopped.value.code == f"--layers: found {layer}; allowed: 0 to 1, the layers of run"
+
+    def draw(layers):
+        flags = ["--workdir=run", f"--output={output}", f"--layers={layers}"]
+        with parsed("draw_kernels", flags, whole=True) as verb:
+            monkeypatch.setattr(verb, "model_of_workdir", lambda _: SimpleNamespace(params={}))
+            monkeypatch.setattr(verb, "layer_kernels", lambda *_: kernels)
+            verb.main(["draw_kernels"])
+
+    with pytest.raises(ConfigError) as refused:
+        draw(f"1,{layer}")
+    assert str(refused.value) == f"--layers: found {layer}; allowed: 0 to 1, the layers of run"
     assert not output.exists()
-    s4d_kernels.main(flags[:-1])
-    assert output.exists()
+    draw("1")
+    assert output.exists() and capsys.readouterr().out == f"{output}\n"
 
 
 def test_maps_are_scaled_within_a_layer_and_read_from_left_to_right():
