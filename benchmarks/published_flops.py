@@ -5,7 +5,6 @@ The published figures are of "Pretraining Without Attention", appendix A.4. What
 """
 
 from birdie_jax.planning.simba_flops import bert_forward_flops, bigs_forward_flops
-from studies.markdown import rows_of_table
 
 PUBLISHED = {
     128: ("8.1e10", "7.9e10"),
@@ -28,7 +27,7 @@ def table() -> str:
         counts = [_digits(gated), bigs, _digits(stacked), bert]
         rows.append([f"{length:,}", *counts, f"{gated / stacked:.2f}"])
     head = ["tokens", "BiGS", "published", "BERT", "published", "BiGS / BERT"]
-    return rows_of_table(head, rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
 def _digits(flops: float) -> str:

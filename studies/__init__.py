@@ -1,1 +1,4 @@
-"""What studies of trained models share: running verbs, reading what they left, comparing, tables."""
+"""Experiments on what models learn: a package or module each, on the runner `studies.runner`.
+
+`studies.learning` trains in its own loop.
+"""

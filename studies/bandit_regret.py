@@ -1,6 +1,6 @@
 """Regret of every reward and policy of the bandit on problems whose best mixtures are known.
 
-    python -m studies.bandit_regret [--output=DIR] [--plot=regret.png]
+    python -m studies.bandit_regret --scale=full --results=results/regret
 
 Eight arms are learned at different rates, and saturate. With a the mixture of a decision, x_i what arm i
 has learned and e the noise of a measurement,
@@ -19,17 +19,17 @@ above those of the best schedule, both without noise: nats, mean over arms. The 
 - forgetting: as transfer, and 5 % of what is learned is lost at each decision;
 - noise: as transfer, with a noise of 0.05 nats instead of 0.01.
 
-Finished cells are kept in --output, one JSON file each, and are not run again. --contenders runs some of
-them; the table and the picture show all whose problems are all there. `fixed` holds 0.3 of one arm.
+A run is one contender on all problems; the run `oracle` finds the best schedules and constant mixtures.
+`fixed` holds 0.3 of one arm. `full` has four seeds and takes some minutes of a core; `smoke` has one.
 """
 
-import argparse
 import dataclasses
 import functools
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,9 @@ from matplotlib.figure import Figure
 
 from birdie_jax.bandit import REWARDS, init_bandit, observe, propose
 from birdie_jax.config import BanditConfig
-from birdie_jax.storage.cache_folder import cache_folder
+from studies.runner import Outcome, Study, main
+from studies.tables import rows_of_table
+from studies.verbs import Clock
 
 ARMS, DECISIONS = 8, 32
 OWN_WEIGHTS = np.array([0.3] + [0.1] * (ARMS - 1))
@@ -76,6 +78,8 @@ def make_instance(
     forgetting: float = 0.0,
     noise: float = 0.01,
 ) -> Instance:
+    """Return a problem, of one or two phases with rates and transfer of their own."""
+
     def phase() -> tuple[np.ndarray, np.ndarray]:
         rates = 10 ** rng.permutation(np.linspace(-spread, 0, ARMS))
         return rates, np.eye(ARMS) if transfer is None else transfer(rng, rates)
@@ -108,6 +112,7 @@ def one_teacher(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
 
 
 def only_one_teaches(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
+    """Return a matrix in which one arm teaches all, and the others nothing."""
     matrix = np.zeros((ARMS, ARMS))
     matrix[:, rng.integers(ARMS)] = 0.15 / rates
     return matrix
@@ -135,30 +140,30 @@ CONTENDERS = {
 
 
 def instance_of(problem: str, seed: int) -> Instance:
+    """Return the problem of a seed."""
     return PROBLEMS[problem](np.random.default_rng((sorted(PROBLEMS).index(problem), seed)))
 
 
-def learned(instance: Instance, x, decision: int, mixture):
+def learned(instance: Instance, x: np.ndarray, decision: int, mixture: np.ndarray) -> np.ndarray:
+    """Return what is learned after a decision, from what was learned before it."""
     gain = instance.rates[decision] * (instance.transfer[decision] @ mixture)
     return (1 - instance.forgetting) * x + gain
 
 
-def loss_of(instance: Instance, x):
+def loss_of(instance: Instance, x: np.ndarray) -> np.ndarray:
+    """Return the losses, without noise."""
     return instance.floor + instance.height * np.exp(-x)
 
 
-def run_policy(config: BanditConfig, instance: Instance, seed: int) -> dict:
-    """Return the mean loss after every decision, without noise, and the mixtures."""
+def run_policy(config: BanditConfig, instance: Instance, seed: int) -> float:
+    """Return the mean of the final losses, without noise."""
     state = init_bandit(config, OWN_WEIGHTS, np.arange(ARMS), DECISIONS, jax.random.key(seed))
     x = np.zeros(ARMS)
-    curve, mixtures = [], []
     for decision in range(DECISIONS):
         measured = loss_of(instance, x) + instance.noise[decision]
         state = propose(observe(state, np.maximum(measured, 1e-3).astype(np.float32)))
-        mixtures.append(np.asarray(state.mixture, np.float64))
-        x = learned(instance, x, decision, mixtures[-1])
-        curve.append(float(loss_of(instance, x).mean()))
-    return {"curve": curve, "largest": [float(mixture.max()) for mixture in mixtures]}
+        x = learned(instance, x, decision, np.asarray(state.mixture, np.float64))
+    return float(loss_of(instance, x).mean())
 
 
 @functools.partial(jax.jit, static_argnames="is_constant")
@@ -187,7 +192,8 @@ def descend(instance: Instance, is_constant: bool) -> jax.Array:
     return final_loss(logits)
 
 
-def bandit_config(settings: dict) -> BanditConfig:
+def bandit_config(settings: Mapping[str, str]) -> BanditConfig:
+    """Return the bandit of a contender, whose critic is a small one."""
     return BanditConfig(
         critic_layers=2,
         critic_features=32,
@@ -199,77 +205,135 @@ def bandit_config(settings: dict) -> BanditConfig:
     )
 
 
-def run_cell(problem: str, contender: str, seeds: int) -> dict:
-    config = bandit_config(CONTENDERS[contender])
-    runs = [run_policy(config, instance_of(problem, seed), seed) for seed in range(seeds)]
-    return {"problem": problem, "contender": contender, "config": dataclasses.asdict(config), "runs": runs}
+ORACLE, CONSTANT = "oracle", "best constant mixture"
 
 
-def find_oracle(problem: str, seeds: int) -> dict:
-    best = {"problem": problem, "schedule": [], "constant": []}
-    for seed in range(seeds):
-        instance = instance_of(problem, seed)
-        instance = instance._replace(forgetting=jnp.float32(instance.forgetting))
-        best["schedule"].append(float(descend(instance, is_constant=False)))
-        best["constant"].append(float(descend(instance, is_constant=True)))
-    return best
+@dataclass(frozen=True)
+class Scale:
+    """The seeds of every problem.
 
-
-def regrets(output: Path, seeds: int, wanted: list[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Return the final regret of every contender, problem and seed, running what is missing of `wanted`.
-
-    A contender of which a problem is missing is left out.
+    Attributes:
+        name: the name.
+        seeds: their number.
     """
 
-    def kept(problem: str, contender: str, make: Callable[[], dict]) -> dict | None:
-        stem = f"{problem}-{contender}-{seeds}".replace(", ", "-").replace(" ", "_")
-        path = output / f"{stem}.json"
-        if not path.exists() and contender in ("oracle", *wanted):
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(make()))
-            partial.rename(path)
-            print(f"finished {stem}", flush=True)
-        return json.loads(path.read_text()) if path.exists() else None
-
-    best, table = {}, {"best constant mixture": {}}
-    for problem in PROBLEMS:
-        found = kept(problem, "oracle", functools.partial(find_oracle, problem, seeds))
-        assert found is not None
-        best[problem] = np.array(found["schedule"])
-        table["best constant mixture"][problem] = np.array(found["constant"]) - best[problem]
-    for contender in CONTENDERS:
-        row = {}
-        for problem in PROBLEMS:
-            cell = kept(problem, contender, functools.partial(run_cell, problem, contender, seeds))
-            if cell is not None:
-                row[problem] = np.array([run["curve"][-1] for run in cell["runs"]]) - best[problem]
-        if len(row) == len(PROBLEMS):
-            table[contender] = row
-    return table
+    name: str
+    seeds: int
 
 
-def show(table: dict[str, dict[str, np.ndarray]]) -> None:
-    print(f"| policy, reward | {' | '.join(PROBLEMS)} | mean of uniform's |")
-    print("|---" * (len(PROBLEMS) + 2) + "|")
-    for contender, row in table.items():
-        shares = [row[problem].mean() / table["uniform"][problem].mean() for problem in PROBLEMS]
-        cells = []
-        for problem in PROBLEMS:
-            difference = row[problem] - table["uniform"][problem]
-            error = difference.std(ddof=1) / np.sqrt(difference.size) if difference.size > 1 else 0.0
-            cells.append(f"{row[problem].mean():.3f} ± {error:.3f}")
-        print(f"| {contender} | {' | '.join(cells)} | {np.mean(shares):.0%} |")
+SCALES: Mapping[str, Scale] = MappingProxyType({"smoke": Scale("smoke", 1), "full": Scale("full", 4)})
 
 
-def draw(table: dict[str, dict[str, np.ndarray]], path: Path) -> None:
+class Run(NamedTuple):
+    """A contender on all problems, or the oracle.
+
+    Attributes:
+        scale: the name of its scale.
+        contender: the name of the contender.
+    """
+
+    scale: str
+    contender: str
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return self.contender.replace(", ", "-")
+
+
+Results = Mapping[Run, Mapping[str, Any]]
+# Regret by contender and problem, for each seed.
+Regrets = Mapping[str, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class BanditRegret(Study[Scale, Run]):
+    """What every policy is short of the best schedule; it reads no text and trains no model."""
+
+    name = "bandit_regret"
+    page = "bandit.md"
+    scales = SCALES
+    make_run = Run
+    has_text = False
+
+    def runs(self) -> Iterator[Run]:
+        """Give the oracle and the contenders."""
+        return (Run(self.scale.name, contender) for contender in (ORACLE, *CONTENDERS))
+
+    def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
+        """Run a contender on all problems, or find the best schedules."""
+        del log
+        seeds = range(self.scale.seeds)
+        with clock.stage("measuring"):
+            if run.contender == ORACLE:
+                best = {problem: [find_oracle(problem, seed) for seed in seeds] for problem in PROBLEMS}
+                schedules, constants = (
+                    {problem: [pair[kind] for pair in pairs] for problem, pairs in best.items()}
+                    for kind in range(2)
+                )
+                return Outcome({"schedule": schedules, "constant": constants})
+            config = bandit_config(CONTENDERS[run.contender])
+            losses = {
+                problem: [run_policy(config, instance_of(problem, seed), seed) for seed in seeds]
+                for problem in PROBLEMS
+            }
+        return Outcome({"config": dataclasses.asdict(config), "losses": losses})
+
+    def tables(self, results: Results) -> list[str]:
+        """Return the regret of every contender on every problem."""
+        table = regrets(results)
+        if "uniform" not in table:
+            return []
+        rows = []
+        for contender, row in table.items():
+            cells = []
+            for problem in PROBLEMS:
+                difference = row[problem] - table["uniform"][problem]
+                error = difference.std(ddof=1) / np.sqrt(difference.size) if difference.size > 1 else 0.0
+                cells.append(f"{row[problem].mean():.3f} ± {error:.3f}")
+            rows.append([contender, *cells, f"{shares_of(table, contender).mean():.0%}"])
+        return [rows_of_table(["policy, reward", *PROBLEMS, "mean of uniform's"], rows)]
+
+    def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
+        """Give a map of regrets in shares of uniform's."""
+        table = regrets(results)
+        if "uniform" in table:
+            yield "regret", draw(table)
+
+
+def find_oracle(problem: str, seed: int) -> tuple[float, float]:
+    """Return the best final loss over all schedules, and over mixtures that never change."""
+    instance = instance_of(problem, seed)
+    instance = instance._replace(forgetting=jnp.float32(instance.forgetting))
+    return float(descend(instance, is_constant=False)), float(descend(instance, is_constant=True))
+
+
+def regrets(results: Results) -> Regrets:
+    """Return the final regret of every contender that has a result; none without the oracle."""
+    found = {run.contender: result for run, result in results.items()}
+    if ORACLE not in found:
+        return {}
+    best = {problem: np.array(losses) for problem, losses in found[ORACLE]["schedule"].items()}
+    losses = {CONSTANT: found[ORACLE]["constant"]}
+    losses |= {name: found[name]["losses"] for name in CONTENDERS if name in found}
+    return {
+        contender: {problem: np.array(row[problem]) - best[problem] for problem in PROBLEMS}
+        for contender, row in losses.items()
+    }
+
+
+def shares_of(table: Regrets, contender: str) -> np.ndarray:
+    """Return the regret of a contender on each problem as a share of uniform's."""
+    return np.array(
+        [table[contender][problem].mean() / table["uniform"][problem].mean() for problem in PROBLEMS]
+    )
+
+
+def draw(table: Regrets) -> Figure:
+    """Return a map of regrets in shares of uniform's, a line a contender."""
     figure = Figure(figsize=(9, 0.36 * len(table) + 1.5), layout="constrained")
     axes = figure.subplots()
-    shares = np.array(
-        [
-            [row[problem].mean() / table["uniform"][problem].mean() for problem in PROBLEMS]
-            for row in table.values()
-        ]
-    )
+    shares = np.array([shares_of(table, contender) for contender in table])
     octaves = np.log2(np.maximum(shares, 1e-3))
     axes.imshow(octaves, cmap="RdBu_r", vmin=-1.5, vmax=1.5, aspect="auto")
     for (line, column), share in np.ndenumerate(shares):
@@ -279,23 +343,8 @@ def draw(table: dict[str, dict[str, np.ndarray]], path: Path) -> None:
     axes.set_xticks(range(len(PROBLEMS)), list(PROBLEMS), rotation=20)
     axes.set_yticks(range(len(table)), list(table))
     axes.set_title("Final regret, in shares of uniform's")
-    figure.savefig(path, dpi=90)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=cache_folder() / "studies/bandit_regret")
-    parser.add_argument("--plot", type=Path)
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    table = regrets(arguments.output, arguments.seeds, arguments.contenders)
-    show(table)
-    draw(table, arguments.plot or arguments.output / "regret.png")
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    main(BanditRegret, __doc__)

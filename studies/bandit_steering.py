@@ -1,27 +1,20 @@
 """Does the bandit steer? Rewards and policies in real pre-training, at small scale.
 
-    python -m studies.bandit_steering --results=DIR --text='/data/*.jsonl' [--contenders ...] [--seeds=3]
+    python -m studies.bandit_steering --scale=small --results=results/steering --text='/data/*.jsonl'
 
 A Gated SSM+ of 2 layers and 64 features is pre-trained for 400 steps of 4 rows of 256 tokens on the eight
 arms of the mixture `tiny`, with a decision every 20 steps. Contenders differ in `config.bandit` alone, and
 runs of one seed in nothing else. What counts is the validation loss of every arm at the end, and their mean
-over arms, each arm alike; runs of a seed are compared with `fixed`. Also shown by quarter of the run: how
-even the mixture was (its entropy, as a share of that of eight equal arms), and how large rewards were.
-
-A run that was stopped goes on when the command is started again; a finished one is one JSON file in
---results and is not run again. --smoke takes 4 decisions of 5 steps. The table and steering.png, beside the
-files, show all that are there; --show does nothing else.
+over arms, each arm alike; runs of a seed are compared with `fixed`. The tables also show, by quarter of the
+run, how even the mixture was (its entropy, as a share of that of eight equal arms), and how large rewards
+were. `smoke` takes 4 decisions of 5 steps. --text: what config.data.source may be.
 """
 
-import argparse
 import functools
-import json
-import os
-import shutil
-import subprocess
-import sys
-import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +23,9 @@ from matplotlib.figure import Figure
 
 from birdie_jax.bandit import REWARDS
 from birdie_jax.config import BanditConfig
+from studies.one_training import OneTraining
+from studies.runner import main
+from studies.tables import rows_of_table, section
 
 SETTINGS = {
     "data.vocab_size": 512,
@@ -50,7 +46,6 @@ SETTINGS = {
     "eval.batches_per_arm": 1,
     "eval.rows": 4,
 }
-SMOKE = {"train.num_steps": 20, "bandit.every_steps": 5, "checkpoint.every_steps": 10}
 STAGES = (
     "0: causal_lm=3, prefix_lm=1, span_corruption=1; "
     "0.5: causal_lm=1, prefix_lm=1, span_corruption=1, full_span_corruption=1, "
@@ -75,133 +70,177 @@ CONTENDERS = {
     "exp3s-absolute_progress": {"policy": "exp3s", "reward": "absolute_progress"},
 }
 BASELINE = "fixed"
-ROOT = Path(__file__).resolve().parents[1]
+# Their mixtures never change.
+UNSTEERED = ("fixed", "uniform")
 
 
-def train(contender: str, seed: int, text: str, workdir: Path, changed: dict) -> None:
-    """Train one run to its end, or go on with it."""
-    settings = SETTINGS | changed | {f"bandit.{name}": v for name, v in CONTENDERS[contender].items()}
-    settings |= {"data.source": text, "seed": seed}
-    command = [sys.executable, "-m", "birdie_jax.train", "--config=configs/tiny.py", f"--workdir={workdir}"]
-    command += [f"--config.{name}={value}" for name, value in settings.items()]
-    log = workdir.with_suffix(".log")
-    with log.open("a") as file:
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ, stdout=file, stderr=subprocess.STDOUT, check=False
-        )
-    if done.returncode:
-        raise SystemExit(f"{contender}, seed {seed}: exit status {done.returncode}; see {log}")
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of the study.
+
+    Attributes:
+        name: the name.
+        changes: settings that differ from `SETTINGS`.
+        seeds: the seeds of each contender.
+    """
+
+    name: str
+    changes: Mapping[str, Any]
+    seeds: tuple[int, ...]
 
 
-def read_decisions(workdir: Path) -> dict:
-    """Return what was measured of every arm, by decision; the last one is the end of the run."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    measured = {line["step"]: line for line in lines if any("/validation_loss" in name for name in line)}
-    measured = [measured[step] for step in sorted(measured)]
-    arms = sorted(name.split("/")[1] for name in measured[0] if name.endswith("/validation_loss"))
-
-    def values(metric: str, lines: list[dict]) -> list[list[float]]:
-        return [[line[f"arm/{arm}/{metric}"] for arm in arms] for line in lines]
-
-    return {
-        "arms": arms,
-        "steps": [line["step"] for line in measured],
-        "validation_loss": values("validation_loss", measured),
-        "validation_accuracy": values("validation_accuracy", measured),
-        "probability": values("probability", measured[:-1]),
-        "reward": values("reward", measured[1:]),
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {
+        "smoke": Scale(
+            "smoke", {"train.num_steps": 20, "bandit.every_steps": 5, "checkpoint.every_steps": 10}, (0,)
+        ),
+        "small": Scale("small", {}, (0, 1, 2)),
     }
+)
 
 
-def run(contender: str, seed: int, text: str, results: Path, changed: dict) -> None:
-    path = results / f"{contender}-{seed}.json"
-    if path.exists():
-        return
-    workdir = results / "workdirs" / f"{contender}-{seed}"
-    workdir.parent.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    train(contender, seed, text, workdir, changed)
-    result = {"contender": contender, "seed": seed, "settings": SETTINGS | changed | CONTENDERS[contender]}
-    result |= {"seconds": time.monotonic() - begun} | read_decisions(workdir)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(result))
-    partial.rename(path)
-    shutil.rmtree(workdir)
-    print(f"finished {path.stem} in {result['seconds']:.0f} s", flush=True)
+class Run(NamedTuple):
+    """A contender that is pre-trained with a seed.
+
+    Attributes:
+        scale: the name of its scale.
+        contender: the name of the contender.
+        seed: the seed of everything that is drawn.
+    """
+
+    scale: str
+    contender: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return f"{self.contender}.{self.seed}"
 
 
-def entropy(result: dict) -> np.ndarray:
+Results = Mapping[Run, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class BanditSteering(OneTraining[Scale, Run]):
+    """Whether the bandit steers."""
+
+    name = "bandit_steering"
+    page = "bandit.md"
+    scales = SCALES
+    make_run = Run
+
+    def runs(self) -> Iterator[Run]:
+        """Give the runs of the scale, seed by seed."""
+        for seed in self.scale.seeds:
+            for contender in CONTENDERS:
+                yield Run(self.scale.name, contender, seed)
+
+    def settings(self, run: Run) -> dict[str, Any]:
+        """Return the settings of all contenders, and the bandit of this one."""
+        bandit = {f"bandit.{name}": value for name, value in CONTENDERS[run.contender].items()}
+        return {**SETTINGS, **self.scale.changes, **bandit, "seed": run.seed}
+
+    def tables(self, results: Results) -> list[str]:
+        """Return what the contenders come to, by arm too, and what rewards make of losses."""
+        if not results:
+            return []
+        return [
+            _table_of_contenders(results),
+            section("By arm: the last validation loss", _table_of_arms(results)),
+            section(
+                "What each reward makes of the losses of runs that nothing steered",
+                _table_of_rewards(results),
+            ),
+        ]
+
+    def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
+        """Give losses, evenness and rewards by step."""
+        yield "steering", _draw(_by_contender(results))
+
+
+def _by_contender(results: Results) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """Return the results by contender and seed, in the order of the contenders."""
+    found: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in CONTENDERS}
+    for run, result in results.items():
+        found[run.contender][run.seed] = result
+    return {name: runs for name, runs in found.items() if runs}
+
+
+def entropy(result: Mapping[str, Any]) -> np.ndarray:
     """Return the entropy of the mixture of each decision, 1 where all arms are equal."""
     p = np.array(result["probability"])
     return -np.sum(p * np.log(np.maximum(p, 1e-12)), axis=1) / np.log(p.shape[1])
 
 
-def by_quarter(values: np.ndarray) -> list[float]:
+def _by_quarter(values: np.ndarray) -> list[float]:
     return [float(np.mean(part)) for part in np.array_split(values, 4)]
 
 
-def load(results: Path) -> dict[str, dict[int, dict]]:
-    """Return the finished runs by contender and seed."""
-    found: dict[str, dict[int, dict]] = {name: {} for name in CONTENDERS}
-    for path in sorted(results.glob("*.json")):
-        result = json.loads(path.read_text())
-        found[result["contender"]][result["seed"]] = result
-    return {name: runs for name, runs in found.items() if runs}
-
-
-def final(result: dict) -> np.ndarray:
+def _final(result: Mapping[str, Any]) -> np.ndarray:
     return np.array(result["validation_loss"][-1])
 
 
-def show(found: dict[str, dict[int, dict]]) -> None:
-    arms = next(iter(next(iter(found.values())).values()))["arms"]
+def _table_of_contenders(results: Results) -> str:
+    found, rows = _by_contender(results), []
     base = found.get(BASELINE, {})
-    print("| contender | seeds | mean loss of the arms | against fixed | evenness by quarter ", end="")
-    print("| mean size of a reward by quarter | largest probability, mean |")
-    print("|---" * 7 + "|")
     for name, runs in found.items():
-        losses = [final(one).mean() for one in runs.values()]
+        losses = [_final(one).mean() for one in runs.values()]
         paired = [
-            final(one).mean() - final(base[seed]).mean() for seed, one in runs.items() if seed in base
+            _final(one).mean() - _final(base[seed]).mean() for seed, one in runs.items() if seed in base
         ]
         against = f"{np.mean(paired):+.3f} ({min(paired):+.3f} to {max(paired):+.3f})" if paired else ""
-        even = np.mean([by_quarter(entropy(one)) for one in runs.values()], axis=0)
-        sizes = [by_quarter(np.abs(one["reward"]).mean(axis=1)) for one in runs.values()]
+        even = np.mean([_by_quarter(entropy(one)) for one in runs.values()], axis=0)
+        sizes = np.mean([_by_quarter(np.abs(one["reward"]).mean(axis=1)) for one in runs.values()], axis=0)
         largest = np.mean([np.max(one["probability"], axis=1).mean() for one in runs.values()])
-        print(
-            f"| {name} | {len(runs)} | {np.mean(losses):.3f} | {against} "
-            f"| {' '.join(f'{value:.2f}' for value in even)} "
-            f"| {' '.join(f'{value:.2g}' for value in np.mean(sizes, axis=0))} | {largest:.2f} |"
+        rows.append(
+            [
+                name,
+                str(len(runs)),
+                f"{np.mean(losses):.3f}",
+                against,
+                " ".join(f"{value:.2f}" for value in even),
+                " ".join(f"{value:.2g}" for value in sizes),
+                f"{largest:.2f}",
+            ]
         )
-    print(f"\n| contender | {' | '.join(arms)} |")
-    print("|---" * (len(arms) + 1) + "|")
-    for name, runs in found.items():
-        losses = np.mean([final(one) for one in runs.values()], axis=0)
-        print(f"| {name} | {' | '.join(f'{loss:.3f}' for loss in losses)} |")
+    head = ["contender", "seeds", "mean loss of the arms", "against fixed", "evenness by quarter"]
+    return rows_of_table([*head, "mean size of a reward by quarter", "largest probability, mean"], rows)
 
 
-def show_rewards(found: dict[str, dict[int, dict]]) -> None:
-    """Print what each reward makes of the losses of runs that nothing steered."""
-    print("\n| run | reward | mean size by quarter | standard deviation over arms by quarter |")
-    print("|---" * 4 + "|")
-    for contender in ("fixed", "uniform"):
-        for seed, result in found.get(contender, {}).items():
-            losses = jnp.asarray(result["validation_loss"], jnp.float32)
-            for name, reward in REWARDS.items():
-                earned = jax.lax.map(
-                    functools.partial(reward, BanditConfig(), losses), jnp.arange(1, len(losses))
-                )
-                sizes, spread = (
-                    by_quarter(np.asarray(part))
-                    for part in (jnp.abs(earned).mean(axis=1), earned.std(axis=1))
-                )
-                print(
-                    f"| {contender}, seed {seed} | {name} | {' '.join(f'{value:.2g}' for value in sizes)} "
-                    f"| {' '.join(f'{value:.2g}' for value in spread)} |"
-                )
+def _table_of_arms(results: Results) -> str:
+    arms = next(iter(results.values()))["arms"]
+    rows = []
+    for name, runs in _by_contender(results).items():
+        losses = np.mean([_final(one) for one in runs.values()], axis=0)
+        rows.append([name, *(f"{loss:.3f}" for loss in losses)])
+    return rows_of_table(["contender", *arms], rows)
 
 
-def draw(found: dict[str, dict[int, dict]], path: Path) -> None:
+def _table_of_rewards(results: Results) -> str:
+    """Return the mean over seeds of the size of rewards, and of how far those of a decision differ."""
+    rows = []
+    for contender, runs in _by_contender(results).items():
+        if contender not in UNSTEERED:
+            continue
+        losses = jnp.stack([jnp.asarray(one["validation_loss"], jnp.float32) for one in runs.values()])
+        for name in REWARDS:
+            earned = np.stack([_rewards(name, of_run) for of_run in losses])
+            measures = (np.abs(earned).mean(axis=(0, 2)), earned.std(axis=2).mean(axis=0))
+            cells = [" ".join(f"{value:.2g}" for value in _by_quarter(part)) for part in measures]
+            rows.append([contender, name, *cells])
+    head = ["contender", "reward", "mean size by quarter", "standard deviation over arms by quarter"]
+    return rows_of_table(head, rows)
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def _rewards(name: str, losses: jax.Array) -> jax.Array:
+    """Return what a reward makes of losses [decisions, arms]: [decisions - 1, arms]."""
+    reward = functools.partial(REWARDS[name], BanditConfig(), losses)
+    return jax.lax.map(reward, jnp.arange(1, len(losses)))
+
+
+def _draw(found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Figure:
     figure = Figure(figsize=(15, 4.5), layout="constrained")
     axes = figure.subplots(1, 3)
     for number, (name, runs) in enumerate(found.items()):
@@ -216,32 +255,8 @@ def draw(found: dict[str, dict[int, dict]], path: Path) -> None:
     axes[1].set(title="Entropy of the mixture", xlabel="step", ylabel="share of that of equal arms")
     axes[2].set(title="Mean size of a reward", xlabel="step", yscale="log")
     axes[0].legend(fontsize=7)
-    figure.savefig(path, dpi=80)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--text", default="stdlib", help="what config.data.source may be")
-    parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--show", action="store_true")
-    arguments = parser.parse_args()
-    results = arguments.results.resolve()
-    results.mkdir(parents=True, exist_ok=True)
-    if not arguments.show:
-        for seed in range(arguments.seeds):
-            for contender in arguments.contenders:
-                run(contender, seed, arguments.text, results, SMOKE if arguments.smoke else {})
-    found = load(results)
-    if found:
-        show(found)
-        show_rewards(found)
-        draw(found, results / "steering.png")
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    main(BanditSteering, __doc__)

@@ -1,18 +1,17 @@
 """Differences between two arms, paired by seeds and questions, with bootstrap intervals over both."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from birdie_jax.evaluation_record import Interval
 from studies.verbs import StudyError
 
 _RESAMPLES = 2000
 _TAILS = (2.5, 97.5)
-
-Result = Mapping[str, Any]
 
 
 class Scored(NamedTuple):
@@ -31,7 +30,7 @@ def gather(measures: Sequence[Mapping[str, Any]], metric: str) -> Scored:
     """Return the scores of several runs on a task.
 
     Args:
-        measures: what `measuring.measured` found of the task, for each seed.
+        measures: what `workdirs.measured` returns of the task, for each seed.
         metric: the metric.
 
     Raises:
@@ -47,6 +46,15 @@ def gather(measures: Sequence[Mapping[str, Any]], metric: str) -> Scored:
         np.array([measure["scores"][metric] for measure in measures], np.float64),
         np.array(measures[0]["weights"], np.float64),
     )
+
+
+def by_group(scored: Scored, values: Sequence[int]) -> dict[int, Scored]:
+    """Return scores by the value of a group that each question has."""
+    found = np.array(values)
+    return {
+        int(value): Scored(scored.scores[:, found == value], scored.weights[found == value])
+        for value in np.unique(found)
+    }
 
 
 def mean_with_interval(scored: Scored, seed: int = 0) -> Interval:
@@ -80,10 +88,8 @@ def _bootstrap(
     scores: Float[np.ndarray, "seeds questions"], weights: Float[np.ndarray, " questions"], seed: int
 ) -> Interval:
     """Return the weighted mean with a percentile interval (Efron 1979) of crossed resamples."""
-    rng = np.random.default_rng(seed)
-    seeds, questions = scores.shape
-    of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_RESAMPLES)
-    of_questions = rng.multinomial(questions, np.full(questions, 1 / questions), size=_RESAMPLES) * weights
+    of_seeds, counts = _resamples(*scores.shape, seed)
+    of_questions = counts * weights
     # Sum over s and q of count[s] * count[q] * score[s, q].
     sums = np.einsum("rs,sq,rq->r", of_seeds, scores, of_questions, optimize=True)
     totals = of_seeds.sum(axis=1) * of_questions.sum(axis=1)
@@ -91,3 +97,13 @@ def _bootstrap(
     low, high = np.percentile(sums[kept] / totals[kept], _TAILS)
     mean = (scores @ weights).mean() / weights.sum()
     return Interval(float(mean), float(low), float(high))
+
+
+@functools.lru_cache(maxsize=16)
+def _resamples(
+    seeds: int, questions: int, seed: int
+) -> tuple[Int[np.ndarray, "resamples seeds"], Int[np.ndarray, "resamples questions"]]:
+    """Return how often each resample draws each seed and each question; most tables draw the same."""
+    rng = np.random.default_rng(seed)
+    of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_RESAMPLES)
+    return of_seeds, rng.multinomial(questions, np.full(questions, 1 / questions), size=_RESAMPLES)

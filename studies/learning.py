@@ -83,10 +83,12 @@ TASKS = (
 
 
 def random_text(count, rng):
+    """Return tokens drawn evenly from the symbols."""
     return rng.integers(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + SYMBOLS, count).astype(np.int32)
 
 
 def make_objectives(task: Task) -> list[Objective]:
+    """Return the arms that a task trains, the one that is judged last."""
     options = {}
     if task.name == "selective_copying":
         options = {
@@ -103,6 +105,7 @@ def make_objectives(task: Task) -> list[Objective]:
 
 
 def draw(objectives, task, rng) -> Example:
+    """Return an example of an arm that is drawn."""
     arm = int(rng.integers(len(objectives)))
     while True:
         try:
@@ -133,6 +136,7 @@ def make_batch(task: Task, step: int) -> Batch:
 
 @functools.lru_cache
 def overfit_batch() -> Batch:
+    """Return the batch with examples of every arm of the mixture."""
     rng = np.random.default_rng(3)
     examples = []
     for number, arm in enumerate(make_mixture("tiny", 128).arms):
@@ -200,6 +204,7 @@ def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
 
 
 def draw_curves(results, path):
+    """Draw loss and accuracy of every run by step."""
     figure = Figure(figsize=(12, 3.6 * len(TASKS)), layout="constrained")
     axes = figure.subplots(len(TASKS), 2, squeeze=False)
     for row, task in zip(axes, TASKS, strict=True):
@@ -227,6 +232,7 @@ def draw_curves(results, path):
 
 
 def show(output):
+    """Print the table and draw the curves of all results that are there."""
     results = [json.loads(path.read_text()) for path in sorted(output.glob("*.json"))]
     print("| task | model | reads the context | learned | steps | seconds | last loss | last accuracy |")
     print("|---|---|---|---|---|---|---|---|")
@@ -242,6 +248,7 @@ def show(output):
 
 
 def main():
+    """Run what is missing, and show all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

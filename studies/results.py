@@ -1,17 +1,41 @@
-"""The results of finished runs: one JSON file each, written whole or not at all."""
+"""The results of finished runs: one compressed file of JSON lines a run, written whole or not at all.
 
+    xz -dc docs/measurements/retrieval/small.hawk.birdie.0.jsonl.xz | less
+
+The first line describes the run: study, format version, fields of the run, circumstances. Each other line
+is one part of what the run measured, and names its place:
+
+    {"part": "pretraining/config/optimizer", "learning_rate": 0.003, ...}
+    {"part": "pretraining/mixture[]", "step": 150, "probabilities": {"copying": 0.4, ...}}
+    {"part": "fine_tuned/phonebook/test/entries_2", "scores": {"exact_match": [1, 0, ...], ...}, ...}
+
+A part with [] behind its name is one item of a list. A study records more by adding keys or parts; whoever
+reads a result ignores the parts it does not know.
+"""
+
+import datetime
+import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+import lzma
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from birdie_jax.storage import write_json
-from studies.circumstances import circumstances
-from studies.verbs import StudyError
+from birdie_jax.storage import write_whole
+from studies.verbs import REPOSITORY, StudyError, cores
+
+FORMAT_VERSION = 3
+SUFFIX = ".jsonl.xz"
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sentencepiece", "grain", "orbax-checkpoint")
+_ITEM = "[]"
 
 
 class StudyRun(Protocol):
-    """A run of a study: a NamedTuple whose fields and `name` tell it from all others of its scale."""
+    """A run of a study: a NamedTuple whose fields and `name` identify it within its study."""
 
     @property
     def scale(self) -> str: ...  # noqa: D102
@@ -25,50 +49,126 @@ class StudyRun(Protocol):
 AnyRun = TypeVar("AnyRun", bound=StudyRun)
 
 
+def circumstances() -> dict[str, Any]:
+    """Return date, commit, versions and machine."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_since_commit": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "machine": {
+            "processor": _processor(),
+            "cores_used": len(cores()),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+        },
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git prints about the repository; None where it is none, as in an unpacked archive."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
 def result_file(results: Path, run: StudyRun) -> Path:
     """Return the file of a run's result."""
-    return results / f"{run.scale}.{run.name}.json"
+    return results / f"{run.scale}.{run.name}{SUFFIX}"
 
 
-def write_result(
-    results: Path,
-    run: StudyRun,
-    format_version: int,
-    found: Mapping[str, Any],
-    seconds: Mapping[str, float],
-) -> Path:
-    """Write what was found of a run, and under what circumstances; return the file.
+def write_result(file: Path, description: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Write a result.
 
-    All but "circumstances" is a function of the code and the run alone: a run that was cut off and went on
-    has the same as one that was not.
+    Args:
+        file: the file.
+        description: the first line but for the format version.
+        found: what was measured: nested mappings, lists of them, and plain values as leaves. All of it is
+            a function of the code and the run alone: a run that was stopped and resumed measures the same.
+
+    Raises:
+        ValueError: a name of a part has a character that separates parts.
     """
-    file = result_file(results, run)
-    results.mkdir(parents=True, exist_ok=True)
-    write_json(
-        file,
-        {
-            "format_version": format_version,
-            "run": run._asdict(),
-            **found,
-            "circumstances": circumstances() | {"seconds": dict(seconds)},
-        },
-    )
-    return file
+    lines = [{**description, "format_version": FORMAT_VERSION}, *_lines_of(found, ())]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def _lines_of(value: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Give the lines of a mapping: its plain values in one, and those of its parts."""
+    parts = {name: part for name, part in value.items() if isinstance(part, Mapping) or _has_items(part)}
+    plain = {name: part for name, part in value.items() if name not in parts}
+    if plain or (place and not parts):
+        yield {"part": "/".join(place), **plain}
+    for name, part in parts.items():
+        if "/" in name or name.endswith(_ITEM):
+            raise ValueError(
+                f"{'/'.join(place)}: found the name {name!r}; allowed: one without / and {_ITEM}"
+            )
+        if isinstance(part, Mapping):
+            yield from _lines_of(part, (*place, name))
+        else:
+            yield from ({"part": "/".join((*place, name)) + _ITEM, **item} for item in part)
+
+
+def _has_items(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """Return a result as it was written, with the keys of its first line among those of its parts.
+
+    Raises:
+        StudyError: the file is damaged or of another format.
+    """
+    try:
+        with lzma.open(file, "rt", encoding="utf-8") as lines:
+            description, *parts = map(json.loads, lines)
+    except (EOFError, ValueError, lzma.LZMAError) as error:
+        raise StudyError(f"{file}: is no whole file of JSON lines: {error}") from error
+    version = description.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
+    result = dict(description)
+    for line in parts:
+        *folders, name = line.pop("part").split("/")
+        place = result
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        if not name:
+            place.update(line)
+        elif name.endswith(_ITEM):
+            place.setdefault(name.removesuffix(_ITEM), []).append(line)
+        else:
+            place.setdefault(name, {}).update(line)
+    return result
 
 
 def read_results(
-    results: Path, scale: str, format_version: int, make_run: Callable[..., AnyRun]
+    results: Path, scale: str, make_run: Callable[..., AnyRun]
 ) -> dict[AnyRun, dict[str, Any]]:
     """Return the results of a scale that are there, in the order of their runs.
 
     Raises:
-        StudyError: a file is of another format.
+        StudyError: a file is damaged or of another format.
     """
     found: dict[AnyRun, dict[str, Any]] = {}
-    for file in sorted(results.glob(f"{scale}.*.json")):
-        result = json.loads(file.read_text())
-        version = result.get("format_version")
-        if version != format_version:
-            raise StudyError(f"{file}: found format_version {version}; allowed: {format_version}")
-        found[make_run(**result["run"])] = result
+    for file in sorted(results.glob(f"{scale}.*{SUFFIX}")):
+        result = read_result(file)
+        found[make_run(**result.pop("run"))] = result
     return dict(sorted(found.items()))  # pyright: ignore[reportArgumentType] - tuples have an order

@@ -1,30 +1,27 @@
 """What makes a small model copy soonest: mixtures and settings beside each other, as curves.
 
-    python -m studies.small_mixtures --results=DIR --text='/data/*.jsonl' [--only CONTENDER ...]
+    python -m studies.small_mixtures --scale=small --results=results/mixtures --text='/data/*.jsonl'
 
 A Gated SSM+ of 4 layers, 128 features and a state of 256 is pre-trained on 2M tokens in rows of 4 x 256.
 All are measured on the same arms, those of the mixture `small_models`, twenty times. Contenders differ in
 the shares of its classes, which `bandit.stages` gives, or in one setting beside them. The learning rate
-falls along a cosine over the run. About six minutes of one core a contender.
-
-A run that was stopped goes on when the command is started again; a finished one is one JSON file in
---results and is not run again. The table and small_mixtures.png, beside the files, show all that are there:
-for each class, the accuracy on its arms' targets.
+falls along a cosine over the run. About six minutes of one core a contender. The table has, for each class,
+the accuracy on its arms' targets. --text: what config.data.source may be.
 """
 
-import argparse
-import json
-import shutil
-import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from birdie_jax.objectives import make_mixture
 from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
-from studies.bandit_steering import read_decisions
-from studies.verbs import Command, run_verb
+from studies.one_training import OneTraining
+from studies.runner import main
+from studies.tables import rows_of_table
 
 SETTINGS = {
     "data.vocab_size": 512,
@@ -74,32 +71,115 @@ CONTENDERS = {
     "short, read causally": {"bandit.stages": SHORT, "model.bidirectional": False},
 }
 SHOWN = ("short_copying", "short_selective_copying", "copying", "selective_copying", "causal_lm")
+# What the table adds to the name of a contender.
+TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "short": ": 96 % of the examples copy texts of 3 to 18 tokens",
+        "language": ": 75 % of the examples copy, texts of all lengths; causal LM and prefix LM have some "
+        "70 % of the loss",
+        "long": ": 96 % copy texts of 17 to 128 tokens",
+        "staged": ": the schedule of `small_models`",
+        "fixed": ": its shares without the schedule, 60 % short copying, 25 % longer",
+        "short, 2 rows": " and twice the steps",
+        "short, rate 0.008": " (0.003 otherwise)",
+    }
+)
 
 
-def run(contender: str, text: str, results: Path, steps: int) -> None:
-    path = results / f"{contender.replace(', ', '-').replace(' ', '_')}.json"
-    if path.exists():
-        return
-    settings = SETTINGS | CONTENDERS[contender]
-    # Shares of the run, whatever its length.
-    scale = steps / SETTINGS["train.num_steps"]
-    for name in ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps"):
-        settings[name] = max(1, round(settings[name] * scale))
-    workdir = results / "workdirs" / path.stem
-    given = {"data.source": text, **settings}
-    flags = [f"--config.{name}={value}" for name, value in given.items()]
-    begun = time.monotonic()
-    command = Command("train", ("--config=configs/tiny.py", f"--workdir={workdir}", *flags))
-    run_verb(command, workdir.with_suffix(".log"))
-    result = {"contender": contender, "settings": settings, "seconds": time.monotonic() - begun}
-    result |= read_decisions(workdir)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(result))
-    partial.rename(path)
-    shutil.rmtree(workdir)
+@dataclass(frozen=True)
+class Scale:
+    """The length of the runs.
+
+    Attributes:
+        name: the name.
+        steps: the train steps of rows of 4 x 256.
+    """
+
+    name: str
+    steps: int
 
 
-def accuracy_by_class(result: dict) -> dict[str, np.ndarray]:
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {"smoke": Scale("smoke", 20), "small": Scale("small", SETTINGS["train.num_steps"])}
+)
+
+
+class Run(NamedTuple):
+    """A contender that is pre-trained.
+
+    Attributes:
+        scale: the name of its scale.
+        contender: the name of the contender.
+    """
+
+    scale: str
+    contender: str
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return self.contender.replace(", ", "-").replace(" ", "_")
+
+
+Results = Mapping[Run, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class SmallMixtures(OneTraining[Scale, Run]):
+    """What makes a small model copy."""
+
+    name = "small_mixtures"
+    page = "retrieval.md"
+    scales = SCALES
+    make_run = Run
+
+    def runs(self) -> Iterator[Run]:
+        """Give a run for each contender."""
+        return (Run(self.scale.name, contender) for contender in CONTENDERS)
+
+    def settings(self, run: Run) -> dict[str, Any]:
+        """Return the settings of all contenders, changed by this one, for the scale's length."""
+        settings = SETTINGS | CONTENDERS[run.contender]
+        # Shares of the run, whatever its length.
+        for name in ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps"):
+            settings[name] = max(1, round(settings[name] * self.scale.steps / SETTINGS["train.num_steps"]))
+        return settings
+
+    def tables(self, results: Results) -> list[str]:
+        """Return the accuracy of each class at the end, by contender."""
+        rows = []
+        for contender, result in _in_order(results):
+            last = {name: values[-1] for name, values in accuracy_by_class(result).items()}
+            title = f"{contender}{TITLES.get(contender, '')}"
+            rows.append([title, *(f"{100 * last[name]:.0f} %" for name in SHOWN)])
+        return [
+            rows_of_table(
+                ["contender", *(name.replace("_", " ").replace("lm", "LM") for name in SHOWN)], rows
+            )
+        ]
+
+    def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
+        """Give the accuracy of each class by tokens."""
+        figure = Figure(figsize=(15, 3.6), layout="constrained")
+        axes = figure.subplots(1, len(SHOWN), sharey=True)
+        for name, axis in zip(SHOWN, axes, strict=True):
+            for contender, result in _in_order(results):
+                positions = result["settings"]["batching.rows"] * result["settings"]["batching.length"]
+                tokens = np.array(result["steps"]) * positions / 1e6
+                axis.plot(tokens, 100 * accuracy_by_class(result)[name], label=contender)
+            axis.set_title(name)
+            axis.set_xlabel("tokens (millions)")
+        axes[0].set_ylabel("tokens right (%)")
+        axes[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+        yield "mixtures", figure
+
+
+def _in_order(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
+    found = {run.contender: result for run, result in results.items()}
+    return [(contender, found[contender]) for contender in CONTENDERS if contender in found]
+
+
+def accuracy_by_class(result: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return the mean accuracy of each class's arms, by decision."""
     mixture = make_mixture("small_models", SETTINGS["batching.length"])
     group_of = dict(zip(mixture.names, mixture.groups, strict=True))
@@ -108,49 +188,5 @@ def accuracy_by_class(result: dict) -> dict[str, np.ndarray]:
     return {group: measured[:, groups == group].mean(axis=1) for group in SHOWN}
 
 
-def show(results: Path) -> None:
-    """Print the table, and draw the curves, of all that are there."""
-    read = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    order = {name: number for number, name in enumerate(CONTENDERS)}
-    read.sort(key=lambda result: order[result["contender"]])
-    print("| contender | " + " | ".join(SHOWN) + " | seconds |")
-    print("|---|" + "---|" * (len(SHOWN) + 1))
-    for result in read:
-        last = {name: values[-1] for name, values in accuracy_by_class(result).items()}
-        shown = " | ".join(f"{100 * last[name]:.1f} %" for name in SHOWN)
-        print(f"| {result['contender']} | {shown} | {result['seconds']:.0f} |")
-    figure = Figure(figsize=(15, 3.6), layout="constrained")
-    axes = figure.subplots(1, len(SHOWN), sharey=True)
-    for name, axis in zip(SHOWN, axes, strict=True):
-        for result in read:
-            positions = result["settings"]["batching.rows"] * result["settings"]["batching.length"]
-            tokens = np.array(result["steps"]) * positions / 1e6
-            axis.plot(tokens, 100 * accuracy_by_class(result)[name], label=result["contender"])
-        axis.set_title(name)
-        axis.set_xlabel("tokens (millions)")
-    axes[0].set_ylabel("tokens right (%)")
-    axes[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(results / "small_mixtures.png", dpi=110)
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--results", type=Path, required=True, help="Where finished runs are kept.")
-    parser.add_argument("--text", default="stdlib", help="The corpus, as config.data.source takes it.")
-    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
-    parser.add_argument(
-        "--steps", type=int, default=SETTINGS["train.num_steps"], help="Of rows of 4 x 256."
-    )
-    parser.add_argument("--show", action="store_true", help="Draw what is there, and run nothing.")
-    options = parser.parse_args()
-    options.results.mkdir(parents=True, exist_ok=True)
-    if not options.show:
-        for contender in options.only:
-            run(contender, options.text, options.results, options.steps)
-    show(options.results)
-
-
 if __name__ == "__main__":
-    main()
+    main(SmallMixtures, __doc__)

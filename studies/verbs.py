@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from birdie_jax.errors import BirdieError
 from birdie_jax.storage import write_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -19,8 +20,8 @@ _CLOCK_SECONDS = 10.0
 _SHOWN_CHARACTERS = 2000
 
 
-class StudyError(Exception):
-    """A part of the study failed; the message names the command and its log."""
+class StudyError(BirdieError):
+    """A part of a study failed; the message names the command and its log, or the file."""
 
 
 class Command(NamedTuple):

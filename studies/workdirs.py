@@ -1,26 +1,38 @@
-"""What a run has left in its workdir."""
+"""What a run has left in its workdir: metrics, training records, and measures by `evaluate`."""
 
+import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.verbs import Command, RunVerb, StudyError
+
+_DIGITS = 6
+
+# (the kind of the task, one of its answers) -> metrics that the task does not have
+MoreMetrics = Callable[[str, Mapping[str, Any]], Mapping[str, float]]
+
 
 def is_trained(workdir: Path) -> bool:
-    """Tell whether a workdir's training has ended."""
+    """Return whether a workdir's training has ended."""
     summary = workdir / "summary.json"
     return summary.exists() and json.loads(summary.read_text())["completed"]
 
 
 def last_step(workdir: Path) -> int:
-    """Return the step that a run ends with."""
-    return json.loads((workdir / "config.json").read_text())["train"]["num_steps"]
+    """Return the step that a run ends with; the sum of its stages where they decide."""
+    summary = json.loads((workdir / "summary.json").read_text())
+    return (
+        summary.get("num_steps") or json.loads((workdir / "config.json").read_text())["train"]["num_steps"]
+    )
 
 
 def read_metric_lines(workdir: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics in the order of their steps.
 
-    A run that was cut off repeats steps: what it said later holds.
+    A resumed run repeats steps: its later lines count.
     """
     by_step: dict[int, dict[str, Any]] = defaultdict(dict)
     for line in (workdir / "metrics.jsonl").read_text().splitlines():
@@ -31,3 +43,130 @@ def read_metric_lines(workdir: Path) -> list[dict[str, Any]]:
             continue
         by_step[scalars["step"]].update(scalars)
     return [by_step[step] for step in sorted(by_step)]
+
+
+def training_record(workdir: Path, is_recorded: Callable[[str], bool]) -> dict[str, Any]:
+    """Return configuration, summary and losses by step, and the curve of each metric to record."""
+    lines = read_metric_lines(workdir)
+    names = sorted({name for line in lines for name in line if is_recorded(name)})
+    return {
+        "config": json.loads((workdir / "config.json").read_text()),
+        "summary": json.loads((workdir / "summary.json").read_text()),
+        "losses": [(line["step"], line["loss"]) for line in lines if "loss" in line],
+        "curves": {name: [(line["step"], line[name]) for line in lines if name in line] for name in names},
+    }
+
+
+def read_record(record: Path, text: str) -> dict[str, Any] | None:
+    """Return the record of a corpus, which is written last; None where it is not made yet.
+
+    Raises:
+        StudyError: it is of another text.
+    """
+    if not record.exists():
+        return None
+    found = json.loads(record.read_text())
+    if found["text"] != text:
+        raise StudyError(
+            f"{record}: found a corpus of {found['text']}; allowed: {text}, or another --workdirs"
+        )
+    return found
+
+
+def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return JSON lines."""
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def evaluate_command(
+    tasks: Mapping[str, Mapping[str, Any]], workdir: Path | str, step: int | None = None
+) -> Command:
+    """Return the command that measures a model on tasks, and writes its answers into the workdir."""
+    chosen = [] if step is None else [f"--step={step}"]
+    return Command("evaluate", (f"--workdir={workdir}", *chosen, *map(_task_flag, tasks, tasks.values())))
+
+
+def _task_flag(name: str, settings: Mapping[str, Any]) -> str:
+    written = ",".join(f"{key}={json.dumps(value)}" for key, value in settings.items() if key != "task")
+    return f"--task={name}={settings['task']}:{written}"
+
+
+def measure(  # noqa: PLR0917
+    run_verb: RunVerb,
+    tasks: Mapping[str, Mapping[str, Any]],
+    workdir: Path,
+    step: int,
+    log: Path,
+    more_metrics: MoreMetrics | None = None,
+) -> dict[str, Any]:
+    """Measure a checkpoint on tasks unless that is done; return what is kept of it, as `measured` does."""
+    found = measured(workdir, step, list(tasks), more_metrics)
+    if found is None:
+        run_verb(evaluate_command(tasks, workdir, step), log)
+        found = measured(workdir, step, list(tasks), more_metrics)
+    assert found is not None
+    return found
+
+
+def measured(
+    workdir: Path, step: int, names: Sequence[str], more_metrics: MoreMetrics | None = None
+) -> dict[str, Any] | None:
+    """Return what `evaluate` found of a checkpoint on tasks, as plain JSON; None where one is missing.
+
+    Of every answer its scores, weight and groups are kept, and of the questions a hash, so that runs can be
+    compared only where they answered the same.
+
+    Args:
+        workdir: the workdir.
+        step: the step of the checkpoint.
+        names: the names of the tasks.
+        more_metrics: gives metrics that the tasks do not have.
+    """
+    folder = workdir / "evaluations" / f"{step:08d}"
+    if not all((folder / f"{name}.json").exists() for name in names):
+        return None
+    return {name: _measured_task(folder, name, more_metrics) for name in names}
+
+
+def _measured_task(folder: Path, name: str, more_metrics: MoreMetrics | None) -> dict[str, Any]:
+    record = json.loads((folder / f"{name}.json").read_text())
+    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    # Names hold the paths of files, which are other ones on another machine.
+    asked = [[line[part] for part in ("prompt", "references", "weight", "groups")] for line in lines]
+    if more_metrics is not None:
+        for line in lines:
+            line["metrics"] |= more_metrics(record["task"], line)
+    metrics = list(lines[0]["metrics"]) if lines else []
+    groups = sorted({group for line in lines for group in line["groups"]})
+    return {
+        "task": record["task"],
+        "settings": record["settings"],
+        "main_metric": record["main_metric"],
+        "refused": len(record["refused"]),
+        "questions_sha256": hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
+        "weights": [round(line["weight"], _DIGITS) for line in lines],
+        "groups": {group: [line["groups"].get(group) for line in lines] for group in groups},
+        "scores": {
+            metric: [round(line["metrics"][metric], _DIGITS) for line in lines] for metric in metrics
+        },
+    }
+
+
+def read_decisions(workdir: Path) -> dict[str, Any]:
+    """Return what was measured of every arm, by decision; the last one is the end of the run."""
+    lines = [
+        line for line in read_metric_lines(workdir) if any("/validation_loss" in name for name in line)
+    ]
+    arms = sorted(name.split("/")[1] for name in lines[0] if name.endswith("/validation_loss"))
+
+    def values(metric: str, lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+        return [[line[f"arm/{arm}/{metric}"] for arm in arms] for line in lines]
+
+    return {
+        "arms": arms,
+        "steps": [line["step"] for line in lines],
+        "validation_loss": values("validation_loss", lines),
+        "validation_accuracy": values("validation_accuracy", lines),
+        "probability": values("probability", lines[:-1]),
+        "reward": values("reward", lines[1:]),
+    }

@@ -19,6 +19,7 @@ from studies.encoders.plans import DECIDING, OTHERS, SCALES, InitialDeviations, 
 from studies.encoders.tasks import TRANSFER_TASKS
 from studies.verbs import REPOSITORY
 
+CONFIG_FILE = "studies/encoders/config.py"
 PILOT = "pilot"
 _LENGTH = 128
 _PRESET = "configs/bigs_tiny.py"

@@ -3,21 +3,22 @@
 What the transfer tasks say has no part in it.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from birdie_jax.storage import write_json
-from studies.circumstances import circumstances
-from studies.encoders.config import PILOT
-from studies.encoders.folders import CONFIG_FILE, Study
-from studies.verbs import Command, StudyError
+from studies.encoders.config import CONFIG_FILE, PILOT
+from studies.encoders.plans import Run, Scale
+from studies.encoders.text import corpus_of
+from studies.results import SUFFIX, circumstances, read_result, write_result
+from studies.runner import Study
+from studies.verbs import Command
 from studies.workdirs import is_trained, read_metric_lines
 
-FORMAT_VERSION = 2
+EncoderStudy = Study[Scale, Run]
+
 _VALIDATION_LOSS = "arm/masked_lm/validation_loss"
 
 
@@ -54,19 +55,19 @@ class Settings(NamedTuple):
         return ",".join(f"{value:g}" for value in self)
 
 
-def pilot_file(study: Study, model: str) -> Path:
+def pilot_file(study: EncoderStudy, model: str) -> Path:
     """Return the file of what a cell's pilot found."""
-    return study.results / PILOT / f"{study.scale.name}.{model}.json"
+    return study.results / PILOT / f"{study.scale.name}.{model}{SUFFIX}"
 
 
-def pilot_commands_left(study: Study, model: str) -> Iterator[Command]:
+def pilot_commands_left(study: EncoderStudy, model: str) -> Iterator[Command]:
     """Give the short trainings of a cell that are not done."""
     for settings in _not_tried(study, model):
         if not is_trained(_workdir(study, model, settings)):
             yield _command(study, model, settings)
 
 
-def settings_of(study: Study, model: str, log: Path) -> Settings:
+def settings_of(study: EncoderStudy, model: str, log: Path) -> Settings:
     """Return the settings of a cell's runs; what its pilot lacks is trained first, and written to its file.
 
     Raises:
@@ -80,31 +81,24 @@ def settings_of(study: Study, model: str, log: Path) -> Settings:
             study.run_verb(_command(study, model, settings), log)
         found = settings._asdict() | {"held_out_loss": _held_out_loss(workdir)}
         tried = [*read_pilot(study, model), found | {"circumstances": circumstances()}]
-        file = pilot_file(study, model)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"format_version": FORMAT_VERSION, "tried": tried})
+        description = {"study": f"{study.name}: pilot", "scale": study.scale.name, "model": model}
+        write_result(pilot_file(study, model), description, {"tried": tried})
     return _chosen(read_pilot(study, model))
 
 
-def is_pilot_done(study: Study, model: str) -> bool:
+def is_pilot_done(study: EncoderStudy, model: str) -> bool:
     """Tell whether a cell needs no pilot, or no training of it."""
     return not _not_tried(study, model)
 
 
-def read_pilot(study: Study, model: str) -> list[dict[str, Any]]:
+def read_pilot(study: EncoderStudy, model: str) -> list[dict[str, Any]]:
     """Return what a cell's pilot tried, with the held-out loss of each; nothing where it is not done.
 
     Raises:
-        StudyError: the file is of another format.
+        StudyError: the file is damaged or of another format.
     """
     file = pilot_file(study, model)
-    if not file.exists():
-        return []
-    found = json.loads(file.read_text())
-    if found.get("format_version") != FORMAT_VERSION:
-        version = found.get("format_version")
-        raise StudyError(f"{file}: found format_version {version}; allowed: {FORMAT_VERSION}")
-    return found["tried"]
+    return read_result(file)["tried"] if file.exists() else []
 
 
 def _chosen(tried: list[dict[str, Any]]) -> Settings:
@@ -116,7 +110,7 @@ def _settings(found: Mapping[str, Any]) -> Settings:
     return Settings(*(found[name] for name in Settings._fields))
 
 
-def _not_tried(study: Study, model: str) -> list[Settings]:
+def _not_tried(study: EncoderStudy, model: str) -> list[Settings]:
     """Return what the scale asks of a pilot and its file lacks; what else it tells was tried as well."""
     pilot = study.scale.pilot
     if pilot is None:
@@ -126,19 +120,19 @@ def _not_tried(study: Study, model: str) -> list[Settings]:
     return [settings for settings in asked if settings not in tried]
 
 
-def _command(study: Study, model: str, settings: Settings) -> Command:
+def _command(study: EncoderStudy, model: str, settings: Settings) -> Command:
     variant = f"{study.scale.name},{model},{PILOT},{settings.as_variant()}"
     return Command(
         "train",
         (
             f"--config={CONFIG_FILE}:{variant}",
-            f"--config.data.prepared={study.corpus.prepared}",
+            f"--config.data.prepared={corpus_of(study.workdirs, study.scale).prepared}",
             f"--workdir={_workdir(study, model, settings)}",
         ),
     )
 
 
-def _workdir(study: Study, model: str, settings: Settings) -> Path:
+def _workdir(study: EncoderStudy, model: str, settings: Settings) -> Path:
     return study.workdirs / study.scale.name / PILOT / f"{model}_{settings.as_variant()}"
 
 

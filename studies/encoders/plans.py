@@ -13,6 +13,9 @@ DECIDING = ("bigs", "stack_ssm")
 OTHERS = ("gated_attention", "stack_attention")
 """The cells that show what the gate does for attention, with the first seed."""
 
+AGREEMENT = "agreement"
+"""The task that pre-trained models are measured on as they are."""
+
 TITLES: Mapping[str, str] = MappingProxyType(
     {
         "bigs": "GATED/SSM",

@@ -1,207 +1,179 @@
-"""A run from its text to its result; started again, it goes on where it was."""
+"""The study: its runs, from text to result, and its page."""
 
-import json
-import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studies.encoders.config import task_settings
-from studies.encoders.folders import CONFIG_FILE, Study
+from matplotlib.figure import Figure
+
+from studies.encoders.config import CONFIG_FILE, task_settings
 from studies.encoders.kernels import PRETRAINED, kernels_record
-from studies.encoders.pilot import Settings, is_pilot_done, pilot_commands_left, settings_of
-from studies.encoders.plans import Run
-from studies.encoders.text import TEST, TRAIN, VALIDATION, prepare_corpus
-from studies.evaluations import evaluate_command, measured
-from studies.results import read_results as results_of_scale
-from studies.results import result_file, write_result
+from studies.encoders.pilot import Settings, is_pilot_done, pilot_commands_left, read_pilot, settings_of
+from studies.encoders.plans import AGREEMENT, SCALES, TITLES, Run, Scale, runs_of
+from studies.encoders.tables import all_tables, figures_of
+from studies.encoders.text import TEST, TRAIN, VALIDATION, Corpus, corpus_of, prepare_corpus
+from studies.results import read_result
+from studies.runner import Outcome, Study
 from studies.verbs import Clock, Command, StudyError
-from studies.workdirs import is_trained, last_step, read_metric_lines
-
-FORMAT_VERSION = 1
-AGREEMENT = "agreement"
-_VALIDATION_LOSS = "validation_loss"
+from studies.workdirs import is_trained, last_step, measure, read_metric_lines, training_record
 
 
-def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
-    """Return the results of a scale that are there.
+@dataclass(frozen=True)
+class Encoders(Study[Scale, Run]):
+    """What gates and state-space layers are worth; its text has the fields `text` and `source`."""
 
-    Raises:
-        StudyError: a file is of another format.
-    """
-    return results_of_scale(results, scale, FORMAT_VERSION, Run)
+    name = "encoders"
+    page = "encoders.md"
+    scales = SCALES
+    make_run = Run
 
+    def runs(self) -> Iterator[Run]:
+        """Give the runs of the scale."""
+        return runs_of(self.scale)
 
-def pretraining_command(study: Study, run: Run, settings: Settings) -> Command:
-    """Return the command that pre-trains a run with what was chosen for its cell."""
-    return Command(
-        "train",
-        (
-            f"--config={CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
-            f"--config.data.prepared={study.corpus.prepared}",
-            *settings.flags(),
-            f"--workdir={study.pretrained(run)}",
-        ),
-    )
+    def title(self, run: Run) -> str:
+        """Return the cell of a run."""
+        return TITLES[run.model]
 
+    @property
+    def corpus(self) -> Corpus:
+        """The files of the corpus."""
+        return corpus_of(self.workdirs, self.scale)
 
-def tuning_command(study: Study, run: Run, settings: Settings, task: str, rate: float) -> Command:
-    """Return the command that fine-tunes a run, which was pre-trained with `settings`, on a task."""
-    return Command(
-        "train",
-        (
-            f"--config={CONFIG_FILE}:{run.scale},{run.model},{run.seed},{task},{rate:g}",
-            f"--config.init.from={study.pretrained(run)}",
-            f"--config.finetune.stages.{task}.path={study.corpus.samples(task, TRAIN)}",
-            f"--config.eval.tasks.{task}.path={study.corpus.samples(task, VALIDATION)}",
-            *settings.flags_of_model(),
-            f"--workdir={study.tuned_with(run, task, rate)}",
-        ),
-    )
+    def tuned_with(self, run: Run, task: str, learning_rate: float) -> Path:
+        """Return the workdir of a fine-tuning of a run on a task."""
+        return self.tuned(run, f"{task}_{learning_rate:g}")
 
+    def rates_of(self, run: Run, task: str) -> tuple[float, ...]:
+        """Return the learning rates with which a run is fine-tuned on a task.
 
-def rates_of(study: Study, run: Run, task: str) -> tuple[float, ...]:
-    """Return the learning rates with which a run is fine-tuned on a task.
+        With the first seed of a cell the whole grid; with the others the rate chosen with the first.
 
-    With the first seed of a cell the whole grid; with the others the rate that was chosen with the first.
+        Raises:
+            StudyError: the run with the first seed has no result yet.
+        """
+        first = run.first_of_its_cell
+        if run == first:
+            return self.scale.tuning_rates
+        file = self.result_file(first)
+        if not file.exists():
+            raise StudyError(
+                f"{run.name}: needs the learning rates that {first.name} chooses, which has no result: "
+                f"{file}"
+            )
+        return (read_result(file)["fine_tuned"][task]["learning_rate"],)
 
-    Raises:
-        StudyError: the run with the first seed has no result yet.
-    """
-    first = run.first_of_its_cell
-    if run == first:
-        return study.scale.tuning_rates
-    file = result_file(study.results, first)
-    if not file.exists():
-        raise StudyError(
-            f"{run.name}: needs the learning rates that {first.name} chooses, which has no result: {file}"
+    def commands_left(self, run: Run) -> Iterator[Command]:
+        """Give the commands that a run still needs except those that measure, which need what these leave.
+
+        Where its cell's pilot is not done, those of the pilot alone: it decides what the others are. Where
+        the run with the first seed of its cell has no result, no fine-tuning.
+        """
+        if self.result_file(run).exists():
+            return
+        if not is_pilot_done(self, run.model):
+            yield from pilot_commands_left(self, run.model)
+            return
+        settings = settings_of(self, run.model, self.log(run))
+        if not is_trained(self.pretrained(run)):
+            yield self._pretraining_command(run, settings)
+        first = run.first_of_its_cell
+        if run != first and not self.result_file(first).exists():
+            return
+        for task in self.scale.tasks:
+            for rate in self.rates_of(run, task):
+                if not is_trained(self.tuned_with(run, task, rate)):
+                    yield self._tuning_command(run, settings, task, rate)
+
+    def _pretraining_command(self, run: Run, settings: Settings) -> Command:
+        return Command(
+            "train",
+            (
+                f"--config={CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
+                f"--config.data.prepared={self.corpus.prepared}",
+                *settings.flags(),
+                f"--workdir={self.pretrained(run)}",
+            ),
         )
-    return (read_results(study.results, run.scale)[first]["fine_tuned"][task]["learning_rate"],)
 
+    def _tuning_command(self, run: Run, settings: Settings, task: str, rate: float) -> Command:
+        return Command(
+            "train",
+            (
+                f"--config={CONFIG_FILE}:{run.scale},{run.model},{run.seed},{task},{rate:g}",
+                f"--config.init.from={self.pretrained(run)}",
+                f"--config.finetune.stages.{task}.path={self.corpus.samples(task, TRAIN)}",
+                f"--config.eval.tasks.{task}.path={self.corpus.samples(task, VALIDATION)}",
+                *settings.flags_of_model(),
+                f"--workdir={self.tuned_with(run, task, rate)}",
+            ),
+        )
 
-def commands_left(study: Study, run: Run) -> Iterator[Command]:
-    """Give the commands that a run still needs but for those that measure, which need what these leave.
+    def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
+        """Pre-train a run with what its cell's pilot chose, measure it, and fine-tune it on every task.
 
-    Where its cell's pilot is not done, those of the pilot alone: it decides what the others are. Where the
-    run with the first seed of its cell has no result, no fine-tuning.
-    """
-    if result_file(study.results, run).exists():
-        return
-    if not is_pilot_done(study, run.model):
-        yield from pilot_commands_left(study, run.model)
-        return
-    settings = settings_of(study, run.model, _log(study, run))
-    if not is_trained(study.pretrained(run)):
-        yield pretraining_command(study, run, settings)
-    first = run.first_of_its_cell
-    if run != first and not result_file(study.results, first).exists():
-        return
-    for task in study.scale.tasks:
-        for rate in rates_of(study, run, task):
-            if not is_trained(study.tuned_with(run, task, rate)):
-                yield tuning_command(study, run, settings, task, rate)
+        Raises:
+            StudyError: a command failed, the text cannot be used, or the run with the first seed of its
+                cell has no result.
+        """
+        text = prepare_corpus(self.scale, self.text, self.corpus, self.run_verb)
+        pretrained = self.pretrained(run)
+        with clock.stage("pilot"):
+            settings = settings_of(self, run.model, log)
+        with clock.stage("pretraining"):
+            if not is_trained(pretrained):
+                self.run_verb(self._pretraining_command(run, settings), log)
+        with clock.stage("measuring"):
+            agreement = {AGREEMENT: {"task": AGREEMENT, "path": str(self.corpus.agreement)}}
+            as_it_is = measure(self.run_verb, agreement, pretrained, last_step(pretrained), log)
+        tuned = {task: self._tune(run, settings, task, clock, log) for task in self.scale.tasks}
+        task = self.scale.kernels_after
+        compared = {
+            PRETRAINED: pretrained,
+            task: self.tuned_with(run, task, tuned[task]["learning_rate"]),
+        }
+        found = {
+            "text": text,
+            "pretraining": training_record(pretrained, lambda name: name.endswith("validation_loss")),
+            "pretrained": as_it_is,
+            "fine_tuned": tuned,
+            "kernels": kernels_record(run, compared),
+        }
+        # Only the pre-trained checkpoint is reused.
+        workdirs = [self.tuned_with(run, task, rate) for task in tuned for rate in self.rates_of(run, task)]
+        return Outcome(found, [workdir / "checkpoints" for workdir in workdirs])
 
-
-def run_to_its_result(study: Study, run: Run) -> Path:
-    """Do what is left of a run, and write its result; return the file.
-
-    Raises:
-        StudyError: a command failed, the text cannot be used, or what the run needs of the one with the
-            first seed of its cell is not there.
-    """
-    file = result_file(study.results, run)
-    if file.exists():
-        return file
-    folder = study.folder(run)
-    log, clock = _log(study, run), Clock(folder / "seconds.json")
-    text = prepare_corpus(study.scale, study.text, study.corpus, study.run_verb)
-    pretrained = study.pretrained(run)
-    with clock.stage("pilot"):
-        settings = settings_of(study, run.model, log)
-    with clock.stage("pretraining"):
-        if not is_trained(pretrained):
-            study.run_verb(pretraining_command(study, run, settings), log)
-    with clock.stage("measuring"):
-        agreement = {AGREEMENT: {"task": "agreement", "path": str(study.corpus.agreement)}}
-        as_it_is = _measure(study, agreement, pretrained, log)
-    tuned = {}
-    for task in study.scale.tasks:
-        rates = rates_of(study, run, task)
+    def _tune(self, run: Run, settings: Settings, task: str, clock: Clock, log: Path) -> dict[str, Any]:
+        """Fine-tune on a task over the grid, choose by validation, and measure on the test."""
+        workdirs = {rate: self.tuned_with(run, task, rate) for rate in self.rates_of(run, task)}
         with clock.stage(f"{task}_tuning"):
-            for rate in rates:
-                if not is_trained(study.tuned_with(run, task, rate)):
-                    study.run_verb(tuning_command(study, run, settings, task, rate), log)
+            for rate, workdir in workdirs.items():
+                if not is_trained(workdir):
+                    self.run_verb(self._tuning_command(run, settings, task, rate), log)
+        metric = f"task/{task}/accuracy"
         validated = {
-            rate: _last(study.tuned_with(run, task, rate), f"task/{task}/accuracy") for rate in rates
+            rate: [line[metric] for line in read_metric_lines(workdir) if metric in line][-1]
+            for rate, workdir in workdirs.items()
         }
         # Of equals the smaller rate.
         chosen = min(validated, key=lambda rate: (-validated[rate], rate))
+        steps = last_step(workdirs[chosen])
         with clock.stage("measuring"):
-            asked = {**task_settings(task), "path": str(study.corpus.samples(task, TEST))}
-            test = _measure(study, {task: asked}, study.tuned_with(run, task, chosen), log)
-        tuned[task] = {
+            asked = {task: {**task_settings(task), "path": str(self.corpus.samples(task, TEST))}}
+            test = measure(self.run_verb, asked, workdirs[chosen], steps, log)
+        return {
             "validation": {f"{rate:g}": score for rate, score in validated.items()},
             "learning_rate": chosen,
-            "steps": _steps(study.tuned_with(run, task, chosen)),
+            "steps": steps,
             "test": test[task],
         }
-    task = study.scale.kernels_after
-    compared = {
-        PRETRAINED: pretrained,
-        task: study.tuned_with(run, task, tuned[task]["learning_rate"]),
-    }
-    found = {
-        "text": text,
-        "pretraining": _pretraining_record(pretrained),
-        "pretrained": as_it_is,
-        "fine_tuned": tuned,
-        "kernels": kernels_record(run, compared),
-    }
-    write_result(study.results, run, FORMAT_VERSION, found, clock.seconds)
-    for task in study.scale.tasks:
-        for rate in rates_of(study, run, task):
-            # Only what was pre-trained is gone on with.
-            shutil.rmtree(study.tuned_with(run, task, rate) / "checkpoints", ignore_errors=True)
-    return file
 
+    def tables(self, results: Mapping[Run, Mapping[str, Any]]) -> list[str]:
+        """Return the sections of the page."""
+        pilots = {model: read_pilot(self, model) for model in TITLES}
+        return all_tables(results, {model: tried for model, tried in pilots.items() if tried})
 
-def _log(study: Study, run: Run) -> Path:
-    return study.folder(run) / "log.txt"
-
-
-def _measure(
-    study: Study, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, log: Path
-) -> dict[str, Any]:
-    """Measure the last checkpoint on tasks unless that is done; return what is kept of it."""
-    step = _steps(workdir)
-    found = measured(workdir, step, list(tasks))
-    if found is None:
-        study.run_verb(evaluate_command(tasks, workdir, step), log)
-        found = measured(workdir, step, list(tasks))
-    assert found is not None
-    return found
-
-
-def _steps(workdir: Path) -> int:
-    """Return the steps of a run that has ended; what its stages came to where they decide."""
-    summary = json.loads((workdir / "summary.json").read_text())
-    return summary.get("num_steps") or last_step(workdir)
-
-
-def _last(workdir: Path, metric: str) -> float:
-    """Return the last value of a metric of a run."""
-    return [line[metric] for line in read_metric_lines(workdir) if metric in line][-1]
-
-
-def _pretraining_record(workdir: Path) -> dict[str, Any]:
-    """Return the configuration, the losses by step and the validation losses by step."""
-    lines = read_metric_lines(workdir)
-    names = {name for line in lines for name in line if name.endswith(_VALIDATION_LOSS)}
-    return {
-        "config": json.loads((workdir / "config.json").read_text()),
-        "summary": json.loads((workdir / "summary.json").read_text()),
-        "losses": [(line["step"], line["loss"]) for line in lines if "loss" in line],
-        "validation_losses": {
-            name: [(line["step"], line[name]) for line in lines if name in line] for name in sorted(names)
-        },
-    }
+    def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
+        """Give the figures of the page."""
+        return figures_of(results)

@@ -1,31 +1,24 @@
 """Tables of whatever results are there, and the paper's Figures 5 and 6 in the study's numbers."""
 
-import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from birdie_jax.evaluation_record import Interval
 from birdie_jax.tasks import LENGTH_GROUP
-from studies.comparison import Scored, gather, mean_with_interval, paired_difference
+from studies.comparison import Scored, by_group, gather, mean_with_interval, paired_difference
 from studies.encoders.kernels import kernel_figures
 from studies.encoders.pilot import Settings
-from studies.encoders.plans import TITLES, Run
-from studies.encoders.study import AGREEMENT
+from studies.encoders.plans import AGREEMENT, TITLES, Run
 from studies.encoders.tasks import TRANSFER_TASKS
-from studies.markdown import rows_of_table, section
+from studies.tables import cells_of_circumstances, hours, percent, rows_of_table, section
 
 Results = Mapping[Run, Mapping[str, Any]]
 
-_HOUR = 3600.0
 _LENGTH_BINS = 4
-_DPI = 90
 _COMPARISONS = (("stack_ssm", "bigs"), ("stack_attention", "stack_ssm"), ("gated_attention", "bigs"))
 
 
@@ -51,39 +44,22 @@ def _measure(results: Results, model: str, seed: int, task: str) -> Mapping[str,
     return result["fine_tuned"][task]["test"]
 
 
-def all_tables(
-    results: Results,
-    planned: Sequence[Run],
-    command: Sequence[str],
-    figures: Sequence[Path],
-    pilots: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
-) -> str:
-    """Return every table of a scale, its figures, and the commands of the runs that are missing.
+def all_tables(results: Results, pilots: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return every table of a scale.
 
     Args:
         results: the results that are there.
-        planned: the runs of the scale.
-        command: the command that runs the scale, to which --only is added.
-        figures: the figures, named relative to the page.
-        pilots: what the pilot of each cell tried, of those that are done.
+        pilots: what the pilot of each cell tried, where it is done.
     """
-    parts = []
-    if pilots:
-        parts.append(section("Pilot", _table_of_pilots(pilots)))
+    parts = [section("Pilot", _table_of_pilots(pilots))] if pilots else []
     if results:
         parts += [
             section("Runs", _table_of_runs(results)),
             section("Accuracy after fine-tuning, and agreement before it", _table_of_means(results)),
             section("Differences", _table_of_differences(results)),
             section("By kind of change and by attractors", _table_of_groups(results)),
-            *(f"![{path.stem.replace('_', ' ')}]({path})" for path in figures),
         ]
-    missing = [run for run in planned if run not in results]
-    if missing:
-        lines = [shlex.join([*command, f"--only={run.name}"]) for run in missing]
-        title = f"Not run: {len(missing)} of {len(planned)}"
-        parts.append(section(title, "```bash\n" + "\n".join(lines) + "\n```"))
-    return "\n\n".join(parts)
+    return parts
 
 
 def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -104,12 +80,8 @@ def _table_of_pilots(pilots: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def validation_loss(result: Mapping[str, Any]) -> float:
     """Return the last validation loss of masked LM, nats for a hidden token."""
-    (curve,) = result["pretraining"]["validation_losses"].values()
+    (curve,) = result["pretraining"]["curves"].values()
     return curve[-1][1]
-
-
-def _percent(found: Interval) -> str:
-    return f"{100 * found.mean:.1f} ({100 * found.low:.1f} .. {100 * found.high:.1f})"
 
 
 def _table_of_runs(results: Results) -> str:
@@ -123,10 +95,9 @@ def _table_of_runs(results: Results) -> str:
                 str(run.seed),
                 f"{result['pretraining']['summary']['parameters']:,}",
                 f"{validation_loss(result):.3f}",
-                *(f"{part / _HOUR:.2f}" for part in (seconds["pretraining"], tuning)),
-                str(result["circumstances"]["machine"]["cores_used"]),
-                (result["circumstances"]["commit"] or "")[:10],
-                result["circumstances"]["date"][:10],
+                hours(seconds["pretraining"]),
+                hours(tuning),
+                *cells_of_circumstances(result),
             ]
         )
     head = ["cell", "seed", "parameters", "held-out loss, nats a hidden token", "hours: pre-training"]
@@ -148,7 +119,7 @@ def _table_of_means(results: Results) -> str:
             scored = scores_of(results, model, of_model, task)
             means = scored.scores @ scored.weights / scored.weights.sum()
             spread = f", spread {100 * means.std(ddof=1):.1f}" if len(of_model) > 1 else ""
-            cells.append(_percent(mean_with_interval(scored)) + spread)
+            cells.append(percent(mean_with_interval(scored)) + spread)
         rows.append([task, *cells])
     head = ["per cent right", *(f"{TITLES[model]} ({_seeds(len(of))})" for model, of in seeds.items())]
     return rows_of_table(head, rows)
@@ -172,7 +143,7 @@ def _table_of_differences(results: Results) -> str:
         cells = []
         for first, second, common in pairs:
             one, other = (scores_of(results, model, common, task) for model in (first, second))
-            cells.append(_percent(paired_difference(one, other)))
+            cells.append(percent(paired_difference(one, other)))
         rows.append([task, *cells])
     head = [
         f"{TITLES[second]} minus {TITLES[first]} ({_seeds(len(common))})" for first, second, common in pairs
@@ -182,12 +153,8 @@ def _table_of_differences(results: Results) -> str:
 
 def _grouped(results: Results, model: str, task: str, group: str) -> dict[int, Scored]:
     seeds = seeds_of(results)[model]
-    scored = scores_of(results, model, seeds, task)
-    values = np.array(_measure(results, model, seeds[0], task)["groups"][group])
-    return {
-        int(value): Scored(scored.scores[:, values == value], scored.weights[values == value])
-        for value in np.unique(values)
-    }
+    values = _measure(results, model, seeds[0], task)["groups"][group]
+    return by_group(scores_of(results, model, seeds, task), values)
 
 
 def _table_of_groups(results: Results) -> str:
@@ -197,34 +164,19 @@ def _table_of_groups(results: Results) -> str:
         attractors = _grouped(results, model, AGREEMENT, "attractors")
         found = (order, number, attractors.get(0), attractors.get(1))
         rows.append(
-            [TITLES[model], *("-" if one is None else _percent(mean_with_interval(one)) for one in found)]
+            [TITLES[model], *("-" if one is None else percent(mean_with_interval(one)) for one in found)]
         )
     head = ["cell", "word order", "number", "agreement, no attractor", "agreement, one attractor"]
     return rows_of_table(head, rows)
 
 
-def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
-    """Draw transfer against loss (Figure 5), accuracy by length (Figure 6), and kernels (Figures 3 and 4).
-
-    Args:
-        results: the results.
-        folder: the folder of the pictures.
-        prefix: the beginning of their names.
-    """
-    if not results:
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {}
+def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
+    """Give transfer against loss (Figure 5), accuracy by length (6), and kernels (3 and 4)."""
     for name, draw in (("transfer", _transfer), ("lengths", _lengths)):
-        figures[name] = Figure(figsize=(11.0, 6.0), layout="constrained")
-        draw(results, figures[name])
-    figures |= kernel_figures(results)
-    drawn = []
-    for name, figure in figures.items():
-        path = folder / f"{prefix}_{name}.png"
-        figure.savefig(path, dpi=_DPI)
-        drawn.append(path)
-    return drawn
+        figure = Figure(figsize=(11.0, 6.0), layout="constrained")
+        draw(results, figure)
+        yield name, figure
+    yield from kernel_figures(results)
 
 
 def _colours() -> dict[str, str]:

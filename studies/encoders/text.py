@@ -18,17 +18,37 @@ from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.records import read_records, read_text
 from birdie_jax.text import Tokenizer, load_manifest, load_tokenizer
 from birdie_jax.text.tokenization import split_of
-from studies.corpora import json_lines, read_record
-from studies.encoders.agreement_sentences import agreement_sentences
 from studies.encoders.plans import Scale
 from studies.encoders.tasks import PAIR, PROSE, TRANSFER_TASKS, Document
 from studies.verbs import Command, RunVerb, StudyError
+from studies.workdirs import json_lines, read_record
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
 _DEAL = (*[TRAIN] * 6, VALIDATION, *[TEST] * 3)
 _COMMON_WORDS = 400
 _MIN_LETTERS = 3
+# The subject, prepositional phrase and verb of Marvin and Linzen 2018, in words of old prose.
+_NOUNS = (
+    ("man", "men"),
+    ("woman", "women"),
+    ("king", "kings"),
+    ("servant", "servants"),
+    ("son", "sons"),
+    ("friend", "friends"),
+    ("brother", "brothers"),
+    ("captain", "captains"),
+    ("child", "children"),
+    ("lady", "ladies"),
+)
+_PREPOSITIONS = ("near", "beside", "with", "before", "behind")
+_VERBS = (("is", "are"), ("was", "were"), ("has", "have"))
+_ENDS = {
+    "is": ("not here", "very good"),
+    "was": ("not there", "very great"),
+    "has": ("been here", "come to the house"),
+}
+_NUMBERS = ("singular", "plural")
 
 
 class Corpus(NamedTuple):
@@ -63,6 +83,11 @@ class Corpus(NamedTuple):
     def record(self) -> Path:
         """What the corpus was made of, JSON; it is written last."""
         return self.folder / "corpus.json"
+
+
+def corpus_of(workdirs: Path, scale: Scale) -> Corpus:
+    """Return the files of the corpus of a scale."""
+    return Corpus(workdirs / scale.name / "text")
 
 
 def corpus_command(scale: Scale, corpus: Corpus) -> Command:
@@ -181,3 +206,33 @@ def common_words(documents: Sequence[Document], tokenizer: Tokenizer) -> list[st
     ordered = sorted(found, key=lambda word: (-found[word], word))
     single = [word for word in ordered if len(tokenizer.encode(f" {word}")) == 1]
     return (single if len(single) >= _COMMON_WORDS else ordered)[:_COMMON_WORDS]
+
+
+def agreement_sentences(count: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return `count` different sentences in the JSON that the task `agreement` reads as `choices`.
+
+    In them a verb agrees with its subject across another noun ("The man near the kings was ..."); the
+    numbers of both nouns are balanced.
+
+    Args:
+        count: the number of sentences, at most some thousands.
+        rng: the source of every random choice.
+    """
+    examples: dict[str, dict[str, Any]] = {}
+    while len(examples) < count:
+        subject, other = rng.choice(len(_NOUNS), size=2, replace=False)
+        number, other_number = len(examples) % 2, len(examples) // 2 % 2
+        verbs = _VERBS[int(rng.integers(len(_VERBS)))]
+        ends = _ENDS[verbs[0]]
+        end = ends[int(rng.integers(len(ends)))]
+        preposition = _PREPOSITIONS[int(rng.integers(len(_PREPOSITIONS)))]
+        begin = f"The {_NOUNS[subject][number]} {preposition} the {_NOUNS[other][other_number]}"
+        examples.setdefault(
+            f"{begin} {verbs[number]} {end}",
+            {
+                "input": begin,
+                "target_scores": {f"{verbs[number]} {end}.": 1, f"{verbs[1 - number]} {end}.": 0},
+                "comment": f"{_NUMBERS[number]}_{_NUMBERS[other_number]}",
+            },
+        )
+    return {"examples": list(examples.values())}

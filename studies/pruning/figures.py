@@ -1,7 +1,6 @@
 """Figures of whatever results are there: Simba's Figures 2, 3 and 5 in the study's numbers, and needles."""
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,35 +11,17 @@ from studies.pruning.config import NEEDLES
 from studies.pruning.plans import Scale
 
 _PANEL = (4.2, 3.6)
-_DPI = 90
 _MEGA = 1e6
 
 
-def draw_figures(scale: Scale, results: Results, folder: Path, prefix: str) -> list[Path]:
-    """Draw the figures of a scale; return those that there was something for.
-
-    Args:
-        scale: the scale.
-        results: the results.
-        folder: the folder of the pictures.
-        prefix: the beginning of their names.
-    """
-    if not any(not run.is_smaller for run in results):
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    figures: dict[str, Callable[[Scale, Results, Figure], bool]] = {
-        "flops": _flops,
-        "needles": _needles,
-        "layers": _layers,
-    }
-    for name, draw in figures.items():
+def figures_of(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
+    """Give names and figures of a scale that there is something for."""
+    if all(run.is_smaller for run in results):
+        return
+    for name, draw in (("flops", _flops), ("needles", _needles), ("layers", _layers)):
         figure = Figure(layout="constrained")
         if draw(scale, results, figure):
-            path = folder / f"{prefix}_{name}.png"
-            figure.savefig(path, dpi=_DPI)
-            drawn.append(path)
-    return drawn
+            yield name, figure
 
 
 def _colours(names: list[str]) -> dict[str, str]:

@@ -1,184 +1,156 @@
-"""A run from its text to its result; started again, it goes on where it was."""
+"""The study: its runs, from text to result, and its page."""
 
-import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from birdie_jax.trained_model import model_of_workdir
-from studies import results as studies
-from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED, tunings
-from studies.pruning.losses import flow_through_layers, held_out_windows, measure_text
-from studies.pruning.needles import measure_needles
-from studies.pruning.plans import Run, Scale, Variant
-from studies.pruning.text import Corpus, corpus_command, prepare_corpus
-from studies.results import result_file, write_result
-from studies.study import StudyFolders
-from studies.verbs import Clock, Command
-from studies.workdirs import is_trained, read_metric_lines
+from matplotlib.figure import Figure
 
-FORMAT_VERSION = 1
+from birdie_jax.trained_model import model_of_workdir
+from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED, tunings
+from studies.pruning.figures import figures_of
+from studies.pruning.measuring import flow_through_layers, held_out_windows, measure_needles, measure_text
+from studies.pruning.plans import SCALES, Run, Scale, Variant, runs_of
+from studies.pruning.tables import all_tables
+from studies.pruning.text import Corpus, corpus_command, prepare_corpus
+from studies.runner import Outcome, Study
+from studies.verbs import Clock, Command
+from studies.workdirs import is_trained, training_record
+
 _CONFIG_FILE = "studies/pruning/config.py"
-_VALIDATION_LOSS = "validation_loss"
 
 
 @dataclass(frozen=True)
-class Study(StudyFolders[Scale]):
-    """A scale of the study, and its folders; its text is documents as prepare_data takes them."""
+class Pruning(Study[Scale, Run]):
+    """Which tokens of a prompt have to stay; its text is documents as prepare_data takes them."""
+
+    name = "pruning"
+    page = "pruning_study.md"
+    scales = SCALES
+    make_run = Run
+
+    def runs(self) -> Iterator[Run]:
+        """Give the runs of the scale."""
+        return runs_of(self.scale)
 
     @property
     def corpus(self) -> Corpus:
         """The files of the corpus."""
         return Corpus(self.workdirs / self.scale.name / "text")
 
+    def tunings_of(self, run: Run) -> tuple[str, ...]:
+        """Return what a run is fine-tuned on: only the first seed is, and no smaller model."""
+        if run.is_smaller or run.seed != self.scale.seeds[0]:
+            return ()
+        return tunings(self.scale)
 
-def tunings_of(study: Study, run: Run) -> tuple[str, ...]:
-    """Return what a run is fine-tuned on: only the first seed is, and no smaller model."""
-    if run.is_smaller or run.seed != study.scale.seeds[0]:
-        return ()
-    return tunings(study.scale)
+    def variants_of(self, run: Run) -> tuple[Variant, ...]:
+        """Return what is measured of a run on text in addition to the dense model."""
+        if run.is_smaller:
+            return ()
+        first = run.seed == self.scale.seeds[0]
+        return tuple(variant for variant in self.scale.variants if first or variant.all_seeds)
 
+    def commands_left(self, run: Run) -> Iterator[Command]:
+        """Give the commands that a run still needs; the study itself measures between them."""
+        if self.result_file(run).exists():
+            return
+        if not self.corpus.record.exists():
+            yield corpus_command(self.scale, self.text, self.corpus)
+        if not is_trained(self.pretrained(run)):
+            yield self._pretraining_command(run)
+        for what in self.tunings_of(run):
+            if not is_trained(self.tuned(run, what)):
+                yield self._tuning_command(run, what)
 
-def variants_of(study: Study, run: Run) -> tuple[Variant, ...]:
-    """Return what is measured of a run on text beside the dense model."""
-    if run.is_smaller:
-        return ()
-    first = run.seed == study.scale.seeds[0]
-    return tuple(variant for variant in study.scale.variants if first or variant.all_seeds)
+    def _pretraining_command(self, run: Run) -> Command:
+        return Command(
+            "train",
+            (
+                f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
+                f"--config.data.prepared={self.corpus.prepared}",
+                f"--workdir={self.pretrained(run)}",
+            ),
+        )
 
-
-def read_results(results: Path, scale: str) -> dict[Run, dict[str, Any]]:
-    """Return the results of a scale that are there.
-
-    Raises:
-        StudyError: a file is of another format.
-    """
-    return studies.read_results(results, scale, FORMAT_VERSION, Run)
-
-
-def pretraining_command(study: Study, run: Run) -> Command:
-    """Return the command that pre-trains a run."""
-    return Command(
-        "train",
-        (
-            f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed}",
-            f"--config.data.prepared={study.corpus.prepared}",
-            f"--workdir={study.pretrained(run)}",
-        ),
-    )
-
-
-def tuning_command(study: Study, run: Run, what: str) -> Command:
-    """Return the command that fine-tunes a pre-trained run."""
-    files = ()
-    if what in (TEXT, TEXT_PRUNED):
-        files = (f"--config.finetune.stages.{what}.path={study.corpus.continuations}",)
-    return Command(
-        "train",
-        (
-            f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed},{what}",
-            f"--config.init.from={study.pretrained(run)}",
-            *files,
-            f"--workdir={study.tuned(run, what)}",
-        ),
-    )
-
-
-def commands_left(study: Study, run: Run) -> Iterator[Command]:
-    """Give the commands that a run still needs; what measures is done between them, by the study itself."""
-    if result_file(study.results, run).exists():
-        return
-    if not study.corpus.record.exists():
-        yield corpus_command(study.scale, study.text, study.corpus)
-    if not is_trained(study.pretrained(run)):
-        yield pretraining_command(study, run)
-    for what in tunings_of(study, run):
-        if not is_trained(study.tuned(run, what)):
-            yield tuning_command(study, run, what)
-
-
-def run_to_its_result(study: Study, run: Run) -> Path:
-    """Do what is left of a run, and write its result; return the file.
-
-    Raises:
-        StudyError: a command failed, or the text cannot be used.
-    """
-    file = result_file(study.results, run)
-    if file.exists():
-        return file
-    folder = study.folder(run)
-    log, clock = folder / "log.txt", Clock(folder / "seconds.json")
-    text = prepare_corpus(study.scale, study.text, study.corpus, study.run_verb)
-    with clock.stage("pretraining"):
-        if not is_trained(study.pretrained(run)):
-            study.run_verb(pretraining_command(study, run), log)
-    with clock.stage("measuring text"):
-        found = _measure_pretrained(study, run, log)
-    found["fine_tuned"] = {
-        what: _fine_tune(study, run, what, clock, log) for what in tunings_of(study, run)
-    }
-    found = {"text": text, "pretraining": _training_record(study.pretrained(run)), **found}
-    write_result(study.results, run, FORMAT_VERSION, found, clock.seconds)
-    for what in tunings_of(study, run):
-        # Only what was pre-trained is gone on with.
-        shutil.rmtree(study.tuned(run, what) / "checkpoints", ignore_errors=True)
-    return file
-
-
-def _measure_pretrained(study: Study, run: Run, log: Path) -> dict[str, Any]:
-    scale, pretrained = study.scale, study.pretrained(run)
-    trained = model_of_workdir(pretrained)
-    windows = held_out_windows(scale, pretrained, trained)
-    variants = variants_of(study, run)
-    cells = study.folder(run) / "cells"
-    found: dict[str, Any] = {
-        "losses": measure_text(scale, trained, windows, variants, cells, _tell_in(log)),
-    }
-    if not run.is_smaller:
-        flow = study.folder(run) / "flow.json"
-        found["flow"] = flow_through_layers(scale, trained, windows, flow)
-    return found
-
-
-def _fine_tune(study: Study, run: Run, what: str, clock: Clock, log: Path) -> dict[str, Any]:
-    """Fine-tune unless that is done, and measure: on text, or on items among noise."""
-    workdir, scale = study.tuned(run, what), study.scale
-    with clock.stage(f"fine-tuning: {what}"):
-        if not is_trained(workdir):
-            study.run_verb(tuning_command(study, run, what), log)
-    with clock.stage(f"measuring: {what}"):
-        trained = model_of_workdir(workdir)
-        cells = workdir / "cells"
+    def _tuning_command(self, run: Run, what: str) -> Command:
+        files = ()
         if what in (TEXT, TEXT_PRUNED):
-            windows = held_out_windows(scale, study.pretrained(run), trained)
-            measured = measure_text(scale, trained, windows, (scale.tuned_variant,), cells, _tell_in(log))
-            return {"training": _training_record(workdir), "losses": measured}
-        query = what.removeprefix(f"{NEEDLES}_")
-        answers = measure_needles(scale, query, trained, cells, _tell_in(log))
-        return {"training": _training_record(workdir), "needles": answers}
+            files = (f"--config.finetune.stages.{what}.path={self.corpus.continuations}",)
+        return Command(
+            "train",
+            (
+                f"--config={_CONFIG_FILE}:{run.scale},{run.model},{run.seed},{what}",
+                f"--config.init.from={self.pretrained(run)}",
+                *files,
+                f"--workdir={self.tuned(run, what)}",
+            ),
+        )
+
+    def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
+        """Pre-train and measure a run, and fine-tune and measure it for each purpose."""
+        text = prepare_corpus(self.scale, self.text, self.corpus, self.run_verb)
+        with clock.stage("pretraining"):
+            if not is_trained(self.pretrained(run)):
+                self.run_verb(self._pretraining_command(run), log)
+        with clock.stage("measuring text"):
+            measured = self._measure_pretrained(run, _write_to(log))
+        tuned = {what: self._fine_tune(run, what, clock, log) for what in self.tunings_of(run)}
+        found = {
+            "text": text,
+            "pretraining": _training(self.pretrained(run)),
+            **measured,
+            "fine_tuned": tuned,
+        }
+        # Only the pre-trained checkpoint is reused.
+        return Outcome(found, [self.tuned(run, what) / "checkpoints" for what in tuned])
+
+    def _measure_pretrained(self, run: Run, write: Callable[[str], None]) -> dict[str, Any]:
+        trained = model_of_workdir(self.pretrained(run))
+        windows = held_out_windows(self.scale, self.pretrained(run), trained)
+        cells = self.folder(run) / "cells"
+        losses = measure_text(self.scale, trained, windows, self.variants_of(run), cells, write)
+        if run.is_smaller:
+            return {"losses": losses}
+        flow = flow_through_layers(self.scale, trained, windows, self.folder(run) / "flow.json")
+        return {"losses": losses, "flow": flow}
+
+    def _fine_tune(self, run: Run, what: str, clock: Clock, log: Path) -> dict[str, Any]:
+        """Fine-tune unless that is done, and measure: on text, or on items among noise."""
+        workdir, scale = self.tuned(run, what), self.scale
+        with clock.stage(f"fine-tuning: {what}"):
+            if not is_trained(workdir):
+                self.run_verb(self._tuning_command(run, what), log)
+        with clock.stage(f"measuring: {what}"):
+            trained, cells, write = model_of_workdir(workdir), workdir / "cells", _write_to(log)
+            if what in (TEXT, TEXT_PRUNED):
+                windows = held_out_windows(scale, self.pretrained(run), trained)
+                losses = measure_text(scale, trained, windows, (scale.tuned_variant,), cells, write)
+                return {"training": _training(workdir), "losses": losses}
+            query = what.removeprefix(f"{NEEDLES}_")
+            answers = measure_needles(scale, query, trained, cells, write)
+            return {"training": _training(workdir), "needles": answers}
+
+    def tables(self, results: Mapping[Run, Mapping[str, Any]]) -> list[str]:
+        """Return the sections of the page."""
+        return all_tables(self.scale, results)
+
+    def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
+        """Give the figures of the page."""
+        return figures_of(self.scale, results)
 
 
-def _tell_in(log: Path):
-    def tell(line: str) -> None:
+def _write_to(log: Path) -> Callable[[str], None]:
+    def write(line: str) -> None:
         with log.open("a") as output:
             print(line, file=output)
 
-    return tell
+    return write
 
 
-def _training_record(workdir: Path) -> dict[str, Any]:
-    """Return the configuration, the losses by step and what was validated by step."""
-    lines = read_metric_lines(workdir)
-    names = {name for line in lines for name in line if name.endswith(_VALIDATION_LOSS)}
-    names |= {name for line in lines for name in line if name.startswith("task/")}
-    names |= {"pruned_loss"} & {name for line in lines for name in line}
-    return {
-        "config": json.loads((workdir / "config.json").read_text()),
-        "summary": json.loads((workdir / "summary.json").read_text()),
-        "losses": [(line["step"], line["loss"]) for line in lines if "loss" in line],
-        "curves": {
-            name: [(line["step"], line[name]) for line in lines if name in line] for name in sorted(names)
-        },
-    }
+def _training(workdir: Path) -> dict[str, Any]:
+    return training_record(
+        workdir,
+        lambda name: name.endswith("validation_loss") or name.startswith("task/") or name == "pruned_loss",
+    )

@@ -1,11 +1,8 @@
 """Tables of whatever results are there, and the sentences that follow from them."""
 
-import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from studies.markdown import rows_of_table, section
 from studies.pruning.conditions import (
     Results,
     TextLosses,
@@ -15,47 +12,26 @@ from studies.pruning.conditions import (
 )
 from studies.pruning.config import NEEDLES, TEXT, TEXT_PRUNED
 from studies.pruning.judgement import judgements, nats
-from studies.pruning.plans import INFLUENCE, RECENCY, UNIFORM, Run, Scale
+from studies.pruning.plans import INFLUENCE, RECENCY, UNIFORM, Scale
+from studies.tables import cells_of_circumstances, hours, rows_of_table, section
 
-_HOUR = 3600.0
 _COMPARED_LENGTHS = (INFLUENCE, UNIFORM, RECENCY)
 
 
-def all_tables(
-    scale: Scale,
-    results: Results,
-    planned: Sequence[Run],
-    command: Sequence[str],
-    figures: Sequence[Path],
-) -> str:
-    """Return every table of a scale, its figures, and the commands of the runs that are missing.
-
-    Args:
-        scale: the scale.
-        results: the results that are there.
-        planned: the runs of the scale.
-        command: the command that runs the scale, to which --only is added.
-        figures: the figures, named relative to the page.
-    """
-    parts = []
-    if results:
-        lines = judgements(scale, results)
-        parts = [
-            section("Judgement", "\n".join(f"- {line}" for line in lines) or "No model is measured yet."),
-            section("Runs", _table_of_runs(results)),
-            section("Loss on text, minus that of the dense model", _table_of_losses(scale, results)),
-            section("By length of context", _table_of_lengths(scale, results)),
-            section("Beside a smaller model", _table_of_smaller(scale, results)),
-            section("Items among noise", _table_of_needles(results)),
-            section("Fine-tuned on text", _table_of_tuning(scale, results)),
-            *(f"![{path.stem.replace('_', ' ')}]({path})" for path in figures),
-        ]
-    missing = [run for run in planned if run not in results]
-    if missing:
-        commands = [shlex.join([*command, f"--only={run.name}"]) for run in missing]
-        title = f"Not run: {len(missing)} of {len(planned)}"
-        parts.append(section(title, "```bash\n" + "\n".join(commands) + "\n```"))
-    return "\n\n".join(parts)
+def all_tables(scale: Scale, results: Results) -> list[str]:
+    """Return every table of a scale."""
+    if not results:
+        return []
+    lines = judgements(scale, results)
+    return [
+        section("Judgement", "\n".join(f"- {line}" for line in lines) or "No model is measured yet."),
+        section("Runs", _table_of_runs(results)),
+        section("Loss on text, minus that of the dense model", _table_of_losses(scale, results)),
+        section("By length of context", _table_of_lengths(scale, results)),
+        section("Beside a smaller model", _table_of_smaller(scale, results)),
+        section("Items among noise", _table_of_needles(results)),
+        section("Fine-tuned on text", _table_of_tuning(scale, results)),
+    ]
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:
@@ -67,10 +43,10 @@ def validation_loss(result: Mapping[str, Any]) -> float:
 def _table_of_runs(results: Results) -> str:
     rows = []
     for run, result in results.items():
-        found = result["circumstances"]
+        found = result["circumstances"]["seconds"]
         config = result["pretraining"]["config"]
         positions = config["train"]["num_steps"] * config["batching"]["rows"] * config["batching"]["length"]
-        measuring = sum(value for name, value in found["seconds"].items() if name != "pretraining")
+        measuring = sum(value for name, value in found.items() if name != "pretraining")
         rows.append(
             [
                 run.model.replace("_", " "),
@@ -78,10 +54,9 @@ def _table_of_runs(results: Results) -> str:
                 f"{result['pretraining']['summary']['parameters']:,}",
                 f"{positions / 1e6:.1f}M",
                 f"{validation_loss(result):.3f}",
-                *(f"{seconds / _HOUR:.2f}" for seconds in (found["seconds"]["pretraining"], measuring)),
-                str(found["machine"]["cores_used"]),
-                (found["commit"] or "")[:10],
-                found["date"][:10],
+                hours(found["pretraining"]),
+                hours(measuring),
+                *cells_of_circumstances(result),
             ]
         )
     head = ["model", "seed", "parameters", "positions", "held-out loss, nats a token"]

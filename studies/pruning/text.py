@@ -8,9 +8,9 @@ import numpy as np
 
 from birdie_jax.storage import write_json, write_whole
 from birdie_jax.text import Tokenizer, TokenShards, load_manifest, load_tokenizer
-from studies.corpora import json_lines, read_record
 from studies.pruning.plans import Scale
 from studies.verbs import Command, RunVerb, StudyError
+from studies.workdirs import json_lines, read_record
 
 _RECORD_TOKENS = 4096
 # Marker, start token and END, and what other pieces at a cut may add.

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from studies.comparison import Scored, gather
+from studies.comparison import Scored, by_group, gather
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
-from studies.retrieval.matrix import PROCEDURES, Run
 from studies.retrieval.measuring import ABOVE_COMMONEST, INFILLING, LANGUAGE
+from studies.retrieval.plans import PROCEDURES, Run
 
 Results = Mapping[Run, Mapping[str, Any]]
 
@@ -129,11 +129,5 @@ def grouped_scores(results: Results, arm: Arm, measure: Measure, group: str) -> 
     seeds = arms_of(results)[arm]
     (task,) = measure.tasks
     one = tasks_at(_result_of(results, arm, seeds[0]), measure.place)[task]
-    scored = gather(
-        [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds], measure.metric
-    )
-    values = np.array(one["groups"][group])
-    return {
-        int(value): Scored(scored.scores[:, values == value], scored.weights[values == value])
-        for value in np.unique(values)
-    }
+    measured = [tasks_at(_result_of(results, arm, seed), measure.place)[task] for seed in seeds]
+    return by_group(gather(measured, measure.metric), one["groups"][group])

@@ -11,7 +11,7 @@ import ml_collections
 
 from birdie_jax.errors import ConfigError
 from studies.retrieval.fine_tuning import fine_tuning_config
-from studies.retrieval.matrix import Run
+from studies.retrieval.plans import Run
 from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Iterator
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,25 +18,14 @@ from studies.retrieval.arms import (
     tasks_at,
 )
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
-from studies.retrieval.matrix import PROCEDURES
+from studies.retrieval.plans import PROCEDURES
 
 _SIZE = (10.0, 4.2)
-_DPI = 90
 _MIXTURES_A_ROW = 3
 
 
-def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
-    """Draw the figures of a scale; return those that there was something for.
-
-    Args:
-        results: the results.
-        folder: the folder of the pictures.
-        prefix: the beginning of their names.
-    """
-    if not results:
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
+def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
+    """Give names and figures of a scale that there is something for."""
     for name, draw in (
         ("phonebook", _phonebook),
         ("learning_curves", _learning_curves),
@@ -45,10 +34,7 @@ def draw_figures(results: Results, folder: Path, prefix: str) -> list[Path]:
     ):
         figure = Figure(figsize=_SIZE, layout="constrained")
         if draw(results, figure):
-            path = folder / f"{prefix}_{name}.png"
-            figure.savefig(path, dpi=_DPI)
-            drawn.append(path)
-    return drawn
+            yield name, figure
 
 
 def _styles(results: Results) -> dict[Arm, dict[str, str]]:

@@ -14,8 +14,7 @@ import ml_collections
 import numpy as np
 
 from birdie_jax.errors import ConfigError
-from studies.retrieval.matrix import Run
-from studies.retrieval.plans import FineTuningPlan, PhonebookPlan, Scale
+from studies.retrieval.plans import FineTuningPlan, PhonebookPlan, Run, Scale
 from studies.retrieval.pretraining import CONFIG_FILE, pretraining_config
 from studies.retrieval.scales import SCALES
 from studies.verbs import Command

@@ -11,10 +11,10 @@ import ml_collections
 from birdie_jax.errors import ConfigError
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models import model_names
-from studies.retrieval.matrix import PROCEDURES, Run
+from studies.retrieval.plans import PROCEDURES, Run
 from studies.retrieval.scales import SCALES
 from studies.verbs import REPOSITORY, Command
-from studies.workdirs import read_metric_lines
+from studies.workdirs import read_metric_lines, training_record
 
 CONFIG_FILE = "studies/retrieval/config.py"
 # Decisions of a fixed mixture change nothing: they are made for the validation losses alone. A schedule can
@@ -77,14 +77,10 @@ def pretraining_record(workdir: Path) -> dict[str, Any]:
     The losses of at most 100 steps, the last validation loss of every arm, and for each decision the
     probability of each class of arms.
     """
-    config = json.loads((workdir / "config.json").read_text())
     arms = json.loads((workdir / "arms.json").read_text())
-    lines = read_metric_lines(workdir)
-    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    every = max(1, len(losses) // _CURVE_POINTS)
     groups = {arm["name"]: arm["group"] for arm in arms}
     decisions, validation = [], {}
-    for line in lines:
+    for line in read_metric_lines(workdir):
         of_group: dict[str, float] = defaultdict(float)
         for arm, group in groups.items():
             if (name := arm_metric(arm, "probability")) in line:
@@ -93,13 +89,15 @@ def pretraining_record(workdir: Path) -> dict[str, Any]:
                 validation[arm] = line[name]
         if of_group:
             decisions.append({"step": line["step"], "probabilities": dict(of_group)})
+    record = training_record(workdir, lambda _: False)
+    config, losses = record["config"], record["losses"]
     return {
         "config": config,
         "positions": config["train"]["num_steps"]
         * config["batching"]["rows"]
         * config["batching"]["length"],
-        "summary": json.loads((workdir / "summary.json").read_text()),
-        "losses": losses[::every],
+        "summary": record["summary"],
+        "losses": losses[:: max(1, len(losses) // _CURVE_POINTS)],
         "validation_losses": validation,
         "mixture": decisions,
     }

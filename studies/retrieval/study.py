@@ -1,36 +1,55 @@
-"""A run from its text to its result; started again, it goes on where it was."""
+"""The study: its runs, from text to result, and its page."""
 
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from birdie_jax.storage import write_json
 from birdie_jax.tasks import make_task
 from birdie_jax.text import load_tokenizer
-from studies.evaluations import evaluate_command, measured
-from studies.results import StudyRun, result_file
-from studies.retrieval import fine_tuning, measuring
-from studies.retrieval.baselines import mean_commonest_digits
+from studies.results import read_result, write_result
+from studies.retrieval import fine_tuning
+from studies.retrieval.figures import figures_of
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, TEST, TUNINGS, VALIDATION
-from studies.retrieval.matrix import Run
-from studies.retrieval.plans import Scale
+from studies.retrieval.measuring import SQUAD, baselines_of_books, mean_commonest_digits, pretrained_tasks
+from studies.retrieval.plans import PROCEDURES, Run, Scale, runs_of
 from studies.retrieval.pretraining import pretraining_command, pretraining_record
-from studies.retrieval.result import SQUAD, squad_file, write_result
+from studies.retrieval.scales import SCALES
+from studies.retrieval.tables import all_tables
 from studies.retrieval.text import Corpus, corpus_command, prepare_corpus
-from studies.study import StudyFolders
+from studies.runner import Outcome, Study
 from studies.verbs import Clock, Command
-from studies.workdirs import is_trained, last_step
+from studies.workdirs import evaluate_command, is_trained, last_step, measure, measured
 
 # Of the answers, exactly right.
 _MILESTONES = {"half": 0.5, "nine_tenths": 0.9}
 
 
 @dataclass(frozen=True)
-class Study(StudyFolders[Scale]):
-    """A scale of the study, and its folders; its text is documents as prepare_data takes them."""
+class Retrieval(Study[Scale, Run]):
+    """Whether Birdie's pre-training teaches retrieval; its text is documents as prepare_data takes them."""
+
+    name = "retrieval"
+    page = "retrieval.md"
+    scales = SCALES
+    make_run = Run
+
+    def runs(self) -> Iterator[Run]:
+        """Give the runs of the scale."""
+        return runs_of(self.scale)
+
+    def title(self, run: Run) -> str:
+        """Return the procedure of a run."""
+        return PROCEDURES[run.procedure].title
+
+    @classmethod
+    def default_text(cls, scale: Scale) -> str:
+        """Return the corpus of a scale."""
+        return scale.text
 
     @property
     def corpus(self) -> Corpus:
@@ -40,7 +59,7 @@ class Study(StudyFolders[Scale]):
             self.workdirs / self.scale.pretraining_name / "questions",
         )
 
-    def pretrained(self, run: StudyRun) -> Path:
+    def pretrained(self, run: Run) -> Path:
         """Return the workdir of a run's pre-training, which may be that of another scale."""
         return self.workdirs / self.scale.pretraining_name / run.name / "pretraining"
 
@@ -48,156 +67,143 @@ class Study(StudyFolders[Scale]):
         """Return the workdir of a fine-tuning of a run."""
         return self.tuned(run, f"{tuning}_{learning_rate:g}")
 
+    def commands_left(self, run: Run) -> list[Command]:
+        """Return the commands that a run still needs, as far as they are known.
 
-def commands_left(study: Study, run: Run) -> list[Command]:
-    """Return the commands that a run still needs, as far as they are known.
+        The test waits for what the validation chooses: its step and rate are named when that is done.
+        """
+        if self.result_file(run).exists():
+            return []
+        corpus, left = self.corpus, []
+        if not corpus.record.exists():
+            left.append(corpus_command(self.scale, self.text, corpus))
+        pretrained = self.pretrained(run)
+        if not is_trained(pretrained):
+            left.append(pretraining_command(run, corpus.prepared, pretrained))
+        tasks = pretrained_tasks(self.scale, corpus)
+        if not is_trained(pretrained) or measured(pretrained, last_step(pretrained), list(tasks)) is None:
+            left.append(evaluate_command(tasks, pretrained))
+        for tuning in TUNINGS:
+            for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates:
+                if not is_trained(self.tuned_with(run, tuning, rate)):
+                    left.append(self._tuning_command(run, tuning, rate))
+        return left
 
-    The test waits for what the validation chooses: its step and rate are named when that is done.
-    """
-    if result_file(study.results, run).exists():
-        return []
-    corpus, left = study.corpus, []
-    if not corpus.record.exists():
-        left.append(corpus_command(study.scale, study.text, corpus))
-    pretrained = study.pretrained(run)
-    if not is_trained(pretrained):
-        left.append(pretraining_command(run, corpus.prepared, pretrained))
-    tasks = measuring.pretrained_tasks(study.scale, corpus)
-    if not is_trained(pretrained) or measured(pretrained, last_step(pretrained), list(tasks)) is None:
-        left.append(evaluate_command(tasks, pretrained))
-    for tuning in TUNINGS:
-        for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
-            if not is_trained(study.tuned_with(run, tuning, rate)):
-                left.append(_tuning_command(study, run, tuning, rate))
-    return left
+    def _tuning_command(self, run: Run, tuning: str, rate: float) -> Command:
+        return fine_tuning.fine_tuning_command(
+            run,
+            tuning,
+            rate,
+            pretrained=self.pretrained(run),
+            learned=self.corpus.extraction("train"),
+            validated=self.corpus.extraction(VALIDATION),
+            workdir=self.tuned_with(run, tuning, rate),
+        )
 
-
-def run_to_its_result(study: Study, run: Run) -> Path:
-    """Do what is left of a run, and write its result; return the file.
-
-    Raises:
-        StudyError: a command failed, or the text cannot be used.
-    """
-    file = result_file(study.results, run)
-    if file.exists():
-        return file
-    folder = study.folder(run)
-    log, clock = folder / "log.txt", Clock(folder / "seconds.json")
-    corpus = study.corpus
-    text = prepare_corpus(study.scale, study.text, corpus, study.run_verb)
-    pretrained = study.pretrained(run)
-    if not is_trained(pretrained):
-        with clock.stage("pretraining"):
-            study.run_verb(pretraining_command(run, corpus.prepared, pretrained), log)
-    with clock.stage("measuring"):
-        tasks = measuring.pretrained_tasks(study.scale, corpus)
-        step = last_step(pretrained)
-        as_it_is = _measure(study, tasks, pretrained, step, log)
-    tuned = {tuning: _tune(study, run, tuning, clock, log) for tuning in TUNINGS}
-    found = {
-        "text": text,
-        "pretraining": pretraining_record(pretrained),
-        "pretrained": as_it_is,
-        "fine_tuned": tuned,
-    }
-    write_result(study.results, run, found, clock.seconds)
-    for tuning in TUNINGS:
-        for rate in fine_tuning.grid_of(study.scale, tuning).learning_rates:
-            checkpoints = study.tuned_with(run, tuning, rate) / "checkpoints"
-            if rate != tuned[tuning]["chosen"]["learning_rate"] and checkpoints.exists():
-                shutil.rmtree(checkpoints)
-    return file
-
-
-def ask_squad(study: Study, run: Run, questions: Path) -> Path:
-    """Ask a finished run, fine-tuned on passages, the questions of SQuAD; return the file of its scores.
-
-    It is asked once: where the file is there, it is left as it is.
-    """
-    file = squad_file(study.results, run)
-    if file.exists():
-        return file
-    chosen = json.loads(result_file(study.results, run).read_text())["fine_tuned"][EXTRACTION]["chosen"]
-    workdir = study.tuned_with(run, EXTRACTION, chosen["learning_rate"])
-    asked: dict[str, Any] = {"task": SQUAD, "path": str(questions.absolute())}
-    if study.scale.squad_questions is not None:
-        asked["max_questions"] = study.scale.squad_questions
-    tasks = {SQUAD: asked}
-    found = _measure(study, tasks, workdir, chosen["step"], study.folder(run) / "log.txt")
-    # Results are published, and the paragraphs have a licence of their own.
-    del found[SQUAD]["examples"]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, {"run": run._asdict(), **found})
-    return file
-
-
-def _tune(study: Study, run: Run, tuning: str, clock: Clock, log: Path) -> dict[str, Any]:
-    """Fine-tune over the grid, choose by validation, and then look at the test."""
-    scale, rates = study.scale, fine_tuning.grid_of(study.scale, tuning).learning_rates
-    with clock.stage(f"{tuning}_tuning"):
-        for rate in rates:
-            if not is_trained(study.tuned_with(run, tuning, rate)):
-                study.run_verb(_tuning_command(study, run, tuning, rate), log)
-    baseline = _commonest_digits(study, VALIDATION) if tuning == PHONEBOOK else {}
-    curves = {rate: fine_tuning.learning_curve(study.tuned_with(run, tuning, rate)) for rate in rates}
-    chosen = fine_tuning.choose(curves, tuning, baseline)
-    workdir = study.tuned_with(run, tuning, chosen.learning_rate)
-    with clock.stage("measuring"):
-        tasks = fine_tuning.question_tasks(scale, tuning, TEST, study.corpus.extraction(TEST))
-        test = _measure(study, tasks, workdir, chosen.step, log)
-    curve = curves[chosen.learning_rate]
-    milestones = {}
-    if tuning == PHONEBOOK:
-        for cell, _, _ in fine_tuning.phonebook_cells(scale.phonebook):
-            metric = f"{cell}/exact_match"
-            milestones[cell] = {
-                name: fine_tuning.steps_to(curve, metric, share) for name, share in _MILESTONES.items()
-            }
-    return {
-        "grid": [{"learning_rate": rate, "curve": curve} for rate, curve in curves.items()],
-        "commonest_digits": baseline,
-        "chosen": chosen._asdict(),
-        "steps_to_exact_match": milestones,
-        "test": test,
-    }
-
-
-def _tuning_command(study: Study, run: Run, tuning: str, rate: float) -> Command:
-    return fine_tuning.fine_tuning_command(
-        run,
-        tuning,
-        rate,
-        pretrained=study.pretrained(run),
-        learned=study.corpus.extraction("train"),
-        validated=study.corpus.extraction(VALIDATION),
-        workdir=study.tuned_with(run, tuning, rate),
-    )
-
-
-def _measure(
-    study: Study, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
-) -> dict[str, Any]:
-    """Measure a checkpoint on tasks unless that is done; return what is kept of it."""
-    found = measured(workdir, step, list(tasks), measuring.baselines_of_books)
-    if found is None:
-        study.run_verb(evaluate_command(tasks, workdir, step), log)
-        found = measured(workdir, step, list(tasks), measuring.baselines_of_books)
-    assert found is not None
-    return found
-
-
-def _commonest_digits(study: Study, split: str) -> dict[str, float]:
-    """Return of each cell of phone books what the commonest digits give, computed once for a corpus."""
-    file = study.corpus.folder / f"commonest_digits_{split}.json"
-    if not file.exists():
-        tokenizer = load_tokenizer(study.corpus.prepared)
-        cells = fine_tuning.question_tasks(study.scale, PHONEBOOK, split, "")
-        found = {}
-        for name, settings in cells.items():
-            given = {key: value for key, value in settings.items() if key != "task"}
-            questions, _ = make_task("phonebook", given, name).questions(tokenizer)
-            found[name] = mean_commonest_digits(
-                (question.prompt, question.references[0]) for question in questions
+    def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
+        """Pre-train a run, measure it, fine-tune it over the grids and measure what validation chose."""
+        corpus = self.corpus
+        text = prepare_corpus(self.scale, self.text, corpus, self.run_verb)
+        pretrained = self.pretrained(run)
+        if not is_trained(pretrained):
+            with clock.stage("pretraining"):
+                self.run_verb(pretraining_command(run, corpus.prepared, pretrained), log)
+        with clock.stage("measuring"):
+            as_it_is = self._measure(
+                pretrained_tasks(self.scale, corpus), pretrained, last_step(pretrained), log
             )
-        write_json(file, found)
-    return json.loads(file.read_text())
+        tuned = {tuning: self._tune(run, tuning, clock, log) for tuning in TUNINGS}
+        found = {
+            "text": text,
+            "pretraining": pretraining_record(pretrained),
+            "pretrained": as_it_is,
+            "fine_tuned": tuned,
+        }
+        # Of the grid only the chosen run is measured again.
+        rates = {tuning: found["chosen"]["learning_rate"] for tuning, found in tuned.items()}
+        others = [
+            self.tuned_with(run, tuning, rate) / "checkpoints"
+            for tuning in TUNINGS
+            for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates
+            if rate != rates[tuning]
+        ]
+        return Outcome(found, others)
+
+    def _tune(self, run: Run, tuning: str, clock: Clock, log: Path) -> dict[str, Any]:
+        """Fine-tune over the grid, choose by validation, and then look at the test."""
+        rates = fine_tuning.grid_of(self.scale, tuning).learning_rates
+        with clock.stage(f"{tuning}_tuning"):
+            for rate in rates:
+                if not is_trained(self.tuned_with(run, tuning, rate)):
+                    self.run_verb(self._tuning_command(run, tuning, rate), log)
+        baseline = self._commonest_digits(VALIDATION) if tuning == PHONEBOOK else {}
+        curves = {rate: fine_tuning.learning_curve(self.tuned_with(run, tuning, rate)) for rate in rates}
+        chosen = fine_tuning.choose(curves, tuning, baseline)
+        with clock.stage("measuring"):
+            tasks = fine_tuning.question_tasks(self.scale, tuning, TEST, self.corpus.extraction(TEST))
+            test = self._measure(
+                tasks, self.tuned_with(run, tuning, chosen.learning_rate), chosen.step, log
+            )
+        curve = curves[chosen.learning_rate]
+        milestones = {}
+        if tuning == PHONEBOOK:
+            for cell, _, _ in fine_tuning.phonebook_cells(self.scale.phonebook):
+                metric = f"{cell}/exact_match"
+                milestones[cell] = {
+                    name: fine_tuning.steps_to(curve, metric, share) for name, share in _MILESTONES.items()
+                }
+        return {
+            "grid": [{"learning_rate": rate, "curve": curve} for rate, curve in curves.items()],
+            "commonest_digits": baseline,
+            "chosen": chosen._asdict(),
+            "steps_to_exact_match": milestones,
+            "test": test,
+        }
+
+    def _measure(
+        self, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
+    ) -> dict[str, Any]:
+        return measure(self.run_verb, tasks, workdir, step, log, baselines_of_books)
+
+    def _commonest_digits(self, split: str) -> dict[str, float]:
+        """Return what the commonest digits give in each cell of phone books, computed once."""
+        file = self.corpus.folder / f"commonest_digits_{split}.json"
+        if not file.exists():
+            tokenizer = load_tokenizer(self.corpus.prepared)
+            cells = fine_tuning.question_tasks(self.scale, PHONEBOOK, split, "")
+            found = {}
+            for name, settings in cells.items():
+                given = {key: value for key, value in settings.items() if key != "task"}
+                questions, _ = make_task("phonebook", given, name).questions(tokenizer)
+                found[name] = mean_commonest_digits(
+                    (question.prompt, question.references[0]) for question in questions
+                )
+            write_json(file, found)
+        return json.loads(file.read_text())
+
+    def ask_squad(self, run: Run, questions: Path) -> Path:
+        """Ask a finished run, fine-tuned on passages, the questions of SQuAD; return its file.
+
+        It is asked once: where the result has scores, they are left as they are.
+        """
+        file = self.result_file(run)
+        result = read_result(file)
+        if SQUAD in result:
+            return file
+        chosen = result["fine_tuned"][EXTRACTION]["chosen"]
+        workdir = self.tuned_with(run, EXTRACTION, chosen["learning_rate"])
+        asked: dict[str, Any] = {"task": SQUAD, "path": str(questions.absolute())}
+        if self.scale.squad_questions is not None:
+            asked["max_questions"] = self.scale.squad_questions
+        found = self._measure({SQUAD: asked}, workdir, chosen["step"], self.log(run))
+        description = {name: result.pop(name) for name in ("study", "run", "circumstances")}
+        write_result(file, description, result | found)
+        return file
+
+    def tables(self, results: Mapping[Run, Mapping[str, Any]]) -> list[str]:
+        """Return the sections of the page."""
+        return all_tables(results)
+
+    def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
+        """Give the figures of the page."""
+        return figures_of(results)

@@ -1,13 +1,10 @@
 """Tables of whatever results are there, as the generated part of a page in Markdown."""
 
 import itertools
-import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from birdie_jax.evaluation_record import Interval
 from studies.comparison import gather, mean_with_interval, paired_difference
-from studies.markdown import rows_of_table, section
 from studies.retrieval.arms import (
     Arm,
     Measure,
@@ -18,8 +15,9 @@ from studies.retrieval.arms import (
     scores_of,
 )
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
-from studies.retrieval.matrix import PROCEDURES, Run
-from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE
+from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE, SQUAD
+from studies.retrieval.plans import PROCEDURES
+from studies.tables import cells_of_circumstances, hours, percent, rows_of_table, section
 
 # (the second minus the first)
 COMPARISONS = (
@@ -35,60 +33,31 @@ COMPARISONS = (
     ("ul2", "birdie"),
 )
 _BITS = "bits_per_byte"
-_HOUR = 3600.0
 
 
-def all_tables(
-    results: Results,
-    planned: Sequence[Run],
-    command: Sequence[str],
-    figures: Sequence[Path],
-    squad: Results,
-) -> str:
-    """Return every table of a scale, its figures, and the commands of the runs that are missing.
-
-    Args:
-        results: the results that are there.
-        planned: the runs of the scale.
-        command: the command that runs the scale, to which --only is added.
-        figures: the figures, named relative to the page.
-        squad: the scores on SQuAD's questions of the runs that were asked them.
-    """
-    parts: list[str] = []
-    if results:
-        measures = measures_of(next(iter(results.values())))
-        parts = [
-            section("Runs", _table_of_runs(results)),
-            section("Means", _table_of_means(results, measures)),
-            section("Paired differences", _table_of_differences(results, measures)),
-            section("Phone book by seed: exactly right", _table_of_seeds(results)),
-            section("Phone book by entries and numbers", _table_of_cells(results)),
-            section(
-                "Fine-tuning: what was chosen, and steps to half and nine tenths", _table_of_tuning(results)
-            ),
-            section(
-                "Passages by length", _table_of_groups(results, _measure_of_extraction(), "passage_tokens")
-            ),
-            section(
-                "Held-out text: bits a byte by position",
-                _table_of_groups(
-                    results, Measure("", "pretrained", (LANGUAGE,), _BITS), "position", share=False
-                ),
-            ),
-            *([section("SQuAD, asked once at the end", _table_of_squad(squad))] if squad else []),
-            *(f"![{path.stem.replace('_', ' ')}]({path})" for path in figures),
-        ]
-    missing = [run for run in planned if run not in results]
-    if missing:
-        lines = [shlex.join([*command, f"--only={run.name}"]) for run in missing]
-        parts.append(
-            section(f"Not run: {len(missing)} of {len(planned)}", "```bash\n" + "\n".join(lines) + "\n```")
-        )
-    return "\n\n".join(parts)
-
-
-def _percent(interval: Interval) -> str:
-    return f"{100 * interval.mean:.1f} ({100 * interval.low:.1f} .. {100 * interval.high:.1f})"
+def all_tables(results: Results) -> list[str]:
+    """Return every table of a scale."""
+    if not results:
+        return []
+    measures = measures_of(next(iter(results.values())))
+    passages, language = (
+        Measure("", EXTRACTION, (EXTRACTION,), "f1"),
+        Measure("", "pretrained", (LANGUAGE,), _BITS),
+    )
+    sections = {
+        "Runs": _table_of_runs(results),
+        "Means": _table_of_means(results, measures),
+        "Paired differences": _table_of_differences(results, measures),
+        "Phone book by seed: exactly right": _table_of_seeds(results),
+        "Phone book by entries and numbers": _table_of_cells(results),
+        "Fine-tuning: what was chosen, and steps to half and nine tenths": _table_of_tuning(results),
+        "Passages by length": _table_of_groups(results, passages, "passage_tokens", percent),
+        "Held-out text: bits a byte by position": _table_of_groups(results, language, "position", _bits),
+    }
+    squad = {run: result[SQUAD] for run, result in results.items() if SQUAD in result}
+    if squad:
+        sections["SQuAD, asked once at the end"] = _table_of_squad(squad)
+    return [section(title, table) for title, table in sections.items()]
 
 
 def _bits(interval: Interval) -> str:
@@ -96,7 +65,7 @@ def _bits(interval: Interval) -> str:
 
 
 def _writer(measure: Measure) -> Callable[[Interval], str]:
-    return _bits if measure.metric == _BITS else _percent
+    return _bits if measure.metric == _BITS else percent
 
 
 def _table_of_runs(results: Results) -> str:
@@ -110,13 +79,8 @@ def _table_of_runs(results: Results) -> str:
                 str(run.seed),
                 f"{pretraining['summary']['parameters']:,}",
                 f"{pretraining['positions'] / 1e6:.2f}M",
-                *(
-                    f"{part / _HOUR:.2f}"
-                    for part in (seconds.get("pretraining", 0.0), tuning, seconds["measuring"])
-                ),
-                str(result["circumstances"]["machine"]["cores_used"]),
-                (result["circumstances"]["commit"] or "")[:10],
-                result["circumstances"]["date"][:10],
+                *map(hours, (seconds.get("pretraining", 0.0), tuning, seconds["measuring"])),
+                *cells_of_circumstances(result),
             ]
         )
     head = [
@@ -243,16 +207,13 @@ def _table_of_tuning(results: Results) -> str:
     return rows_of_table(head, rows)
 
 
-def _measure_of_extraction() -> Measure:
-    return Measure("", EXTRACTION, (EXTRACTION,), "f1")
-
-
-def _table_of_groups(results: Results, measure: Measure, group: str, *, share: bool = True) -> str:
+def _table_of_groups(
+    results: Results, measure: Measure, group: str, write: Callable[[Interval], str]
+) -> str:
     rows, head = [], []
     for arm in arms_of(results):
         scores = grouped_scores(results, arm, measure, group)
         head = [f"{group.replace('_', ' ')} {value}" for value in scores]
-        write = _percent if share else _bits
         rows.append([arm.title, *(write(mean_with_interval(scored)) for scored in scores.values())])
     return rows_of_table(["arm", *head], rows)
 
@@ -265,7 +226,7 @@ def _table_of_squad(squad: Results) -> str:
         of_seeds = [scores for run, scores in squad.items() if Arm(run.model, run.procedure) == arm]
         scored = [gather(of_seeds, metric) for metric in metrics]
         questions = scored[0].scores.shape[1]
-        means = [_percent(mean_with_interval(one)) for one in scored]
+        means = [percent(mean_with_interval(one)) for one in scored]
         rows.append([arm.title, str(len(seeds)), f"{questions:,}", *means])
     return rows_of_table(
         ["arm", "seeds", "questions", *(f"per cent {name}" for name in metrics.values())], rows

@@ -26,9 +26,9 @@ from birdie_jax.storage import write_json, write_whole
 from birdie_jax.tasks.infilling import Infilling
 from birdie_jax.text import Tokenizer, load_manifest, load_tokenizer, open_source
 from birdie_jax.text.tokenization import split_of
-from studies.corpora import json_lines, read_record
 from studies.retrieval.plans import ExtractionPlan, Scale
 from studies.verbs import Command, RunVerb, StudyError
+from studies.workdirs import json_lines, read_record
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+")
 _CLAUSE_END = re.compile(r"(?<=[.!?;:,])\s+")

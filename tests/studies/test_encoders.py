@@ -9,20 +9,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from studies.encoders.agreement_sentences import agreement_sentences
-from studies.encoders.folders import Study
 from studies.encoders.pilot import read_pilot
 from studies.encoders.plans import DECIDING, OTHERS, SCALES, runs_of
-from studies.encoders.study import (
-    commands_left,
-    rates_of,
-    read_results,
-    result_file,
-    run_to_its_result,
-)
-from studies.encoders.tables import all_tables, draw_figures
+from studies.encoders.study import Encoders
 from studies.encoders.tasks import PROSE, TRANSFER_TASKS, Document
-from studies.encoders.text import SPLITS, TEST
+from studies.encoders.text import SPLITS, TEST, agreement_sentences
 from studies.encoders.verses import neighbouring_pairs, words_of
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
@@ -67,75 +58,78 @@ def finished(tmp_path_factory):
     text.write_text("".join(json.dumps(document._asdict()) + "\n" for document in DOCUMENTS))
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
         run_verb = VerbsThatStop(verbs, {2, 4, 6})
-        study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
+        study = Encoders(
+            SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb
+        )
         run = next(runs_of(study.scale))
-        pilot = list(commands_left(study, run))
+        pilot = list(study.commands_left(run))
         with pytest.raises(StudyError, match="stopped"):
-            run_to_its_result(study, run)
-        assert list(commands_left(study, run)) == pilot[1:], "the text, and one training of the pilot"
+            study.finish(run)
+        assert list(study.commands_left(run)) == pilot[1:], "the text, and one training of the pilot"
         with pytest.raises(StudyError, match="stopped"):
-            run_to_its_result(study, run)
-        after = list(commands_left(study, run))
+            study.finish(run)
+        after = list(study.commands_left(run))
         with pytest.raises(StudyError, match="stopped"):
-            run_to_its_result(study, run)
-        assert list(commands_left(study, run)) == after[1:], "pre-trained, and fine-tuned on one task"
-        run_to_its_result(study, run)
+            study.finish(run)
+        assert list(study.commands_left(run)) == after[1:], "pre-trained, and fine-tuned on one task"
+        study.finish(run)
         yield study, run, len(pilot) + 1 + len(after), run_verb.commands
 
 
 @pytest.mark.slow
 def test_a_stopped_run_repeats_nothing(finished):
     study, run, trainings, commands = finished
-    assert list(commands_left(study, run)) == []
+    assert list(study.commands_left(run)) == []
     measured = 1 + len(study.scale.tasks)
     assert len(commands) == len(set(commands)) == 1 + trainings + measured, "with preparing the text"
-    before = result_file(study.results, run).read_text()
-    run_to_its_result(study, run)
-    assert result_file(study.results, run).read_text() == before
+    before = study.result_file(run).read_bytes()
+    study.finish(run)
+    assert study.result_file(run).read_bytes() == before
 
 
 @pytest.mark.slow
 def test_result_and_page_tell_everything(finished, tmp_path):
     study, run, *_ = finished
-    results = read_results(study.results, "smoke")
+    results = study.read_results()
     result = results[run]
     assert set(result["fine_tuned"]) == set(study.scale.tasks)
     for task, found in result["fine_tuned"].items():
         assert found["steps"] > 0
         assert len(found["test"]["scores"]["accuracy"]) == result["text"]["samples"][task][TEST]
     assert len(result["pretrained"]["agreement"]["scores"]["accuracy"]) == study.scale.agreement_questions
-    (curve,) = result["pretraining"]["validation_losses"].values()
+    (curve,) = result["pretraining"]["curves"].values()
     assert curve[-1][0] == study.scale.steps
-    figures = draw_figures(results, tmp_path, "page_smoke")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin encoders.smoke -->\n<!-- end encoders.smoke -->\n")
+    study.write_page(page)
     names = ("transfer", "lengths", "kernels", f"kernels_{run.model}")
-    assert [path.name for path in figures] == [f"page_smoke_{name}.png" for name in names]
+    assert {path.name for path in tmp_path.glob("*.png")} == {f"page_smoke_{name}.png" for name in names}
     kernels = result["kernels"]
     assert list(kernels) == ["pretrained", study.scale.kernels_after]
     for way in ("forward", "backward"):
         before, after = (np.array(record[way]) for record in kernels.values())
         assert before.shape == after.shape == (study.scale.layers, 1, 128)
         assert not np.array_equal(before, after)
-    planned = list(runs_of(study.scale))
-    text = all_tables(results, planned, ["python"], figures)
+    planned, text = list(study.runs()), page.read_text()
     assert [other.model for other in planned] == [*DECIDING, *OTHERS]
     for other in planned:
-        assert (f"--only={other.name}" in text) == (other != run)
+        assert (f"`{other.name}`" in text) == (other != run)
 
 
 @pytest.mark.slow
 def test_other_seeds_take_the_rates_of_the_first(finished, tmp_path):
     study, run, *_ = finished
     other = run._replace(seed=7)
-    chosen = read_results(study.results, "smoke")[run]["fine_tuned"]["verse"]["learning_rate"]
-    assert rates_of(study, run, "verse") == study.scale.tuning_rates
-    assert rates_of(study, other, "verse") == (chosen,)
-    (command,) = (command for command in commands_left(study, other) if ",verse," in str(command))
+    chosen = study.read_results()[run]["fine_tuned"]["verse"]["learning_rate"]
+    assert study.rates_of(run, "verse") == study.scale.tuning_rates
+    assert study.rates_of(other, "verse") == (chosen,)
+    (command,) = (command for command in study.commands_left(other) if ",verse," in str(command))
     assert f"smoke,{run.model},7,verse,{chosen:g}" in str(command)
     elsewhere = replace(study, results=tmp_path)
     with pytest.raises(
         StudyError, match=rf"{run.model}\.7: needs the learning rates that {run.name} chooses"
     ):
-        rates_of(elsewhere, other, "verse")
+        elsewhere.rates_of(other, "verse")
 
 
 @pytest.mark.slow
@@ -145,12 +139,11 @@ def test_the_pilot_decides(finished):
     deviations = {(found["kernel_deviation"], found["table_deviation"]) for found in tried}
     assert deviations == set(study.scale.pilot.deviations)
     best = min(tried, key=lambda found: found["held_out_loss"])
-    config = read_results(study.results, "smoke")[run]["pretraining"]["config"]
+    config = study.read_results()[run]["pretraining"]["config"]
     assert config["optimizer"]["learning_rate"] == best["learning_rate"]
     for name in ("kernel_deviation", "table_deviation"):
         assert config["model"]["encoder"][name] == best[name]
-    text = all_tables({}, [run], ["python"], [], {run.model: tried})
-    assert f"**{best['held_out_loss']:.3f}**" in text
+    assert f"**{best['held_out_loss']:.3f}**" in study.tables({})[0]
 
 
 @pytest.mark.slow
@@ -237,6 +230,6 @@ def test_sentences_of_agreement_are_balanced_and_true():
 def test_a_text_without_sources_is_refused(tmp_path):
     text = tmp_path / "corpus.jsonl"
     text.write_text('{"text": "abc"}\n')
-    study = Study(SCALES["smoke"], tmp_path / "results", tmp_path / "workdirs", str(text))
+    study = Encoders(SCALES["smoke"], tmp_path / "results", tmp_path / "workdirs", str(text))
     with pytest.raises(StudyError, match="line 1: has no field 'source'"):
-        run_to_its_result(study, next(runs_of(study.scale)))
+        study.finish(next(runs_of(study.scale)))

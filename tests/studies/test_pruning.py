@@ -10,7 +10,6 @@ from birdie_jax.errors import ConfigError
 from studies.pruning import judgement
 from studies.pruning.conditions import TextLosses, needles_of
 from studies.pruning.config import TEXT, TEXT_PRUNED, get_config, tunings
-from studies.pruning.figures import draw_figures
 from studies.pruning.plans import (
     INFLUENCE,
     JUDGED_SHARES,
@@ -23,15 +22,7 @@ from studies.pruning.plans import (
     Run,
     runs_of,
 )
-from studies.pruning.study import (
-    Study,
-    commands_left,
-    read_results,
-    run_to_its_result,
-    variants_of,
-)
-from studies.pruning.tables import all_tables
-from studies.results import result_file
+from studies.pruning.study import Pruning
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.studies.verbs_that_stop import VerbsThatStop
@@ -48,17 +39,19 @@ def finished(tmp_path_factory):
     text = write_corpus(folder, documents=12)
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
         run_verb = VerbsThatStop(verbs, {3})
-        study = Study(SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb)
-        planned = list(commands_left(study, RUN))
+        study = Pruning(
+            SCALES["smoke"], folder / "results", folder / "workdirs", str(text), run_verb=run_verb
+        )
+        planned = list(study.commands_left(RUN))
         with pytest.raises(StudyError, match="stopped"):
-            run_to_its_result(study, RUN)
-        assert list(commands_left(study, RUN)) == planned[3:], "text, pre-trained, fine-tuned once"
+            study.finish(RUN)
+        assert list(study.commands_left(RUN)) == planned[3:], "text, pre-trained, fine-tuned once"
         cells = sorted(study.folder(RUN).glob("cells/*/cells/*.json"))
         before = [(cell, cell.stat().st_mtime_ns) for cell in cells]
-        run_to_its_result(study, RUN)
+        study.finish(RUN)
         assert [(cell, cell.stat().st_mtime_ns) for cell in cells] == before
         assert len(cells) == 1 + 3 * 2 + 2
-        run_to_its_result(study, SMALLER_RUN)
+        study.finish(SMALLER_RUN)
         yield study, planned, run_verb.commands
 
 
@@ -67,17 +60,17 @@ def test_a_stopped_run_repeats_nothing(finished):
     study, planned, commands = finished
     assert commands[: len(planned)] == planned
     assert len(commands) == len(planned) + 1, "the smaller model is pre-trained alone"
-    assert list(commands_left(study, RUN)) == []
-    before = result_file(study.results, RUN).read_text()
-    run_to_its_result(study, RUN)
-    assert result_file(study.results, RUN).read_text() == before
+    assert list(study.commands_left(RUN)) == []
+    before = study.result_file(RUN).read_bytes()
+    study.finish(RUN)
+    assert study.result_file(RUN).read_bytes() == before
 
 
 @pytest.mark.slow
 def test_result_and_page_tell_everything(finished, tmp_path):
     study, *_ = finished
     scale = study.scale
-    results = read_results(study.results, "smoke")
+    results = study.read_results()
     assert set(results) == {RUN, SMALLER_RUN}
     result = results[RUN]
     conditions = {(one["variant"], one["policy"], one["keep"]) for one in result["losses"]["cells"]}
@@ -102,19 +95,17 @@ def test_result_and_page_tell_everything(finished, tmp_path):
     smaller = results[SMALLER_RUN]
     assert [one["policy"] for one in smaller["losses"]["cells"]] == ["dense"]
     assert smaller["losses"]["windows_sha256"] == result["losses"]["windows_sha256"]
-    figures = draw_figures(scale, results, tmp_path, "page_smoke")
-    assert [path.stem for path in figures] == [
-        "page_smoke_flops",
-        "page_smoke_needles",
-        "page_smoke_layers",
-    ]
-    planned = list(runs_of(scale))
-    text = all_tables(scale, results, planned, ["python"], figures)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin pruning.smoke -->\n<!-- end pruning.smoke -->\n")
+    study.write_page(page)
+    names = ("flops", "needles", "layers")
+    assert {path.name for path in tmp_path.glob("*.png")} == {f"page_smoke_{name}.png" for name in names}
+    planned, text = list(study.runs()), page.read_text()
     assert "**gated_ssm, seed 0**, text: influence < uniform < random" in text
     assert "| gated_ssm.0 | smaller, dense |" in text
     assert [run.model for run in planned[::2]] == list(MODELS)
     for run in planned:
-        assert (f"--only={run.name}`" in text or f"--only={run.name}\n" in text) == (run not in results)
+        assert (f"`{run.name}`" in text) == (run not in results)
 
 
 @pytest.mark.slow
@@ -235,8 +226,8 @@ def test_the_second_loss_helps_where_the_interval_says_so():
 
 
 def test_what_is_measured_of_whom(tmp_path):
-    study = Study(SMALL, tmp_path, tmp_path, "")
-    names = {run.name: [variant.name for variant in variants_of(study, run)] for run in runs_of(SMALL)}
+    study = Pruning(SMALL, tmp_path, tmp_path, "")
+    names = {run.name: [variant.name for variant in study.variants_of(run)] for run in runs_of(SMALL)}
     assert list(names) == [
         "mamba.0",
         "mamba_smaller.0",

@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from studies.markdown import write_tables
-from studies.results import result_file
+from studies.results import read_result
 from studies.retrieval.arms import arms_of
-from studies.retrieval.figures import draw_figures
-from studies.retrieval.matrix import runs_of
-from studies.retrieval.result import read_results, read_squad_scores
 from studies.retrieval.scales import SCALES
-from studies.retrieval.study import Study, ask_squad, commands_left, run_to_its_result
-from studies.retrieval.tables import all_tables
+from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
 from tests.forked_verbs import ForkedVerbs
 from tests.studies.verbs_that_stop import VerbsThatStop
@@ -44,31 +39,30 @@ def finished(tmp_path_factory):
     flags = run_environment()["XLA_FLAGS"]
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=flags) as verbs:
         run_verb = VerbsThatStop(verbs, {2, 4})
-        study = Study(
-            SCALES["smoke"], folder / "results", folder / "workdirs", str(write_text(folder)), run_verb
-        )
-        run = next(run for run in runs_of(study.scale) if run.procedure == "birdie")
-        planned = commands_left(study, run)
+        text = str(write_text(folder))
+        study = Retrieval(SCALES["smoke"], folder / "results", folder / "workdirs", text, run_verb=run_verb)
+        run = next(run for run in study.runs() if run.procedure == "birdie")
+        planned = study.commands_left(run)
         for _ in range(2):
             with pytest.raises(StudyError, match="stopped"):
-                run_to_its_result(study, run)
-        left = commands_left(study, run)
+                study.finish(run)
+        left = study.commands_left(run)
         assert left == planned[4:], "the plan is not what is left"
-        run_to_its_result(study, run)
+        study.finish(run)
         yield study, run, planned, run_verb.commands
 
 
 @pytest.mark.slow
 def test_a_stopped_run_repeats_nothing(finished):
     study, run, planned, commands = finished
-    assert commands_left(study, run) == []
+    assert study.commands_left(run) == []
     assert len(commands) == len(set(commands)) == len(planned) + 2, "the two tests come to the plan"
-    file = result_file(study.results, run)
-    before = json.loads(file.read_text())
+    file = study.result_file(run)
+    before = read_result(file)
     file.unlink()
     count = len(commands)
-    run_to_its_result(study, run)
-    after = json.loads(file.read_text())
+    study.finish(run)
+    after = read_result(file)
     del before["circumstances"], after["circumstances"]
     assert after == before
     assert len(commands) == count
@@ -77,7 +71,7 @@ def test_a_stopped_run_repeats_nothing(finished):
 @pytest.mark.slow
 def test_result_tells_everything(finished):
     study, run, *_ = finished
-    result = read_results(study.results, "smoke")[run]
+    result = study.read_results()[run]
     assert result["pretraining"]["positions"] == study.scale.pretraining_tokens
     decisions = result["pretraining"]["mixture"]
     assert len(decisions) >= study.scale.decisions
@@ -126,43 +120,44 @@ def test_no_question_is_learned_or_asked_twice(finished):
 @pytest.mark.slow
 def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp_path):
     study, run, *_ = finished
-    results = read_results(study.results, "smoke")
-    figures = draw_figures(results, tmp_path, "page_smoke")
-    assert {path.name for path in figures} == {
+    results = study.read_results()
+    page = tmp_path / "page.md"
+    page.write_text("head\n<!-- begin retrieval.smoke -->\nold\n<!-- end retrieval.smoke -->\ntail\n")
+    study.write_page(page)
+    text = page.read_text()
+    assert text.startswith("head\n<!-- begin retrieval.smoke -->\n\n### Runs\n")
+    assert text.endswith("```\n\n<!-- end retrieval.smoke -->\ntail\n") and "\nold\n" not in text
+    study.write_page(page)
+    assert page.read_text() == text
+    assert {path.name for path in tmp_path.glob("*.png")} == {
         f"page_smoke_{name}.png" for name in ("phonebook", "learning_curves", "passages", "mixture")
     }
-    planned = list(runs_of(study.scale))
-    command = ["python", "-m", "studies.retrieval"]
-    text = all_tables(results, planned, command, figures, read_squad_scores(study.results, "smoke"))
+    planned = list(study.runs())
     assert next(iter(arms_of(results))).title in text
     exact = results[run]["fine_tuned"]["phonebook"]["test"]["entries_2"]["scores"]["exact_match"]
     by_seed = text.partition("Phone book by seed")[2].partition("###")[0]
     assert f"| {run.seed} | {100 * sum(exact) / len(exact):.0f} |" in by_seed
     assert f"Not run: {len(planned) - 1} of {len(planned)}" in text
     for other in planned:
-        assert (f"--only={other.name}" in text) == (other != run)
-    page = tmp_path / "page.md"
-    page.write_text("head\n<!-- begin smoke -->\nold\n<!-- end smoke -->\ntail\n")
-    write_tables(page, "smoke", text)
-    write_tables(page, "smoke", text)
-    assert page.read_text() == f"head\n<!-- begin smoke -->\n\n{text}\n\n<!-- end smoke -->\ntail\n"
-    with pytest.raises(StudyError, match="lacks the lines <!-- begin small -->"):
-        write_tables(page, "small", text)
+        assert (f"`{other.name}`" in text) == (other != run)
+    assert "python -m studies.retrieval --scale=smoke" in text
+    page.write_text("<!-- begin smoke -->")
+    with pytest.raises(StudyError, match=r"lacks the lines <!-- begin retrieval\.smoke -->"):
+        study.write_page(page)
 
 
 @pytest.mark.slow
-def test_squad_is_asked_once_and_told_on_the_page(finished, tmp_path):
+def test_squad_is_asked_once_and_shown_on_the_page(finished, tmp_path):
     study, run, *_ = finished
     entry = {"id": "q", "question": "What leans?", "answers": [{"text": "The tower", "answer_start": 0}]}
     paragraph = {"context": "The tower leans.", "qas": [entry]}
     questions = tmp_path / "dev.json"
     questions.write_text(json.dumps({"version": "1.1", "data": [{"title": "", "paragraphs": [paragraph]}]}))
-    file = ask_squad(study, run, questions)
+    file = study.ask_squad(run, questions)
     before = file.read_bytes()
     questions.unlink()
-    assert ask_squad(study, run, questions) == file and file.read_bytes() == before
-    squad = read_squad_scores(study.results, "smoke")
-    assert list(squad) == [run] and len(squad[run]["scores"]["f1"]) == 1
-    text = all_tables(read_results(study.results, "smoke"), [run], ["python"], [], squad)
-    told = text.partition("SQuAD, asked once at the end")[2].partition("###")[0]
-    assert "| 1 | 1 |" in told
+    assert study.ask_squad(run, questions) == file and file.read_bytes() == before
+    results = study.read_results()
+    assert len(results[run]["squad"]["scores"]["f1"]) == 1
+    (table,) = (part for part in study.tables(results) if "SQuAD, asked once at the end" in part)
+    assert "| 1 | 1 |" in table

@@ -13,12 +13,12 @@ from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import Book, BookForm, Entry
 from birdie_jax.tasks.question import Question
 from studies.comparison import Scored, gather, mean_with_interval, paired_difference
-from studies.retrieval.baselines import commonest_digits, copy_any_entry
 from studies.retrieval.config import get_config
 from studies.retrieval.fine_tuning import TUNINGS, choose, steps_to
-from studies.retrieval.matrix import PROCEDURES, runs_of
+from studies.retrieval.measuring import commonest_digits, copy_any_entry
+from studies.retrieval.plans import PROCEDURES, runs_of
 from studies.retrieval.scales import SCALES
-from studies.retrieval.study import Study, commands_left
+from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
 
 
@@ -107,10 +107,13 @@ def test_deciding_arms_come_first_with_every_seed():
 
 def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
     longer, small = (SCALES[name] for name in ("small_longer_tuning", "small"))
-    studies = [Study(scale, tmp_path, tmp_path, "text") for scale in (longer, small)]
+    studies = [Retrieval(scale, tmp_path, tmp_path, "text") for scale in (longer, small)]
     runs = [next(runs_of(study.scale)) for study in studies]
     assert studies[0].corpus == studies[1].corpus
-    left = [[str(command) for command in commands_left(*one)] for one in zip(studies, runs, strict=True)]
+    left = [
+        [str(command) for command in one[0].commands_left(one[1])]
+        for one in zip(studies, runs, strict=True)
+    ]
     shared = [command for command in left[0] if command in left[1]]
     assert len(shared) == 3, "preparing the text, pre-training, and measuring what was pre-trained"
     assert longer.phonebook_tuning.steps > small.phonebook_tuning.steps
@@ -119,7 +122,9 @@ def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
     )
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "scale", [pytest.param(scale, marks=[pytest.mark.slow] * (scale != "small")) for scale in SCALES]
+)
 def test_every_configuration_is_allowed(scale):
     """Procedure and direction vary as the procedure says, and nothing else does."""
     plain = {}

@@ -1,0 +1,317 @@
+"""What every study does alike: its flags, its runs one after the other, their results, its page.
+
+    python -m studies.retrieval --scale=small --results=results/retrieval
+    python -m studies.retrieval --scale=small --results=results/retrieval --list
+    python -m studies.retrieval --scale=small --results=results/retrieval --tables
+
+A study is a subclass of `Study`: its runs, how one is measured, and which tables and figures the results
+make. Stopped at any instant and started again with the same command, a run resumes where it was; a
+finished one is one file in --results and is not run again. --tables writes the part of the page between
+`<!-- begin STUDY.SCALE -->` and `<!-- end STUDY.SCALE -->`, and the figures beside it, from the results
+alone.
+"""
+
+import abc
+import argparse
+import fnmatch
+import io
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from birdie_jax.compiled_programs import cache_compiled_programs
+from birdie_jax.errors import BirdieError
+from birdie_jax.storage import write_whole
+from birdie_jax.storage.cache_folder import cache_folder
+from studies.results import AnyRun, circumstances, read_results, result_file, write_result
+from studies.tables import section
+from studies.verbs import REPOSITORY, Clock, Command, RunVerb, StudyError, run_verb
+
+_DPI = 90
+_COLOURS = 128
+
+
+class StudyScale(Protocol):
+    """The sizes of a study's runs."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+
+AnyScale = TypeVar("AnyScale", bound=StudyScale)
+
+
+class Outcome(NamedTuple):
+    """What a finished run leaves.
+
+    Attributes:
+        found: what was measured, as `results.write_result` takes it.
+        disposable: the folders that nothing needs once the result is written.
+    """
+
+    found: Mapping[str, Any]
+    disposable: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class Study(abc.ABC, Generic[AnyScale, AnyRun]):
+    """A scale of a study, and its folders.
+
+    Attributes:
+        scale: the scale.
+        results: the folder of the results.
+        workdirs: the folder of prepared text and of the runs' workdirs.
+        text: the documents of the corpus; the study says in which form.
+        run_verb: the function that runs a verb of the program.
+    """
+
+    scale: AnyScale
+    results: Path
+    workdirs: Path
+    text: str
+    run_verb: RunVerb = field(default=run_verb, kw_only=True)
+
+    name: ClassVar[str]
+    """The name of the study, as in `python -m studies.NAME`."""
+    page: ClassVar[str]
+    """The page on which --tables writes, in docs/measurements."""
+    scales: ClassVar[Mapping[str, Any]]
+    """The scales by name."""
+    make_run: ClassVar[Any]
+    """The type of a run, made from its fields."""
+    has_text: ClassVar[bool] = True
+    """Whether the study reads a text."""
+
+    @abc.abstractmethod
+    def runs(self) -> Iterable[AnyRun]:
+        """Give the runs of the scale, what decides first."""
+
+    @abc.abstractmethod
+    def measure(self, run: AnyRun, clock: Clock, log: Path) -> Outcome:
+        """Do what is left of a run, and return what it measured.
+
+        Args:
+            run: the run.
+            clock: counts the seconds of each stage.
+            log: the file for what commands print.
+
+        Raises:
+            StudyError: a command failed, or the text cannot be used.
+        """
+
+    @abc.abstractmethod
+    def tables(self, results: Mapping[AnyRun, Mapping[str, Any]]) -> list[str]:
+        """Return the sections of the page, in Markdown."""
+
+    @abc.abstractmethod
+    def figures(self, results: Mapping[AnyRun, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
+        """Give names and figures that there is something for."""
+
+    def commands_left(self, run: AnyRun) -> Iterable[Command]:
+        """Give the commands that an unfinished run still needs, as far as they are known."""
+        del run
+        return ()
+
+    def title(self, run: AnyRun) -> str:
+        """Return what a run is, in words; empty where its name says it."""
+        del run
+        return ""
+
+    @classmethod
+    def default_text(cls, scale: AnyScale) -> str | None:
+        """Return the text of a scale where --text is not given; None where it has to be."""
+        del scale
+        return None
+
+    def folder(self, run: AnyRun) -> Path:
+        """Return the folder of a run's workdirs."""
+        return self.workdirs / self.scale.name / run.name
+
+    def pretrained(self, run: AnyRun) -> Path:
+        """Return the workdir of a run's pre-training."""
+        return self.folder(run) / "pretraining"
+
+    def tuned(self, run: AnyRun, name: str) -> Path:
+        """Return the workdir of a fine-tuning of a run."""
+        return self.folder(run) / name
+
+    def log(self, run: AnyRun) -> Path:
+        """Return the file for what the commands of a run print."""
+        return self.folder(run) / "log.txt"
+
+    def result_file(self, run: AnyRun) -> Path:
+        """Return the file of a run's result."""
+        return result_file(self.results, run)
+
+    def read_results(self) -> dict[AnyRun, dict[str, Any]]:
+        """Return the results of the scale that are there.
+
+        Raises:
+            StudyError: a file is damaged or of another format.
+        """
+        return read_results(self.results, self.scale.name, self.make_run)
+
+    def finish(self, run: AnyRun) -> Path:
+        """Do what is left of a run, and write its result; return the file.
+
+        Raises:
+            StudyError: see `measure`.
+        """
+        file = self.result_file(run)
+        if file.exists():
+            return file
+        clock = Clock(self.folder(run) / "seconds.json")
+        found, disposable = self.measure(run, clock, self.log(run))
+        under = circumstances() | {"seconds": clock.seconds}
+        write_result(file, {"study": self.name, "run": run._asdict(), "circumstances": under}, found)
+        for folder in disposable:
+            shutil.rmtree(folder, ignore_errors=True)
+        return file
+
+    def list_run(self, run: AnyRun) -> None:
+        """Print where a run's result is, or the commands that it still needs."""
+        file, title = self.result_file(run), self.title(run)
+        if file.exists():
+            print(f"# {run.name}: finished, {file}")
+            return
+        print(f"# {run.name}: {f'{title}; ' if title else ''}left:")
+        for command in self.commands_left(run):
+            print(command)
+
+    def page_text(self, results: Mapping[AnyRun, Mapping[str, Any]], figures: Sequence[Path]) -> str:
+        """Return every table of the scale, its figures, and the runs that are missing with their command.
+
+        Args:
+            results: the results that are there.
+            figures: the figures, named relative to the page.
+        """
+        parts = [*self.tables(results)]
+        parts += [f"![{path.stem.replace('_', ' ')}]({path})" for path in figures]
+        planned = list(self.runs())
+        missing = [f"`{run.name}`" for run in planned if run not in results]
+        if missing:
+            command = ["python", "-m", f"studies.{self.name}", f"--scale={self.scale.name}"]
+            if self.text and self.text != self.default_text(self.scale):
+                command.append(f"--text={self.text}")
+            elif self.has_text and not self.text:
+                command.append("--text=corpus.jsonl")
+            command.append(f"--results={self.results}")
+            parts.append(
+                section(
+                    f"Not run: {len(missing)} of {len(planned)}",
+                    f"{', '.join(missing)}. This command runs them; with `--only=NAME`, one:\n\n"
+                    f"```bash\n{shlex.join(command)}\n```",
+                )
+            )
+        return "\n\n".join(parts)
+
+    def write_page(self, page: Path) -> None:
+        """Write tables and figures of whatever results are there, the figures beside the page.
+
+        Raises:
+            StudyError: a result cannot be read, or the page lacks its marks.
+        """
+        results = self.read_results()
+        drawn = []
+        for name, figure in self.figures(results) if results else ():
+            drawn.append(page.parent / f"{page.stem}_{self.scale.name}_{name}.png")
+            save_figure(figure, drawn[-1])
+        text = self.page_text(results, [Path(path.name) for path in drawn])
+        write_between_marks(page, f"{self.name}.{self.scale.name}", text)
+        print(f"{page}: {len(results)} results, {len(drawn)} figures")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG of few colours, which takes a third of the bytes."""
+    drawn, reduced = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=_DPI)
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
+            reduced, format="PNG", optimize=True
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, reduced.getvalue())
+
+
+def write_between_marks(page: Path, mark: str, text: str) -> None:
+    """Put `text` between the marks of a page, which keeps the rest as it is.
+
+    Raises:
+        StudyError: the page is not there or lacks the marks.
+    """
+    begin, end = f"<!-- begin {mark} -->", f"<!-- end {mark} -->"
+    contents = page.read_text() if page.exists() else ""
+    before, found_begin, rest = contents.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise StudyError(f"{page}: lacks the lines {begin} and {end}; allowed: a page with both")
+    write_whole(page, f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}".encode())
+
+
+def main(
+    study: type[Study[Any, Any]],
+    description: str | None,
+    final: Callable[[Any, Any, Path], Path] | None = None,
+) -> None:
+    """Parse the flags of a study, and run, list or draw.
+
+    Args:
+        study: the study.
+        description: the docstring of its command.
+        final: measures a finished run on a file that is kept for the end, and returns the run's result.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", required=True, choices=list(study.scales))
+    parser.add_argument("--results", required=True, type=Path, help="folder of the results, one file a run")
+    parser.add_argument("--workdirs", type=Path, help="folder of text and checkpoints; default: a cache")
+    parser.add_argument("--only", default="*", help="runs whose name, as --list prints it, matches")
+    if study.has_text:
+        parser.add_argument("--text", help="the documents of the corpus")
+    if final:
+        parser.add_argument("--final", type=Path, help="ask finished runs this file of questions, once")
+    parser.add_argument("--list", action="store_true", help="print what is done and the commands left")
+    parser.add_argument("--tables", action="store_true", help="write tables and figures, and run nothing")
+    page = REPOSITORY / "docs/measurements" / study.page
+    parser.add_argument("--page", type=Path, default=page, help="page for --tables; figures go beside it")
+    given = parser.parse_args()
+    scale = study.scales[given.scale]
+    text = (given.text or study.default_text(scale)) if study.has_text else ""
+    if text is None and not given.tables:
+        sys.exit("--text: is not given; allowed: the documents of the corpus")
+    workdirs = (given.workdirs or cache_folder() / "studies" / study.name).absolute()
+    chosen = study(scale, given.results, workdirs, text or "")
+    try:
+        if given.tables:
+            chosen.write_page(given.page)
+            return
+        cache_compiled_programs()
+        for run in choose_runs(chosen.runs(), given.only):
+            if given.list:
+                chosen.list_run(run)
+            elif final and given.final:
+                if chosen.result_file(run).exists():
+                    print(f"{run.name}: {final(chosen, run, given.final)}", flush=True)
+            else:
+                print(f"{run.name}: {chosen.title(run) or 'begins'}", flush=True)
+                print(f"{run.name}: {chosen.finish(run)}", flush=True)
+    except BirdieError as error:
+        sys.exit(f"studies.{study.name}: {error}")
+
+
+def choose_runs(runs: Iterable[AnyRun], pattern: str) -> list[AnyRun]:
+    """Return the runs whose names match; where none does, end the command and say so."""
+    every = list(runs)
+    chosen = [run for run in every if fnmatch.fnmatchcase(run.name, pattern)]
+    if not chosen:
+        names = ", ".join(run.name for run in every)
+        sys.exit(f"--only={pattern}: matches no run; allowed: a pattern of {names}")
+    return chosen

@@ -1,0 +1,34 @@
+"""Tables in Markdown, and the cells that those of several studies share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from birdie_jax.evaluation_record import Interval
+
+_HOUR = 3600.0
+
+
+def section(title: str, text: str) -> str:
+    """Return a section of a page."""
+    return f"### {title}\n\n{text}"
+
+
+def rows_of_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+
+
+def percent(interval: Interval) -> str:
+    """Return a share with its interval, in per cent."""
+    return f"{100 * interval.mean:.1f} ({100 * interval.low:.1f} .. {100 * interval.high:.1f})"
+
+
+def hours(seconds: float) -> str:
+    """Return seconds as hours."""
+    return f"{seconds / _HOUR:.2f}"
+
+
+def cells_of_circumstances(result: Mapping[str, Any]) -> list[str]:
+    """Return cores, commit and date of a run."""
+    found = result["circumstances"]
+    return [str(found["machine"]["cores_used"]), (found["commit"] or "")[:10], found["date"][:10]]

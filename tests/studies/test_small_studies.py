@@ -1,0 +1,82 @@
+"""The studies of one file each, at their smallest scale, from runs to pages."""
+
+import pytest
+
+from birdie_jax.config import parse_config
+from birdie_jax.config_flag import load_config
+from birdie_jax.resolve import configured_mixture
+from studies.bandit_regret import BanditRegret, regrets
+from studies.bandit_steering import BanditSteering
+from studies.small_mixtures import SmallMixtures
+from studies.verbs import StudyError
+from tests.forked_verbs import ForkedVerbs
+from tests.studies.verbs_that_stop import VerbsThatStop
+from tests.whole_runs import run_environment, write_corpus
+
+
+def write_page(study, folder):
+    page = folder / "page.md"
+    page.write_text(f"<!-- begin {study.name}.smoke -->\n<!-- end {study.name}.smoke -->\n")
+    study.write_page(page)
+    return page.read_text()
+
+
+@pytest.mark.slow
+def test_no_policy_is_better_than_the_best_schedule(tmp_path):
+    study = BanditRegret(BanditRegret.scales["smoke"], tmp_path / "results", tmp_path / "workdirs", "")
+    for run in study.runs():
+        if run.contender in ("oracle", "fixed", "uniform"):
+            study.finish(run)
+    table = regrets(study.read_results())
+    assert set(table) == {"best constant mixture", "fixed", "uniform"}
+    for by_problem in table.values():
+        assert all(regret.min() > -1e-4 for regret in by_problem.values())
+    for problem in ("saturation", "one arm", "transfer"):
+        # Mixtures that change gain nothing there.
+        assert table["best constant mixture"][problem].max() < 1e-3 < table["uniform"][problem].min()
+    text = write_page(study, tmp_path)
+    assert "| uniform |" in text and "Not run: 13 of 16" in text
+    assert (tmp_path / "page_smoke_regret.png").exists()
+
+
+@pytest.mark.slow
+def test_a_training_becomes_a_line_of_the_page(tmp_path):
+    text = write_corpus(tmp_path, documents=96)
+    with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:
+        study = BanditSteering(
+            BanditSteering.scales["smoke"],
+            tmp_path / "results",
+            tmp_path / "workdirs",
+            str(text),
+            run_verb=VerbsThatStop(verbs, {0}),
+        )
+        run = next(run for run in study.runs() if run.contender == "fixed")
+        (command,) = study.commands_left(run)
+        with pytest.raises(StudyError, match="stopped"):
+            study.finish(run)
+        study.finish(run)
+        assert list(study.commands_left(run)) == [] and study.run_verb.commands == [command]
+        assert not study.pretrained(run).exists(), "the result has all of it"
+    (result,) = study.read_results().values()
+    assert result["settings"]["data.source"] == str(text)
+    assert len(result["steps"]) == len(result["validation_loss"]) > 4
+    assert len(result["probability"]) == len(result["reward"]) == len(result["steps"]) - 1
+    page = write_page(study, tmp_path)
+    assert "\n| fixed" in page and "page_smoke_steering.png" in page
+    planned = list(study.runs())
+    assert f"Not run: {len(planned) - 1} of {len(planned)}" in page
+
+
+@pytest.mark.parametrize("kind", [BanditSteering, SmallMixtures])
+def test_every_contender_is_a_configuration(kind, tmp_path):
+    """Of every scale; a shorter run decides as often."""
+    decisions = set()
+    for scale in kind.scales.values():
+        study = kind(scale, tmp_path, tmp_path, "stdlib")
+        for run in study.runs():
+            config = load_config("configs/tiny.py")
+            config.update_from_flattened_dict(study.settings(run))
+            parsed = parse_config(config)
+            assert configured_mixture(parsed).arms
+            decisions.add(parsed.train.num_steps / parsed.bandit.every_steps)
+    assert decisions == ({4, 20} if kind is BanditSteering else {20})
