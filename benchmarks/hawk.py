@@ -31,11 +31,11 @@ from birdie_jax.models.hawk import HawkConfig  # noqa: E402
 from birdie_jax.models.language_model import (  # noqa: E402
     LanguageModel,
     UnstackedLayers,
+    parameter_shapes,
     unrolled_hidden,
     unstack_layers,
 )
 from birdie_jax.models.layout import causal_layout, packed_layout  # noqa: E402
-from birdie_jax.models.parameters import parameter_shapes  # noqa: E402
 from birdie_jax.models.token_losses import token_losses  # noqa: E402
 
 
