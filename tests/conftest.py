@@ -30,11 +30,11 @@ import pytest
 from jaxtyping import install_import_hook
 
 from tests.gcs_server import BUCKET, run_gcs_server
-from tests.quick_jit import compile_quickly
+from tests.quick_jit import start_jax
 from tests.s3_server import run_s3_server, s3_environment
 
 install_import_hook(["birdie_jax", "hlo_analysis", "pallas_kernels"], "beartype.beartype")
-compile_quickly()
+start_jax()
 # JAX makes many objects while it traces; to look for garbage after every 700 is a fifth of the tests' time.
 gc.set_threshold(50_000, 20, 20)
 
@@ -107,6 +107,21 @@ def _no_processes(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", refuse)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_device():
+    """Hide the second device from all tests but those with the fixture `two_devices`."""
+    devices = jax.devices()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices[:1])
+        yield devices
+
+
+@pytest.fixture
+def two_devices(_one_device, monkeypatch):
+    """Have JAX find two devices."""
+    monkeypatch.setattr(jax, "devices", lambda: _one_device)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,6 +13,8 @@ from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
 from tests.whole_runs import REPOSITORY, run_environment
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = ["abc abc", "hello" * 20, "mnop", "n", "klm " * 30]
 
 
@@ -52,7 +54,6 @@ def asked(folder):
     return results
 
 
-@pytest.mark.slow
 def test_the_table_and_the_files(folder, asked):
     _, table, errors = asked[0]
     assert f"{folder}/runs/a step 5: gated_ssm_plus, asked as prefix_lm" in errors
@@ -69,7 +70,6 @@ def test_the_table_and_the_files(folder, asked):
     assert [line["prompt"] for line in lines] == PROMPTS
 
 
-@pytest.mark.slow
 def test_an_answer_is_that_of_generate(folder, asked):
     lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
     assert [line["model"] for line in lines] == [f"{folder}/runs/a"] * 5 + [f"{folder}/runs/b"] * 5
@@ -77,7 +77,6 @@ def test_an_answer_is_that_of_generate(folder, asked):
     assert lines[1]["evaluation"] == "mine"
 
 
-@pytest.mark.slow
 def test_models_are_compared(folder, asked):
     table = asked[1][1]
     assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in table
@@ -90,7 +89,6 @@ def test_models_are_compared(folder, asked):
         assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
 
 
-@pytest.mark.slow
 def test_derived_metrics_are_compared(folder, asked):
     found = json.loads((folder / "text.json").read_text())
     first, second = (one["metrics"] for one in found["evaluations"])
@@ -102,12 +100,10 @@ def test_derived_metrics_are_compared(folder, asked):
     assert re.search(rf"^ +B .* {re.escape(f'{told:+.4f}')} ", asked[4][1], re.M), asked[4][1]
 
 
-@pytest.mark.slow
 def test_the_report_shows_it(folder, asked):
     assert "evaluated at step 5" in (folder / "runs/a/report.html").read_text()
 
 
-@pytest.mark.slow
 def test_wrong_input_is_told_in_one_line(folder):
     workdir = f"--workdir={folder}/runs/a"
     (folder / "empty.jsonl").write_text("")
@@ -145,7 +141,6 @@ def test_wrong_input_is_told_in_one_line(folder):
         assert " answers in " not in errors
 
 
-@pytest.mark.slow
 def test_two_processes_find_what_one_finds(folder, asked, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

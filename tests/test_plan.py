@@ -10,6 +10,8 @@ import pytest
 from tests.forked_verbs import run_commands
 from tests.whole_runs import CONFIG, REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 COMPILERS = os.environ.get("BIRDIE_COMPILERS", "")
 for_machines = pytest.mark.skipif(
     not COMPILERS, reason="BIRDIE_COMPILERS is not set; tests/run.sh fetches the compilers"
@@ -50,7 +52,6 @@ def planned(tmp_path, topology, *arguments, **options):
     return json.loads(file.read_text()), done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh", [{"data": 1}, {"data": 1, "fsdp": 2, "tensor": 2}], ids=["one device", "four devices"]
 )
@@ -79,7 +80,6 @@ def test_a_plan_for_this_machine_is_what_a_run_on_it_takes(tmp_path, mesh):
     assert bool(axes) == (devices > 1)
 
 
-@pytest.mark.slow
 def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
     """The gradient of what is carried from chunk to chunk is added up over devices once, not 16 times."""
     found, _ = planned(
@@ -95,7 +95,6 @@ def test_devices_do_not_meet_in_every_chunk_of_a_row(tmp_path):
     assert sum(one["times"] for one in found["collectives"]) < 8
 
 
-@pytest.mark.slow
 def test_meshes_side_by_side(tmp_path):
     found, text = planned(
         tmp_path, "cpu:2", "--compare=data=2", "--compare=fsdp=2", "--config.model.features=64", devices=2
@@ -109,7 +108,6 @@ def test_meshes_side_by_side(tmp_path):
     assert rows[2:] == ["data=2", "fsdp=2"]
 
 
-@pytest.mark.slow
 def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
     found, text = planned(tmp_path, "cpu:2", devices=2)
     assert text.startswith(
@@ -163,7 +161,6 @@ def refusals():
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_an_impossible_plan_is_refused_in_one_line(refusals, message):
     status, stderr = refusals[message]
@@ -174,7 +171,6 @@ def test_an_impossible_plan_is_refused_in_one_line(refusals, message):
 
 
 @for_machines
-@pytest.mark.slow
 def test_a_tpu_that_is_not_there(tmp_path):
     arguments = ("--config.mesh.data=1", "--config.mesh.fsdp=4", "--largest_batch=skip")
     found, text = planned(tmp_path, "v5e:2x2", "--config.batching.rows=8", *arguments)
@@ -207,7 +203,6 @@ ENCODER = (
 
 
 @for_machines
-@pytest.mark.slow
 def test_masked_lm_on_a_tpu_computes_the_scores_of_hidden_tokens(tmp_path):
     found, text = planned(tmp_path, "v5e:2x2", *ENCODER, "--config.batching.rows=8")
     assert found["fits"] and "fits: yes" in text
@@ -218,7 +213,6 @@ def test_masked_lm_on_a_tpu_computes_the_scores_of_hidden_tokens(tmp_path):
 
 
 @for_machines
-@pytest.mark.slow
 def test_fine_tuning_with_a_head_on_a_tpu_computes_no_scores_of_tokens(tmp_path):
     stage = "--config.finetune.stages.glue"
     found, text = planned(
@@ -232,7 +226,6 @@ def test_fine_tuning_with_a_head_on_a_tpu_computes_no_scores_of_tokens(tmp_path)
 
 
 @for_machines
-@pytest.mark.slow
 def test_the_loss_chunk_does_not_change_what_a_device_sends(tmp_path):
     arguments = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.batching.rows=8")
     # The TPU compiler divides no gradient with fewer than 128 features on a device.
@@ -246,7 +239,6 @@ def test_the_loss_chunk_does_not_change_what_a_device_sends(tmp_path):
 
 
 @for_machines
-@pytest.mark.slow
 def test_hosts_of_h200s_that_are_not_there(tmp_path):
     found, _ = planned(
         tmp_path,

@@ -50,7 +50,7 @@ def test_nothing_else_resolves(name):
 def test_a_run_has_numbers_for_all_sizes_and_a_policy_for_each_parameter():
     config = parse_config(get_config())
     run = resolve_run(config, 512)
-    assert run.mesh.size == jax.device_count()
+    assert run.mesh.size == len(jax.devices())
     assert run.config.mesh.fsdp > 0 and run.config.train.accumulation_steps > 0
     shapes = jax.eval_shape(run.model.init, jax.random.key(0), one_token_batch())["params"]
     assert jax.tree.structure(shapes) == jax.tree.structure(run.policies)
@@ -63,7 +63,7 @@ def test_other_batches_keep_the_model_and_the_devices():
     larger = run.with_batches_of(parse_config(given))
     assert larger.rows.rows == 2 * run.rows.rows
     assert (larger.mesh, larger.model, larger.policies) == (run.mesh, run.model, run.policies)
-    given.batching.rows = 3 * jax.device_count()
+    given.batching.rows = 3 * len(jax.devices())
     given.train.accumulation_steps = 2
     with pytest.raises(ConfigError, match=r"config\.batching\.rows: found"):
         run.with_batches_of(parse_config(given))

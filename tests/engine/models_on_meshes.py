@@ -1,4 +1,4 @@
-"""Run by test_mesh.py on eight fake devices: loss and gradients of models on every mesh of a table."""
+"""Loss and gradients of models on every mesh of a table; test_mesh.py runs it on eight fake devices."""
 
 from functools import partial
 
@@ -116,7 +116,7 @@ def recurrences():
             print("recurrence", sizes, bidirectional)
 
 
-def config_of(name, sizes, bidirectional=BOTH):
+def config_of(name, sizes, bidirectional=BOTH, layers=2):
     return Config(
         batching=BatchingConfig(rows=ROWS, length=LENGTH),
         train=TrainConfig(loss_chunk=4),
@@ -124,7 +124,7 @@ def config_of(name, sizes, bidirectional=BOTH):
         model=ModelConfig(
             name=name,
             bidirectional=bidirectional,
-            layers=2,
+            layers=layers,
             features=16,
             state=32,
             mlp_features=16,

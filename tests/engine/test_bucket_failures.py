@@ -19,6 +19,8 @@ from tests.forked_verbs import ForkedVerbs
 from tests.gcs_server import BUCKET, GcsServer, gcs_environment, run_gcs_server
 from tests.whole_runs import CONFIG, checkpoint_arrays, metrics, run_environment, write_corpus
 
+pytestmark = pytest.mark.slow
+
 STEPS = 8
 SECRET = "s3cretvalue0"
 SAID = f"sa@x has no access: token={SECRET}, Bearer {SECRET}, ya29.{SECRET}"
@@ -128,7 +130,6 @@ def check_same_end(url, workdir, folder):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.slow
 def test_failures_that_pass_change_nothing(store, undisturbed, url, tmp_path):
     """Bursts of them, from the first request to the last."""
     proxy = store.proxy
@@ -154,7 +155,6 @@ def test_failures_that_pass_change_nothing(store, undisturbed, url, tmp_path):
     check_same_end(url, undisturbed, tmp_path)
 
 
-@pytest.mark.slow
 def test_outages_lose_nothing_that_is_saved(store, undisturbed, url, tmp_path):
     """One start of a run after another, each ended by something else; the last one is left alone."""
     workdir = Workdir(url)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.whole_runs import checkpoint_arrays, finish, start, train_command, write_corpus
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
@@ -20,7 +22,6 @@ def steps_saved(workdir):
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
-@pytest.mark.slow
 def test_divergence_stops_the_run_and_names_the_last_good_checkpoint(corpus, tmp_path):
     overrides = ("--config.optimizer.learning_rate=100.0", "--config.checkpoint.every_steps=1")
     status, output = finish(
@@ -35,7 +36,6 @@ def test_divergence_stops_the_run_and_names_the_last_good_checkpoint(corpus, tmp
     assert f"last good checkpoint: {tmp_path / 'run' / 'checkpoints'} step {saved[-1]}" in last
 
 
-@pytest.mark.slow
 def test_full_disk_keeps_what_was_saved(corpus, tmp_path):
     command = train_command(tmp_path / "run", corpus)
     process = start(command)
@@ -77,7 +77,6 @@ def test_wrong_input_is_told_without_a_traceback(corpus, tmp_path, overrides, me
     assert "Traceback" not in output
 
 
-@pytest.mark.slow
 def test_a_corrected_command_takes_the_workdir_of_one_that_was_refused(corpus, tmp_path):
     run, fixed = tmp_path / "run", ("--config.train.num_steps=1", "--config.eval.rows=1")
     status, output = finish(train_command(run, tmp_path / "none.jsonl", *fixed))
@@ -93,7 +92,6 @@ def test_a_corrected_command_takes_the_workdir_of_one_that_was_refused(corpus, t
     assert status == 1 and "holds a run of another configuration; use another workdir" in output
 
 
-@pytest.mark.slow
 def test_shards_of_another_tokenizer(corpus, tmp_path):
     command = train_command(tmp_path / "run", corpus, "--config.train.num_steps=1")
     (tmp_path / "run").mkdir()

@@ -35,6 +35,7 @@ def test_a_second_trainer_is_refused_and_told_who_holds_it(workdir):
     assert not workdir.lease.exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_followed_at_once(workdir, caplog):
     holder = (
         "import sys, time\n"

@@ -9,6 +9,8 @@ from birdie_jax.storage.workdir import Workdir
 from tests.failing_proxy import run_failing_proxy
 from tests.gcs_server import BUCKET, gcs_environment, run_gcs_server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def proxy(tmp_path, monkeypatch):

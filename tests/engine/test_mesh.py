@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,16 @@ from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.sequence_parallel import entering_states
-from tests.engine.models_on_meshes import MASKED_TABLE, RECURRENCE_MESHES, TABLE
-from tests.quick_jit import QUICK_FLAGS
+from tests.engine.models_on_meshes import (
+    MASKED_TABLE,
+    RECURRENCE_MESHES,
+    TABLE,
+    config_of,
+    divided,
+    loss_of,
+    packed_batch,
+)
+from tests.quick_jit import QUICK_FLAGS, quick_jit
 
 CONFIG = Config(
     batching=BatchingConfig(rows=16, length=64),
@@ -49,6 +58,18 @@ def test_every_mesh_gives_the_loss_and_the_gradients_of_one_device():
     expected += [f"masked {name} {sizes}" for sizes, names in MASKED_TABLE.items() for name in names]
     expected += [f"{name} {sizes} {both}" for sizes, models in TABLE.items() for name, both in models]
     assert run.stdout.splitlines() == expected
+
+
+def test_two_devices_give_the_loss_and_the_gradients_of_one(two_devices):
+    batch = packed_batch()
+    kinds = [config_of("gated_ssm_plus", sizes, layers=1) for sizes in ((2, 1, 1, 1), (1, 2, 1, 1))]
+    model = build_model(kinds[0].model, VOCAB)
+    step = jax.value_and_grad(partial(loss_of, model), has_aux=True)
+    params = quick_jit(model.init)(jax.random.key(0), batch)["params"]
+    expected = jax.device_get(quick_jit(step)(params, batch))
+    for config in kinds:
+        compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+        jax.tree.map(compare, divided(config, model, step, params, batch), expected)
 
 
 def test_states_that_enter_the_shards_of_a_row():

@@ -13,6 +13,8 @@ from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
 from tests.whole_runs import start
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = ["abc abc", "hello" * 20, "naïve 日本", "n"]
 
 
@@ -41,7 +43,6 @@ def read_lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.slow
 def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
     """Together is alone for the commands too, and an exported folder answers as its run does."""
     options = ("--max_tokens=24", "--temperature=0.9", "--top_k=200", "--seed=4")
@@ -67,7 +68,6 @@ def test_a_prompt_on_the_terminal_is_the_prompt_in_a_file(workdir, tmp_path):
     assert len({answer["generated"] for answer in answers}) == 4
 
 
-@pytest.mark.slow
 def test_an_encoder_is_refused_by_its_name(tmp_path):
     """Also one whose mixture has arms that write, as here."""
     section = EncoderConfig(positions=128, ssm_state=4)
@@ -80,7 +80,6 @@ def test_an_encoder_is_refused_by_its_name(tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_a_file_is_gone_on_with(workdir, tmp_path):
     file, output = write_prompts(tmp_path / "prompts.jsonl", PROMPTS * 3), tmp_path / "answers.jsonl"
     arguments = [f"--workdir={workdir}", f"--prompt_file={file}", f"--output={output}", "--batch=1"]
@@ -113,7 +112,6 @@ def test_a_file_is_gone_on_with(workdir, tmp_path):
     assert output.read_text() == whole
 
 
-@pytest.mark.slow
 def test_faults_are_told_in_one_line(workdir, tmp_path):
     good = f"--workdir={workdir}"
     bad_file = write_prompts(tmp_path / "prompts.jsonl", ["a", "", "b"])

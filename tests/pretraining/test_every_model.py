@@ -16,8 +16,9 @@ from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.parameters import parameter_policies
-from birdie_jax.models.registry import architecture_of, encoder_names, model_names
+from birdie_jax.models.registry import encoder_names, model_names
 from birdie_jax.objectives import NO_LABEL, Example
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from tests.quick_jit import quick_jit
@@ -29,7 +30,7 @@ SMALL = ModelConfig(
     mlp_features=16,
     dtype="float32",
     remat="none",
-    sections=(AttentionConfig(heads=2),),
+    sections=(AttentionConfig(heads=2), GriffinConfig("recurrent,attention")),
 )
 OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=0)
 
@@ -56,7 +57,7 @@ def cannot_move(path):
 
 @pytest.mark.parametrize("name", model_names())
 def test_a_step_moves_every_parameter_and_the_loss_falls(name):
-    layers = 1 if architecture_of(ModelConfig(name=name)).mixer else 3
+    layers = 2 if name == "griffin" else 1
     model, batch = build_model(dataclasses.replace(SMALL, name=name, layers=layers), VOCAB), batch_of(name)
     optimizer = make_optimizer(OPTIMIZER, 10, parameter_policies(model))
     loss = language_model_loss(model, 1, 8)
