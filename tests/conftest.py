@@ -38,7 +38,7 @@ start_jax()
 # JAX makes many objects while it traces; to look for garbage after every 700 is a fifth of the tests' time.
 gc.set_threshold(50_000, 20, 20)
 
-_SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages")
+_SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "studies")
 _SLOW_FIXTURES = {"gcs_server", "s3_server"}
 _FAST_SECONDS, _ALL_SECONDS = 60, 600
 _MAX_WORKER_BYTES = 1.2e9
