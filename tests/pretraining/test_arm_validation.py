@@ -1,0 +1,76 @@
+"""The hook that measures every arm: means over tokens, and which mixture is published when."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from birdie_jax.batching import DecisionSchedule
+from birdie_jax.config import parse_config
+from birdie_jax.engine import HookCall, TrainState
+from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.pretraining.arm_validation import SECTION, ArmValidation
+from birdie_jax.pretraining.mixture_batches import MixtureBatches
+from birdie_jax.resolve import resolve_run
+from birdie_jax.text import TokenShards, prepare
+from tests.micro_config import get_config
+
+STEPS = 24
+
+
+class Published(MixtureBatches):
+    """Batches of no text, which keep what is published."""
+
+    def __init__(self, schedule):
+        self.schedule, self.mixtures = schedule, []
+
+    def publish(self, mixture):
+        self.mixtures.append(mixture)
+
+    def put_replicated(self, batch):
+        return jax.tree.map(jnp.asarray, batch)
+
+
+@pytest.fixture(scope="module")
+def hook(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    letters = np.random.default_rng(0).choice(list("abcde "), (60, 600))
+    lines = [json.dumps({"text": "".join(document)}) for document in letters.tolist()]
+    (folder / "text.jsonl").write_text("\n".join(lines))
+    options = {"vocab_size": 330, "tokenizer_type": "bpe", "validation_fraction": 0.3}
+    prepared = prepare(str(folder / "text.jsonl"), folder / "out", workers=0, progress=False, **options)
+    text = TokenShards(prepared, "validation")
+    run = resolve_run(parse_config(get_config("exp3s")), text.vocab_size)
+    batches = Published(DecisionSchedule(run.config.bandit.every_steps, STEPS))
+    return run, batches, ArmValidation(run, text, batches)
+
+
+def measured(hook, step, *, stop=False):
+    """Return the result for a model that predicts all tokens alike, and what was published."""
+    run, batches, validation = hook
+    batches.mixtures.clear()
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameter_shapes(run.model))
+    sections = {SECTION: validation.create_section(jax.random.key(0))}
+    call = HookCall(step, STEPS, True, lambda text: None, lambda: stop)
+    return validation.run(TrainState(jnp.asarray(step), params, {}, sections), call), batches.mixtures
+
+
+def test_a_loss_is_the_mean_of_an_arms_tokens(hook):
+    result, mixtures = measured(hook, 5)
+    names = hook[0].mixture.names
+    losses = [result.scalars[f"arm/{name}/validation_loss"] for name in names]
+    np.testing.assert_allclose(losses, math.log(hook[0].vocab_size), rtol=1e-5)
+    bandit = result.state.sections[SECTION]
+    assert int(bandit.count) == 1
+    probabilities = [result.scalars[f"arm/{name}/probability"] for name in names]
+    np.testing.assert_allclose(mixtures, [probabilities])
+
+
+def test_nothing_is_published_after_the_last_step_or_while_stopping(hook):
+    result, mixtures = measured(hook, STEPS)
+    assert int(result.state.sections[SECTION].count) == 1
+    assert mixtures == []
+    assert measured(hook, 5, stop=True) == (None, [])
