@@ -116,7 +116,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             lease = held.enter_context(Lease(workdir))
             workdir.claim(to_dict(config), default_config().to_dict(), begun=has_begun(workdir))
         processes.broadcast_from_first("workdir", lambda: str(workdir))
-        check_shared(workdir, processes, 2 * config.train.lost_seconds)
+        check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
         guarded = Guarded(workdir, watch, lease, source, tasks)
         if mixture is None:
             outcome, summary = finetune(config, stages, guarded)

@@ -7,14 +7,16 @@ from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
+from jaxtyping import PyTree
 
 from birdie_jax.config_sections import CheckpointConfig
 from birdie_jax.engine.checkpoint import Checkpoints
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.metrics_file import MetricsFile
-from birdie_jax.engine.protocols import Batches, Hook, HookCall, IdentifiedBatches, Step
+from birdie_jax.engine.protocols import Batches, Hook, HookCall, IdentifiedBatches, Position, Step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.step_log import Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
@@ -108,7 +110,7 @@ class Outcome(NamedTuple):
 
 def train(
     step: Step,
-    batches: Batches,
+    batches: Batches[Position],
     hooks: Sequence[Hook] = (),
     *,
     workdir: Workdir,
@@ -167,7 +169,7 @@ class _Guards(NamedTuple):
 
 def _train(  # noqa: PLR0917
     step: Step,
-    batches: Batches,
+    batches: Batches[Position],
     hooks: Sequence[Hook],
     workdir: Workdir,
     cadence: _Cadence,
@@ -184,9 +186,10 @@ def _train(  # noqa: PLR0917
         opened.enter_context(told_once())
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
-        state, position = restore_or_create(step, batches, checkpoints)
+        state, saved_position = restore_or_create(step, batches, checkpoints)
         first_step = done = saved = int(state.step)
-        batches.restore(position, state)
+        batches.restore(saved_position, state)
+        position: Position | None = None
         opened.enter_context(closing(runner))
         runner.resume(state)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -233,7 +236,7 @@ def _train(  # noqa: PLR0917
                 if guards.lease is not None:
                     guards.lease.check()
                 stopped_by = shared_stop.ask()
-            if done > saved:
+            if position is not None and done > saved:
                 write_summary(log.flush(), file, progress)
                 watch.heartbeat(done, "saving", compiles=saved == first_step)
                 file.flush()
@@ -247,7 +250,9 @@ def _train(  # noqa: PLR0917
     return Outcome(done, done == num_steps, stopped_by.name if stopped_by else None, parameters)
 
 
-def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) -> tuple[TrainState, object]:
+def restore_or_create(
+    step: Step, batches: Batches[Position], checkpoints: Checkpoints
+) -> tuple[TrainState, PyTree[np.ndarray]]:
     """Return state and position of the newest whole checkpoint, or those before the first step."""
     first_position = batches.first_position()
     data = data_identity(batches)
@@ -261,7 +266,7 @@ def restore_or_create(step: Step, batches: Batches, checkpoints: Checkpoints) ->
     return restored.state, restored.position
 
 
-def data_identity(batches: Batches) -> str | None:
+def data_identity(batches: Batches[Position]) -> str | None:
     """Return the identity of the data that batches are made of, or None where they have none."""
     return batches.identity if isinstance(batches, IdentifiedBatches) else None
 

@@ -1,7 +1,7 @@
 """The three protocols by which something is trained: `Batches`, `Step` and `Hook`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -10,9 +10,12 @@ from jaxtyping import PyTree
 from birdie_jax.array_types import Key
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
 
+Position = TypeVar("Position")
+"""Where the source of batches stands, as one process knows it."""
+
 
 @runtime_checkable
-class Batches(Protocol):
+class Batches(Protocol[Position]):
     """Global batches on the devices, one after another, and where their source stands after each."""
 
     def first_position(self) -> PyTree[np.ndarray]:
@@ -23,11 +26,11 @@ class Batches(Protocol):
         """Start at a position that a checkpoint holds, for the step after `state.step`; called once."""
         ...
 
-    def __next__(self) -> tuple[PyTree[jax.Array], Any]:
+    def __next__(self) -> tuple[PyTree[jax.Array], Position]:
         """Return the next batch, and the position after it as this process knows it."""
         ...
 
-    def gather(self, position: Any) -> PyTree[np.ndarray]:
+    def gather(self, position: Position) -> PyTree[np.ndarray]:
         """Return the position of all processes, to be saved; all of them call this together."""
         ...
 
@@ -37,7 +40,7 @@ class Batches(Protocol):
 
 
 @runtime_checkable
-class IdentifiedBatches(Batches, Protocol):
+class IdentifiedBatches(Batches[Position], Protocol[Position]):
     """`Batches` that know what they are made of: a run goes on with no other data than it began with.
 
     Attributes:

@@ -1,8 +1,8 @@
 """A train step made from a loss: gradient, accumulation, optimizer, compiled for a mesh."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
-from birdie_jax.array_types import Key, Scalar
+from birdie_jax.array_types import Key, RowKeys, Scalar
 from birdie_jax.engine.checkpoint_format import REQUIRED
 from birdie_jax.engine.mesh import batch_sharding, replicated, replicated_context
 from birdie_jax.engine.protocols import Hook
@@ -22,6 +22,26 @@ Sections = Mapping[str, Callable[[Key], PyTree[jax.Array]]]
 """For each hook its `create_section`, by its name."""
 # Sets the keys of rows apart from those of parameters and sections.
 _ROW_KEYS = 0x726F7773
+
+
+class SummedLoss(Protocol):
+    """The loss summed over a batch, and named sums to log, which add up."""
+
+    def __call__(  # noqa: D102
+        self, params: PyTree[jax.Array], batch: PyTree[jax.Array], row_keys: RowKeys | None = None, /
+    ) -> tuple[Scalar, dict[str, jax.Array]]: ...
+
+
+class CompiledUpdate(Protocol):
+    """A program of `jax.jit` that takes a step, and the memory of the state that it is given."""
+
+    def __call__(  # noqa: D102
+        self, state: TrainState, batch: PyTree[jax.Array], /
+    ) -> tuple[TrainState, StepMetrics]: ...
+
+    def lower(self, state: TrainState, batch: PyTree, /) -> jax.stages.Lowered:
+        """Return the program for such arguments, before it is compiled."""
+        ...
 
 
 class LossFunction(NamedTuple):
@@ -36,7 +56,7 @@ class LossFunction(NamedTuple):
             the row within the global batch.
     """
 
-    sums: Callable[..., tuple[Scalar, dict[str, Any]]]
+    sums: SummedLoss
     weight: Callable[[PyTree], Scalar]
     tokens: Callable[[PyTree], Scalar]
     takes_row_keys: bool = False
@@ -58,7 +78,7 @@ class ShardedStep(NamedTuple):
     abstract_state: TrainState
     create: Callable[[], TrainState]
     sections: Callable[[], dict[str, PyTree]]
-    update: Callable[..., Any]
+    update: CompiledUpdate
     summary: Summarise
 
     def create_state(self) -> TrainState:
@@ -164,13 +184,13 @@ def make_step(
     )
 
 
-def check_section_names(sections: Mapping[str, Any]) -> None:
+def check_section_names(names: Iterable[str]) -> None:
     """Check that the names of hooks can stand beside the other parts of a state in a checkpoint.
 
     Raises:
         ValueError: one cannot.
     """
-    for name in sections:
+    for name in names:
         if name in REQUIRED or not name or "/" in name:
             raise ValueError(
                 f"hook: found the name {name!r}; allowed: one without a slash, and none of "

@@ -81,10 +81,11 @@ def dense_and_pruned_loss(
     """
     dense = language_model_loss(model, num_arms, loss_chunk)
 
-    def sums(params, batch, row_keys):
-        keep = draw_kept_shares(row_keys, batch.segment_ids, max_pruned)
+    def sums(params, batch, row_keys=None):
+        keys = cast(RowKeys, row_keys)
+        keep = draw_kept_shares(keys, batch.segment_ids, max_pruned)
         dense_loss, by_arm = dense.sums(params, batch, row_keys if model.drops else None)
-        pruned = pruned_sums(model, num_arms, loss_chunk, settings, params, batch, keep, row_keys)
+        pruned = pruned_sums(model, num_arms, loss_chunk, settings, params, batch, keep, keys)
         return dense_loss + jnp.sum(pruned.pruned_loss), by_arm | pruned._asdict()
 
     return LossFunction(sums, dense.weight, dense.tokens, takes_row_keys=True)

@@ -1,7 +1,7 @@
 """The Transformer's sequence mixer: attention within packed samples, unmasked on the context."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ from birdie_jax.models.key_value_cache import KeyValueCache
 from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout, own_segments
 from birdie_jax.models.platforms import check_implementation
-from birdie_jax.models.registry import register_model
+from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.splash import fits as splash_fits
 from birdie_jax.models.splash import packed_splash_attention
 from birdie_jax.models.window_cache import WindowCache
@@ -228,7 +228,9 @@ class Attention(nn.Module):
     output_bias: bool = False
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Attention":
+    def from_config(
+        cls, config: ModelConfig, *, output_scale: float, **module: Unpack[ModuleFields]
+    ) -> "Attention":
         """Return the mixer of `config`; see `registry.Mixer`."""
         section = config.section(AttentionConfig)
         return cls(

@@ -11,6 +11,7 @@ given where it is created (`parameters`).
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
+from typing import ParamSpec, TypeVar
 
 import jax
 from jax.sharding import PartitionSpec
@@ -31,6 +32,8 @@ _MESH_AXES_OF = {
 }
 
 LogicalAxes = tuple[str | None, ...]
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def partition_spec(axes: LogicalAxes, dimensions: int) -> PartitionSpec:
@@ -123,26 +126,27 @@ gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 def logical_shard_map(
-    function: Callable[..., PyTree],
-    *arguments: PyTree,
+    function: Callable[Parameters, Result],
+    arguments: tuple[PyTree, ...],
+    *,
     in_axes: Sequence[LogicalAxes],
     out_axes: LogicalAxes | list[LogicalAxes],
-) -> PyTree:
-    """Return function(*arguments), computed by each device of the mesh for its own part.
+) -> Callable[Parameters, Result]:
+    """Return `function`, computed by each device of the mesh for its own part of such arguments.
 
-    The mesh is the one in force (`jax.set_mesh`); without one, or on one device, this is a plain call.
+    The mesh is the one in force (`jax.set_mesh`); without one, or on one device, it is the function itself.
     Along a logical axis that the devices do not divide evenly, each of them computes all.
 
     Args:
         function: a function that treats every row, and whatever else is divided, independently.
-        arguments: pytrees of arrays; None is passed on.
+        arguments: the arguments that it is called with, pytrees of arrays; None is passed on.
         in_axes: for each argument, the logical axes (see `axes`) of the first dimensions of all its arrays.
         out_axes: the logical axes of the first dimensions of the result; a list of them for a tuple of
             results.
     """
     mesh_axes = _mesh_axes_of(arguments, in_axes)
     if not any(mesh_axes.values()):
-        return function(*arguments)
+        return function
 
     def spec(logical: LogicalAxes) -> PartitionSpec:
         return PartitionSpec(*(mesh_axes.get(name) or None for name in logical))
@@ -152,7 +156,7 @@ def logical_shard_map(
         in_specs=tuple(map(spec, in_axes)),
         out_specs=tuple(map(spec, out_axes)) if isinstance(out_axes, list) else spec(out_axes),
         check_vma=False,
-    )(*arguments)
+    )
 
 
 def _mesh_axes_of(

@@ -1,7 +1,7 @@
 """The Minimalist Birdie SSM of the early draft: two maps into the state, one out of it."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import flax.linen as nn
 import jax
@@ -21,7 +21,7 @@ from birdie_jax.models.recurrence import (
     recurrent_attributes,
     recurrent_layer,
 )
-from birdie_jax.models.registry import register_model
+from birdie_jax.models.registry import ModuleFields, register_model
 from pallas_kernels.gated_scan import Cell, gelu, sigmoid
 
 INPUT_ACTIVATIONS = {
@@ -108,7 +108,9 @@ class BirdieSSM(nn.Module):
     output_scale: float = 1.0
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "BirdieSSM":
+    def from_config(
+        cls, config: ModelConfig, *, output_scale: float, **module: Unpack[ModuleFields]
+    ) -> "BirdieSSM":
         """Return the mixer of `config`; see `registry.Mixer`."""
         return cls(
             input_activation=config.section(BirdieSSMConfig).input_activation,

@@ -1,7 +1,7 @@
 """The section of `config.model` that the four encoders of "Pretraining Without Attention" share."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Unpack
 
 import flax.linen as nn
 
@@ -20,7 +20,7 @@ from birdie_jax.config_types import (
 from birdie_jax.errors import ConfigError
 from birdie_jax.models.axes import must_divide
 from birdie_jax.models.layout import Layout
-from birdie_jax.models.registry import Cache, language_model_names, mixer_type
+from birdie_jax.models.registry import Cache, ModuleFields, language_model_names, mixer_type
 
 
 class EncoderMixer(nn.Module):
@@ -39,7 +39,7 @@ class EncoderMixer(nn.Module):
 
     @classmethod
     def from_config(
-        cls, config: ModelConfig, *, output_scale: float = 1.0, **module: Any
+        cls, config: ModelConfig, *, output_scale: float = 1.0, **module: Unpack[ModuleFields]
     ) -> "EncoderMixer":
         """Return the mixer of `config`; all weights start small, whatever `output_scale` is."""
         del output_scale

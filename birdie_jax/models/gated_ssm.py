@@ -1,7 +1,7 @@
 """The Gated SSM: one sequence mixer, causal or bidirectional on the context."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import flax.linen as nn
 import jax
@@ -23,7 +23,7 @@ from birdie_jax.models.recurrence import (
     recurrent_attributes,
     recurrent_layer,
 )
-from birdie_jax.models.registry import register_model
+from birdie_jax.models.registry import ModuleFields, register_model
 from pallas_kernels.gated_scan import Cell, gelu, sigmoid
 
 
@@ -118,7 +118,9 @@ class GatedSSM(nn.Module):
     output_scale: float = 1.0
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "GatedSSM":
+    def from_config(
+        cls, config: ModelConfig, *, output_scale: float, **module: Unpack[ModuleFields]
+    ) -> "GatedSSM":
         """Return the mixer of `config`; see `registry.Mixer`."""
         return cls(
             conv_width=config.section(GatedSSMConfig).conv_taps(config),

@@ -1,7 +1,7 @@
 """Hawk's sequence mixer: a short convolution and an RG-LRU, gated."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from birdie_jax.models.recurrence import (
     empty_recurrent_cache,
     recurrent_attributes,
 )
-from birdie_jax.models.registry import register_model
+from birdie_jax.models.registry import ModuleFields, register_model
 from birdie_jax.models.rg_lru import RGLRU
 
 
@@ -92,7 +92,9 @@ class Hawk(nn.Module):
     bias: bool = False
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Hawk":
+    def from_config(
+        cls, config: ModelConfig, *, output_scale: float, **module: Unpack[ModuleFields]
+    ) -> "Hawk":
         """Return the mixer of `config`; see `registry.Mixer`."""
         section = config.section(HawkConfig)
         return cls(

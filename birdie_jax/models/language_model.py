@@ -1,6 +1,7 @@
 """The language model: embedding, scanned blocks, final norm, head."""
 
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -251,13 +252,13 @@ def unrolled_hidden(
 
     `params` holds all parameters of the model; those outside the layers are read.
     """
-    x: Any = model.apply({"params": params}, tokens, layout, method=LanguageModel.embed)
+    apply = partial(model.apply, {"params": params})
+    x = cast(Activations, apply(tokens, layout, method=LanguageModel.embed))
     caches = []
     for config, layer_params, layer_cache in zip(layer_configs(model.config), *layers, strict=True):
         x, new_cache = Block(config).apply({"params": layer_params}, x, layer_cache, layout)
         caches.append(new_cache)
-    normalised: Any = model.apply({"params": params}, x, method=LanguageModel.normalise)
-    return normalised, caches
+    return cast(Activations, apply(x, method=LanguageModel.normalise)), caches
 
 
 def parameter_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:

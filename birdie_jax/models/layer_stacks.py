@@ -8,7 +8,7 @@ and on. Caches have the same structure.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar, Unpack, cast
 
 import flax.linen as nn
 import jax
@@ -21,7 +21,9 @@ from birdie_jax.models.axes import mesh_platform
 from birdie_jax.models.layers import PROJECTION, GatedMLP, RMSNorm, dropout
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS
-from birdie_jax.models.registry import Cache, Mixer, architecture_of, mixer_config, mixer_type
+from birdie_jax.models.registry import Cache, Mixer, ModuleFields, architecture_of, mixer_config, mixer_type
+
+Module = TypeVar("Module", bound=nn.Module)
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_only_these_names(PROJECTION),
@@ -33,7 +35,7 @@ REMAT_POLICIES = {
 MAX_UNROLLED_LAYERS = 16
 
 
-def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
+def scanned(block: type[Module], config: ModelConfig) -> Module:
     """Return the blocks of a model, their parameters stacked on a leading axis.
 
     Args:
@@ -44,14 +46,14 @@ def scanned(block: type[nn.Module], config: ModelConfig) -> nn.Module:
     return stack(config)
 
 
-def rematerialised(block: type[nn.Module], config: ModelConfig) -> Any:
+def rematerialised(block: type[Module], config: ModelConfig) -> type[Module]:
     """Return the class of a block that computes again for the gradient what `config.remat` says."""
     if config.remat == "none":
         return block
-    return nn.remat(block, prevent_cse=False, policy=REMAT_POLICIES[config.remat])
+    return cast(type[Module], nn.remat(block, prevent_cse=False, policy=REMAT_POLICIES[config.remat]))
 
 
-def scan_of(block: type[nn.Module], length: int, unroll: int) -> Any:
+def scan_of(block: type[Module], length: int, unroll: int) -> type[Module]:
     """Return the class of `length` modules one after the other, which is made as one of them is.
 
     Args:
@@ -59,7 +61,7 @@ def scan_of(block: type[nn.Module], length: int, unroll: int) -> Any:
         length: the number of modules.
         unroll: how many of them the body of the loop has.
     """
-    return nn.scan(
+    stack = nn.scan(
         block,
         variable_axes=SCANNED_COLLECTIONS,  # pyright: ignore[reportArgumentType] - flax's stub is narrow
         split_rngs={"params": True},
@@ -68,6 +70,7 @@ def scan_of(block: type[nn.Module], length: int, unroll: int) -> Any:
         unroll=unroll,
         metadata_params={nn.PARTITION_NAME: "layers"},
     )
+    return cast(type[Module], stack)
 
 
 def layers_at_a_time(config: ModelConfig) -> int:
@@ -82,8 +85,8 @@ def layers_at_a_time(config: ModelConfig) -> int:
     return config.layers if shallow and mesh_platform() == "cpu" else 1
 
 
-def make_mixer(config: ModelConfig, **module: Any) -> Mixer:
-    """Return the sequence mixer that `config.name` asks for; `module` are its linen name and parent."""
+def make_mixer(config: ModelConfig, **module: Unpack[ModuleFields]) -> Mixer:
+    """Return the sequence mixer of `config.name`; `module` is its linen name, or `parent=None`."""
     mixer = mixer_type(config)
     return mixer.from_config(config, output_scale=_residual_scale(config), **module)
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import flax.linen as nn
 import jax
@@ -19,15 +19,15 @@ from birdie_jax.models.layers import Projection, ShortConvolution
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.platforms import check_implementation
-from birdie_jax.models.recurrence import RecurrentCache, RecurrentConfig
-from birdie_jax.models.registry import register_model
-from birdie_jax.models.selective_influence import SelectiveArrays
-from birdie_jax.models.sequence_parallel import (
+from birdie_jax.models.recurrence import (
     Recurrence,
-    RecurrenceOperands,
-    Resets,
+    RecurrentCache,
+    RecurrentConfig,
     sharded_recurrence,
 )
+from birdie_jax.models.registry import ModuleFields, register_model
+from birdie_jax.models.selective_influence import SelectiveArrays
+from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.selective_scan import IMPLEMENTATIONS, MAX_GPU_STATES, selective_scan
 
 FEATURES_PER_RANK = 16
@@ -122,7 +122,9 @@ class Mamba(nn.Module):
     output_scale: float = 1.0
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Mamba":
+    def from_config(
+        cls, config: ModelConfig, *, output_scale: float, **module: Unpack[ModuleFields]
+    ) -> "Mamba":
         """Return the mixer of `config`; see `registry.Mixer`."""
         section = config.section(MambaConfig)
         return cls(
@@ -224,7 +226,7 @@ def make_recurrence(implementation: str | None) -> Recurrence:
     """Return the recurrence whose operands are ((u, steps, z), (A, D, bias of the steps), (B, C))."""
 
     def scan(
-        direction: str, inputs: RecurrenceOperands, h0: RowState, resets: Resets
+        direction: str, inputs: RecurrenceOperands, h0: RowState | None, resets: Resets
     ) -> tuple[StateSequence, RowState]:
         (u, steps, z), (A, D, bias), (B, C) = inputs
         return selective_scan(

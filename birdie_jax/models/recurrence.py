@@ -1,8 +1,9 @@
 """What every recurrent mixer shares: its limits, its cache, the scan in the directions of a layout."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, TypeVar
 
 import flax.linen as nn
 import jax
@@ -11,19 +12,31 @@ from jaxtyping import Array, Float
 
 from birdie_jax.array_types import RowState, StateSequence, TokenMask
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
-from birdie_jax.models.axes import must_divide
+from birdie_jax.models.axes import (
+    LogicalAxes,
+    dividing_axes,
+    logical_shard_map,
+    mesh_size,
+    must_divide,
+)
 from birdie_jax.models.influence import leave_influence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
 from birdie_jax.models.sequence_parallel import (
-    Recurrence,
+    SEQUENCE,
+    LocalRecurrence,
     RecurrenceOperands,
     Resets,
-    sharded_recurrence,
+    sequence_parallel,
 )
 from pallas_kernels.gated_scan import Cell, gated_scan
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
+
+TENSOR = "tensor"
+
+StateAndLast = tuple[StateSequence, RowState]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,18 @@ class ScanSettings(NamedTuple):
     implementation: str | None
 
 
-def recurrent_attributes(config: ModelConfig) -> dict[str, Any]:
+class RecurrentAttributes(TypedDict):
+    """The attributes that every recurrent mixer has."""
+
+    features: int
+    state: int
+    bidirectional: bool
+    dtype: jnp.dtype
+    scan_dtype: jnp.dtype
+    scan_implementation: str | None
+
+
+def recurrent_attributes(config: ModelConfig) -> RecurrentAttributes:
     """Return the attributes that every recurrent mixer has, from the fields that all models read."""
     return {
         "features": config.features,
@@ -193,6 +217,101 @@ def _cell_recurrence(
     )
     decay, entry = cell.recurrence_inputs(parameters, operands, not_reset)
     return RecurrenceArrays(decay, entry, gate, cell.readout)
+
+
+class Recurrence(NamedTuple):
+    """A recurrent layer that treats every row and every channel independently.
+
+    Both functions take the direction of reading, "forward", "reverse" or "both" (the second half of the
+    channels in reverse), and the resets of that direction or of each of both.
+
+    Attributes:
+        scan: (direction, inputs, h0, resets) -> (y, last). h0 is the state before the first token read,
+            [rows, channels], or None for zero; y is a sequence, and `last` the state after the last token
+            read, float32.
+        product: (direction, inputs, resets) -> the product of all decays, float32 [rows, channels]; a decay
+            counts as zero at a reset.
+        state_axes: the logical axes of a state; where there are more than two, h0 is never None.
+    """
+
+    scan: Callable[[str, RecurrenceOperands, RowState | None, Resets], StateAndLast]
+    product: Callable[[str, RecurrenceOperands, Resets], RowState]
+    state_axes: LogicalAxes = ("rows", "inner")
+
+
+def sharded_recurrence(
+    recurrence: Recurrence,
+    inputs: RecurrenceOperands,
+    h0: RowState | None,
+    resets: Resets,
+    *,
+    bidirectional: bool,
+) -> StateAndLast:
+    """Return (y, last) of `recurrence` over whole rows, divided over the devices of the mesh in force.
+
+    Where half of the channels is read in reverse and channels are divided too, an even number of devices
+    has channels of one direction each.
+
+    Args:
+        recurrence: the layer.
+        inputs: the arrays that it reads.
+        h0: the state before the first token read; zero if None.
+        resets: the forward reset, and where `bidirectional` the reverse reset.
+        bidirectional: whether the second half of the channels is read in reverse.
+
+    Raises:
+        ValueError: `bidirectional`, and an odd number of devices divides the channels.
+    """
+    rows, length, channels = jax.tree.leaves(inputs.sequences)[0].shape
+    pieces = mesh_size(TENSOR) if dividing_axes("inner", channels) else 1
+    shards = mesh_size(SEQUENCE) if dividing_axes("length", length) else 1
+    if bidirectional and pieces > 1 and pieces % 2:
+        raise ValueError(
+            f"recurrence: found {pieces} devices along {TENSOR} for channels of two directions; allowed: 1 "
+            "or an even number"
+        )
+
+    def in_own_directions(read: Callable[[str, Resets], Result], resets: Resets) -> Result:
+        if not bidirectional:
+            return read("forward", resets)
+        if pieces == 1:
+            return read("both", resets)
+        forward, reverse = resets
+        return jax.lax.cond(
+            jax.lax.axis_index(TENSOR) < pieces // 2,
+            lambda: read("forward", (forward,)),
+            lambda: read("reverse", (reverse,)),
+        )
+
+    def scan_own(resets: Resets, inputs: RecurrenceOperands, h0: RowState | None) -> StateAndLast:
+        return in_own_directions(lambda direction, own: recurrence.scan(direction, inputs, h0, own), resets)
+
+    def product_of_own(resets: Resets, inputs: RecurrenceOperands) -> RowState:
+        return in_own_directions(lambda direction, own: recurrence.product(direction, inputs, own), resets)
+
+    def scan(sequences, vectors, shared, h0, resets):
+        inputs = RecurrenceOperands(sequences, vectors, shared)
+        if shards == 1:
+            return scan_own(resets, inputs, h0)
+        channels = h0.shape[-1]
+        if not bidirectional:
+            reverse = jnp.zeros(channels, bool)
+        elif pieces == 1:
+            reverse = jnp.arange(channels) >= channels // 2
+        else:
+            reverse = jnp.full(channels, jax.lax.axis_index(TENSOR) >= pieces // 2)
+        return sequence_parallel(LocalRecurrence(scan_own, product_of_own), inputs, h0, resets, reverse)
+
+    if shards > 1 and h0 is None:
+        h0 = jnp.zeros((rows, channels), jnp.float32)
+    sequence_axes, state_axes = ("rows", "length", "inner"), recurrence.state_axes
+    scan_rows = logical_shard_map(
+        scan,
+        (*inputs, h0, resets),
+        in_axes=[sequence_axes, ("inner",), ("rows", "length"), state_axes, ("rows", "length")],
+        out_axes=[sequence_axes, state_axes],
+    )
+    return scan_rows(*inputs, h0, resets)
 
 
 def make_recurrence(cell: Cell, settings: ScanSettings) -> Recurrence:

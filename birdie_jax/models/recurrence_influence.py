@@ -73,14 +73,13 @@ class RecurrenceArrays:
             return jnp.linalg.norm(arrays.entry, axis=-1)
         if request.readout == "state":
             arrays = RecurrenceArrays(arrays.decay, arrays.entry, None)
-        return logical_shard_map(
+        score_rows = logical_shard_map(
             partial(_scores_of_rows, request.norm),
-            arrays,
-            reset,
-            anchors,
+            (arrays, reset, anchors),
             in_axes=[_ARRAYS, _TOKENS, _TOKENS],
             out_axes=_TOKENS,
         )
+        return score_rows(arrays, reset, anchors)
 
     def readout_at(self, at: slice, anchors: TokenMask) -> Float[Array, "rows some_tokens channels"]:
         """Return o_t of the tokens `at` that are anchors, and 0 for the others."""

@@ -1,7 +1,7 @@
 """The models by name. The file of a mixer registers the models that it makes; nothing else lists names."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypedDict, Unpack, runtime_checkable
 
 from jaxtyping import Array, PyTree
 
@@ -14,12 +14,21 @@ Cache = PyTree[Array]
 """What decoding carries from token to token; its shapes are the same before and after a call."""
 
 
+class ModuleFields(TypedDict, total=False):
+    """What linen gives every module: its name, and where it has no parent, None for it."""
+
+    name: str
+    parent: None
+
+
 @runtime_checkable
 class Mixer(Protocol):
     """A sequence mixer: a linen module between the norm of a block and the residual stream."""
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, output_scale: float, **module: Any) -> "Mixer":
+    def from_config(
+        cls, config: ModelConfig, *, output_scale: float, **module: Unpack[ModuleFields]
+    ) -> "Mixer":
         """Return the mixer of `config`.
 
         Args:

@@ -128,10 +128,9 @@ def _loops_of_devices(
         steps, u, B, C = sequences
         return scores_by_loop(norm, SelectiveArrays(steps, u, A, B, C), *masks)
 
-    sequences = (arrays.steps, arrays.u, arrays.B, arrays.C)
-    return logical_shard_map(
-        of_rows, arrays.A, sequences, reset, anchors, in_axes=[(), _ROWS, _ROWS, _ROWS], out_axes=_ROWS
-    )
+    arguments = (arrays.A, (arrays.steps, arrays.u, arrays.B, arrays.C), reset, anchors)
+    in_axes = [(), _ROWS, _ROWS, _ROWS]
+    return logical_shard_map(of_rows, arguments, in_axes=in_axes, out_axes=_ROWS)(*arguments)
 
 
 def scores_by_loop(norm: str, arrays: SelectiveArrays, reset: TokenMask, anchors: TokenMask) -> TokenScores:

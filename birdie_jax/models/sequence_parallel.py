@@ -7,9 +7,6 @@ exchange P and H alone, each computes from them what enters its own shard, and s
 (Martin and Cundy 2018, section 2.2, with shards in the place of steps). The derivative is the same the
 other way: the cotangent of the state that enters a shard is P times that of the state that leaves it, plus
 what the shard itself adds.
-
-Where half of the channels is read in reverse and channels are divided too, an even number of devices has
-channels of one direction each.
 """
 
 from collections.abc import Callable
@@ -21,11 +18,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from birdie_jax.array_types import RowState, StateSequence, TokenIds, TokenMask
-from birdie_jax.models.axes import LogicalAxes, dividing_axes, logical_shard_map, mesh_size
+from birdie_jax.models.axes import logical_shard_map, mesh_size
 
-TENSOR, SEQUENCE = "tensor", "sequence"
+SEQUENCE = "sequence"
 
 Resets = tuple[TokenMask, ...]
+Features = Float[Array, "rows length features"]
+Convolve = Callable[[Features, TokenIds, Features, TokenIds, Float[Array, "width features"]], Features]
 ShardStates = Float[Array, "shards rows *numbers channels"]
 
 
@@ -43,109 +42,16 @@ class RecurrenceOperands(NamedTuple):
     shared: PyTree[Float[Array, "rows length numbers"]] = None
 
 
-class Recurrence(NamedTuple):
-    """A recurrent layer that treats every row and every channel independently.
-
-    Both functions take the direction of reading, "forward", "reverse" or "both" (the second half of the
-    channels in reverse), and the resets of that direction or of each of both.
+class LocalRecurrence(NamedTuple):
+    """A recurrence in the direction, or in both, that a device reads its channels in.
 
     Attributes:
-        scan: (direction, inputs, h0, resets) -> (y, last). h0 is the state before the first token read,
-            [rows, channels], or None for zero; y is a sequence, and `last` the state after the last token
-            read, float32.
-        product: (direction, inputs, resets) -> the product of all decays, float32 [rows, channels]; a decay
-            counts as zero at a reset.
-        state_axes: the logical axes of a state; where there are more than two, h0 is never None.
+        scan: (resets, inputs, h0) -> (y, last); see `birdie_jax.models.recurrence.Recurrence`.
+        product: (resets, inputs) -> the product of all decays.
     """
 
-    scan: Callable[..., tuple[StateSequence, RowState]]
-    product: Callable[..., RowState]
-    state_axes: LogicalAxes = ("rows", "inner")
-
-
-def sharded_recurrence(
-    recurrence: Recurrence,
-    inputs: RecurrenceOperands,
-    h0: RowState | None,
-    resets: Resets,
-    *,
-    bidirectional: bool,
-) -> tuple[StateSequence, RowState]:
-    """Return (y, last) of `recurrence` over whole rows, divided over the devices of the mesh in force.
-
-    Args:
-        recurrence: the layer.
-        inputs: the arrays that it reads.
-        h0: the state before the first token read; zero if None.
-        resets: the forward reset, and where `bidirectional` the reverse reset.
-        bidirectional: whether the second half of the channels is read in reverse.
-
-    Raises:
-        ValueError: `bidirectional`, and an odd number of devices divides the channels.
-    """
-    rows, length, channels = jax.tree.leaves(inputs.sequences)[0].shape
-    pieces = mesh_size(TENSOR) if dividing_axes("inner", channels) else 1
-    shards = mesh_size(SEQUENCE) if dividing_axes("length", length) else 1
-    if bidirectional and pieces > 1 and pieces % 2:
-        raise ValueError(
-            f"recurrence: found {pieces} devices along {TENSOR} for channels of two directions; allowed: 1 "
-            "or an even number"
-        )
-    local = Recurrence(
-        partial(_in_local_direction, recurrence.scan, bidirectional, pieces),
-        partial(_in_local_direction, recurrence.product, bidirectional, pieces),
-    )
-
-    def scan_whole_rows(inputs, h0, resets):
-        return local.scan(resets, inputs, h0)
-
-    def scan_shards(inputs, h0, resets):
-        channels = h0.shape[-1]
-        if not bidirectional:
-            reverse = jnp.zeros(channels, bool)
-        elif pieces == 1:
-            reverse = jnp.arange(channels) >= channels // 2
-        else:
-            reverse = jnp.full(channels, jax.lax.axis_index(TENSOR) >= pieces // 2)
-        return _sequence_parallel(local, inputs, h0, resets, reverse)
-
-    if shards > 1 and h0 is None:
-        h0 = jnp.zeros((rows, channels), jnp.float32)
-
-    def scan(sequences, vectors, shared, h0, resets):
-        scan_local = scan_shards if shards > 1 else scan_whole_rows
-        return scan_local(RecurrenceOperands(sequences, vectors, shared), h0, resets)
-
-    sequence_axes, state_axes = ("rows", "length", "inner"), recurrence.state_axes
-    return logical_shard_map(
-        scan,
-        *inputs,
-        h0,
-        resets,
-        in_axes=[sequence_axes, ("inner",), ("rows", "length"), state_axes, ("rows", "length")],
-        out_axes=[sequence_axes, state_axes],
-    )
-
-
-def _in_local_direction(
-    function: Callable[..., PyTree[Array]],
-    bidirectional: bool,
-    pieces: int,
-    resets: Resets,
-    *arguments: PyTree[Array],
-) -> PyTree[Array]:
-    """Call `function` for the direction, or both directions, of the channels of this device."""
-    if not bidirectional:
-        return function("forward", *arguments, resets)
-    if pieces == 1:
-        return function("both", *arguments, resets)
-    forward_reset, reverse_reset = resets
-    return jax.lax.cond(
-        jax.lax.axis_index(TENSOR) < pieces // 2,
-        lambda *arguments: function("forward", *arguments, (forward_reset,)),
-        lambda *arguments: function("reverse", *arguments, (reverse_reset,)),
-        *arguments,
-    )
+    scan: Callable[[Resets, RecurrenceOperands, RowState | None], tuple[StateSequence, RowState]]
+    product: Callable[[Resets, RecurrenceOperands], RowState]
 
 
 def entering_states(
@@ -183,14 +89,22 @@ def _exchange_states(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sequence_parallel(
-    recurrence: Recurrence,
+def sequence_parallel(
+    recurrence: LocalRecurrence,
     inputs: RecurrenceOperands,
     h0: RowState,
     resets: Resets,
     reverse: Bool[Array, " channels"],
 ) -> tuple[StateSequence, RowState]:
-    """Return (y, last) on one of the devices along `sequence`; h0 and `last` belong to whole rows."""
+    """Return (y, last) on one of the devices along `sequence`; h0 and `last` belong to whole rows.
+
+    Args:
+        recurrence: the recurrence on this device's channels.
+        inputs: the arrays that it reads, of this device's shard.
+        h0: the state before the first token of the rows.
+        resets: the resets of the shard, for each direction.
+        reverse: for each channel whether it is read in reverse.
+    """
     return _sequence_parallel_forward(recurrence, inputs, h0, resets, reverse)[0]
 
 
@@ -215,11 +129,11 @@ def _sequence_parallel_backward(recurrence, residuals, cotangents):
     return dinputs, dh0, None, None
 
 
-_sequence_parallel.defvjp(_sequence_parallel_forward, _sequence_parallel_backward)
+sequence_parallel.defvjp(_sequence_parallel_forward, _sequence_parallel_backward)
 
 
 def sharded_convolution(
-    convolve: Callable[..., Float[Array, "rows length features"]],
+    convolve: Convolve,
     x: Float[Array, "rows length features"],
     kernel: Float[Array, "width features"],
     segments: TokenIds,
@@ -257,11 +171,10 @@ def sharded_convolution(
     def convolve_shard(x, kernel, segments):
         return convolve(x, segments, previous(x), previous(segments), kernel)
 
-    return logical_shard_map(
+    convolve_rows = logical_shard_map(
         convolve_shard,
-        x,
-        kernel,
-        segments,
+        (x, kernel, segments),
         in_axes=[("rows", "length", channels), (None, channels), ("rows", "length")],
         out_axes=("rows", "length", channels),
     )
+    return convolve_rows(x, kernel, segments)

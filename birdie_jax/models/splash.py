@@ -68,14 +68,14 @@ def packed_splash_attention(
         attended = cast(Array, one(*by_head, segment_ids=segment_ids))
         return jnp.swapaxes(attended, 0, 1)
 
-    return logical_shard_map(
+    arguments = ((query, key, value), own_segments(layout), last_visible(layout))
+    attend = logical_shard_map(
         jax.vmap(attend_row),
-        (query, key, value),
-        own_segments(layout),
-        last_visible(layout),
+        arguments,
         in_axes=[("rows", None, "inner"), ("rows",), ("rows",)],
         out_axes=("rows", None, "inner"),
     )
+    return attend(*arguments)
 
 
 def last_visible(layout: Layout) -> TokenIds:

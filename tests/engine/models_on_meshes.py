@@ -19,8 +19,8 @@ from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.parameters import parameter_policies
-from birdie_jax.models.recurrence import ScanSettings, make_recurrence
-from birdie_jax.models.sequence_parallel import RecurrenceOperands, sharded_recurrence
+from birdie_jax.models.recurrence import ScanSettings, make_recurrence, sharded_recurrence
+from birdie_jax.models.sequence_parallel import RecurrenceOperands
 from birdie_jax.objectives import Example, make_objective
 from birdie_jax.pretraining.language_model_step import arm_sums
 from tests.quick_jit import quick_jit
