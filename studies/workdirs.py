@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from birdie_jax.storage import metric_lines
+from birdie_jax.storage.workdir import Workdir
 from studies.verbs import Command, RunVerb, StudyError
 
 _DIGITS = 6
@@ -35,13 +37,11 @@ def read_metric_lines(workdir: Path) -> list[dict[str, Any]]:
     A resumed run repeats steps: its later lines count.
     """
     by_step: dict[int, dict[str, Any]] = defaultdict(dict)
-    for line in (workdir / "metrics.jsonl").read_text().splitlines():
-        try:
-            scalars = json.loads(line)
-        except ValueError:
-            # The last line of a process that was killed.
-            continue
-        by_step[scalars["step"]].update(scalars)
+    for line in metric_lines.read_metric_lines(Workdir(workdir)):
+        scalars = metric_lines.parse_line(line)
+        # The last line of a process that was killed is none.
+        if scalars is not None:
+            by_step[scalars["step"]].update(scalars)
     return [by_step[step] for step in sorted(by_step)]
 
 
