@@ -268,16 +268,16 @@ FAULTS = (
     Fault(
         "interop",
         "a damaged tensor is read",
-        "if checksums is not None and checksums.get(name)",
-        "if checksums is None and checksums.get(name)",
+        "if checksums is not None and checksums.get(name) != _checksum(tensors[name]):",
+        "if False:",
         "interop/test_model_folder.py",
     ),
     Fault(
         "reporting",
         "the heat map's rows are not in the order of their names",
-        'np.argsort(np.array(classes), kind="stable").tolist()',
-        'np.argsort(-np.array(classes), kind="stable").tolist()',
-        "reporting",
+        "image = np.ma.masked_invalid(heatmap.values[:, order].T)",
+        "image = np.ma.masked_invalid(heatmap.values.T)",
+        "reporting/test_report.py",
     ),
     Fault(
         "reporting",
@@ -445,7 +445,9 @@ def find(fault: Fault, folder: Path) -> Path:
 
 
 def first_failure(folder: Path, tests: list[str], *, everything: bool) -> str:
-    """Return the first test that fails, or an empty text."""
+    """Return the first of these tests that fails, or an empty text."""
+    if not tests:
+        return ""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     run = subprocess.run(
         [*command, *(["--all"] if everything else []), *tests],
@@ -479,7 +481,7 @@ def try_fault(fault: Fault, folder: Path) -> tuple[str, str]:
 def main() -> int:
     """Try the faults of the rooms that are named, or all; return the exit status."""
     rooms = set(sys.argv[1:]) or {fault.room for fault in FAULTS}
-    caught: list[str] = []
+    caught: dict[str, list[str]] = {"fast": [], "all": [], "none": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         listed = subprocess.run(
@@ -494,11 +496,12 @@ def main() -> int:
         print("| fault | room | tier | test |\n|---|---|---|---|")
         for fault in chosen:
             tier, test = try_fault(fault, folder)
-            caught += [test] if test else []
+            caught[tier].append(test)
             print(f"| {fault.what} | {fault.room} | {tier} | `{test.removeprefix('tests/')}` |", flush=True)
-        if test := first_failure(folder, caught, everything=True):
-            sys.exit(f"{test} fails without a fault too")
-    return int(len(caught) < len(chosen))
+        for tier in ("fast", "all"):
+            if test := first_failure(folder, caught[tier], everything=tier == "all"):
+                sys.exit(f"{test} fails without a fault too")
+    return int(bool(caught["none"]))
 
 
 if __name__ == "__main__":
