@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import ModelConfig
-from birdie_jax.models import LanguageModel, build_model
-from birdie_jax.models import mamba as mamba_file
+from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.mamba import STEP_RANGE, MambaConfig
@@ -160,11 +159,11 @@ def renamed(theirs):
     }
 
 
-def whole_model(epsilon=1e-5):
+def whole_model():
     """Return (parameters of `renamed`, tokens) -> scores."""
     sections = (MambaConfig(state_size=4, time_step_rank=3),)
     config = mamba(
-        features=8, layers=2, state=16, norm_epsilon=epsilon, tie_embeddings=False, sections=sections
+        features=8, layers=2, state=16, norm_epsilon=1e-5, tie_embeddings=False, sections=sections
     )
     model = build_model(config, 24)
 
@@ -177,12 +176,6 @@ def whole_model(epsilon=1e-5):
         return model.apply({"params": params}, hidden, method="logits")
 
     return scores
-
-
-@pytest.fixture(scope="module")
-def compiled():
-    """Return the scores of `whole_model`, compiled."""
-    return quick_jit(whole_model())
 
 
 def test_the_whole_model_is_that_of_transformers(recorded):
@@ -199,91 +192,3 @@ def test_the_whole_model_is_that_of_transformers(recorded):
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
     jax.tree.map(close, found, (arrays["scores"], renamed(gradients)))
-
-
-def differs(scores, expected):
-    """Whether scores are further away than the test of parity allows."""
-    return np.abs(scores - expected).max() > 10 * 1e-4 * np.abs(expected).max()
-
-
-def reversed_taps(mixer):
-    kernel = mixer["convolution"]["kernel"]
-    return {"convolution": mixer["convolution"] | {"kernel": kernel[:, ::-1]}}
-
-
-def swapped_weights(mixer):
-    steps, first, second = jnp.split(mixer["selection"]["kernel"], [3, 7], axis=-1)
-    return {"selection": {"kernel": jnp.concatenate([steps, second, first], axis=-1)}}
-
-
-@pytest.mark.parametrize(
-    "mutate",
-    [
-        pytest.param(reversed_taps, id="taps reversed"),
-        pytest.param(
-            lambda mixer: {"input": mixer["output_gate"], "output_gate": mixer["input"]}, id="x for z"
-        ),
-        pytest.param(swapped_weights, id="B for C"),
-        pytest.param(lambda mixer: {"D": jnp.zeros_like(mixer["D"])}, id="no D"),
-        pytest.param(lambda mixer: {}, id="nothing", marks=pytest.mark.xfail(strict=True)),
-    ],
-)
-def test_parity_sees_a_weight_in_the_wrong_place(mutate, recorded, compiled):
-    arrays, parameters, _ = recorded
-    params = renamed(parameters)
-    mixer = params["blocks"]["mixer"]
-    params["blocks"]["mixer"] = mixer | mutate(mixer)
-    assert differs(compiled(params, arrays["tokens"]), arrays["scores"])
-
-
-def bias_after_softplus(scan, u, dt, *arrays, dt_bias, **options):
-    return scan(u, jax.nn.softplus(dt) + dt_bias, *arrays, **options)
-
-
-def skip_after_gate(scan, u, *arrays, **options):
-    *others, D = arrays
-    y, last = scan(u, *others, **options)
-    return y + D * u, last
-
-
-def input_held_over_a_step(scan, u, *arrays, z, dt_bias, **options):
-    """With B multiplied by (exp(s A) - 1) / A: a scan for each state, one after the other."""
-    dt, A, B, C, D = arrays
-    steps = jax.nn.softplus(dt + dt_bias)
-    total = D * u
-    for n in range(A.shape[1]):
-        one = slice(n, n + 1)
-        held = u * jnp.expm1(steps * A[:, n]) / (A[:, n] * steps)
-        y, _ = scan(held, steps, A[:, one], B[..., one], C[..., one], direction="forward")
-        total += y
-    return total * jax.nn.silu(z), options["h0"]
-
-
-@pytest.mark.parametrize("mutant", [bias_after_softplus, skip_after_gate, input_held_over_a_step])
-def test_parity_sees_another_scan(mutant, recorded, monkeypatch):
-    arrays, parameters, _ = recorded
-    scan = mamba_file.selective_scan
-    monkeypatch.setattr(
-        mamba_file, "selective_scan", lambda *args, **options: mutant(scan, *args, **options)
-    )
-    assert differs(quick_jit(whole_model())(renamed(parameters), arrays["tokens"]), arrays["scores"])
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "mutant"),
-    [
-        (mamba_file, "silu", lambda u: u),
-        (LanguageModel, "normalise", lambda self, x: x),
-    ],
-    ids=["no SiLU after the convolution", "no final norm"],
-)
-def test_parity_sees_what_is_left_out(owner, name, mutant, recorded, monkeypatch):
-    arrays, parameters, _ = recorded
-    monkeypatch.setattr(owner, name, mutant)
-    assert differs(quick_jit(whole_model())(renamed(parameters), arrays["tokens"]), arrays["scores"])
-
-
-def test_parity_sees_the_epsilon_of_the_norms(recorded):
-    arrays, parameters, _ = recorded
-    scores = quick_jit(whole_model(epsilon=1e-6))(renamed(parameters), arrays["tokens"])
-    assert differs(scores, arrays["scores"])
