@@ -41,7 +41,11 @@ BY_MIXER = {
     architecture_of(ModelConfig(name=name)).mixer: name for name in reversed(language_model_names())
 }
 SLOW = pytest.mark.slow
-ENCODER_KINDS = [pytest.param((name, True), id=name) for name in encoder_names()]
+KINDS = kinds(fast={(name, True) for name in BY_MIXER.values()})
+ENCODER_KINDS = [
+    pytest.param((name, True), id=name, marks=() if name in ("bigs", "stack_attention") else SLOW)
+    for name in encoder_names()
+]
 
 
 def tiered(fast, values):
@@ -52,7 +56,7 @@ def tiered(fast, values):
     ]
 
 
-@pytest.fixture(params=kinds(fast={(name, True) for name in BY_MIXER.values()}), scope="module")
+@pytest.fixture(params=KINDS, scope="module")
 def kind(request):
     """Name and direction of a language model: the table that every property holds for."""
     return request.param

@@ -10,13 +10,13 @@ import pytest
 from birdie_jax.models.birdie_ssm import BIRDIE_SSM
 from birdie_jax.models.gated_ssm import GATED_SSM
 from birdie_jax.models.rg_lru import RG_LRU
-from tests.models.conftest import tiered
 from tests.pallas_kernels.gated_scan.one_cell import check_cell_in_kernel
 
 CELLS = pytest.mark.parametrize("cell", [GATED_SSM, RG_LRU, BIRDIE_SSM], ids=lambda cell: cell.name)
 
 
-@pytest.mark.parametrize("with_gate", tiered({True}, [True, False]))
+@pytest.mark.sampled
+@pytest.mark.parametrize("with_gate", [True, False])
 @CELLS
 def test_in_the_kernel_it_is_what_it_is_in_xla(cell, with_gate):
     check_cell_in_kernel(cell, with_gate)

@@ -67,6 +67,7 @@ def part(named, layer):
     return {name.removeprefix(prefix): one for name, one in named.items() if name.startswith(prefix)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("pattern", "layers"), LAYERS)
 def test_layers_take_turns_and_are_cut_where_the_model_ends(pattern, layers):
     config = hybrid(pattern, layers)
@@ -205,6 +206,7 @@ def test_a_hybrid_has_no_mixer_of_its_own():
         make_mixer(hybrid())
 
 
+@pytest.mark.slow
 def test_layers_have_parameters_of_their_own(packed):
     params = quick_jit(build_model(hybrid(), VOCAB).init)(jax.random.key(0), packed)["params"]
     gates = [tensor for name, tensor in name_parameters(params).items() if name.endswith("mlp.gate.kernel")]

@@ -7,17 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from birdie_jax.models import language_model_names
-from tests.generation.conftest import kinds
-from tests.models.conftest import ENCODER_KINDS, compiled
+from tests.models.conftest import ENCODER_KINDS, KINDS, compiled
 from tests.quick_jit import quick_jit
 
 # By attention the context does not read the start token.
 ATTENTION = ("transformer", "stack_attention", "gated_attention")
-FAST = {(name, True) for name in language_model_names()}
 
 
-@pytest.fixture(params=kinds(fast=FAST) + ENCODER_KINDS)
+@pytest.fixture(params=KINDS + ENCODER_KINDS)
 def kind(request):
     """Model name and direction, of encoders too."""
     return request.param

@@ -30,6 +30,7 @@ class Layer(nn.Module):
         return x + parameter(self, "novel", ZEROS, (3,), self.policy)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", model_names())
 def test_every_parameter_has_a_policy_and_arrays_stay_plain(name, make, packed):
     model, _ = make(name=name)

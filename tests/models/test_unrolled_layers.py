@@ -42,6 +42,7 @@ def batch():
     return Batch(tokens, tokens, segments > 0, segments, positions, positions < 2, segments - 1)
 
 
+@pytest.mark.slow
 def test_values_and_gradients_are_those_of_the_loop(batch, monkeypatch):
     def results(max_unrolled):
         monkeypatch.setattr(layer_stacks, "MAX_UNROLLED_LAYERS", max_unrolled)
