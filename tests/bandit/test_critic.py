@@ -45,6 +45,7 @@ def scores_by_reading_everything(state, candidates):
     return jnp.stack([score(candidate) for candidate in candidates])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("critic", CRITICS)
 @pytest.mark.parametrize("decisions", [0, 5])
 def test_scores_from_the_cache_are_those_of_the_whole_sequence(small, after, critic, decisions):

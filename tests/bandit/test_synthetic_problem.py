@@ -66,7 +66,7 @@ def test_the_uniform_mixture_does_not():
     assert not finds_the_rewarding_arm(mixture)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_critic_that_never_learns_does_not(seed):
     assert not finds_the_rewarding_arm(mean_of_last_mixtures(seed, learns=False))

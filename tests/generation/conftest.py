@@ -17,7 +17,7 @@ from tests.quick_jit import quick_jit
 
 VOCAB = 384
 # One recurrent model, one with attention and one with both are fast; the others are slow.
-_FAST_KINDS = {("gated_ssm_plus", True), ("transformer", False), ("griffin", False)}
+_FAST_KINDS = {("gated_ssm_plus", True), ("griffin", False)}
 
 
 def kinds(names=None, fast=_FAST_KINDS):

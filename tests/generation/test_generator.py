@@ -202,10 +202,8 @@ def test_kernels_in_the_type_of_the_model_change_no_bit(name):
     np.testing.assert_array_equal(apply({"params": params}, batch), apply({"params": converted}, batch))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.slow] if number else []) for number, kind in enumerate(HEADS)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HEADS)
 def test_the_parameters_of_a_head_keep_their_type(kind):
     """A head computes in float32, whatever the model."""
     head = {"head": kind, "head_name": "told", "head_outputs": 2}

@@ -88,9 +88,8 @@ def test_a_causal_read_in_chunks_leaves_the_state_of_the_whole(chunk_tokens):
     np.testing.assert_allclose(state.cache.conv_tail, cache.conv_tail, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "started", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["context", "target"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("started", [False, True], ids=["context", "target"])
 def test_sampled_answers_too_are_those_of_the_whole_prompt(started):
     """The random numbers are those of the prompt, wherever it was cut."""
     generator = Generator(*small_model("gated_ssm_plus", False), sampling=RANDOM)
@@ -124,7 +123,8 @@ def test_each_prompt_of_a_batch_goes_on_from_its_own_state():
     assert together[0].tolist() != together[1].tolist()
 
 
-@pytest.mark.parametrize("name", ["transformer", pytest.param("griffin", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer", "griffin"])
 def test_a_window_is_a_state_of_one_size(name):
     """Attention that is causal and sees five tokens: read in parts, the answers are those of the whole."""
     sections = (AttentionConfig(heads=4, window=5), GriffinConfig("attention,recurrent"))

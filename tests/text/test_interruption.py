@@ -108,6 +108,7 @@ def heard_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heard_interrupts")
 def test_interrupt_is_one_line(settings, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(4000))

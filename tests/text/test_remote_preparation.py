@@ -329,7 +329,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "name"), [("shard", "-0000.*arrayrecord"), ("manifest", "manifest.json")]
 )
