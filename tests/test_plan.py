@@ -29,13 +29,7 @@ def python(module: str, *arguments: str, devices: int = 1, stdin: str = "") -> s
     }
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env=environment,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=REPOSITORY, env=environment, input=stdin, capture_output=True, text=True, check=False
     )
 
 

@@ -53,7 +53,6 @@ def test_every_page_is_here():
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_of_a_page(page, tmp_path):
     program = write_files_and_program(page, tmp_path)

@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests.docs.pages import REPOSITORY
 from tests.quick_jit import QUICK_FLAGS
 
@@ -19,7 +17,6 @@ def kinds_and_text(outputs: list[list[dict]]) -> tuple[set[str], str]:
     return kinds, "".join(line for output in flat for line in output.get("text", []))
 
 
-@pytest.mark.slow
 def test_notebook_runs(tmp_path):
     ours = {
         "JAX_PLATFORMS": "cpu",

@@ -32,8 +32,7 @@ def test_nothing_is_unpickled_or_evaluated(package):
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["import pickle", "from pickle import loads", "eval('1')", "np.load(path, allow_pickle=True)"],
+    "source", ["import pickle", "from pickle import loads", "eval('1')", "np.load(path, allow_pickle=True)"]
 )
 def test_the_check_sees_it(source):
     assert forbidden(source)

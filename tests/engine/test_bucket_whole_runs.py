@@ -105,7 +105,6 @@ def test_killed_it_ends_bit_for_bit_like_one_on_a_disk(killed, on_disk, tmp_path
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.slow
 def test_it_goes_on_in_two_processes_and_on_another_mesh(proxy, on_disk, corpus, tmp_path):
     """From a run on a disk that was copied into the bucket after its fourth step."""
     workdir = Workdir(f"gs://{BUCKET}/moved")
@@ -130,7 +129,6 @@ def test_it_goes_on_in_two_processes_and_on_another_mesh(proxy, on_disk, corpus,
     check_same(fetch_workdir(workdir, tmp_path), on_disk)
 
 
-@pytest.mark.slow
 def test_everything_that_a_run_names_may_be_a_url(proxy, killed, corpus, tmp_path, monkeypatch):
     """Text, its cache, the parameters it begins with, compiled programs, and a trace."""
     url, prefixes = f"gs://{BUCKET}", ("second/", "corpus/", "cache/", "killed/", "compiled/")
@@ -164,7 +162,6 @@ def test_everything_that_a_run_names_may_be_a_url(proxy, killed, corpus, tmp_pat
     assert not os.path.exists("gs:")
 
 
-@pytest.mark.slow
 def test_verbs_read_and_write_a_run_by_its_url(proxy, killed):
     url, prefixes = f"gs://{BUCKET}", ("killed/", "exported/", "programs/")
     others = len(proxy.requests_outside(*prefixes))
@@ -197,7 +194,6 @@ def test_verbs_read_and_write_a_run_by_its_url(proxy, killed):
     assert read <= written
 
 
-@pytest.mark.slow
 def test_nobody_waits_for_a_checkpoint_that_is_being_written_and_its_failure_is_told(proxy):
     workdir = Workdir(f"gs://{BUCKET}/slow")
     checkpoints = Checkpoints(workdir, CheckpointConfig())

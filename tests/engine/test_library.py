@@ -140,10 +140,7 @@ class Forgetful(Divider):
 
 @pytest.mark.parametrize(
     ("hook", "said"),
-    [
-        (Divider(), "step 3: the loss is nan and the gradient norm nan"),
-        (Measuring(), "step 2: found nan"),
-    ],
+    [(Divider(), "step 3: the loss is nan and the gradient norm nan"), (Measuring(), "step 2: found nan")],
     ids=["spoils the state", "measures NaN"],
 )
 def test_what_a_hook_finds_or_makes_nan_ends_a_run_before_anything_is_saved(page, tmp_path, hook, said):

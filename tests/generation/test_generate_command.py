@@ -138,10 +138,7 @@ def test_faults_are_told_in_one_line(workdir, tmp_path):
             "that gated_ssm_plus has learned",
         ),
         ([good], "give either --prompt, which may be repeated, or --prompt_file"),
-        (
-            [good, "--prompt=a", "--temperature=-1"],
-            "--temperature: found -1.0; allowed: at least 0",
-        ),
+        ([good, "--prompt=a", "--temperature=-1"], "--temperature: found -1.0; allowed: at least 0"),
     ]
     for arguments, message in cases:
         finished = run("generate", *arguments)

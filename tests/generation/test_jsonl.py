@@ -28,10 +28,7 @@ def test_records_come_back_with_all_their_fields(tmp_path):
             '{"text": "a", "id": 3}\n',
             "{path} line 1: found ['id', 'text']; allowed: a JSON object with the field 'prompt', a text",
         ),
-        (
-            '["a"]\n',
-            "{path} line 1: found list; allowed: a JSON object with the field 'prompt', a text",
-        ),
+        ('["a"]\n', "{path} line 1: found list; allowed: a JSON object with the field 'prompt', a text"),
         (
             '{"prompt": "a", "generated": "b"}\n',
             "{path} line 1: has the field 'generated', which the answer adds; allowed: any other name",

@@ -315,12 +315,7 @@ def test_command_arrives_byte_for_byte_and_secrets_without_being_seen(
         "json.dump([sys.argv[2:], os.environ['TOKEN'], os.getcwd()], open(sys.argv[1], 'w'))\n"
     )
     stand_ins.rules(
-        [
-            ("archive", ["pack"]),
-            ("describe", [NOT_FOUND, ACTIVE]),
-            ("scp", ["copy"]),
-            ("ssh", ["remote"]),
-        ]
+        [("archive", ["pack"]), ("describe", [NOT_FOUND, ACTIVE]), ("scp", ["copy"]), ("ssh", ["remote"])]
     )
     recorded = tmp_path / "recorded.json"
     command = [sys.executable, str(program), str(recorded), *HOSTILE]

@@ -87,9 +87,7 @@ def check_scores(mesh):
     rates = jnp.asarray(random.uniform(-1, 0, (16, 4)), jnp.float32)
     check_scores_of(mesh, RecurrenceArrays(*sequences, readout=jnp.tanh), batched=lambda path: True)
     check_scores_of(
-        mesh,
-        SelectiveArrays(*sequences[:2], rates, *of_states),
-        batched=lambda path: path[-1].name != "A",
+        mesh, SelectiveArrays(*sequences[:2], rates, *of_states), batched=lambda path: path[-1].name != "A"
     )
 
 

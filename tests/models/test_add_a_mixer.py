@@ -178,14 +178,8 @@ def test_a_section_s_unknown_field_is_refused():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        (
-            {"tensor": 16},
-            "tensor: found 16; allowed: 1, 2, 4, 8 (it must divide model.state = 24)",
-        ),
-        (
-            {"sequence": 2},
-            "sequence: found 2; allowed: 1 (average is not divided over sequence)",
-        ),
+        ({"tensor": 16}, "tensor: found 16; allowed: 1, 2, 4, 8 (it must divide model.state = 24)"),
+        ({"sequence": 2}, "sequence: found 2; allowed: 1 (average is not divided over sequence)"),
     ],
 )
 def test_a_mesh_that_it_does_not_allow_is_refused(sizes, message):

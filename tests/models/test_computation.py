@@ -31,17 +31,9 @@ def model(name, *sections, **fields):
         (
             model("transformer", AttentionConfig(heads=8)),
             model("transformer", AttentionConfig(rope_base=1e4, window=64)),
-            [
-                ("attention.heads", 8, 16),
-                ("attention.rope_base", 5e5, 1e4),
-                ("attention.window", 0, 64),
-            ],
+            [("attention.heads", 8, 16), ("attention.rope_base", 5e5, 1e4), ("attention.window", 0, 64)],
         ),
-        (
-            model("griffin"),
-            model("griffin", AttentionConfig(window=64)),
-            [("attention.window", 0, 64)],
-        ),
+        (model("griffin"), model("griffin", AttentionConfig(window=64)), [("attention.window", 0, 64)]),
         (
             model("bigs"),
             model("bigs", EncoderConfig(combination="sum", activation="exact")),
@@ -82,10 +74,7 @@ def test_what_is_not_computed_alike_is_named(one, other, different):
             model("bigs", EncoderConfig(positions=4096, ssm_form="chunked", kernel_deviation=0.04)),
         ),
         (model("stack_attention"), model("stack_attention", EncoderConfig(combination="serial"))),
-        (
-            model("transformer"),
-            model("transformer", AttentionConfig(kv_heads=16, implementation="xla")),
-        ),
+        (model("transformer"), model("transformer", AttentionConfig(kv_heads=16, implementation="xla"))),
         (model("griffin"), model("griffin", GriffinConfig(pattern="recurrent, recurrent, attention"))),
     ],
 )

@@ -10,12 +10,7 @@ from jax.sharding import PartitionSpec
 
 from birdie_jax.models import model_names
 from birdie_jax.models.axes import partition_spec
-from birdie_jax.models.parameters import (
-    ParameterPolicy,
-    collect_policies,
-    parameter,
-    parameter_policies,
-)
+from birdie_jax.models.parameters import ParameterPolicy, collect_policies, parameter, parameter_policies
 
 ZEROS = nn.initializers.zeros_init()
 

@@ -115,10 +115,7 @@ OBJECTIVE_NAMES = (
         ({}, "mixture: it has no arms; allowed: at least one"),
         ({"a": {}}, f"arm 'a': objective: found None; allowed: {OBJECTIVE_NAMES}"),
         ({"a": 3}, "arm 'a': 3; allowed: a mapping with the field objective"),
-        (
-            {"a": {"objective": "copy"}},
-            f"arm 'a': objective: found 'copy'; allowed: {OBJECTIVE_NAMES}",
-        ),
+        ({"a": {"objective": "copy"}}, f"arm 'a': objective: found 'copy'; allowed: {OBJECTIVE_NAMES}"),
         (
             {"a": {"objective": "span_corruption", "rate": 1.2}},
             "arm 'a': span_corruption: rate: found 1.2; allowed: a number above 0 and below 1",

@@ -20,16 +20,8 @@ class FakeDevice(NamedTuple):
 # A TPU's name counts cores for v4 and v5p, and chips for v5e.
 TPUS = {"v4-128": ("TPU v4", 64), "v5p-128": ("TPU v5", 64), "v5e-256": ("TPU v5 lite", 256)}
 # The same slices, by the names of gcloud's --accelerator-type.
-ACCELERATOR_TYPES = {
-    "v4-128": TPUS["v4-128"],
-    "v5p-128": TPUS["v5p-128"],
-    "v5litepod-256": TPUS["v5e-256"],
-}
-GPU_KINDS = {
-    "A100": "NVIDIA A100-SXM4-80GB",
-    "H100": "NVIDIA H100 80GB HBM3",
-    "H200": "NVIDIA H200",
-}
+ACCELERATOR_TYPES = {"v4-128": TPUS["v4-128"], "v5p-128": TPUS["v5p-128"], "v5litepod-256": TPUS["v5e-256"]}
+GPU_KINDS = {"A100": "NVIDIA A100-SXM4-80GB", "H100": "NVIDIA H100 80GB HBM3", "H200": "NVIDIA H200"}
 MACHINES = (*TPUS, *(f"{gpu}x{count}" for gpu in GPU_KINDS for count in (8, 16, 64)))
 
 

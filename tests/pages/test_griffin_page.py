@@ -24,7 +24,6 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.slow
 def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")

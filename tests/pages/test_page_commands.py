@@ -68,8 +68,4 @@ def test_commands_of_a_script():
 
 
 def test_quotes_and_separators():
-    assert list(simple_commands("a 'b && c'; d=1 e | f \"g|h\"")) == [
-        ("a", "b && c"),
-        ("e",),
-        ("f", "g|h"),
-    ]
+    assert list(simple_commands("a 'b && c'; d=1 e | f \"g|h\"")) == [("a", "b && c"), ("e",), ("f", "g|h")]

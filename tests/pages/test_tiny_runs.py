@@ -106,7 +106,6 @@ def fine_tune(folder: Path) -> None:
     assert "stage 3_long: 2 examples in 1 rows of 128" in said
 
 
-@pytest.mark.slow
 def test_commands_of_a_run(sandbox, monkeypatch, capsys):
     monkeypatch.chdir(sandbox)
     assert json.loads((sandbox / "runs/tiny/config.json").read_text())["train"]["num_steps"] == 4
@@ -132,7 +131,6 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
 
 
-@pytest.mark.slow
 def test_commands_of_the_page_on_evaluation(sandbox, monkeypatch, capsys):
     """Each of them after the export that it compares with, of fewer questions."""
     monkeypatch.chdir(sandbox)
@@ -155,7 +153,6 @@ def test_commands_of_the_page_on_evaluation(sandbox, monkeypatch, capsys):
     assert json.loads((sandbox / "scores.json").read_text())["evaluations"]
 
 
-@pytest.mark.slow
 def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
     """Each of them, in the order of the page."""
     monkeypatch.chdir(sandbox)
@@ -178,7 +175,6 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
     assert "Masked tokens" in (sandbox / "runs/bigs_tiny/report.html").read_text()
 
 
-@pytest.mark.slow
 def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
     """Each of them, in the order of the page, on made-up files in the published formats."""
     monkeypatch.chdir(tmp_path)
@@ -276,16 +272,11 @@ def in_bucket(tmp_path_factory):
         fsspec.filesystem("gcs").clear_instance_cache()
 
 
-@pytest.mark.slow
 def test_commands_of_the_page_on_buckets(sandbox, in_bucket, s3_server, monkeypatch, capsys):
     """Each of them, in the order of the page."""
     monkeypatch.chdir(sandbox)
     monkeypatch.setenv("XDG_CACHE_HOME", str(sandbox / "cache"))
-    more = {
-        "prepare_data": SMALLER,
-        "train": of_micro_size(),
-        "generate": ["--max_tokens=4"],
-    }
+    more = {"prepare_data": SMALLER, "train": of_micro_size(), "generate": ["--max_tokens=4"]}
     tried = []
     for command in COMMANDS:
         if command.page != "docs/buckets.md" or command.arguments[1] != "-m" or "pip" in command.arguments:
@@ -307,7 +298,6 @@ def test_commands_of_the_page_on_buckets(sandbox, in_bucket, s3_server, monkeypa
         assert exists(make_path(name.replace("BUCKET", BUCKET))), name
 
 
-@pytest.mark.slow
 def test_a_report_is_written_to_s3(sandbox, s3_url, capsys):
     """Of a run that was copied there."""
     for name in list_files(sandbox / "runs/tiny"):
@@ -319,7 +309,6 @@ def test_a_report_is_written_to_s3(sandbox, s3_url, capsys):
     assert exists(f"{s3_url}/report.html")
 
 
-@pytest.mark.slow
 def test_text_is_prepared(sandbox, monkeypatch, capsys):
     monkeypatch.chdir(sandbox)
     for options in shown("prepare_data"):

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from tests.forked_verbs import run_commands
-from tests.whole_runs import (
-    checkpoint_arrays,
-    metrics,
-    start,
-    train_command,
-    write_corpus,
-)
+from tests.whole_runs import checkpoint_arrays, metrics, start, train_command, write_corpus
 
 pytestmark = pytest.mark.slow
 

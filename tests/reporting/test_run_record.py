@@ -144,10 +144,7 @@ def test_missing_workdir(tmp_path):
             lambda arms: arms[1].update(name="prefix_lm"),
             "record 7.name: found 'prefix_lm' a second time; allowed",
         ),
-        (
-            lambda arms: arms[0].update(examples=[{"context": "a"}]),
-            "record 1.examples[0].target: missing",
-        ),
+        (lambda arms: arms[0].update(examples=[{"context": "a"}]), "record 1.examples[0].target: missing"),
         (lambda arms: arms.__setitem__(2, "arm"), "record 3: found 'arm'; allowed: "),
         (lambda arms: arms.clear(), "found list; allowed: a list of at least one arm"),
         (

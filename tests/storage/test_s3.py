@@ -54,7 +54,6 @@ def test_what_is_there_and_what_is_not(s3_url):
         read_bytes(f"{s3_url}/file")
 
 
-@pytest.mark.slow
 def test_listings_see_what_another_process_does(s3_url):
     assert list_names(s3_url) == []
     program = (
@@ -89,7 +88,6 @@ def test_a_store_that_refuses_is_one_line_without_credentials(s3_url, monkeypatc
     assert "cannot be written: Access Denied" in line and SECRET not in line
 
 
-@pytest.mark.slow
 def test_a_workdir_there_is_refused_in_one_line(s3_url):
     ((status, stdout, stderr),) = run_commands(
         [("train", "--config=configs/tiny.py", f"--workdir={s3_url}")]

@@ -165,14 +165,7 @@ def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, nam
     wanted = (
         "folder"
         if name
-        in {
-            "checkpoints",
-            "damaged_checkpoints",
-            "evaluations",
-            "metrics_parts",
-            "stacks",
-            "tensorboard",
-        }
+        in {"checkpoints", "damaged_checkpoints", "evaluations", "metrics_parts", "stacks", "tensorboard"}
         else "file"
     )
     make = {

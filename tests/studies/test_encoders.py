@@ -76,7 +76,6 @@ def finished(tmp_path_factory):
         yield study, run, len(pilot) + 1 + len(after), run_verb.commands
 
 
-@pytest.mark.slow
 def test_a_stopped_run_repeats_nothing(finished):
     study, run, trainings, commands = finished
     assert list(study.commands_left(run)) == []
@@ -87,7 +86,6 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert study.result_file(run).read_bytes() == before
 
 
-@pytest.mark.slow
 def test_result_and_page_tell_everything(finished, tmp_path):
     study, run, *_ = finished
     results = study.read_results()
@@ -116,7 +114,6 @@ def test_result_and_page_tell_everything(finished, tmp_path):
         assert (f"`{other.name}`" in text) == (other != run)
 
 
-@pytest.mark.slow
 def test_other_seeds_take_the_rates_of_the_first(finished, tmp_path):
     study, run, *_ = finished
     other = run._replace(seed=7)
@@ -132,7 +129,6 @@ def test_other_seeds_take_the_rates_of_the_first(finished, tmp_path):
         elsewhere.rates_of(other, "verse")
 
 
-@pytest.mark.slow
 def test_the_pilot_decides(finished):
     study, run, *_ = finished
     tried = read_pilot(study, run.model)
@@ -146,7 +142,6 @@ def test_the_pilot_decides(finished):
     assert f"**{best['held_out_loss']:.3f}**" in study.tables({})[0]
 
 
-@pytest.mark.slow
 def test_no_sample_is_learned_and_asked(finished):
     study, *_ = finished
     for task in study.scale.tasks:

@@ -55,7 +55,6 @@ def finished(tmp_path_factory):
         yield study, planned, run_verb.commands
 
 
-@pytest.mark.slow
 def test_a_stopped_run_repeats_nothing(finished):
     study, planned, commands = finished
     assert commands[: len(planned)] == planned
@@ -66,7 +65,6 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert study.result_file(RUN).read_bytes() == before
 
 
-@pytest.mark.slow
 def test_result_and_page_tell_everything(finished, tmp_path):
     study, *_ = finished
     scale = study.scale
@@ -86,11 +84,7 @@ def test_result_and_page_tell_everything(finished, tmp_path):
     curves = result["fine_tuned"][TEXT_PRUNED]["training"]["curves"]
     assert curves["pruned_loss"] and "pruned_loss" not in result["fine_tuned"][TEXT]["training"]["curves"]
     needles = needles_of(result["fine_tuned"]["needles_last"])
-    assert [(one.policy, one.keep) for one in needles] == [
-        ("dense", 1.0),
-        (INFLUENCE, 0.2),
-        (RECENCY, 0.2),
-    ]
+    assert [(one.policy, one.keep) for one in needles] == [("dense", 1.0), (INFLUENCE, 0.2), (RECENCY, 0.2)]
     assert len(needles[0].accuracy) == scale.needles.questions
     smaller = results[SMALLER_RUN]
     assert [one["policy"] for one in smaller["losses"]["cells"]] == ["dense"]
@@ -108,7 +102,6 @@ def test_result_and_page_tell_everything(finished, tmp_path):
         assert (f"`{run.name}`" in text) == (run not in results)
 
 
-@pytest.mark.slow
 def test_texts_to_go_on_with_are_whole_and_none_is_twice(finished):
     study, *_ = finished
     lines = study.corpus.continuations.read_text().splitlines()

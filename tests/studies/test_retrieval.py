@@ -52,7 +52,6 @@ def finished(tmp_path_factory):
         yield study, run, planned, run_verb.commands
 
 
-@pytest.mark.slow
 def test_a_stopped_run_repeats_nothing(finished):
     study, run, planned, commands = finished
     assert study.commands_left(run) == []
@@ -68,7 +67,6 @@ def test_a_stopped_run_repeats_nothing(finished):
     assert len(commands) == count
 
 
-@pytest.mark.slow
 def test_result_tells_everything(finished):
     study, run, *_ = finished
     result = study.read_results()[run]
@@ -96,7 +94,6 @@ def test_result_tells_everything(finished):
     }
 
 
-@pytest.mark.slow
 def test_no_question_is_learned_or_asked_twice(finished):
     study, *_ = finished
     splits = {
@@ -117,7 +114,6 @@ def test_no_question_is_learned_or_asked_twice(finished):
             assert sentence.replace("____", record["reference"]) in passage
 
 
-@pytest.mark.slow
 def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp_path):
     study, run, *_ = finished
     results = study.read_results()
@@ -146,7 +142,6 @@ def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp
         study.write_page(page)
 
 
-@pytest.mark.slow
 def test_squad_is_asked_once_and_shown_on_the_page(finished, tmp_path):
     study, run, *_ = finished
     entry = {"id": "q", "question": "What leans?", "answers": [{"text": "The tower", "answer_start": 0}]}

@@ -96,7 +96,6 @@ def trained_accuracy():
     return train
 
 
-@pytest.mark.slow
 def test_the_reversed_half_and_the_queries_are_needed(trained_accuracy):
     """Measured with this seed: 1.00 of the answers intact, 0.77 without the reversed half.
 

@@ -99,7 +99,7 @@ def test_deciding_arms_come_first_with_every_seed():
     runs = list(runs_of(SCALES["small"]))
     assert len(runs) == len(set(runs)) == 3 * (len(PROCEDURES) + 2 * 2)
     assert {run.procedure for run in runs[:12]} == {
-        *("causal_lm_causal", "causal_lm", "mixture_causal", "mixture"),
+        *("causal_lm_causal", "causal_lm", "mixture_causal", "mixture")
     }
     assert [run.seed for run in runs[:12]] == [0] * 4 + [1] * 4 + [2] * 4
     assert {run.procedure for run in runs[12:15]} == {"birdie"}

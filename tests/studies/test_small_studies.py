@@ -21,7 +21,6 @@ def write_page(study, folder):
     return page.read_text()
 
 
-@pytest.mark.slow
 def test_no_policy_is_better_than_the_best_schedule(tmp_path):
     study = BanditRegret(BanditRegret.scales["smoke"], tmp_path / "results", tmp_path / "workdirs", "")
     for run in study.runs():
@@ -39,7 +38,6 @@ def test_no_policy_is_better_than_the_best_schedule(tmp_path):
     assert (tmp_path / "page_smoke_regret.png").exists()
 
 
-@pytest.mark.slow
 def test_a_training_becomes_a_line_of_the_page(tmp_path):
     text = write_corpus(tmp_path, documents=96)
     with ForkedVerbs("tests.without_reports", XLA_FLAGS=run_environment()["XLA_FLAGS"]) as verbs:

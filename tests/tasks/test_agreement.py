@@ -23,11 +23,7 @@ SPECIAL = "[MASK]"
 
 
 def choices(begin, good, bad, comment=None):
-    return {
-        "input": begin,
-        "target_scores": {bad: 0, good: 1},
-        **({"comment": comment} if comment else {}),
-    }
+    return {"input": begin, "target_scores": {bad: 0, good: 1}, **({"comment": comment} if comment else {})}
 
 
 def write_choices(path, *records):

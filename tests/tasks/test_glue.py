@@ -65,11 +65,7 @@ SCORE = "a number from 0 to 5 with at most three decimals"
 BAD = [
     ("mrpc", ("a", "b", "2"), "line 3: Quality: found '2'; allowed: 0, 1"),
     ("qnli", ("a", "b", "neutral"), "line 3: label: found 'neutral'; allowed: not_entailment, entailment"),
-    (
-        "mnli",
-        ("a", "b", "-"),
-        "line 3: gold_label: found '-'; allowed: contradiction, entailment, neutral",
-    ),
+    ("mnli", ("a", "b", "-"), "line 3: gold_label: found '-'; allowed: contradiction, entailment, neutral"),
     ("stsb", ("a", "b", "5.1"), f"line 3: score: found '5.1'; allowed: {SCORE}"),
     ("stsb", ("a", "b", "nan"), f"line 3: score: found 'nan'; allowed: {SCORE}"),
     ("stsb", ("a", "b", ""), f"line 3: score: found ''; allowed: {SCORE}"),

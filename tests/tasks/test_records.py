@@ -103,7 +103,6 @@ def test_a_file_that_cannot_be_read(tmp_path):
         read(path)
 
 
-@pytest.mark.slow
 def test_records_of_a_bucket(bucket_url):
     from birdie_jax.storage import write_whole
 

@@ -24,10 +24,7 @@ def test_the_form_of_a_sample():
     ]
 
 
-@given(
-    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=3),
-    max_tokens=st.integers(0, 40),
-)
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=3), max_tokens=st.integers(0, 40))
 def test_the_longest_texts_are_cut(lengths, max_tokens):
     """As if token after token were taken from the end of one that is then the longest."""
     texts = [tokens(length) for length in lengths]

@@ -52,11 +52,7 @@ def test_the_characters_of_tokens_are_those_of_the_text(text):
     assert "".join(text[begin:end] for begin, end in offsets) == text
 
 
-@given(
-    count=st.integers(0, 60),
-    room=st.integers(1, 20),
-    data=st.data(),
-)
+@given(count=st.integers(0, 60), room=st.integers(1, 20), data=st.data())
 def test_windows_cover_a_context(count, room, data):
     stride = data.draw(st.integers(1, room))
     context = np.arange(300, 300 + count, dtype=np.int32)
@@ -157,8 +153,7 @@ def test_scores_are_those_of_the_official_script(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("threshold", "given"),
-    [(-0.5, ""), (0.0, ""), (1.9, ""), (2.1, "fég"), (9.0, "fég")],
+    ("threshold", "given"), [(-0.5, ""), (0.0, ""), (1.9, ""), (2.1, "fég"), (9.0, "fég")]
 )
 def test_no_answer_has_to_be_better_by_the_threshold(path, monkeypatch, threshold, given):
     """By the least of its scores of all windows, here 2 above the best span of any."""

@@ -45,11 +45,7 @@ def make_hook(folder, every=0):
     [
         ("bigs", ["masked_lm"], "the model was trained as an encoder, on masked_lm alone: it"),
         ("bigs", ["masked_lm", "prefix_lm"], "task size: found lengths, which asks a model to go on with"),
-        (
-            "gated_ssm_plus",
-            ["masked_lm"],
-            "the model was trained as an encoder, on masked_lm alone: it",
-        ),
+        ("gated_ssm_plus", ["masked_lm"], "the model was trained as an encoder, on masked_lm alone: it"),
     ],
 )
 def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, model, objectives, message):

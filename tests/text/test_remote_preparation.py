@@ -36,7 +36,6 @@ def staging(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.slow
 def test_every_object_is_the_file_of_a_disk(corpus, settings, url, tmp_path, staging):
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
     assert len(expected) > 10
@@ -48,7 +47,6 @@ def test_every_object_is_the_file_of_a_disk(corpus, settings, url, tmp_path, sta
     assert TokenShards(url, "train").num_tokens == TokenShards(tmp_path / "local", "train").num_tokens
 
 
-@pytest.mark.slow
 def test_a_tokenizer_is_trained_as_for_a_disk(corpus, settings, url, tmp_path):
     settings |= {"tokenizer_model": "", "vocab_size": 350}
     expected = contents(prepare(str(corpus), tmp_path / "local", **settings))
@@ -60,7 +58,6 @@ class _Killed(BaseException):
     """Stands for the end of the process."""
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("written", [False, True])
 def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url, monkeypatch, *, written):
     """Die at every object in turn, just before or just after it is written."""
@@ -96,7 +93,6 @@ def test_killed_at_each_object_it_ends_with_the_same_bytes(corpus, settings, url
     assert contents(url) == expected
 
 
-@pytest.mark.slow
 def test_sigkill_then_the_same_command(settings, url, tmp_path, make_texts, make_json_lines):
     corpus = make_json_lines(tmp_path / "corpus.jsonl", make_texts(2000))
     settings |= {"shard_tokens": 5000}
@@ -137,7 +133,6 @@ class _Overtaken:
         return generations.replace_at(path, generation, contents)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_of_two_writers_one_stops_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
     """Whenever the other one gets in between: before any write, of any file."""
@@ -191,7 +186,6 @@ def _without_times(folder):
     return found | {"source": [line["sha256"] for line in record]}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("place", ["save", "check"])
 def test_of_two_writers_one_stops_where_the_store_checks_no_generation(
     corpus, settings, url, monkeypatch, place
@@ -216,7 +210,6 @@ def test_of_two_writers_one_stops_where_the_store_checks_no_generation(
     assert contents(url) == expected
 
 
-@pytest.mark.slow
 def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkeypatch):
     """Of a preparation that was stopped, when the next one begins; and of others when it ends."""
     expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
@@ -251,7 +244,6 @@ def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkey
     assert contents(url) == expected
 
 
-@pytest.mark.slow
 def test_what_was_written_though_the_answer_was_lost_is_ones_own(corpus, settings, url, monkeypatch):
     """The client tries again, and is refused by what it has written itself."""
     from google.api_core.exceptions import PreconditionFailed
@@ -275,7 +267,6 @@ def test_what_was_written_though_the_answer_was_lost_is_ones_own(corpus, setting
     assert load_manifest(locate(url)).complete
 
 
-@pytest.mark.slow
 def test_other_settings_and_files_without_a_manifest_are_refused(corpus, settings, url):
     write_whole(f"{url}/train-00000.arrayrecord", b"x")
     with pytest.raises(DataError, match=re.escape(url) + r"/train-00000.arrayrecord: is there without a"):

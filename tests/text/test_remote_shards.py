@@ -97,7 +97,6 @@ def _read_in_process(shards, indices, connection):
     connection.close()
 
 
-@pytest.mark.slow
 def test_processes_share_the_copies(prepared, url, tmp_path):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
     indices = list(range(0, len(local), 3))
@@ -125,7 +124,6 @@ def test_a_copy_that_was_killed_half_way_is_made_anew(prepared, url, tmp_path):
     assert copied == (prepared / "train-00000.arrayrecord").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_copy_that_fails_is_told_once_and_reading_goes_on(prepared, url, tmp_path, monkeypatch, caplog):
     def full(temporary, final):
         raise OSError(28, "No space left on device")
@@ -175,7 +173,6 @@ def rows(text, state=None, count=6, mixture=(0.5, 0.5)):
     return made, stream.state()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mirror_gib", [0, 1])
 def test_rows_and_resumed_rows_are_those_of_a_disk(prepared, url, mirror_gib):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train", mirror_gib=mirror_gib)

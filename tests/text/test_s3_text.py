@@ -29,7 +29,6 @@ def rows(text, state=None):
     return made, stream.state()
 
 
-@pytest.mark.slow
 def test_text_prepared_there_after_a_stop_is_read_and_resumed_like_that_of_a_disk(
     corpus, settings, s3_url, tmp_path, monkeypatch
 ):
@@ -69,7 +68,6 @@ def test_a_source_there_is_that_of_a_disk(corpus, settings, s3_url, tmp_path):
         open_source("s3://no-such-bucket-1/*.jsonl")
 
 
-@pytest.mark.slow
 def test_a_shard_that_is_lost_is_named(corpus, settings, s3_url):
     prepare(str(corpus), s3_url, **settings)
     remove(f"{s3_url}/train-00001.arrayrecord")

@@ -24,13 +24,7 @@ IMPLEMENTATIONS = ("xla", "pallas_interpret")
 def layer(direction, implementation, resets, *arrays, **options):
     *arrays, h0 = arrays
     return gated_scan(
-        GATED,
-        *arrays,
-        direction=direction,
-        h0=h0,
-        resets=resets,
-        implementation=implementation,
-        **options,
+        GATED, *arrays, direction=direction, h0=h0, resets=resets, implementation=implementation, **options
     )
 
 
@@ -144,11 +138,7 @@ def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
 @pytest.mark.parametrize(
     ("changed", "options", "message"),
     [
-        (
-            {"operands": (jnp.zeros((1, 5, 3)),) * 3},
-            {},
-            "the number of channels must be even; found 3",
-        ),
+        ({"operands": (jnp.zeros((1, 5, 3)),) * 3}, {}, "the number of channels must be even; found 3"),
         (
             {"operands": (jnp.zeros((5, 4)),) * 3},
             {},
