@@ -66,6 +66,7 @@ def test_cells_differ_in_model_and_optimizer_alone(size):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "variant"),
     [

@@ -50,6 +50,7 @@ def test_no_file_is_forgotten():
     assert files == {*VARIANTS, *FINE_TUNING, *others}
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "variant"), [(name, v) for name, vs in VARIANTS.items() for v in vs])
 def test_every_variant_has_a_mixture_that_fits_its_rows(name, variant):
     assert configured_mixture(load(name, variant)).arms
@@ -88,6 +89,7 @@ def test_an_unknown_variant_is_refused(name):
         load(name, "llama")
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("model", language_model_names())
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_the_parameters_that_they_are_named_for(name, model):
@@ -111,6 +113,7 @@ def test_presets_have_widths_that_tile(name, model):
             assert settings.features // mixer.heads in (64, 128)
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("model", language_model_names())
 @pytest.mark.parametrize("name", PRESETS)
@@ -150,6 +153,7 @@ def test_smaller_presets_decide_as_often_for_their_tokens(name):
     assert small.bandit.every_steps == large.bandit.every_steps / 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in VARIANTS if not name.endswith("tiny")])
 def test_the_papers_batch_is_a_variant_of_every_variant(name):
     for variant in VARIANTS[name]:

@@ -26,6 +26,7 @@ GRID = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("size", POSITIONS)
 @pytest.mark.parametrize("dataset", GRID)
 @pytest.mark.parametrize("name", encoder_names())
@@ -71,6 +72,7 @@ def test_no_variant_is_the_first_one():
     assert load("finetune_reading") == load("finetune_reading", "tiny,squad,bigs")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("size", POSITIONS)
 def test_version_2_of_squad_may_have_no_answer(size):
     """And is else what version 1.1 is, but for its files."""
