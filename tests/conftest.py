@@ -40,7 +40,7 @@ gc.set_threshold(50_000, 20, 20)
 
 _SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "studies")
 _SLOW_FIXTURES = {"gcs", "gcs_server", "proxied_server", "proxy", "s3_server", "store"}
-_FAST_SECONDS, _ALL_SECONDS = 60, 600
+_FAST_SECONDS, _ALL_SECONDS = 120, 600
 _MAX_WORKER_BYTES = 1.2e9
 
 # The fast tier looks at a few examples, all tests at many. No test waits for a clock.

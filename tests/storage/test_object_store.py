@@ -75,6 +75,7 @@ def test_missing_library_is_named_with_its_extra(monkeypatch, scheme, module, ex
         )
 
 
+@pytest.mark.slow
 def test_local_paths_need_no_library():
     script = (
         "import sys\n"
