@@ -92,7 +92,7 @@ def _read(history: MixtureHistory, results) -> None:
         results.put("closed")
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_a_spawned_process_reads_the_same_board(history):
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

@@ -40,7 +40,7 @@ def batches(run):
     return made
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [(1, 1, 0), (2, 4, 0), (2, 1, 3), (4, 1, 5)])
 def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setting):
     workers, prefetch, first_step = setting

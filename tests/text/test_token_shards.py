@@ -71,6 +71,7 @@ def _send_record(shards, connection):
 
 # JAX, which tests of other rooms load into this process, warns of any fork; the child touches none of it.
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes_read_for_themselves(prepared, method):
     shards = TokenShards(prepared, "train")
