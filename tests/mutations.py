@@ -277,7 +277,7 @@ FAULTS = (
         "the heat map's rows are not in the order of their names",
         "image = np.ma.masked_invalid(heatmap.values[:, order].T)",
         "image = np.ma.masked_invalid(heatmap.values.T)",
-        "reporting/test_report.py",
+        "reporting/test_curves.py",
     ),
     Fault(
         "reporting",
@@ -305,7 +305,7 @@ FAULTS = (
         "a plan ignores how the state is divided",
         "prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize",
         "prod(leaf.shape) * leaf.dtype.itemsize",
-        "planning test_plan.py",
+        "planning/test_model_flops.py",
     ),
     Fault(
         "planning",

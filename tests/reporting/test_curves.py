@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from birdie_jax.reporting import curves, page_text
+from birdie_jax.reporting.sections.bandit_decisions import draw_heatmaps, probability_heatmap
 from birdie_jax.reporting.sections.scalars import wall_seconds
+from birdie_jax.reporting.svg import default_style
 
 NAN = float("nan")
 
@@ -85,3 +87,16 @@ def test_long_text_is_folded_and_cut_without_breaking_a_special_token():
     cut = int(re.search(r"… ([0-9,]+) more characters are not", page)[1].replace(",", ""))
     assert cut + kept == 5_000
     assert "<details>" not in page_text.render_text("z" * page_text.VISIBLE)
+
+
+def test_rows_of_a_heat_map_are_those_of_their_names():
+    values, names, classes = np.array([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1]]), ("a", "b", "c"), (1, 0, 1)
+    by_class = [1, 0, 2]
+
+    def drawn(order):
+        heatmap = probability_heatmap(values[:, order], "share")
+        arms = [names[arm] for arm in order], [classes[arm] for arm in order]
+        return draw_heatmaps([heatmap], *arms, np.array([10, 20]))
+
+    with default_style():
+        assert drawn([0, 1, 2]) == drawn(by_class)
