@@ -31,7 +31,7 @@ class GcsServer:
         """Variables by which gcsfs, google-cloud-storage, tensorstore and ArrayRecord find the server."""
         return gcs_environment(f"http://{self.host}")
 
-    def request(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    def request(self, method: str, path: str, body: str | bytes | None = None) -> tuple[int, bytes]:
         """Return status and contents of an answer of the server."""
         connection = http.client.HTTPConnection(self.host, timeout=10)
         try:

@@ -1,16 +1,14 @@
-import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gcsfs
 import pytest
 
 from birdie_jax.storage.object_store import file_system
 from birdie_jax.text import Tokenizer, prepare, train_tokenizer
 from birdie_jax.text.locations import Location
-from tests.gcs_server import BUCKET, GcsServer, run_gcs_server
+from tests.text.prepared_folders import json_lines
 from tests.unprivileged import make_unprivileged_folder
 
 _WORDS = ("the", "a", "if", "return", "self", "for", "in", "river", "seven", "and", "of", "to", "def")
@@ -26,7 +24,7 @@ def texts(count: int, words: int = 60, seed: int = 0) -> list[str]:
 
 
 def write_json_lines(path: Path, documents: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text, "meta": {"n": 1}}) + "\n" for text in documents))
+    path.write_bytes(json_lines(*documents))
     return path
 
 
@@ -83,11 +81,9 @@ def run(settings: dict[str, Any]) -> Callable[..., Location]:
 def prepared(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Location:
     """A folder of short documents; nobody changes it."""
     folder = tmp_path_factory.mktemp("prepared")
-    with (folder / "corpus.jsonl").open("w") as file:
-        for number in range(300):
-            file.write(json.dumps({"text": f"document {number} " + "the river " * (number % 40)}) + "\n")
+    documents = [f"document {number} " + "the river " * (number % 40) for number in range(300)]
     return prepare(
-        str(folder / "corpus.jsonl"),
+        str(write_json_lines(folder / "corpus.jsonl", documents)),
         folder / "shards",
         tokenizer_model=str(model_path),
         validation_fraction=0.2,
@@ -104,26 +100,15 @@ def unprivileged_folder() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    """A server of the Cloud Storage protocol, found by the libraries of this process."""
-    with run_gcs_server(tmp_path_factory.mktemp("gcs")) as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        gcsfs.GCSFileSystem.clear_instance_cache()
-        yield server
-        gcsfs.GCSFileSystem.clear_instance_cache()
-
-
 @pytest.fixture
-def upload(gcs: GcsServer) -> Callable[[Path, str], str]:
+def upload(bucket_url: str) -> Callable[[Path], str]:
     """Return the function that puts a folder's files into the bucket, and returns their URL."""
 
-    def put(folder: Path, name: str) -> str:
-        url = f"gs://{BUCKET}/{name}"
+    def put(folder: Path) -> str:
         for file in sorted(folder.rglob("*")):
             if file.is_file():
-                file_system(url).put_file(str(file), f"{url}/{file.relative_to(folder)}")
-        return url
+                name = f"{bucket_url}/{file.relative_to(folder)}"
+                file_system(bucket_url).put_file(str(file), name)
+        return bucket_url
 
     return put

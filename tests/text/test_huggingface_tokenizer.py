@@ -17,18 +17,16 @@ from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 
+@cache
 def trained():
     """Return a byte-level BPE like that of GPT-NeoX: a special token first, a run of spaces last."""
     made = tokenizers.Tokenizer(models.BPE())
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|endoftext|>"]
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
     made.train_from_iterator(["the river of seven returns to the river"] * 20, trainer)
     made.add_tokens([tokenizers.AddedToken("    ", normalized=False)])
     made.enable_truncation(4)
@@ -36,14 +34,19 @@ def trained():
     return made
 
 
-@pytest.fixture(scope="module")
+@cache
+def own_tokenizer():
+    return Tokenizer.from_bytes(trained().to_str().encode(), "tokenizer.json")
+
+
+@pytest.fixture
 def library():
     return trained()
 
 
-@pytest.fixture(scope="module")
-def tokenizer(library):
-    return Tokenizer.from_bytes(library.to_str().encode(), "tokenizer.json")
+@pytest.fixture
+def tokenizer():
+    return own_tokenizer()
 
 
 def test_ids_are_those_of_the_library_behind_the_special_ones(tokenizer, library):
@@ -58,11 +61,6 @@ def test_ids_are_those_of_the_library_behind_the_special_ones(tokenizer, library
     assert tokenizer.num_pieces == whole.get_vocab_size()
     assert tokenizer.vocab_size == 640
     assert tokenizer.is_json
-
-
-@cache
-def own_tokenizer():
-    return Tokenizer.from_bytes(trained().to_str().encode())
 
 
 @given(st.text())

@@ -6,24 +6,14 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from array_record.python.array_record_module import ArrayRecordReader
 
-from birdie_jax.text import TokenShards, load_manifest, prepare
-
-_SETTINGS = {
-    "validation_fraction": 0.2,
-    "record_tokens": 64,
-    "shard_tokens": 2000,
-    "workers": 0,
-    "progress": False,
-}
+from birdie_jax.text import TokenShards, load_manifest
 
 
 @pytest.fixture
-def run(model_path):
-    def prepared(source, output, **changes):
-        return prepare(str(source), output, **({"tokenizer_model": str(model_path)} | _SETTINGS | changes))
-
-    return prepared
+def settings(settings):
+    return settings | {"record_tokens": 64}
 
 
 @pytest.fixture
@@ -66,19 +56,9 @@ def test_another_text_of_the_same_sizes_has_another_identity(run, corpus, tmp_pa
     assert one.sha256 != other.sha256
 
 
-def test_each_shard_has_the_hash_of_its_records(run, corpus, tmp_path):
-    from array_record.python.array_record_module import ArrayRecordReader
-
+def test_the_identity_is_of_every_part_and_a_shards_of_its_records(run, corpus, tmp_path):
     folder = run(corpus, tmp_path / "out")
     manifest = load_manifest(folder)
-    assert len(manifest.train) > 1
-    for shard in (*manifest.train, *manifest.validation):
-        records = ArrayRecordReader(str(folder / shard.name)).read_all()
-        assert hashlib.sha256(b"".join(records)).hexdigest() == shard.sha256
-
-
-def test_every_part_of_the_identity_counts(run, corpus, tmp_path):
-    manifest = load_manifest(run(corpus, tmp_path / "out"))
     first, *others = manifest.train
     variants = [
         replace(manifest, tokenizer=replace(manifest.tokenizer, sha256="0" * 64)),
@@ -88,6 +68,9 @@ def test_every_part_of_the_identity_counts(run, corpus, tmp_path):
         replace(manifest, train=manifest.validation, validation=manifest.train),
     ]
     assert len({manifest.sha256, *(variant.sha256 for variant in variants)}) == 1 + len(variants)
+    for shard in (*manifest.train, *manifest.validation):
+        records = ArrayRecordReader(str(folder / shard.name)).read_all()
+        assert hashlib.sha256(b"".join(records)).hexdigest() == shard.sha256
 
 
 def _as_version_1(folder):

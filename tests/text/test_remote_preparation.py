@@ -4,11 +4,9 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -18,13 +16,12 @@ from birdie_jax.storage import generations, list_names, write_whole
 from birdie_jax.text import TokenShards, load_manifest, manifest_guard, prepare
 from birdie_jax.text.locations import locate
 from birdie_jax.text.manifest_guard import ManifestGuard
-from tests.gcs_server import BUCKET, run_gcs_server
-from tests.text.prepared_folders import command, contents
+from tests.text.prepared_folders import command, contents, message_after_outage
 
 
 @pytest.fixture
-def url(gcs, tmp_path):
-    return f"gs://{BUCKET}/{tmp_path.name}"
+def url(bucket_url):
+    return bucket_url
 
 
 @pytest.fixture
@@ -288,54 +285,28 @@ def test_other_settings_and_files_without_a_manifest_are_refused(corpus, setting
         ("ftp://host/x", "ftp://host/x': found a URL that cannot be used; allowed: gs://BUCKET"),
     ],
 )
-def test_outputs_that_cannot_be_are_refused(gcs, corpus, settings, output, message):
+def test_outputs_that_cannot_be_are_refused(gcs_server, corpus, settings, output, message):
     with pytest.raises(DataError, match=message):
         prepare(str(corpus), output, **settings)
 
 
-_OUTAGE = """
-import sys
-import gcsfs.retry
-from birdie_jax.storage import generations, object_store
-from birdie_jax.text import DataError, manifest_guard, prepare, shard_pipeline
-object_store.REQUEST_SECONDS = 2
-gcsfs.retry.min = lambda *seconds: 0.01
-generations.WRITE_SECONDS = 2.0
-place = {"shard": shard_pipeline._ShardOutput, "manifest": manifest_guard.ManifestGuard}[sys.argv[3]]
-name = {"shard": "_upload", "manifest": "save"}[sys.argv[3]]
-write, count = getattr(place, name), 0
+_FAILING_LATER = """
+from birdie_jax.text import manifest_guard, prepare, shard_pipeline
+place = {"_upload": shard_pipeline._ShardOutput, "save": manifest_guard.ManifestGuard}[sys.argv[3]]
+write, calls = getattr(place, sys.argv[3]), []
 def waiting(self, what):
-    global count
-    count += 1
-    if count == 4:
-        print("ready", flush=True)
-        sys.stdin.readline()
+    calls.append(what)
+    if len(calls) == 4:
+        wait()
     return write(self, what)
-setattr(place, name, waiting)
-try:
-    prepare(sys.argv[1], "gs://bucket/x", tokenizer_model=sys.argv[2], validation_fraction=0.2,
-            shard_tokens=2000, workers=0, progress=False)
-except DataError as error:
-    print(error, flush=True)
+setattr(place, sys.argv[3], waiting)
+prepare(sys.argv[1], "gs://bucket/x", tokenizer_model=sys.argv[2], validation_fraction=0.2,
+        shard_tokens=2000, workers=0, progress=False)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "name"), [("shard", "-0000.*arrayrecord"), ("manifest", "manifest.json")]
-)
-def test_an_outage_ends_in_one_line_that_names_the_object(corpus, model_path, tmp_path, place, name):
-    with run_gcs_server(tmp_path) as server:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _OUTAGE, str(corpus), str(model_path), place],
-            env=os.environ | server.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    message = process.communicate("\n", timeout=150)[0]
+@pytest.mark.parametrize(("write", "name"), [("_upload", "-0000.*arrayrecord"), ("save", "manifest.json")])
+def test_an_outage_ends_in_one_line_that_names_the_object(corpus, model_path, tmp_path, write, name):
+    message = message_after_outage(tmp_path, _FAILING_LATER, corpus, model_path, write)
     assert re.match(rf"gs://bucket/x/.*{name}: cannot be (written|read): ", message), message
-    assert message.count("\n") == 1
-    assert process.returncode == 0

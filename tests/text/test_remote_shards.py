@@ -5,35 +5,30 @@ import json
 import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from birdie_jax.batching.row_stream import RowSettings, RowStream
 from birdie_jax.errors import DataError
-from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import read_bytes, remove, write_whole
 from birdie_jax.text import (
     Tokenizer,
     TokenShards,
     load_manifest,
     load_tokenizer,
-    open_source,
     remote_records,
     shard_mirror,
 )
 from birdie_jax.text.locations import locate
-from tests.gcs_server import BUCKET, run_gcs_server
+from tests.gcs_server import BUCKET
+from tests.text.prepared_folders import contents, message_after_outage, rows
 
 
 @pytest.fixture
 def url(prepared, upload, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return upload(prepared, tmp_path.name)
+    return upload(prepared)
 
 
 def tokens(shards, indices):
@@ -65,7 +60,9 @@ def test_records_are_read_in_place_without_copies(prepared, url, split, tmp_path
     assert not copies(tmp_path)
 
 
-def test_each_shard_that_is_touched_is_copied_and_then_read_from_the_copy(prepared, url, gcs, tmp_path):
+def test_each_shard_that_is_touched_is_copied_and_then_read_from_the_copy(
+    prepared, url, gcs_server, tmp_path
+):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train")
     assert remote.not_mirrored == ""
     assert tokens(remote, [0]) == tokens(local, [0])
@@ -73,10 +70,10 @@ def test_each_shard_that_is_touched_is_copied_and_then_read_from_the_copy(prepar
     assert tokens(remote, range(len(local))) == tokens(local, range(len(local)))
     names = [shard.name for shard in local.manifest.train]
     wait_until(lambda: copies(tmp_path) == names)
-    before = gcs.log.stat().st_size
+    before = gcs_server.log.stat().st_size
     assert tokens(remote, range(len(local))) == tokens(local, range(len(local)))
     assert remote.request(3) is None
-    assert gcs.log.stat().st_size == before
+    assert gcs_server.log.stat().st_size == before
     for name in names:
         copy = next((tmp_path / "cache").rglob(name))
         assert copy.read_bytes() == (prepared / name).read_bytes()
@@ -155,24 +152,6 @@ def test_copies_of_texts_that_nobody_reads_make_room(prepared, url, tmp_path):
     assert (root / "used").exists()
 
 
-def rows(text, state=None, count=6, mixture=(0.5, 0.5)):
-    """Return the tokens of some rows, and the stream's state after them."""
-    arms = (
-        Arm("causal", make_objective("causal_lm"), "causal"),
-        Arm("prefix", make_objective("prefix_lm"), "prefix"),
-    )
-    settings = RowSettings(seed=3, rows=2, length=128, spacing=1, lookahead=4)
-    stream = RowStream(text, arms, settings, 1, state)
-    made = []
-    for _ in range(count):
-        stream.set_mixture(np.array(mixture))
-        made += [
-            (example.arm, example.context.tolist(), example.target.tolist())
-            for example in stream.next_row()
-        ]
-    return made, stream.state()
-
-
 @pytest.mark.parametrize("mirror_gib", [0, 1])
 def test_rows_and_resumed_rows_are_those_of_a_disk(prepared, url, mirror_gib):
     local, remote = TokenShards(prepared, "train"), TokenShards(url, "train", mirror_gib=mirror_gib)
@@ -202,47 +181,37 @@ def refused(message, folder, **keywords):
         TokenShards(folder, "train", **keywords)
 
 
-def test_shards_are_checked_by_one_listing(url, gcs):
-    before = len(gcs.log.read_text().splitlines())
+def test_shards_are_checked_by_one_listing(url, gcs_server):
+    before = len(gcs_server.log.read_text().splitlines())
     TokenShards(url, "train")
-    assert len(gcs.log.read_text().splitlines()) - before <= 3
+    assert len(gcs_server.log.read_text().splitlines()) - before <= 3
     shard = f"{url}/train-00001.arrayrecord"
-    contents = read_bytes(shard)
-    write_whole(shard, contents[:-1])
-    refused(re.escape(shard) + f": is truncated: {len(contents) - 1} bytes; the manifest says", url)
+    size = len(read_bytes(shard))
+    write_whole(shard, bytes(size - 1))
+    refused(re.escape(shard) + f": is truncated: {size - 1} bytes; the manifest says", url)
     remove(shard)
     refused(re.escape(shard) + ": the shard cannot be read: No such file or directory; prepare", url)
 
 
-def test_what_is_not_there_is_named(gcs):
-    place = f"gs://{BUCKET}/nothing/here"
-    refused(re.escape(f"{place}/manifest.json") + ": not found; make it with", place)
-    with pytest.raises(DataError, match=re.escape(place) + ": the tokenizer model cannot be read: No such"):
-        Tokenizer(place)
-
-
-def test_a_bucket_that_is_not_there_is_named(gcs):
-    place = "gs://no-such-bucket/x"
-    there_is_none = "cannot be read: there is no bucket no-such-bucket$"
-    refused(re.escape(f"{place}/manifest.json: ") + there_is_none, place)
-    with pytest.raises(DataError, match=re.escape(f"{place}: the tokenizer model ") + there_is_none):
-        Tokenizer(place)
-    with pytest.raises(DataError, match=r"no-such-bucket/.*: cannot be listed: there is no bucket"):
-        open_source(f"{place}/*.jsonl")
-
-
-@pytest.mark.parametrize("place", ["ftp://host/x", "gs://"])
-def test_urls_that_cannot_be_used_are_refused(place):
-    refused("found a URL that cannot be used; allowed: gs://BUCKET", place)
+def test_what_is_not_there_is_named(gcs_server):
+    none = "cannot be read: there is no bucket no-such-bucket$"
+    for place, manifest, model in (
+        (f"gs://{BUCKET}/nothing/here", "not found; make it with", "cannot be read: No such"),
+        ("gs://no-such-bucket/x", none, none),
+    ):
+        refused(re.escape(f"{place}/manifest.json: ") + manifest, place)
+        with pytest.raises(DataError, match=re.escape(f"{place}: the tokenizer model ") + model):
+            Tokenizer(place)
+    refused("found a URL that cannot be used; allowed: gs://BUCKET", "ftp://host/x")
 
 
 def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, monkeypatch):
     """Of the same size and number, as when another preparation wrote into the same folder."""
     monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
     path = f"{url}/manifest.json"
-    contents = json.loads(read_bytes(path))
-    contents["train"][0]["sha256"] = "0" * 64
-    write_whole(path, json.dumps(contents).encode())
+    manifest = json.loads(read_bytes(path))
+    manifest["train"][0]["sha256"] = "0" * 64
+    write_whole(path, json.dumps(manifest).encode())
     with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has other records than the manifest"):
         TokenShards(url, "train")[0]
     shard = f"{url}/train-00000.arrayrecord"
@@ -251,40 +220,18 @@ def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, mon
         TokenShards(url, "train")[0]
 
 
-_OUTAGE = """
-import sys
-from birdie_jax.text import DataError, TokenShards, remote_records
-remote_records.READ_SECONDS = 2.0
-text = TokenShards(sys.argv[1], "train", mirror_gib=0)
+_READ = """
+from birdie_jax.text import TokenShards
+text = TokenShards("gs://bucket/x", "train", mirror_gib=0)
 text[0]
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    text[len(text) - 1]
-except DataError as error:
-    print(error, flush=True)
+wait()
+text[len(text) - 1]
 """
 
 
 @pytest.mark.slow
 def test_an_outage_ends_in_an_error_that_names_the_shard(prepared, tmp_path):
-    with run_gcs_server(tmp_path) as server:
-        environment = os.environ | server.environment
-        put = "import sys; from birdie_jax.storage import write_whole; from pathlib import Path\n"
-        put += (
-            "for f in Path(sys.argv[1]).iterdir(): write_whole(f'gs://bucket/x/{f.name}', f.read_bytes())"
-        )
-        subprocess.run([sys.executable, "-c", put, prepared], env=environment, check=True)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _OUTAGE, "gs://bucket/x"],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    last = load_manifest(Path(prepared)).train[-1].name
-    message = process.communicate("\n", timeout=60)[0]
-    assert re.match(re.escape(f"gs://bucket/x/{last}") + ": record .* was not given within 2 s", message)
-    assert process.returncode == 0
+    files = {f"x/{name}": data for name, data in contents(prepared).items()}
+    last = load_manifest(prepared).train[-1].name
+    message = message_after_outage(tmp_path, _READ, files=files)
+    assert re.match(re.escape(f"gs://bucket/x/{last}") + ": record .* was not given within 3 s", message)

@@ -1,16 +1,8 @@
 """Documents in a bucket are those of the same files on a disk, in the same order."""
 
-import gzip
-import json
-import os
 import re
-import subprocess
-import sys
 
-import pyarrow
-import pyarrow.parquet
 import pytest
-import zstandard
 
 from birdie_jax.errors import DataError
 from birdie_jax.storage import remove, write_whole
@@ -19,18 +11,12 @@ from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.locations import locate
 from birdie_jax.text.remote_files import ObjectState
 from birdie_jax.text.source_files import SourceFile
-from tests.gcs_server import BUCKET, run_gcs_server
+from tests.gcs_server import BUCKET
+from tests.text.prepared_folders import COMPRESS, json_lines, message_after_outage, parquet
 
 
-def _json_lines(name):
-    return "".join(json.dumps({"text": f"{name} {number} " + "é" * number}) + "\n" for number in range(40))
-
-
-def _parquet(name):
-    sink = pyarrow.BufferOutputStream()
-    texts = [f"{name} {number}" for number in range(40)]
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), sink, row_group_size=16)
-    return sink.getvalue().to_pybytes()
+def _texts(name):
+    return [f"{name} {number} " + "é" * number for number in range(40)]
 
 
 @pytest.fixture
@@ -39,19 +25,16 @@ def folder(tmp_path):
     for name in ("a.jsonl", "x/b.jsonl.gz", "x/y/c.jsonl.zst", "x.d/e.txt", "x/.hidden/f.txt", "z.parquet"):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _json_lines(name).encode()
-        if name.endswith(".gz"):
-            lines = gzip.compress(lines)
-        elif name.endswith(".zst"):
-            lines = zstandard.ZstdCompressor().compress(lines)
-        path.write_bytes(_parquet(name) if name.endswith(".parquet") else lines)
+        compress = COMPRESS.get(path.suffix, bytes)
+        is_table = path.suffix == ".parquet"
+        path.write_bytes(parquet(_texts(name), 16) if is_table else compress(json_lines(*_texts(name))))
     (root / "x" / "notes.pdf").write_bytes(b"%PDF")
     return root
 
 
 @pytest.fixture
 def url(folder, upload, tmp_path):
-    return upload(folder, tmp_path.name)
+    return upload(folder)
 
 
 def documents(spec, root, **keywords):
@@ -81,20 +64,20 @@ def test_documents_from_a_place_on(folder, url):
         assert documents(url, url, **place) == documents(str(folder), folder, **place)
 
 
-def test_files_are_found_by_one_listing(url, gcs):
-    before = len(gcs.log.read_text().splitlines())
+def test_files_are_found_by_one_listing(url, gcs_server):
+    before = len(gcs_server.log.read_text().splitlines())
     open_source(f"{url}/**/*.jsonl*")
-    assert len(gcs.log.read_text().splitlines()) - before == 1
+    assert len(gcs_server.log.read_text().splitlines()) - before == 1
 
 
 # What gcsfs hands to aiohttp.
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_large_files_are_read_in_parts(gcs, upload, tmp_path):
+def test_large_files_are_read_in_parts(gcs_server, upload, tmp_path):
     text = "".join(f"line {number}\n" for number in range(1_000_000))
     path = tmp_path / "large" / "large.txt"
     path.parent.mkdir()
     path.write_text(text)
-    url = upload(path.parent, tmp_path.name)
+    url = upload(path.parent)
     found = list(open_source(url).documents())
     assert len(found) > 1
     assert "".join(document.text for document in found) == text
@@ -103,38 +86,27 @@ def test_large_files_are_read_in_parts(gcs, upload, tmp_path):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("/nothing", "input {}: there is no such file or folder"),
-        ("/a.json", "input {}: there is no such file or folder"),
-        ("/**/*.gz2", "input {}: matches no file"),
-        ("/x/notes.pdf", "{}: has no supported suffix; supported"),
-        ("/x/*", "has no supported suffix; supported"),
-        ("/.hidden", "input {}: there is no such file or folder"),
-    ],
-)
-def test_what_cannot_be_a_source_is_named(url, place, message):
-    with pytest.raises(DataError, match=re.escape(message.format(f"{url}{place}"))):
-        open_source(f"{url}{place}")
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
+        ("{}/nothing", "input {}: there is no such file or folder"),
+        ("{}/**/*.gz2", "input {}: matches no file"),
+        ("{}/x/notes.pdf", "{}: has no supported suffix; supported"),
+        ("{}/x/*", "has no supported suffix; supported"),
+        ("{}/.hidden", "input {}: there is no such file or folder"),
         ("gs://no-such-bucket/x", "gs://no-such-bucket/x"),
-        ("gs://no-such-bucket/**/*.txt", "there is no bucket no-such-bucket"),
+        ("gs://no-such-bucket/**/*.txt", "cannot be listed: there is no bucket no-such-bucket"),
         ("hdfs://a/b", "hdfs://a/b"),
     ],
 )
-def test_no_such_bucket(gcs, spec, said):
-    with pytest.raises(DataError, match=re.escape(said)):
-        open_source(spec)
+def test_what_cannot_be_a_source_is_named(url, place, message):
+    place = place.format(url)
+    with pytest.raises(DataError, match=re.escape(message.format(place))):
+        open_source(place)
 
 
 @pytest.mark.parametrize("contents", [b"other text\n", None, b"longer than it was: other text\n"])
 @pytest.mark.parametrize("name", ["f.txt", "f.jsonl.zst"])
-def test_a_file_that_changes_while_it_is_read_is_refused(gcs, tmp_path, name, contents):
+def test_a_file_that_changes_while_it_is_read_is_refused(gcs_server, tmp_path, name, contents):
     path = f"gs://{BUCKET}/{tmp_path.name}/{name}"
-    lines = _json_lines(name).encode()
-    write_whole(path, zstandard.ZstdCompressor().compress(lines) if name.endswith("zst") else lines)
+    write_whole(path, COMPRESS[".zst" if name.endswith(".zst") else ""](json_lines(*_texts(name))))
     iterator = iter(source := open_source(path).documents())
     next(iterator)
     remove(path) if contents is None else write_whole(path, contents)
@@ -143,8 +115,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(gcs, tmp_path, name, co
     assert source.file == 0
 
 
-def test_identity_is_of_what_the_store_says_and_not_of_times(gcs, tmp_path, folder, upload):
-    url = upload(folder, tmp_path.name)
+def test_identity_is_of_what_the_store_says_and_not_of_times(gcs_server, tmp_path, folder, upload):
+    url = upload(folder)
     settings = {"tokenizer_model": "", "text_field": "text", "vocab_size": 300}
     first = cached_folder(tmp_path, url, **settings)
     assert cached_folder(tmp_path, url, **settings) == first
@@ -171,46 +143,22 @@ def test_text_from_a_bucket_is_prepared_as_from_a_disk(folder, url, model_path, 
     assert prepare(url, tmp_path / "2", tokenizer_model=model, **settings) == remote
     for path in local.glob("*.arrayrecord"):
         assert (tmp_path / "2" / path.name).read_bytes() == path.read_bytes()
-    write_whole(f"{url}/z.parquet", _parquet("other"))
+    write_whole(f"{url}/z.parquet", parquet(_texts("other")))
     with pytest.raises(DataError, match=re.escape(f"{url}/z.parquet: has changed since this preparation")):
         prepare(url, tmp_path / "2", tokenizer_model=model, **settings)
 
 
 _READ = """
-import sys
-import gcsfs.retry
-from birdie_jax.storage import object_store
-object_store.REQUEST_SECONDS = 2
-gcsfs.retry.min = lambda *seconds: 0.01
-from birdie_jax.text import DataError, open_source
+from birdie_jax.text import open_source
 documents = iter(open_source("gs://bucket/large.txt").documents())
 next(documents)
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    list(documents)
-except DataError as error:
-    print(error, flush=True)
+wait()
+list(documents)
 """
 
 
 @pytest.mark.slow
 def test_an_outage_while_reading_ends_in_an_error_that_names_the_file(tmp_path):
-    with run_gcs_server(tmp_path) as server:
-        environment = os.environ | server.environment
-        put = "from birdie_jax.storage import write_whole\n"
-        put += "write_whole('gs://bucket/large.txt', b'0123456789abcde\\n' * (1 << 20))"
-        subprocess.run([sys.executable, "-c", put], env=environment, check=True)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _READ],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    message = process.communicate("\n", timeout=150)[0]
+    large = {"large.txt": b"0123456789abcde\n" * (1 << 20)}
+    message = message_after_outage(tmp_path, _READ, files=large)
     assert message.startswith("gs://bucket/large.txt: cannot be read: ")
-    assert message.count("\n") == 1
-    assert process.returncode == 0

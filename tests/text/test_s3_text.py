@@ -5,28 +5,16 @@ import re
 import numpy as np
 import pytest
 
-from birdie_jax.batching.row_stream import RowSettings, RowStream
 from birdie_jax.errors import DataError
-from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import exists, read_bytes, remove, upload
 from birdie_jax.text import TokenShards, load_manifest, open_source, prepare, shard_pipeline
 from birdie_jax.text.locations import locate
-from tests.text.prepared_folders import contents
+from tests.text.prepared_folders import contents, rows
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def rows(text, state=None):
-    """Return the tokens of some rows, and the stream's state after them."""
-    arms = (Arm("causal", make_objective("causal_lm"), "causal"),)
-    settings = RowSettings(seed=3, rows=2, length=128, spacing=1, lookahead=4)
-    stream = RowStream(text, arms, settings, 1, state)
-    stream.set_mixture(np.array([1.0]))
-    made = [[example.target.tolist() for example in stream.next_row()] for _ in range(4)]
-    return made, stream.state()
 
 
 def test_text_prepared_there_after_a_stop_is_read_and_resumed_like_that_of_a_disk(
