@@ -39,7 +39,7 @@ start_jax()
 gc.set_threshold(50_000, 20, 20)
 
 _SLOW_FOLDERS = ("benchmarks", "docs", "launch", "pages", "studies")
-_SLOW_FIXTURES = {"gcs", "gcs_server", "proxied_server", "proxy", "s3_server", "store"}
+_SLOW_FIXTURES = {"gcs_server", "proxied_server", "proxy", "s3_server", "store"}
 _FAST_SECONDS, _ALL_SECONDS = 120, 600
 _MAX_WORKER_BYTES = 1.2e9
 

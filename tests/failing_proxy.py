@@ -1,6 +1,7 @@
 """A proxy in front of a server of HTTP that fails as it is told to, and knows every request it was sent."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import re
@@ -9,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -36,18 +38,21 @@ class Request(NamedTuple):
     status: int
 
 
+@dataclasses.dataclass
 class _Fault:
     """What to do to some requests."""
 
-    def __init__(self, kind: str, value: float, method: str, path: str, times: int | None):
-        self.kind, self.value, self.method, self.times = kind, value, method, times
-        self.pattern = re.compile(path)
+    kind: str
+    value: float
+    method: str
+    path: str
+    times: int | None
 
     def takes(self, method: str, path: str, object_name: str) -> bool:
         return (
             self.times != 0
             and self.method in ("*", method)
-            and any(self.pattern.search(text) for text in (path, unquote(path), object_name))
+            and any(re.search(self.path, text) for text in (path, unquote(path), object_name))
         )
 
 
@@ -60,16 +65,13 @@ class FailingProxy:
 
     Attributes:
         host: host and port of the proxy.
+        upstream: host and port of the server; set it once both are known to each other.
         reason: what an answer of failure says.
     """
 
-    def __init__(self, upstream: str | None = None):
-        """Listen on a free port of loopback.
-
-        Args:
-            upstream: host and port of the server; may be set later, as the server is to know the proxy.
-        """
-        self.upstream = upstream
+    def __init__(self):
+        """Listen on a free port of loopback."""
+        self.upstream = ""
         self.reason = "the proxy was told to fail"
         # Bound and never listening: nobody else gets the port while connections are refused.
         self._holder = socket.socket()
@@ -85,29 +87,24 @@ class FailingProxy:
         self._server: _Server | None = None
         self._listen()
 
-    def answer(self, status: int, method: str = "*", path: str = "", times: int | None = None) -> None:
-        """Answer with a status of failure and `reason`, and do not forward the request."""
-        self._add(_Fault("answer", status, method, path, times))
+    def _add(
+        self, kind: str, value: float, method: str = "*", path: str = "", times: int | None = None
+    ) -> None:
+        with self._lock:
+            self._faults.append(_Fault(kind, value, method, path, times))
 
-    def delay(self, seconds: float, method: str = "*", path: str = "", times: int | None = None) -> None:
-        """Forward a request so much later."""
-        self._add(_Fault("delay", seconds, method, path, times))
-
-    def reset_request(self, method: str = "*", path: str = "", times: int | None = None) -> None:
-        """Reset the connection in the middle of the request, of which the server sees nothing."""
-        self._add(_Fault("reset_request", 0, method, path, times))
-
-    def reset_answer(self, method: str = "*", path: str = "", times: int | None = None) -> None:
-        """Reset the connection in the middle of the answer: the server has done what it was asked for."""
-        self._add(_Fault("reset_answer", 0, method, path, times))
-
-    def hang(self, method: str = "*", path: str = "", times: int | None = None) -> None:
-        """Take a request, and never answer it."""
-        self._add(_Fault("hang", 0, method, path, times))
-
-    def refuse_from(self, method: str = "*", path: str = "") -> None:
-        """Refuse connections from the first such request on, which is not forwarded, until `heal`."""
-        self._add(_Fault("refuse", 0, method, path, 1))
+    # `answer(status)`: with a failure that says `reason`, in place of the server.
+    answer = partialmethod(_add, "answer")
+    # `delay(seconds)`: forwards a request so much later.
+    delay = partialmethod(_add, "delay")
+    # Resets the connection in the middle of the request, before the server sees any of it.
+    reset_request = partialmethod(_add, "reset_request", 0)
+    # Resets the connection in the middle of the answer, when the server has done its work.
+    reset_answer = partialmethod(_add, "reset_answer", 0)
+    # Takes a request, and never answers it.
+    hang = partialmethod(_add, "hang", 0)
+    # Refuses connections from the first such request on, which is not forwarded, until `heal`.
+    refuse_from = partialmethod(_add, "refuse_from", 0, times=1)
 
     def heal(self) -> None:
         """Forward everything from now on."""
@@ -117,27 +114,10 @@ class FailingProxy:
         if self._server is None:
             self._listen()
 
-    def refuse(self) -> None:
-        """Refuse connections, and reset those there are, until `heal`."""
-        if self._server is None:
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._server = None
-        self._release()
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            _reset(connection)
-        # Their threads end them.
-        deadline = time.monotonic() + 2
-        while self._connections and time.monotonic() < deadline:
-            time.sleep(0.002)
-
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        """Refuse connections while the body runs."""
-        self.refuse()
+        """Reset connections, and refuse them while the body runs."""
+        self._refuse()
         try:
             yield
         finally:
@@ -165,8 +145,24 @@ class FailingProxy:
     def close(self) -> None:
         """Stop."""
         self.heal()
-        self.refuse()
+        self._refuse()
         self._holder.close()
+
+    def _refuse(self) -> None:
+        if self._server is None:
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._server = None
+        self._release()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            _reset(connection)
+        # Their threads end them.
+        deadline = time.monotonic() + 2
+        while self._connections and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def _listen(self) -> None:
         self._server = _Server(("127.0.0.1", self._port), self)
@@ -177,10 +173,6 @@ class FailingProxy:
         with self._lock:
             self._released.set()
             self._released = threading.Event()
-
-    def _add(self, fault: _Fault) -> None:
-        with self._lock:
-            self._faults.append(fault)
 
     def _take_fault(self, method: str, path: str, body: bytes) -> tuple[_Fault | None, threading.Event]:
         object_name = _object_name(path, body)
@@ -243,21 +235,15 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._read_body(half=True)
         fault, released = proxy._take_fault(self.command, self.path, body)
         kind = fault.kind if fault else ""
-        if kind == "reset_request":
+        if kind != "reset_request":
+            body += self._read_body()
+        if kind in {"reset_request", "hang", "refuse_from"}:
             proxy._record(self.command, self.path, body, 0)
-            self._reset()
-            return
-        body += self._read_body()
-        if kind == "refuse":
-            proxy._record(self.command, self.path, body, 0)
-            # In a thread of its own, which waits for this one to end.
-            threading.Thread(target=proxy.refuse, daemon=True).start()
-            released.wait()
-            self._reset()
-            return
-        if kind == "hang":
-            proxy._record(self.command, self.path, body, 0)
-            released.wait()
+            if kind == "refuse_from":
+                # In a thread of its own, which waits for this one to end.
+                threading.Thread(target=proxy._refuse, daemon=True).start()
+            if kind != "reset_request":
+                released.wait()
             self._reset()
             return
         if fault and kind == "answer":
@@ -375,9 +361,6 @@ def _is_listing(request: Request) -> bool:
 
 @contextlib.contextmanager
 def run_failing_proxy() -> Iterator[FailingProxy]:
-    """Start a proxy, and stop it. Tell it its server by `upstream`, and the server the proxy's host."""
-    proxy = FailingProxy()
-    try:
+    """Start a proxy, and stop it. Set its `upstream`, and start the server with the proxy's host."""
+    with contextlib.closing(FailingProxy()) as proxy:
         yield proxy
-    finally:
-        proxy.close()

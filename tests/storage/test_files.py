@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from birdie_jax.storage import PARTIAL_SUFFIX, is_remote, write_json, write_whole
+from birdie_jax.storage import PARTIAL_SUFFIX, write_json, write_whole
 
 
 def test_a_write_replaces_the_whole_file(tmp_path):
@@ -13,6 +13,8 @@ def test_a_write_replaces_the_whole_file(tmp_path):
     write_whole(path, b"new")
     assert path.read_bytes() == b"new"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+    write_json(path, {"a": [1, 2.5]})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5]}
 
 
 def test_a_failed_write_keeps_the_old_contents(tmp_path):
@@ -22,13 +24,3 @@ def test_a_failed_write_keeps_the_old_contents(tmp_path):
     with pytest.raises(OSError, match="partial"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
-
-
-def test_json_is_readable(tmp_path):
-    write_json(tmp_path / "a.json", {"a": [1, 2.5]})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5]}
-
-
-@pytest.mark.parametrize(("path", "expected"), [("gs://bucket/run", True), ("/tmp/run", False)])
-def test_remote_paths_are_told_by_their_scheme(path, expected):
-    assert is_remote(path) is expected

@@ -1,8 +1,8 @@
 """A workdir belongs to one configuration, also where fields have come and gone since."""
 
-import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +26,8 @@ def change(folder, edit):
 
 def test_claims_a_new_folder_and_knows_it_again(tmp_path):
     claim(tmp_path / "deep" / "run")
-    claim(tmp_path / "deep" / "run")
+    # What does not change the run may differ.
+    claim(tmp_path / "deep" / "run", Config(checkpoint=CheckpointConfig(every_steps=7)))
     written = json.loads((tmp_path / "deep" / "run" / "config.json").read_text())
     assert written["batching"]["rows"] == Config().batching.rows
 
@@ -87,24 +88,14 @@ def test_a_run_has_begun_once_a_step_is_logged_or_saved(tmp_path, file, contents
     assert has_begun(Workdir(tmp_path)) == begun
 
 
-def test_what_does_not_change_the_run_may_differ(tmp_path):
-    claim(tmp_path)
-    claim(tmp_path, dataclasses.replace(Config(), checkpoint=CheckpointConfig(every_steps=7)))
-
-
 def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path, caplog):
-    claim(tmp_path)
-    change(tmp_path, lambda config: config["optimizer"].pop("clip_norm"))
-    claim(tmp_path)
-    assert "config.optimizer.clip_norm is newer than the run; it has its default, 1.0" in caplog.text
-    assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["clip_norm"] == 1.0
-
-
-def test_a_newer_field_with_another_value_would_be_another_run(tmp_path):
     claim(tmp_path)
     change(tmp_path, lambda config: config["optimizer"].pop("clip_norm"))
     with pytest.raises(ConfigError, match=r"clip_norm: the run has 1\.0, asked for is 2\.0"):
         claim(tmp_path, Config(optimizer=OptimizerConfig(clip_norm=2.0)))
+    claim(tmp_path)
+    assert "config.optimizer.clip_norm is newer than the run; it has its default, 1.0" in caplog.text
+    assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["clip_norm"] == 1.0
 
 
 def test_a_field_that_is_known_no_more_is_left_out(tmp_path, caplog):
@@ -116,10 +107,15 @@ def test_a_field_that_is_known_no_more_is_left_out(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("contents", ["{", "[]", "3", "null", '"a"', "[" * 100_000])
-def test_damaged_config_file(tmp_path, contents):
+def test_damaged_files(tmp_path, contents):
     (tmp_path / "config.json").write_text(contents)
     with pytest.raises(ConfigError, match=r"config\.json: cannot be used: "):
         claim(tmp_path)
+    (tmp_path / "text.json").write_text(contents)
+    with pytest.raises(ConfigError, match=r"text\.json: cannot be used: "):
+        Workdir(tmp_path).keep_text("ab12", "/data/one")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        claim(tmp_path / "config.json" / "run")
 
 
 @pytest.mark.parametrize("left", ["checkpoints/00000004", "damaged_checkpoints/00000004"])
@@ -148,44 +144,26 @@ def test_which_text_checkpoints_have_is_for_them_to_say(tmp_path):
     assert not (tmp_path / "text.json").exists()
 
 
-@pytest.mark.parametrize("contents", ["{", "[]", "null"])
-def test_damaged_identity_of_text(tmp_path, contents):
-    (tmp_path / "text.json").write_text(contents)
-    with pytest.raises(ConfigError, match=r"text\.json: cannot be used: "):
-        Workdir(tmp_path).keep_text("ab12", "/data/one")
-
-
 PLACES = [name for name, kind in vars(Workdir).items() if isinstance(kind, property)]
+FOLDERS = {"checkpoints", "damaged_checkpoints", "evaluations", "metrics_parts", "stacks", "tensorboard"}
+
+
+def dangle(path):
+    path.symlink_to(path.with_name("nowhere"))
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "pipe", "dangling link"])
 @pytest.mark.parametrize("name", PLACES)
 def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, name, kind):
     path = tmp_path / getattr(Workdir(tmp_path), name).name
-    wanted = (
-        "folder"
-        if name
-        in {"checkpoints", "damaged_checkpoints", "evaluations", "metrics_parts", "stacks", "tensorboard"}
-        else "file"
-    )
-    make = {
-        "file": lambda: path.write_text(""),
-        "folder": path.mkdir,
-        "pipe": lambda: os.mkfifo(path),
-        "dangling link": lambda: path.symlink_to(tmp_path / "nowhere"),
-    }
-    make[kind]()
+    wanted = "folder" if name in FOLDERS else "file"
+    make = {"file": Path.touch, "folder": Path.mkdir, "pipe": os.mkfifo, "dangling link": dangle}
+    make[kind](path)
     if kind == wanted:
         Workdir(tmp_path).make()
     else:
         with pytest.raises(ConfigError, match=f"{path}: is no {wanted}; allowed: a {wanted}, or nothing"):
             Workdir(tmp_path).make()
-
-
-def test_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be used"):
-        claim(tmp_path / "file" / "run")
 
 
 def test_dotted_names_and_differences():
