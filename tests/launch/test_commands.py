@@ -1,7 +1,9 @@
 """Command lines: what is printed and what a remote shell is sent is read back as the same arguments."""
 
 import argparse
+import contextlib
 import importlib
+import re
 import subprocess
 
 import pytest
@@ -9,12 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch import commands
+from launch.storage import check_storage
 from tests.launch.hostile import HOSTILE
 from tests.launch.stand_in import words_of
 
+NO_NUMBERS = ["-1", "", "1.5", "x", "9" * 5000, "²"]
 _ARGUMENTS = st.lists(
     st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))), min_size=1
 )
+
+
+each_launcher = pytest.mark.parametrize("launcher", ["local", "slurm", "gke_jobset", "tpu_pod"])
 
 
 def _posix_words(script: str) -> list[str]:
@@ -44,27 +51,73 @@ def test_remote_commands_stop_at_the_first_that_fails():
     assert _posix_words(f"{script} || true") == ["a"]
 
 
-@pytest.mark.parametrize("text", ["", "A", "1a", "a_b", "a b", "a;b", "a/../b", "a-", "a" * 41, "a\n"])
-def test_name_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="allowed: a small letter"):
-        commands.parse_name(text)
+@pytest.mark.parametrize(
+    ("parse", "texts", "allowed"),
+    [
+        (
+            commands.parse_name,
+            ["", "A", "1a", "a_b", "a b", "a;b", "a/../b", "a-", "a" * 41, "a\n"],
+            "allowed: a small letter",
+        ),
+        (commands.parse_positive, ["0", *NO_NUMBERS], "allowed: 1 "),
+        (commands.parse_port, ["0", *NO_NUMBERS], "allowed: 1 "),
+        (commands.parse_non_negative, NO_NUMBERS, "allowed: 0 or more"),
+        (commands.parse_variable, ["NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE is not set"),
+        (commands.parse_variable, ["TOKEN=hidden"], "allowed: the name"),
+    ],
+)
+def test_values_of_options_that_are_refused(parse, texts, allowed):
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError, match=allowed) as caught:
+            parse(text)
+        assert "hidden" not in str(caught.value)
 
 
-def test_value_of_a_variable_is_refused_and_not_told():
-    with pytest.raises(argparse.ArgumentTypeError) as caught:
-        commands.parse_variable("TOKEN=hidden")
-    assert "hidden" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("words", "shared", "message"),
+    [
+        (
+            "--workdir=runs/a",
+            False,
+            "--workdir: found 'runs/a', which the workers do not share; allowed: gs:",
+        ),
+        ("--workdir=/home/run", True, "--workdir: found '/home/run', which the workers do not share"),
+        ("--workdir /mnt/birdies", True, "--workdir: found '/mnt/birdies', which the workers do not share"),
+        ("--workdir=", False, "--workdir: found '', which the workers do not share"),
+        (
+            "--workdir=/mnt/birdie/a",
+            False,
+            "--nfs: not given, and '/mnt/birdie/a' needs it; allowed: gs://",
+        ),
+        ("--workdir gs://b/a", True, "--nfs: given, and nothing in the command is below"),
+        ("--workdir s3://b/a", False, "--workdir: found 's3://b/a', to which orbax writes no checkpoints"),
+        ("--workdir=gs:/b/a", False, "--workdir: found 'gs:/b/a'; allowed: gs://BUCKET/..., or a folder"),
+        ("--workdir=az://me:s3cret@b/a", False, "--workdir: found 'az://***@b/a'"),
+        ("--workdir=gs://b/a --x=/mnt/birdie/t", False, "--nfs: not given, and '/mnt/birdie/t' needs it"),
+        ("--workdir=gs://b/a --x=s3://b/t", False, "'s3://b/t': workers are not given the s3 extra"),
+        ("--workdir=gs://b/a --x=gs://b/t", False, None),
+        ("--workdir=/mnt/birdie/a", True, None),
+        ("runs/a", False, None),
+    ],
+)
+def test_run_that_workers_cannot_share(words, shared, message):
+    with contextlib.ExitStack() as refused:
+        if message:
+            refused.enter_context(pytest.raises(commands.LaunchError, match=f"^{re.escape(message)}"))
+        check_storage(["train", *words.split()], "--nfs", shared=shared)
 
 
-def test_variable_that_is_not_set_is_refused(monkeypatch):
-    monkeypatch.delenv("TOKEN", raising=False)
-    with pytest.raises(argparse.ArgumentTypeError, match="TOKEN is not set"):
-        commands.parse_variable("TOKEN")
-
-
-def test_program_that_is_not_there():
-    with pytest.raises(commands.LaunchError, match="no-such-program: no such program on PATH"):
-        commands.Commands(dry_run=False).run(["no-such-program"])
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["no-such-program"], "no-such-program: no such program on PATH"),
+        (["false"], "false: failed with exit status 1"),
+        (["/"], "cannot be run: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_run_or_fails(command, message):
+    with pytest.raises(commands.LaunchError, match=message):
+        commands.Commands(dry_run=False).run(command)
 
 
 def test_dry_run_runs_nothing(tmp_path, capfd):
@@ -76,22 +129,7 @@ def test_dry_run_runs_nothing(tmp_path, capfd):
     assert [words_of(line) for line in capfd.readouterr().out.splitlines()] == [command, command]
 
 
-def test_failure_names_the_command():
-    with pytest.raises(commands.LaunchError, match="false: failed with exit status 1"):
-        commands.Commands(dry_run=False).run(["false"])
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "", "1.5", "x", "9" * 5000, "²"])
-def test_a_number_that_is_none_is_refused(text):
-    for parse in (commands.parse_positive, commands.parse_port):
-        with pytest.raises(argparse.ArgumentTypeError, match="allowed: 1 "):
-            parse(text)
-    if text != "0":
-        with pytest.raises(argparse.ArgumentTypeError, match="allowed: 0 or more"):
-            commands.parse_non_negative(text)
-
-
-@pytest.mark.parametrize("launcher", ["local", "slurm", "gke_jobset", "tpu_pod"])
+@each_launcher
 @pytest.mark.parametrize("given", [[], ["--no_such\noption"], ["--name=" + "x" * 100_000], ["--name=a\nb"]])
 def test_options_are_refused_in_one_short_line(launcher, given, capsys):
     parser = importlib.import_module(f"launch.{launcher}").make_parser()
@@ -104,7 +142,7 @@ def test_options_are_refused_in_one_short_line(launcher, given, capsys):
     assert len(line) < 800
 
 
-@pytest.mark.parametrize("launcher", ["local", "slurm", "gke_jobset", "tpu_pod"])
+@each_launcher
 def test_no_option_takes_an_empty_text(launcher, capsys):
     parser = importlib.import_module(f"launch.{launcher}").make_parser()
     for action in parser._actions:
@@ -112,8 +150,3 @@ def test_no_option_takes_an_empty_text(launcher, capsys):
             with pytest.raises(SystemExit):
                 parser.parse_args([f"{action.option_strings[0]}="])
             assert f"argument {action.option_strings[0]}: " in capsys.readouterr().err
-
-
-def test_a_program_that_may_not_be_run(tmp_path):
-    with pytest.raises(commands.LaunchError, match="cannot be run: Permission denied"):
-        commands.Commands(dry_run=False).run([str(tmp_path)])

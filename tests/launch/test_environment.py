@@ -140,60 +140,49 @@ def test_a_clone_gets_its_environment_once(clone):
     assert clone.made == ["pip"]
 
 
-def half_made(clone):
-    clone.venv.joinpath(".making").touch()
-
-
-def without_scripts(clone):
-    clone.venv.joinpath("bin/activate").unlink()
-
-
-def without_pip(clone):
-    clone.venv.joinpath("bin/no-pip").touch()
-
-
-def dangling(clone):
-    clone.venv.joinpath("bin/python").unlink()
-    clone.venv.joinpath("bin/python").symlink_to("/no/such/python3")
-
-
-def other_processor(clone):
-    clone.venv.joinpath("bin/python").write_bytes(b"\x7fELF of another machine")
-
-
-def other_machine(clone):
-    clone.venv.joinpath(".made-for").write_text("Linux m68k in /elsewhere\n")
-
-
-def other_version(clone):
-    clone.venv.joinpath("pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.10.4\n")
-
-
-def moved(clone):
-    clone.folder.rename(clone.folder.with_name("moved"))
-    clone.folder = clone.folder.with_name("moved")
+def broken(clone, how):
+    """Break the environment of a clone in one of the ways of `FAULTS`."""
+    python, venv = clone.venv / "bin/python", clone.venv
+    match how:
+        case "half made":
+            (venv / ".making").touch()
+        case "without scripts":
+            (venv / "bin/activate").unlink()
+        case "without pip":
+            (venv / "bin/no-pip").touch()
+        case "dangling":
+            python.unlink()
+            python.symlink_to("/no/such/python3")
+        case "other processor":
+            python.write_bytes(b"\x7fELF of another machine")
+        case "other machine":
+            (venv / ".made-for").write_text("Linux m68k in /elsewhere\n")
+        case "other version":
+            (venv / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.10.4\n")
+        case "moved":
+            clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
 
 
 FAULTS = {
-    half_made: "was left half made",
-    without_scripts: "has no pip, or was left half made",
-    without_pip: "has no pip, or was left half made",
-    dangling: "has no Python that runs",
-    other_processor: "has no Python that runs",
-    other_machine: "was made for Linux m68k in /elsewhere, and is used as",
-    other_version: "was made by Python 3.10, and its Python is 3.11 now",
-    moved: "was made for",
+    "half made": "was left half made",
+    "without scripts": "has no pip, or was left half made",
+    "without pip": "has no pip, or was left half made",
+    "dangling": "has no Python that runs",
+    "other processor": "has no Python that runs",
+    "other machine": "was made for Linux m68k in /elsewhere, and is used as",
+    "other version": "was made by Python 3.10, and its Python is 3.11 now",
+    "moved": "was made for",
 }
 
 
-@pytest.mark.parametrize("damage", FAULTS)
-def test_an_environment_that_does_not_work_is_made_anew(clone, damage):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_environment_that_does_not_work_is_made_anew(clone, fault):
     assert clone.run()[0] == 0
     assert clone.made
-    damage(clone)
+    broken(clone, fault)
     status, stdout, stderr = clone.run()
     assert (status, stderr) == (0, "")
-    assert stdout.startswith(f"making .venv anew: it {FAULTS[damage]}")
+    assert stdout.startswith(f"making .venv anew: it {FAULTS[fault]}")
     assert clone.made == ["venv", "pip"]
     assert clone.run() == (0, "", "")
 
@@ -203,6 +192,8 @@ def test_a_making_that_fails_leaves_nothing_and_says_what_to_install(clone):
     assert "python3 cannot make .venv (ensurepip is not available)" in line
     assert "apt install python3-venv" in line
     assert not clone.venv.exists()
+    # An empty folder is filled.
+    clone.venv.mkdir()
     assert clone.run()[0] == 0
 
 
@@ -265,11 +256,6 @@ def test_what_is_not_its_own_is_refused_and_kept(clone, kind):
     assert not clone.made
 
 
-def test_an_empty_folder_is_filled(clone):
-    clone.venv.mkdir()
-    assert clone.run()[0] == 0
-
-
 def test_a_link_to_a_working_environment_is_used(clone):
     assert clone.run()[0] == 0
     shared = clone.folder.with_name("shared")
@@ -280,15 +266,12 @@ def test_a_link_to_a_working_environment_is_used(clone):
     assert clone.venv.is_symlink()
 
 
-def test_no_python(clone):
+def test_no_python_or_an_old_one(clone):
+    line = clone.refusal(FAKE_VERSION="3.9")
+    assert line.startswith("birdie-jax: needs Python 3.11 or newer on PATH; found: ")
+    assert line.endswith("bin/python3 (Python 3.9.9)")
     (clone.bin / "python3").unlink()
     assert clone.refusal() == "birdie-jax: needs Python 3.11 or newer on PATH; found: none"
-
-
-def test_an_old_python(clone):
-    line = clone.refusal(FAKE_VERSION="3.9")
-    assert "needs Python 3.11 or newer on PATH; found: " in line
-    assert line.endswith("bin/python3 (Python 3.9.9)")
 
 
 def test_a_newer_python_beside_an_old_one(clone):
@@ -345,12 +328,11 @@ def test_a_cache_that_is_no_absolute_path_counts_as_not_set(clone, ignored):
     assert stdout.splitlines()[-1].startswith(f"{elsewhere}/birdie_jax/oracles-")
 
 
-@pytest.mark.parametrize("home", [{"HOME": ""}, {"HOME": "relative"}])
+@pytest.mark.parametrize("home", ["", "relative"])
 def test_without_a_home_it_is_said_what_to_set(clone, home):
     assert clone.run()[0] == 0
-    assert "neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them" in clone.refusal(
-        FETCH, **home
-    )
+    line = clone.refusal(FETCH, HOME=home)
+    assert "neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them" in line
 
 
 def wait_for(path: Path) -> None:

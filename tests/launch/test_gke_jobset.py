@@ -1,6 +1,7 @@
 """GKE: the JobSet is what Kubernetes reads as asked, and secrets go to kubectl's standard input alone."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -33,25 +34,13 @@ def pod(name: str) -> dict:
 
 def expanded(text: str) -> str:
     """Do what Kubernetes does to a container's arguments: `$(NAME)` is a variable, `$$` a dollar."""
-    parts, at = [], 0
-    while at < len(text):
-        if text[at] == "$" and at + 1 < len(text):
-            if text[at + 1] == "$":
-                parts.append("$")
-                at += 2
-                continue
-            if text[at + 1] == "(" and ")" in text[at:]:
-                end = text.index(")", at)
-                parts.append(f"<value of {text[at + 2 : end]}>")
-                at = end + 1
-                continue
-        parts.append(text[at])
-        at += 1
-    return "".join(parts)
+    return re.sub(
+        r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[1] is None else f"<value of {found[1]}>", text
+    )
 
 
 def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
-    arguments = options(run_name, "--pass_env=TOKEN", "--namespace=team")
+    arguments = options(run_name, "--pass_env=TOKEN", "--namespace=team", "--service_account=birdie")
     dry = launch("gke_jobset", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
     assert dry.returncode == 0 and stand_ins.calls() == []
     before = manifest(run_name)
@@ -62,6 +51,9 @@ def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
     file = f"--filename=build/launch/{run_name}.jobset.json"
     assert stand_ins.calls() == [[*apply, "--filename=-"], [*apply, file]]
     assert manifest(run_name) == before
+    assert pod(run_name)["serviceAccountName"] == "birdie"
+    (container,) = pod(run_name)["containers"]
+    assert "volumes" not in pod(run_name) and "volumeMounts" not in container
 
 
 def test_secrets_are_in_standard_input_alone(stand_ins, launch, run_name):
@@ -70,12 +62,8 @@ def test_secrets_are_in_standard_input_alone(stand_ins, launch, run_name):
     given = json.loads(stand_ins.standard_input()[0])
     assert (given["kind"], given["stringData"]) == ("Secret", {"TOKEN": SECRET})
     (container,) = pod(run_name)["containers"]
-    assert container["env"] == [
-        {
-            "name": "TOKEN",
-            "valueFrom": {"secretKeyRef": {"name": given["metadata"]["name"], "key": "TOKEN"}},
-        }
-    ]
+    key = {"name": given["metadata"]["name"], "key": "TOKEN"}
+    assert container["env"] == [{"name": "TOKEN", "valueFrom": {"secretKeyRef": key}}]
     seen = json.dumps([manifest(run_name), stand_ins.calls(), done.stdout, done.stderr])
     assert "s3cret" not in seen
 
@@ -107,51 +95,19 @@ def test_jobset(stand_ins, launch, run_name):
     }
     (container,) = pod(run_name)["containers"]
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
+    # What buckets need is in the image.
+    assert "'.[tpu,gcs]'" in (REPOSITORY / "launch/Dockerfile").read_text()
     (mount,), (volume,) = container["volumeMounts"], pod(run_name)["volumes"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], "/mnt/birdie")
     assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
     assert "serviceAccountName" not in pod(run_name)
 
 
-def test_run_in_a_bucket_needs_no_volume(stand_ins, launch, run_name):
-    more = ["--service_account=birdie"]
-    assert launch("gke_jobset", *options(run_name, *more), "--", *COMMAND).returncode == 0
-    assert pod(run_name)["serviceAccountName"] == "birdie"
-    (container,) = pod(run_name)["containers"]
-    assert "volumes" not in pod(run_name) and "volumeMounts" not in container
-
-
-def test_image_has_what_buckets_need():
-    assert "'.[tpu,gcs]'" in (REPOSITORY / "launch/Dockerfile").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "more", "message"),
-    [
-        (["--workdir=runs/a"], [], "--workdir: found 'runs/a', which the workers do not share"),
-        (
-            ["--workdir=/mnt/birdie/a"],
-            [],
-            "--claim=CLAIM: not given, and '/mnt/birdie/a' needs it; allowed:",
-        ),
-        (
-            ["--workdir=gs://b/a"],
-            ["--claim=c"],
-            "--claim=CLAIM: given, and nothing in the command is below",
-        ),
-        (["--workdir=s3://b/a"], [], "--workdir: found 's3://b/a', to which orbax writes no checkpoints"),
-        (["--workdir=gs:/b/a"], ["--claim=c"], "--workdir: found 'gs:/b/a'; allowed: gs://BUCKET/..."),
-        (
-            ["--workdir=gs://b/a", "--config.data.source=/mnt/birdie/x.jsonl"],
-            [],
-            "--claim=CLAIM: not given, and '/mnt/birdie/x.jsonl' needs it",
-        ),
-    ],
-)
-def test_run_that_pods_cannot_share(stand_ins, launch, run_name, *, arguments, more, message):
-    done = launch("gke_jobset", *options(run_name, *more), "--", *TRAIN, *arguments)
+def test_run_that_pods_cannot_share(stand_ins, launch, run_name):
+    done = launch("gke_jobset", *options(run_name), "--", *ON_A_SHARE)
     (line,) = done.stderr.splitlines()
-    assert (done.returncode, line.startswith(f"launch.gke_jobset: {message}")) == (1, True), line
+    assert done.returncode == 1
+    assert line.startswith("launch.gke_jobset: --claim=CLAIM: not given, and '/mnt/birdie/run' needs it")
     assert stand_ins.calls() == [] and not (REPOSITORY / f"build/launch/{run_name}.jobset.json").exists()
 
 

@@ -138,18 +138,15 @@ def test_one_that_does_not_end_in_time_is_killed(start, tmp_path):
     assert "did not end in time, killed: process 0" in output
 
 
-def test_restarts_end(start, tmp_path):
-    process = start("fails", "--restarts=2")
+@pytest.mark.parametrize(
+    ("how", "restarts", "status"), [("fails", 2, 7), ("killed", 0, 128 + signal.SIGKILL)]
+)
+def test_restarts_end(start, tmp_path, how, restarts, status):
+    process = start(how, f"--restarts={restarts}")
     output = process.communicate(timeout=30)[0]
-    assert process.returncode == 7
-    assert [len(one) for one in _lines(tmp_path, "starts")] == [3, 3]
-    assert output.endswith("launch.local: giving up after 2 restarts\n")
-
-
-def test_killed_process_gives_128_and_its_signal(start):
-    process = start("killed", "--restarts=0")
-    process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGKILL
+    assert process.returncode == status
+    assert [len(one) for one in _lines(tmp_path, "starts")] == [restarts + 1] * 2
+    assert output.endswith(f"launch.local: giving up after {restarts} restarts\n")
 
 
 @pytest.mark.parametrize(
@@ -159,21 +156,14 @@ def test_killed_process_gives_128_and_its_signal(start):
 def test_signal_is_passed_on_once_to_all(start, tmp_path, sent, arrives):
     process = start("wait child")
     _read_until_ready(process)
+    # A terminal signals every process of its foreground group; they are in none that it knows.
+    groups = {os.getpgid(int(number)) for one in _lines(tmp_path, "pids") for number in one}
+    assert len(groups) == 2 and os.getpgid(process.pid) not in groups
     process.send_signal(sent)
     output = process.communicate(timeout=30)[0]
     assert process.returncode == 128 + arrives
     assert _lines(tmp_path, "signals") == [[str(arrives.value)]] * 2
     assert "starting again" not in output
-
-
-def test_ctrl_c_at_a_terminal_reaches_the_processes_once(start, tmp_path):
-    """A terminal signals every process of its foreground group; they are in none that it knows."""
-    process = start("wait")
-    _read_until_ready(process)
-    groups = {os.getpgid(int(number)) for one in _lines(tmp_path, "pids") for number in one}
-    assert len(groups) == 2 and os.getpgid(process.pid) not in groups
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
 
 
 def test_second_signal_kills(start, tmp_path):
@@ -248,7 +238,7 @@ def test_gpus_are_shared():
         (
             ["--processes=3", "--gpus=8", "--", "x"],
             1,
-            "--gpus: found 8; allowed: a multiple of --processes=3",
+            "--gpus: found 8; allowed: a multiple of --processes",
         ),
         (["--processes=0", "--", "x"], 2, "--processes: found '0'; allowed: 1 or more"),
         (["--processes=2"], 1, "no command: give it after --"),

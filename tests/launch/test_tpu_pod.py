@@ -95,22 +95,23 @@ def test_preemptions_are_followed_so_many_times_and_no_more(stand_ins, launch, r
     assert kinds(stand_ins.calls("gcloud")).count("start") == 3
 
 
-def test_taken_away_while_waiting(stand_ins, launch, run_name):
-    looks = [NOT_FOUND, [0, "PROVISIONING", ""], [0, "FAILED", ""], [0, "FAILED", ""], ACTIVE]
-    stand_ins.rules([("describe", looks)])
-    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
-    assert done.returncode == 0
-    assert "preempted (FAILED); restart 1 of 20" in done.stdout
-    assert kinds(stand_ins.calls("gcloud")).count("create") == 2
-
-
-def test_taken_away_while_installing(stand_ins, launch, run_name):
-    stand_ins.rules(
-        [("describe", [NOT_FOUND, ACTIVE, SUSPENDED, SUSPENDED, ACTIVE]), ("worker.sh install", [LOST, OK])]
-    )
+@pytest.mark.parametrize(
+    ("looks", "installed", "state"),
+    [
+        (
+            [NOT_FOUND, [0, "PROVISIONING", ""], [0, "FAILED", ""], [0, "FAILED", ""], ACTIVE],
+            [OK],
+            "FAILED",
+        ),
+        ([NOT_FOUND, ACTIVE, SUSPENDED, SUSPENDED, ACTIVE], [LOST, OK], "SUSPENDED"),
+    ],
+)
+def test_taken_away_before_the_run(stand_ins, launch, run_name, *, looks, installed, state):
+    stand_ins.rules([("describe", looks), ("worker.sh install", installed)])
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
     assert done.returncode == 0, done.stderr
-    assert "preempted (SUSPENDED); restart 1 of 20" in done.stdout
+    assert f"preempted ({state}); restart 1 of 20" in done.stdout
+    assert kinds(stand_ins.calls("gcloud")).count("create") == 2
 
 
 def test_failed_command_is_started_again_where_it_is(stand_ins, launch, run_name):
@@ -154,20 +155,19 @@ def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
     assert kinds(stand_ins.calls("gcloud")) == ["describe", "installed", "start", "follow"]
 
 
-def test_state_that_cannot_be_had_is_an_error(stand_ins, launch, run_name):
-    stand_ins.rules([("describe", [[1, "", "PERMISSION_DENIED: no"]])])
+@pytest.mark.parametrize(
+    ("rule", "message", "asked"),
+    [
+        (("describe", [[1, "", "PERMISSION_DENIED: no"]]), "had: PERMISSION_DENIED: no", ["describe"]),
+        (("diff", [FAILED]), "not committed", []),
+    ],
+)
+def test_what_stops_a_run_before_anything_is_created(stand_ins, launch, run_name, *, rule, message, asked):
+    stand_ins.rules([rule])
     done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
     assert done.returncode == 1
-    assert "its state cannot be had: PERMISSION_DENIED: no" in done.stderr
-    assert "create" not in kinds(stand_ins.calls("gcloud"))
-
-
-def test_changes_that_are_not_committed_are_not_left_behind(stand_ins, launch, run_name):
-    stand_ins.rules([("diff", [FAILED])])
-    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
-    assert done.returncode == 1
-    assert "not committed" in done.stderr
-    assert stand_ins.calls("gcloud") == []
+    assert message in done.stderr
+    assert kinds(stand_ins.calls("gcloud")) == asked
 
 
 @pytest.mark.parametrize(
@@ -218,77 +218,21 @@ def test_workers_get_the_extras_that_the_command_needs(
     assert scripts.endswith(f"tpu_worker.sh install {extras}")
 
 
-def test_extras_are_all_there_where_the_command_is_not_known(stand_ins, launch, run_name):
+def test_slices_are_made_ready_before_a_command_is_known(stand_ins, launch, run_name):
     stand_ins.rules([("describe", [ACTIVE])])
     assert launch("tpu_pod", *options(run_name, "push")).returncode == 0
     assert any(word.endswith("install tpu,gcs") for call in stand_ins.calls("gcloud") for word in call)
+    done = launch("tpu_pod", *options(run_name))
+    assert (done.returncode, "no command" in done.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("workdir", "more", "message"),
-    [
-        (
-            "runs/a",
-            [],
-            "--workdir: found 'runs/a', which the workers do not share; allowed: gs://BUCKET/..., or",
-        ),
-        (
-            "/home/me/run",
-            ["--nfs=server:/x"],
-            "--workdir: found '/home/me/run', which the workers do not share",
-        ),
-        (
-            "/mnt/birdies",
-            ["--nfs=server:/x"],
-            "--workdir: found '/mnt/birdies', which the workers do not share",
-        ),
-        (
-            "/mnt/birdie/a",
-            [],
-            "--nfs=SERVER:/FOLDER: not given, and '/mnt/birdie/a' needs it; allowed: gs://",
-        ),
-        (
-            "gs://b/a",
-            ["--nfs=server:/x"],
-            "--nfs=SERVER:/FOLDER: given, and nothing in the command is below",
-        ),
-        (
-            "s3://b/a",
-            [],
-            "--workdir: found 's3://b/a', to which orbax writes no checkpoints; allowed: gs://",
-        ),
-        ("gs:/b/a", [], "--workdir: found 'gs:/b/a'; allowed: gs://BUCKET/..., or a folder that all share"),
-        (
-            "az://b/a",
-            [],
-            "--workdir: found 'az://b/a'; allowed: gs://BUCKET/..., or a folder that all share",
-        ),
-        ("az://me:s3cret@b/a", [], "--workdir: found 'az://***@b/a'"),
-        ("", [], "--workdir: found '', which the workers do not share"),
-    ],
-)
-@pytest.mark.parametrize("separate", [False, True])
-def test_workdir_that_workers_cannot_share(
-    stand_ins, launch, run_name, *, workdir, more, message, separate
-):
-    command = [*TRAIN, "--workdir", workdir] if separate else [*TRAIN, f"--workdir={workdir}"]
-    done = launch("tpu_pod", *options(run_name, "train", *more), "--", *command)
+def test_run_that_workers_cannot_share(stand_ins, launch, run_name):
+    done = launch("tpu_pod", *options(run_name), "--", *ON_A_SHARE)
     (line,) = done.stderr.splitlines()
-    assert (done.returncode, line.startswith(f"launch.tpu_pod: {message}")) == (1, True), line
-    assert stand_ins.calls() == [] and "s3cret" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("--config.data.prepared=/mnt/birdie/pile", "not given, and '/mnt/birdie/pile' needs it"),
-        ("--config.data.prepared=s3://b/pile", "'s3://b/pile': workers are not given the s3 extra"),
-    ],
-)
-def test_data_that_workers_cannot_reach(stand_ins, launch, run_name, argument, message):
-    done = launch("tpu_pod", *options(run_name), "--", *COMMAND, argument)
     assert done.returncode == 1
-    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+    assert line.startswith(
+        "launch.tpu_pod: --nfs=SERVER:/FOLDER: not given, and '/mnt/birdie/run' needs it"
+    )
     assert stand_ins.calls() == []
 
 
@@ -296,12 +240,6 @@ def test_share_that_was_mounted_before_is_used(stand_ins, launch, run_name):
     """By `push --nfs=...`; `run` need not repeat it."""
     stand_ins.rules([("describe", [ACTIVE])])
     assert launch("tpu_pod", *options(run_name, "run"), "--", *ON_A_SHARE).returncode == 0
-
-
-def test_no_command(stand_ins, launch, run_name):
-    done = launch("tpu_pod", *options(run_name))
-    assert done.returncode == 1
-    assert "no command" in done.stderr
 
 
 def test_command_arrives_byte_for_byte_and_secrets_without_being_seen(
@@ -314,9 +252,8 @@ def test_command_arrives_byte_for_byte_and_secrets_without_being_seen(
         "print('at work')\n"
         "json.dump([sys.argv[2:], os.environ['TOKEN'], os.getcwd()], open(sys.argv[1], 'w'))\n"
     )
-    stand_ins.rules(
-        [("archive", ["pack"]), ("describe", [NOT_FOUND, ACTIVE]), ("scp", ["copy"]), ("ssh", ["remote"])]
-    )
+    answers = [("archive", ["pack"]), ("scp", ["copy"]), ("ssh", ["remote"])]
+    stand_ins.rules([*answers, ("describe", [NOT_FOUND, ACTIVE])])
     recorded = tmp_path / "recorded.json"
     command = [sys.executable, str(program), str(recorded), *HOSTILE]
     done = launch("tpu_pod", *options(run_name, "train", "--pass_env=TOKEN"), "--", *command, TOKEN=SECRET)

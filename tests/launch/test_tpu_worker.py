@@ -125,11 +125,8 @@ def test_install_makes_an_environment_that_works(worker, tmp_path, monkeypatch, 
     assert worker("installed", "tpu,gcs").returncode == 0
     calls = (tmp_path / "calls").read_text().split()
     assert calls == (["pip"] if left == "whole" else ["venv", "pip"])
-    assert (
-        (tmp_path / "arguments")
-        .read_text()
-        .endswith("--constraint=constraints.txt --editable=.[tpu,gcs]\n")
-    )
+    arguments = (tmp_path / "arguments").read_text()
+    assert arguments.endswith("--constraint=constraints.txt --editable=.[tpu,gcs]\n")
 
 
 @pytest.mark.parametrize(
