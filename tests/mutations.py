@@ -123,7 +123,7 @@ FAULTS = (
         "encoders: S4D holds the input by Euler's rule",
         "c * jnp.expm1(log_a) / a",
         "c * log_a / a",
-        "models/test_s4d.py models/test_s4d_kernels.py",
+        "models/test_s4d.py",
     ),
     Fault(
         "models",
@@ -156,7 +156,7 @@ FAULTS = (
     Fault(
         "engine",
         "loop: a resumed run reads its data from the start",
-        "batches.restore(position, state)",
+        "batches.restore(saved_position, state)",
         "batches.restore(batches.first_position(), state)",
         "engine/test_library.py engine/test_resume.py",
     ),
