@@ -497,7 +497,7 @@ def main() -> int:
         for fault in chosen:
             tier, test = try_fault(fault, folder)
             caught[tier].append(test)
-            print(f"| {fault.what} | {fault.room} | {tier} | `{test.removeprefix('tests/')}` |", flush=True)
+            print(f"| {fault.what} | {fault.room} | {tier} | `{test}` |", flush=True)
         for tier in ("fast", "all"):
             if test := first_failure(folder, caught[tier], everything=tier == "all"):
                 sys.exit(f"{test} fails without a fault too")
