@@ -24,8 +24,8 @@ from birdie_jax.command_line import define_path, start
 from birdie_jax.config import Config, MeshConfig, parse_config
 from birdie_jax.config_flag import define_config
 from birdie_jax.errors import ConfigError, shown
+from birdie_jax.finetuning.run import resolve_stages
 from birdie_jax.finetuning.stages import Stage, read_stages
-from birdie_jax.finetuning.start import resolve_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import tokenizer_of_source
 from birdie_jax.planning import (

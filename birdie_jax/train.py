@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 import jax
 from absl import flags, logging
@@ -32,17 +31,8 @@ from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import BirdieError, ConfigError, RecordError
-from birdie_jax.finetuning.staged_step import make_staged_step
-from birdie_jax.finetuning.stages import Stage, read_stages
-from birdie_jax.finetuning.start import (
-    check_stages,
-    check_start,
-    keep_tokenizer,
-    read_examples,
-    read_start,
-    resolve_stages,
-)
-from birdie_jax.finetuning.task_batches import TaskBatches
+from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_start
+from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import find_source
 from birdie_jax.objectives import Mixture
@@ -56,10 +46,8 @@ from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import check_run, configured_mixture, resolve_run, row_settings
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.tasks.evaluation import NamedTask, tasks_of_config
-from birdie_jax.tasks.task_hook import TaskEvaluation
-from birdie_jax.text import Tokenizer
+from birdie_jax.tasks.task_hook import task_hooks
 from birdie_jax.text.statistics import unigram_entropy
-from birdie_jax.trained_model import taught_arms
 
 _CONFIG = define_config("What to train: a preset or a Python file, with :variant if it has any.")
 _WORKDIR = define_path("workdir", "Folder of the run: checkpoints, metrics, report.")
@@ -70,24 +58,6 @@ _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
 
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
-
-
-class Guarded(NamedTuple):
-    """What a run holds while it trains.
-
-    Attributes:
-        workdir: the folder of the run.
-        watch: notices processes that are lost or hang.
-        lease: held on the workdir in the first process.
-        source: what the run starts from, `init.from`; empty for new parameters.
-        tasks: the tasks of `config.eval.tasks`.
-    """
-
-    workdir: Workdir
-    watch: Watch
-    lease: Lease | None
-    source: str
-    tasks: Sequence[NamedTask]
 
 
 def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
@@ -117,11 +87,14 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
             workdir.claim(to_dict(config), default_config().to_dict(), begun=has_begun(workdir))
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
-        guarded = Guarded(workdir, watch, lease, source, tasks)
         if mixture is None:
-            outcome, summary = finetune(config, stages, guarded)
+            outcome, summary = finetune(
+                config, stages, tasks=tasks, source=source, workdir=workdir, watch=watch, lease=lease
+            )
         else:
-            outcome, summary = pretrain(config, mixture, guarded)
+            outcome, summary = pretrain(
+                config, mixture, tasks=tasks, source=source, workdir=workdir, watch=watch, lease=lease
+            )
         if processes.first:
             known = {"parameters": outcome.parameters, "completed": outcome.completed}
             workdir.write(workdir.summary, known | summary)
@@ -129,25 +102,34 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     return outcome
 
 
-def pretrain(config: Config, mixture: Mixture, guarded: Guarded) -> tuple[Outcome, dict[str, float]]:
+def pretrain(
+    config: Config,
+    mixture: Mixture,
+    *,
+    tasks: Sequence[NamedTask],
+    source: str,
+    workdir: Workdir,
+    watch: Watch,
+    lease: Lease | None,
+) -> tuple[Outcome, dict[str, float]]:
     """Prepare the text and train on it; return how it ended, and figures for the summary."""
-    workdir, watch = guarded.workdir, guarded.watch
     text, tokenizer = prepare_text(config, workdir, watch.processes)
     shares = agree_on_shares(config, mixture, text.train, watch.processes)
     if watch.processes.first:
         write_arms(workdir, mixture, shares, text.train, tokenizer, settings=row_settings(config))
     resolved = resolve_run(config, text.vocab_size, mixture=mixture)
-    show(resolved.explanation, watch.processes)
+    if watch.processes.first and resolved.explanation:
+        print(resolved.explanation, flush=True)
     with jax.set_mesh(resolved.mesh):
         batches = MixtureBatches(resolved, shares, text.train)
         parts = HookParts(resolved.config, workdir, resolved.mesh, resolved.model)
         hooks: list[Hook] = [ArmValidation(resolved, text.validation, batches), *configured_hooks(parts)]
-        hooks += task_hooks(parts, guarded, tokenizer)
+        hooks += task_hooks(parts, tasks, tokenizer, watch.processes)
         if any(arm.objective.in_place for arm in mixture.arms):
             hooks.append(MaskedSamples(resolved, workdir, text.validation, tokenizer))
         step = make_language_model_step(resolved, sections_of(hooks))
-        if guarded.source:
-            start_params = read_start(resolved, guarded.source, tokenizer, watch.processes, whole=False)
+        if source:
+            start_params = read_start(resolved, source, tokenizer, watch.processes, whole=False)
             step = step.starting_from(start_params)
         outcome = train(
             step,
@@ -158,52 +140,10 @@ def pretrain(config: Config, mixture: Mixture, guarded: Guarded) -> tuple[Outcom
             log_every_steps=config.train.log_every_steps,
             checkpoint=config.checkpoint,
             watch=watch,
-            lease=guarded.lease,
+            lease=lease,
         )
     entropy = unigram_entropy(text.validation) if watch.processes.first else 0.0
     return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}
-
-
-def finetune(config: Config, stages: Sequence[Stage], guarded: Guarded) -> tuple[Outcome, dict[str, float]]:
-    """Read the examples of the stages and train on them; return as `pretrain`."""
-    workdir, watch = guarded.workdir, guarded.watch
-    tokenizer = keep_tokenizer(config, guarded.source, workdir, watch.processes)
-    sequence = read_examples(config, stages, tokenizer, watch.processes)
-    resolved = resolve_stages(config, stages, tokenizer.vocab_size, num_steps=sequence.num_steps)
-    first = resolved[0]
-    show(first.explanation, watch.processes)
-    with jax.set_mesh(first.mesh):
-        batches = TaskBatches(config, sequence, first.mesh)
-        parts = HookParts(config, workdir, first.mesh, first.model)
-        hooks = [*configured_hooks(parts), *task_hooks(parts, guarded, tokenizer)]
-        step = make_staged_step(resolved, sequence, sections_of(hooks))
-        start_params = read_start(first, guarded.source, tokenizer, watch.processes, whole=True)
-        outcome = train(
-            step.starting_from(start_params),
-            batches,
-            hooks,
-            workdir=workdir,
-            num_steps=sequence.num_steps,
-            log_every_steps=config.train.log_every_steps,
-            checkpoint=config.checkpoint,
-            watch=watch,
-            lease=guarded.lease,
-        )
-    return outcome, {"vocab_size": tokenizer.vocab_size, "num_steps": sequence.num_steps}
-
-
-def task_hooks(parts: HookParts, guarded: Guarded, tokenizer: Tokenizer) -> list[Hook]:
-    """Return the hook that measures `eval.tasks`, if there are any."""
-    if not guarded.tasks:
-        return []
-    arms = taught_arms(parts.config)
-    return [TaskEvaluation(parts, guarded.tasks, tokenizer, arms, guarded.watch.processes)]
-
-
-def show(line: str, processes: Processes) -> None:
-    """Print a line, if it is not empty, from the first process."""
-    if line and processes.first:
-        print(line, flush=True)
 
 
 def write_report(workdir: Workdir) -> None:

@@ -13,13 +13,11 @@ from birdie_jax.interop import ModelIdentity, identify_model, read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.platforms import for_platform
-from birdie_jax.objectives import Arm, make_objective
-from birdie_jax.objectives.masked_lm import MaskedLM
-from birdie_jax.resolve import configured_mixture
+from birdie_jax.objectives import Arm
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import make_path
 from birdie_jax.storage.workdir import Workdir
-from birdie_jax.tasks import PROMPT_OBJECTIVE
+from birdie_jax.tasks.evaluation import taught_arms
 from birdie_jax.text import Tokenizer
 
 
@@ -96,21 +94,6 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = taught_arms(read.config)
     return TrainedModel(str(folder), read.step, read.config, model, read.params, read.tokenizer, arms)
-
-
-def taught_arms(config: Config) -> tuple[Arm, ...]:
-    """Return the arms in whose formats a model of `config` may be asked.
-
-    Fine-tuning teaches one format alone, whatever was taught before: that of prompts, or for a head that of
-    masked LM.
-
-    Raises:
-        ConfigError: the configuration describes a mixture that cannot be.
-    """
-    if config.finetune.stages:
-        name = MaskedLM.name if config.model.head else PROMPT_OBJECTIVE
-        return (Arm(name, make_objective(name), group=name),)
-    return configured_mixture(config).arms
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:

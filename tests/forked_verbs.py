@@ -139,7 +139,7 @@ def exit_status_of_verb(verb: str) -> int:
 def prepare_forks() -> None:
     """Import what the verbs import, so that no fork has to."""
     import birdie_jax.config_flag
-    import birdie_jax.finetuning.start
+    import birdie_jax.finetuning.run
     import birdie_jax.generation
     import birdie_jax.planning
     import birdie_jax.reporting

@@ -13,7 +13,9 @@ from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, parse
 from birdie_jax.generation import choose_arm
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.models.task_head import Head
-from birdie_jax.objectives import Arm
+from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.objectives.masked_lm import MaskedLM
+from birdie_jax.resolve import configured_mixture
 from birdie_jax.storage import exists, is_remote, make_path, read_bytes, write_whole
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.head_task import trained_head
@@ -22,6 +24,7 @@ from birdie_jax.tasks.registry import TASKS, task_of_flag, task_of_section
 from birdie_jax.tasks.summary import summarise
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
+from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 
 # A name is part of files' and metrics' names.
 _NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
@@ -108,6 +111,21 @@ def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
     return [
         NamedTask(name, task_of_section(sections[name], f"{where}.{name}")) for name in sorted(sections)
     ]
+
+
+def taught_arms(config: Config) -> tuple[Arm, ...]:
+    """Return the arms in whose formats a model of `config` may be asked.
+
+    Fine-tuning teaches one format alone, whatever was taught before: that of prompts, or for a head that of
+    masked LM.
+
+    Raises:
+        ConfigError: the configuration describes a mixture that cannot be.
+    """
+    if config.finetune.stages:
+        name = MaskedLM.name if config.model.head else PROMPT_OBJECTIVE
+        return (Arm(name, make_objective(name), group=name),)
+    return configured_mixture(config).arms
 
 
 def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTask]) -> AskedArms:

@@ -11,11 +11,11 @@ from birdie_jax.array_types import Key
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import replicated
-from birdie_jax.engine.protocols import HookCall, HookResult
+from birdie_jax.engine.protocols import Hook, HookCall, HookResult
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError, DataError, PromptError, ScoreError, TrainingDiverged
 from birdie_jax.objectives import Arm
-from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
+from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks, taught_arms
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
 from birdie_jax.text import Tokenizer
@@ -139,6 +139,15 @@ class TaskEvaluation:
         else:
             self._model.replace_params(here)
         return self._model
+
+
+def task_hooks(
+    parts: HookParts, tasks: Sequence[NamedTask], tokenizer: Tokenizer, processes: Processes
+) -> list[Hook]:
+    """Return the hook that measures the tasks of a run, if there are any; see `TaskEvaluation`."""
+    if not tasks:
+        return []
+    return [TaskEvaluation(parts, tasks, tokenizer, taught_arms(parts.config), processes)]
 
 
 def own_copy(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[jax.Array]:

@@ -9,9 +9,9 @@ import pytest
 from birdie_jax.config import FinetuneConfig, check_config, parse_config, to_dict
 from birdie_jax.config_sections import FinetunePruningConfig
 from birdie_jax.errors import ConfigError
+from birdie_jax.finetuning.run import check_stages
 from birdie_jax.finetuning.stage_sequence import make_stage_sequence
 from birdie_jax.finetuning.stages import read_stages, stage_config
-from birdie_jax.finetuning.start import check_stages
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from tests.finetuning.toy_tasks import BackwardWords, Words

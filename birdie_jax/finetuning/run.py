@@ -1,4 +1,4 @@
-"""What a fine-tuning run starts with: its stages on the devices, tokenizer, examples and parameters."""
+"""Fine-tuning: what a run starts with, and the run itself."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,12 +7,17 @@ import jax
 from jaxtyping import PyTree
 
 from birdie_jax.config import Config
-from birdie_jax.engine import Workdir
+from birdie_jax.engine import Outcome, Workdir, sections_of, train
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.hook_registry import HookParts, configured_hooks
+from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.mesh import Device
+from birdie_jax.engine.watch import Watch
 from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.finetuning.stage_sequence import StageSequence, make_stage_sequence
+from birdie_jax.finetuning.staged_step import make_staged_step
 from birdie_jax.finetuning.stages import Stage, stage_arms, stage_config, stage_errors
+from birdie_jax.finetuning.task_batches import TaskBatches
 from birdie_jax.finetuning.task_heads import maps_of_other_classes, max_samples
 from birdie_jax.interop.initialization import (
     config_of_source,
@@ -24,6 +29,8 @@ from birdie_jax.models.task_head import TASK_HEAD
 from birdie_jax.objectives import Mixture
 from birdie_jax.resolve import ResolvedRun, check_run, resolve_run
 from birdie_jax.storage import exists, write_whole
+from birdie_jax.tasks.evaluation import NamedTask
+from birdie_jax.tasks.task_hook import task_hooks
 from birdie_jax.text import Tokenizer
 
 
@@ -192,3 +199,53 @@ def read_start(
         return initial.put_into
 
     return read
+
+
+def finetune(
+    config: Config,
+    stages: Sequence[Stage],
+    *,
+    tasks: Sequence[NamedTask],
+    source: str,
+    workdir: Workdir,
+    watch: Watch,
+    lease: Lease | None,
+) -> tuple[Outcome, dict[str, float]]:
+    """Read the examples of the stages and train on them; return how it ended, and figures for the summary.
+
+    Args:
+        config: the configuration of the run, with its head if it has one.
+        stages: its stages.
+        tasks: what is measured while it trains.
+        source: what it starts from, `init.from`.
+        workdir: the folder of the run.
+        watch: notices processes that are lost or hang.
+        lease: held on the workdir in the first process.
+
+    Raises:
+        BirdieError: as `birdie_jax.engine.train`, or what the stages or `init.from` name cannot be used.
+    """
+    tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
+    sequence = read_examples(config, stages, tokenizer, watch.processes)
+    resolved = resolve_stages(config, stages, tokenizer.vocab_size, num_steps=sequence.num_steps)
+    first = resolved[0]
+    if watch.processes.first and first.explanation:
+        print(first.explanation, flush=True)
+    with jax.set_mesh(first.mesh):
+        batches = TaskBatches(config, sequence, first.mesh)
+        parts = HookParts(config, workdir, first.mesh, first.model)
+        hooks = [*configured_hooks(parts), *task_hooks(parts, tasks, tokenizer, watch.processes)]
+        step = make_staged_step(resolved, sequence, sections_of(hooks))
+        start_params = read_start(first, source, tokenizer, watch.processes, whole=True)
+        outcome = train(
+            step.starting_from(start_params),
+            batches,
+            hooks,
+            workdir=workdir,
+            num_steps=sequence.num_steps,
+            log_every_steps=config.train.log_every_steps,
+            checkpoint=config.checkpoint,
+            watch=watch,
+            lease=lease,
+        )
+    return outcome, {"vocab_size": tokenizer.vocab_size, "num_steps": sequence.num_steps}
