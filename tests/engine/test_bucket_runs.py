@@ -4,20 +4,19 @@ import json
 import os
 import random
 import re
-import time
 
 import numpy as np
 import pytest
 
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import CheckpointConfig
-from birdie_jax.engine import Workdir, lease, lease_file
+from birdie_jax.engine import Workdir
 from birdie_jax.engine.checkpoint import Checkpoints
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.metrics_file import STEP_LINE_KEY, MetricsFile
 from birdie_jax.engine.profiler_trace import ProfilerTrace
 from birdie_jax.engine.protocols import HookCall
-from birdie_jax.errors import ConfigError, LeaseLost
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import list_files, make_path, read_bytes, remove, write_whole
 from birdie_jax.storage.metric_lines import read_metric_lines
 from tests.engine.test_checkpoint import make_state, restore, save
@@ -25,72 +24,11 @@ from tests.pages.verbs import parsed
 from tests.whole_runs import train_command
 
 CLOCK = {STEP_LINE_KEY: 0.1}
-OBJECT_LEASE = lease_file.ObjectLeaseFile
 
 
 @pytest.fixture
 def workdir(bucket_url):
     return Workdir(bucket_url)
-
-
-def leave_behind(workdir, **changes):
-    """Write the lease of a trainer that no longer renews it."""
-    with Lease(workdir):
-        record = json.loads(read_bytes(workdir.lease))
-    write_whole(workdir.lease, json.dumps(record | changes).encode())
-
-
-def test_a_second_trainer_is_refused_and_the_next_one_is_not(workdir):
-    for _ in range(2):
-        with Lease(workdir):
-            with pytest.raises(ConfigError, match=f"is in use: process {os.getpid()} on "), Lease(workdir):
-                pass
-            assert json.loads(read_bytes(workdir.lease))["process"] == os.getpid()
-        assert json.loads(read_bytes(workdir.lease)) == {"released": True}
-
-
-@pytest.mark.parametrize("contents", [None, b"garbage", b"[]"])
-def test_a_lease_that_is_not_renewed_is_taken_over(workdir, monkeypatch, contents):
-    monkeypatch.setattr(OBJECT_LEASE, "expiry_seconds", 0.6)
-    monkeypatch.setattr(lease, "_POLL_SECONDS", 0.1)
-    leave_behind(workdir, machine="another", host="far")
-    if contents is not None:
-        write_whole(workdir.lease, contents)
-    begin = time.monotonic()
-    with Lease(workdir):
-        assert time.monotonic() - begin > 0.5
-
-
-@pytest.mark.parametrize("what", ["taken", "gone"])
-def test_a_holder_notices_that_it_lost_the_workdir(workdir, monkeypatch, what):
-    monkeypatch.setattr(OBJECT_LEASE, "renewal_seconds", 0.05)
-    with Lease(workdir) as held:
-        held.check()
-        if what == "taken":
-            write_whole(workdir.lease, b'{"token": "other", "process": 7}')
-        else:
-            remove(workdir.lease)
-        deadline = time.monotonic() + 10
-        with pytest.raises(LeaseLost, match="process 7" if what == "taken" else "no longer there"):
-            while time.monotonic() < deadline:
-                held.check()
-                time.sleep(0.02)
-    # What another trainer holds is left alone.
-    if what == "taken":
-        assert json.loads(read_bytes(workdir.lease))["token"] == "other"
-
-
-def test_of_two_that_take_over_one_lease_one_trains(workdir, monkeypatch):
-    """What each of the two has read is the dead holder's lease."""
-    leave_behind(workdir, process=2**22 + 1, started="1")
-    dead = OBJECT_LEASE(workdir.lease).read()
-    with Lease(workdir):
-        mine = json.loads(read_bytes(workdir.lease))
-        real, readings = OBJECT_LEASE.read, iter([dead])
-        monkeypatch.setattr(OBJECT_LEASE, "read", lambda self: next(readings, None) or real(self))
-        with pytest.raises(ConfigError, match="is in use"), Lease(workdir):
-            pass
-        assert json.loads(read_bytes(workdir.lease))["token"] == mine["token"]
 
 
 def test_no_such_bucket(gcs_server):

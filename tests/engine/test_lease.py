@@ -11,28 +11,48 @@ import pytest
 from birdie_jax.engine import Workdir, lease, lease_file
 from birdie_jax.engine.lease import Lease
 from birdie_jax.errors import ConfigError, LeaseLost
+from birdie_jax.storage import is_remote, read_bytes, remove, write_whole
+
+
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
+def workdir(request, tmp_path):
+    if request.param == "bucket":
+        return Workdir(request.getfixturevalue("bucket_url"))
+    (tmp_path / "run").mkdir()
+    return Workdir(tmp_path / "run")
 
 
 @pytest.fixture
-def workdir(tmp_path):
-    return Workdir(tmp_path)
+def kind(workdir):
+    """The class of the file of the lease."""
+    return type(lease_file.lease_file(workdir.lease))
+
+
+def record_of(workdir):
+    return json.loads(read_bytes(workdir.lease))
 
 
 def leave_behind(workdir, **changes):
     """Write the lease of a trainer that no longer renews it."""
     with Lease(workdir):
-        record = json.loads(workdir.lease.read_text())
-    workdir.lease.write_text(json.dumps(record | changes))
+        record = record_of(workdir)
+    write_whole(workdir.lease, json.dumps(record | changes).encode())
 
 
-def test_a_second_trainer_is_refused_and_told_who_holds_it(workdir):
-    with Lease(workdir):
-        since = json.loads(workdir.lease.read_text())["since"]
-        with pytest.raises(ConfigError) as error, Lease(workdir):
-            pass
-        assert str(error.value).startswith(f"{workdir}: is in use: process {os.getpid()} on ")
-        assert f"has trained here since {since}; allowed: another workdir" in str(error.value)
-    assert not workdir.lease.exists()
+def test_a_second_trainer_is_refused_and_the_next_one_is_not(workdir):
+    for _ in range(2):
+        with Lease(workdir):
+            since = record_of(workdir)["since"]
+            with pytest.raises(ConfigError) as error, Lease(workdir):
+                pass
+            assert str(error.value).startswith(f"{workdir}: is in use: process {os.getpid()} on ")
+            assert f"has trained here since {since}; allowed: another workdir" in str(error.value)
+            assert record_of(workdir)["process"] == os.getpid()
+        # An object that is released stays, since one that is removed has no generation.
+        if is_remote(workdir.root):
+            assert record_of(workdir) == {"released": True}
+        else:
+            assert not workdir.lease.exists()
 
 
 @pytest.mark.slow
@@ -51,30 +71,30 @@ def test_a_process_that_was_killed_is_followed_at_once(workdir, caplog):
     process.wait()
     process.stdout.close()
     with Lease(workdir):
-        assert json.loads(workdir.lease.read_text())["process"] == os.getpid()
+        assert record_of(workdir)["process"] == os.getpid()
     assert f"process {process.pid} on" in caplog.text
 
 
 def test_a_number_that_another_process_has_by_now_is_no_holder(workdir):
     leave_behind(workdir, process=os.getppid(), started="1")
     with Lease(workdir):
-        assert json.loads(workdir.lease.read_text())["process"] == os.getpid()
+        assert record_of(workdir)["process"] == os.getpid()
 
 
-@pytest.mark.parametrize("contents", [None, "garbage", "[]"])
-def test_a_lease_of_another_machine_ends_when_it_is_not_renewed(workdir, monkeypatch, contents):
-    monkeypatch.setattr(lease_file.LocalLeaseFile, "expiry_seconds", 0.6)
+@pytest.mark.parametrize("contents", [None, b"garbage", b"[]"])
+def test_a_lease_of_another_machine_ends_when_it_is_not_renewed(workdir, kind, monkeypatch, contents):
+    monkeypatch.setattr(kind, "expiry_seconds", 0.6)
     monkeypatch.setattr(lease, "_POLL_SECONDS", 0.1)
     leave_behind(workdir, machine="another", host="far")
     if contents is not None:
-        workdir.lease.write_text(contents)
+        write_whole(workdir.lease, contents)
     begin = time.monotonic()
     with Lease(workdir):
         assert time.monotonic() - begin > 0.5
 
 
-def test_a_lease_of_another_machine_that_is_renewed_is_respected(workdir, monkeypatch):
-    monkeypatch.setattr(lease_file.LocalLeaseFile, "renewal_seconds", 0.1)
+def test_a_lease_of_another_machine_that_is_renewed_is_respected(workdir, kind, monkeypatch):
+    monkeypatch.setattr(kind, "renewal_seconds", 0.1)
     monkeypatch.setattr(lease, "_POLL_SECONDS", 0.3)
     with Lease(workdir), monkeypatch.context() as elsewhere:
         elsewhere.setattr(lease, "_same_machine", lambda holder: False)
@@ -83,52 +103,44 @@ def test_a_lease_of_another_machine_that_is_renewed_is_respected(workdir, monkey
 
 
 @pytest.mark.parametrize("what", ["taken", "gone"])
-def test_a_holder_notices_that_it_lost_the_workdir(tmp_path, monkeypatch, what):
-    monkeypatch.setattr(lease_file.LocalLeaseFile, "renewal_seconds", 0.05)
-    workdir = Workdir(tmp_path / "run")
-    workdir.make()
+def test_a_holder_notices_that_it_lost_the_workdir(workdir, kind, monkeypatch, what):
+    monkeypatch.setattr(kind, "renewal_seconds", 0.05)
     with Lease(workdir) as held:
         held.check()
-        record = json.loads(workdir.lease.read_text())
         if what == "taken":
-            workdir.lease.write_text(json.dumps(record | {"token": "other", "process": 7}))
+            write_whole(
+                workdir.lease, json.dumps(record_of(workdir) | {"token": "x", "process": 7}).encode()
+            )
+        elif is_remote(workdir.root):
+            remove(workdir.lease)
         else:
-            workdir.root.rename(tmp_path / "moved")
+            workdir.root.rename(workdir.root.with_name("moved"))
         deadline = time.monotonic() + 10
         with pytest.raises(LeaseLost, match="process 7" if what == "taken" else "no longer there"):
             while time.monotonic() < deadline:
                 held.check()
                 time.sleep(0.02)
     # What another trainer holds is left alone.
-    assert workdir.lease.exists() == (what == "taken")
+    if what == "taken":
+        assert record_of(workdir)["token"] == "x"
 
 
-def test_a_lease_that_cannot_be_read_is_told(workdir):
+def test_a_lease_that_cannot_be_read_is_an_error(tmp_path):
+    workdir = Workdir(tmp_path)
     workdir.lease.mkdir()
     message = r"lease\.json: who trains here cannot be told: .*Is a directory"
     with pytest.raises(ConfigError, match=message), Lease(workdir):
         pass
 
 
-def test_the_lease_of_whoever_took_over_is_left_alone(workdir):
-    with Lease(workdir):
-        record = json.loads(workdir.lease.read_text())
-        workdir.lease.write_text(json.dumps(record | {"token": "other"}))
-    assert json.loads(workdir.lease.read_text())["token"] == "other"
-
-
-def test_of_two_that_take_over_one_lease_one_trains(workdir):
+def test_of_two_that_take_over_one_lease_one_trains(workdir, kind, monkeypatch):
     """What each of the two has read is the dead holder's lease."""
     leave_behind(workdir, process=2**22 + 1, started="1")
-    dead = lease_file.LocalLeaseFile(workdir.lease).read()
+    dead = kind(workdir.lease).read()
     with Lease(workdir):
-        mine = json.loads(workdir.lease.read_text())
-        late = Lease(workdir)
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            real, readings = lease_file.LocalLeaseFile.read, iter([dead])
-            monkeypatch.setattr(
-                lease_file.LocalLeaseFile, "read", lambda self: next(readings, None) or real(self)
-            )
-            with pytest.raises(ConfigError, match="is in use"), late:
-                pass
-        assert json.loads(workdir.lease.read_text())["token"] == mine["token"]
+        mine = record_of(workdir)
+        real, readings = kind.read, iter([dead])
+        monkeypatch.setattr(kind, "read", lambda self: next(readings, None) or real(self))
+        with pytest.raises(ConfigError, match="is in use"), Lease(workdir):
+            pass
+        assert record_of(workdir)["token"] == mine["token"]
