@@ -70,12 +70,6 @@ def test_a_larger_vocabulary_counts():
 def test_the_choice_is_made_of_what_devices_tell():
     devices = devices_of("v5e-256") + [FakeDevice("tpu", "TPU v5 lite", 1)] * 256
     assert describe_machine(devices) == Machine("tpu", "TPU v5 lite", 512, 2)
-    assert fill_in_sizes(LARGE, 0, devices_of("v5e-256")).mesh_sizes == {
-        "data": 64,
-        "fsdp": 4,
-        "tensor": 1,
-        "sequence": 1,
-    }
 
 
 @pytest.mark.parametrize(
@@ -170,8 +164,6 @@ def test_a_kind_that_is_not_listed_and_a_model_that_is_too_large_are_told():
     assert line.startswith("mesh data=1, fsdp=2 of 2 x NVIDIA Unheard Of, ")
     assert "15.75 GiB (assumed: this kind of device is not listed): they take 10.5" in line
     assert line.endswith(", and no larger one divides the devices and model.features")
-
-
-@pytest.mark.parametrize(("config", "devices"), [(LARGE, 1), (replace(LARGE, mesh=MeshConfig(fsdp=2)), 8)])
-def test_nothing_is_told_where_nothing_is_chosen(config, devices):
-    assert explain(config, [FakeDevice("tpu", "TPU v4", 0)] * devices) == ""
+    # Where nothing is chosen there is nothing to explain.
+    for config, devices in ((LARGE, 1), (replace(LARGE, mesh=MeshConfig(fsdp=2)), 8)):
+        assert explain(config, [FakeDevice("tpu", "TPU v4", 0)] * devices) == ""

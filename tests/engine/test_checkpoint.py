@@ -75,11 +75,8 @@ def damage(folder, pattern="state/**/*"):
     assert changed
 
 
-def test_nothing_saved_yet(checkpoints):
-    assert restore(checkpoints) is None
-
-
 def test_round_trip_bit_for_bit(checkpoints):
+    assert restore(checkpoints) is None
     state = make_state()
     save(checkpoints, state, 7)
     assert checkpoints.last_good == 7
@@ -160,12 +157,8 @@ def test_an_array_or_a_section_that_is_newer_than_the_run_is_filled_in(checkpoin
     section = {"old": newer.sections["bandit"], "added": jnp.full(2, 5.0)}
     wanted = newer.replace(sections={"bandit": newer.sections["bandit"], "evaluation": section})
     restored = restore(checkpoints, wanted)
-    assert restored.filled == (
-        "evaluation/added",
-        "evaluation/old/history",
-        "evaluation/old/layers/0",
-        "evaluation/old/layers/1",
-    )
+    old = tuple(f"evaluation/old/{name}" for name in ("history", "layers/0", "layers/1"))
+    assert restored.filled == ("evaluation/added", *old)
     np.testing.assert_array_equal(restored.state.sections["evaluation"]["added"], [5, 5])
     np.testing.assert_array_equal(restored.state.params["scale"], saved.params["scale"])
     assert restored.unused == ()
@@ -174,50 +167,54 @@ def test_an_array_or_a_section_that_is_newer_than_the_run_is_filled_in(checkpoin
     assert fewer.state.sections == {}
 
 
+BFLOAT16 = jnp.ones(3, jnp.bfloat16)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda state: {**state.params, "scale": jnp.ones(4)},
-            r"of params/scale it has float32\[3\]; the conf",
-        ),
-        (
-            lambda state: {**state.params, "scale": jnp.ones(3, jnp.bfloat16)},
-            r"asks for bfloat16\[3\]. Nothing was changed",
-        ),
-        (lambda state: {**state.params, "head": jnp.ones(4)}, "of params/head it has nothing"),
-        (lambda state: {"scale": state.params["scale"]}, "it has params/blocks/mixer/kernel "),
+        (lambda params: params | {"scale": jnp.ones(4)}, r"of params/scale it has float32\[3\]; the conf"),
+        (lambda params: params | {"scale": BFLOAT16}, r"asks for bfloat16\[3\]. Nothing was changed"),
+        (lambda params: params | {"head": jnp.ones(4)}, "of params/head it has nothing"),
+        (lambda params: {"scale": params["scale"]}, "it has params/blocks/mixer/kernel "),
+        (None, r"of bandit/history it has float32\[4\]"),
     ],
 )
 def test_another_structure_is_refused_and_nothing_is_touched(checkpoints, tmp_path, change, message):
     save(checkpoints, make_state(), 7)
     before = contents(tmp_path)
     state = make_state()
+    if change:
+        state = state.replace(params=change(state.params))
+    else:
+        state = state.with_section("bandit", state.sections["bandit"].replace(history=jnp.ones(9)))
     with pytest.raises(CheckpointError, match=message):
-        restore(checkpoints, state.replace(params=change(state)))
+        restore(checkpoints, state)
     assert contents(tmp_path) == before
 
 
-def test_a_section_of_another_shape_is_refused(checkpoints):
-    save(checkpoints, make_state(), 7)
-    state = make_state()
-    section = state.sections["bandit"].replace(history=jnp.ones(9))
-    with pytest.raises(CheckpointError, match=r"of bandit/history it has float32\[4\]"):
-        restore(checkpoints, state.with_section("bandit", section))
+UNREADABLE = OSError(errno.EIO, "Input/output error")
+NOT_READ = r"00000002: cannot be read: .*Nothing was changed"
+MISPLACED = "its arrays are whole, and cannot be put where they are"
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "unreadable", "message"),
     [
-        MemoryError("cannot allocate"),
-        OSError(errno.EIO, "Input/output error"),
-        OSError(errno.EACCES, "Permission denied"),
-        ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1234 bytes"),
-        RuntimeError("UNAVAILABLE: the store does not answer"),
-        ValueError("Error opening driver: DEADLINE_EXCEEDED"),
+        (MemoryError("cannot allocate"), None, NOT_READ),
+        (UNREADABLE, None, NOT_READ),
+        (OSError(errno.EACCES, "Permission denied"), None, NOT_READ),
+        (ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), None, NOT_READ),
+        (RuntimeError("UNAVAILABLE: the store does not answer"), None, NOT_READ),
+        (ValueError("Error opening driver: DEADLINE_EXCEEDED"), None, NOT_READ),
+        # Whatever the library makes of it: the bytes are looked at before they are called damaged.
+        (ValueError("something that nobody has seen before"), UNREADABLE, "cannot be read: "),
+        (ValueError("this sharding does not divide that array"), None, MISPLACED),
     ],
 )
-def test_a_failing_store_or_machine_is_never_called_damage(checkpoints, tmp_path, monkeypatch, error):
+def test_a_failing_store_or_machine_is_never_called_damage(
+    checkpoints, tmp_path, monkeypatch, *, error, unreadable, message
+):
     for step in (1, 2):
         save(checkpoints, make_state(step=step), step)
     before = contents(tmp_path)
@@ -226,40 +223,9 @@ def test_a_failing_store_or_machine_is_never_called_damage(checkpoints, tmp_path
         raise error
 
     monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
-    with pytest.raises(CheckpointError, match=r"00000002: cannot be read: .*Nothing was changed"):
-        restore(checkpoints)
-    assert contents(tmp_path) == before
-
-
-def test_a_file_that_cannot_be_read_is_a_failing_store(checkpoints, tmp_path, monkeypatch):
-    """Whatever the library makes of it: the bytes are looked at before they are called damaged."""
-    save(checkpoints, make_state(), 7)
-    before = contents(tmp_path)
-
-    def fail(*arguments):
-        raise ValueError("something that nobody has seen before")
-
-    monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
-    with monkeypatch.context() as failing:
-        failing.setattr(
-            checkpoint_reading, "_unreadable_file", lambda folder: OSError(errno.EIO, "Input/output error")
-        )
-        with pytest.raises(CheckpointError, match="cannot be read: "):
-            restore(checkpoints)
-    assert contents(tmp_path) == before
-
-
-def test_whole_arrays_that_cannot_be_put_where_they_are_wanted_are_no_damage(
-    checkpoints, tmp_path, monkeypatch
-):
-    save(checkpoints, make_state(), 7)
-    before = contents(tmp_path)
-
-    def fail(*arguments):
-        raise ValueError("this sharding does not divide that array")
-
-    monkeypatch.setattr(checkpoint_reading, "_read_on_devices", fail)
-    with pytest.raises(CheckpointError, match="its arrays are whole, and cannot be put where they are"):
+    if unreadable:
+        monkeypatch.setattr(checkpoint_reading, "_unreadable_file", lambda folder: unreadable)
+    with pytest.raises(CheckpointError, match=message):
         restore(checkpoints)
     assert contents(tmp_path) == before
 
@@ -315,9 +281,8 @@ def test_a_checkpoint_of_other_data_is_refused_and_left_alone(checkpoints, saved
     if restores:
         assert int(checkpoints.restore(abstract(state), empty, dict, given).state.step) == 7
     else:
-        with pytest.raises(
-            CheckpointError, match="was trained on other data: it has the identity ab; the data"
-        ):
+        message = "was trained on other data: it has the identity ab; the data"
+        with pytest.raises(CheckpointError, match=message):
             checkpoints.restore(abstract(state), empty, dict, given)
     assert (checkpoints.directory / "00000007").exists()
 
@@ -332,9 +297,8 @@ def test_a_failure_is_told_of_the_step_that_failed(checkpoints, monkeypatch):
 
     checkpoints.wait()
     monkeypatch.setattr(checkpoints._manager, "wait_until_finished", full)
-    with pytest.raises(
-        CheckpointError, match=r"the checkpoint of step 8 could not .* Last good checkpoint: step 8"
-    ):
+    message = r"the checkpoint of step 8 could not .* Last good checkpoint: step 8"
+    with pytest.raises(CheckpointError, match=message):
         checkpoints.save(state, POSITION, 12)
 
 

@@ -138,51 +138,28 @@ class Forgetful(Divider):
         return None
 
 
+def train_on_page(names, tmp_path, hooks):
+    batches = FunctionBatches(names["make_batch"], names["mesh"])
+    train(names["step"], batches, hooks, workdir=Workdir(tmp_path / "run"), num_steps=4)
+
+
 @pytest.mark.parametrize(
     ("hook", "said"),
     [(Divider(), "step 3: the loss is nan and the gradient norm nan"), (Measuring(), "step 2: found nan")],
-    ids=["spoils the state", "measures NaN"],
 )
 def test_what_a_hook_finds_or_makes_nan_ends_a_run_before_anything_is_saved(page, tmp_path, hook, said):
-    names = page(0)
     with pytest.raises(TrainingDiverged, match=f"^{said}; last good checkpoint: there is no checkpoint$"):
-        train(
-            names["step"],
-            FunctionBatches(names["make_batch"], names["mesh"]),
-            [hook],
-            workdir=Workdir(tmp_path / "run"),
-            num_steps=4,
-        )
+        train_on_page(page(0), tmp_path, [hook])
 
 
-def test_a_hook_that_returns_nothing_is_named(page, tmp_path):
-    names = page(0)
+def test_hooks_that_cannot_be_used_are_named(page, tmp_path):
     with pytest.raises(RuntimeError, match="hook 'divider' has returned None"):
-        train(
-            names["step"],
-            FunctionBatches(names["make_batch"], names["mesh"]),
-            [Forgetful()],
-            workdir=Workdir(tmp_path / "run"),
-            num_steps=4,
-        )
-
-
-@pytest.mark.parametrize("name", ["params", "step", "a/b", ""])
-def test_a_section_cannot_take_the_place_of_another_part_of_the_state(name):
-    with pytest.raises(ValueError, match="hook: found the name "):
-        check_section_names({name: None})
-
-
-def test_two_hooks_of_one_name_are_refused(page, tmp_path):
-    names = page(0)
+        train_on_page(page(0), tmp_path, [Forgetful()])
     with pytest.raises(ValueError, match="'divider' is the name of 2"):
-        train(
-            names["step"],
-            FunctionBatches(names["make_batch"], names["mesh"]),
-            [Divider(), Divider()],
-            workdir=Workdir(tmp_path / "run"),
-            num_steps=4,
-        )
+        train_on_page(page(0), tmp_path, [Divider(), Divider()])
+    for name in ("params", "step", "a/b", ""):
+        with pytest.raises(ValueError, match="hook: found the name "):
+            check_section_names({name: None})
 
 
 def test_the_workdir_of_something_else_is_refused(page, tmp_path):
@@ -193,13 +170,9 @@ def test_the_workdir_of_something_else_is_refused(page, tmp_path):
         names["optax"].sgd(0.1),
         names["mesh"],
     )
+    batches = FunctionBatches(names["make_batch"], names["mesh"])
     with pytest.raises(CheckpointError, match="another architecture"):
-        train(
-            other,
-            FunctionBatches(names["make_batch"], names["mesh"]),
-            workdir=Workdir(tmp_path / "runs/regression"),
-            num_steps=300,
-        )
+        train(other, batches, workdir=Workdir(tmp_path / "runs/regression"), num_steps=300)
 
 
 def test_a_batch_of_another_shape_may_have_to_be_compiled_for(page, tmp_path):

@@ -22,6 +22,7 @@ from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.sequence_parallel import entering_states
 from tests.engine.models_on_meshes import (
+    AXES,
     MASKED_TABLE,
     RECURRENCE_MESHES,
     TABLE,
@@ -98,38 +99,25 @@ def test_sizes_of_a_mesh():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "slices", "message"),
+    ("sizes", "such"),
     [
-        (
-            MeshConfig(3, 1, 1, 1),
-            1,
-            "config.mesh: found data=3, fsdp=1, tensor=1, sequence=1; allowed: sizes whose product is 8, "
-            "the devices there are, such as data=8",
-        ),
-        (
-            MeshConfig(4, 1, 1, 1),
-            1,
-            "config.mesh: found data=4, fsdp=1, tensor=1, sequence=1; allowed: sizes whose product is 8, "
-            "the devices there are, such as data=8 or fsdp=2 or tensor=2 or sequence=2",
-        ),
-        (
-            MeshConfig(-1, 1, 16, 1),
-            1,
-            "config.mesh: found data=-1, fsdp=1, tensor=16, sequence=1; allowed: sizes whose product is 8, "
-            "the devices there are, such as tensor=8",
-        ),
-        (
-            MeshConfig(1, 8, 1, 1),
-            2,
-            "config.mesh.data: found 1; allowed: a multiple of the 2 slices, which are joined along it "
-            "alone",
-        ),
+        ((3, 1, 1, 1), "data=8"),
+        ((4, 1, 1, 1), "data=8 or fsdp=2 or tensor=2 or sequence=2"),
+        ((-1, 1, 16, 1), "tensor=8"),
     ],
 )
-def test_sizes_that_the_devices_cannot_have(mesh, slices, message):
+def test_sizes_that_the_devices_cannot_have(sizes, such):
     with pytest.raises(ConfigError) as error:
-        mesh_sizes(mesh, 8, slices)
-    assert str(error.value) == message
+        mesh_sizes(MeshConfig(*sizes), 8)
+    found = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+    assert str(error.value) == (
+        f"config.mesh: found {found}; allowed: sizes whose product is 8, the devices there are, such as "
+        f"{such}"
+    )
+    with pytest.raises(
+        ConfigError, match=r"config.mesh.data: found 1; allowed: a multiple of the 2 slices"
+    ):
+        mesh_sizes(MeshConfig(1, 8, 1, 1), 8, 2)
 
 
 def changed(config, **sections):
@@ -138,75 +126,62 @@ def changed(config, **sections):
     )
 
 
+KV_HEADS = (AttentionConfig(heads=8, kv_heads=2),)
+
+
 @pytest.mark.parametrize(
-    ("sections", "sizes", "message"),
+    ("axis", "size", "sections", "allowed"),
     [
+        ("fsdp", 16, {}, "1, 2, 4, 8 (it must divide model.features = 24)"),
+        ("tensor", 16, {}, "1, 2, 4, 8 (it must divide model.hawk.heads = 8)"),
         (
-            {},
-            (1, 16, 1, 1),
-            "config.mesh.fsdp: found 16; allowed: 1, 2, 4, 8 (it must divide model.features = 24)",
+            *("tensor", 8, {"model": {"state": 20, "name": "gated_ssm"}}),
+            "1, 2, 4 (it must divide model.state = 20)",
         ),
         (
-            {},
-            (1, 1, 16, 1),
-            "config.mesh.tensor: found 16; allowed: 1, 2, 4, 8 (it must divide model.hawk.heads = 8)",
+            *("tensor", 8, {"model": {"mlp_features": 12, "name": "gated_ssm_mlp"}}),
+            "1, 2, 4 (it must divide model.mlp_features = 12)",
         ),
         (
-            {"model": {"state": 20, "name": "gated_ssm"}},
-            (2, 1, 8, 1),
-            "config.mesh.tensor: found 8; allowed: 1, 2, 4 (it must divide model.state = 20)",
+            *("tensor", 4, {"model": {"name": "transformer", "sections": KV_HEADS}}),
+            "1, 2 (it must divide model.attention.kv_heads = 2)",
         ),
         (
-            {"model": {"mlp_features": 12, "name": "gated_ssm_mlp"}},
-            (2, 1, 8, 1),
-            "config.mesh.tensor: found 8; allowed: 1, 2, 4 (it must divide model.mlp_features = 12)",
+            *("sequence", 16, {"batching": {"length": 72}, "train": {"loss_chunk": 3}}),
+            "1, 2, 4, 8 (it must divide batching.length = 72)",
         ),
         (
-            {"model": {"name": "transformer", "sections": (AttentionConfig(heads=8, kv_heads=2),)}},
-            (4, 1, 4, 1),
-            "config.mesh.tensor: found 4; allowed: 1, 2 (it must divide model.attention.kv_heads = 2)",
+            *("sequence", 16, {"batching": {"length": 32}}),
+            "1, 2, 4, 8 (a device needs model.hawk.conv_width - 1 = 3 positions of a row)",
         ),
         (
-            {"batching": {"length": 72}, "train": {"loss_chunk": 3}},
-            (1, 1, 1, 16),
-            "config.mesh.sequence: found 16; allowed: 1, 2, 4, 8 (it must divide batching.length = 72)",
-        ),
-        (
-            {"batching": {"length": 32}},
-            (1, 1, 1, 16),
-            "config.mesh.sequence: found 16; allowed: 1, 2, 4, 8 (a device needs model.hawk.conv_width - 1 "
-            "= 3 positions of a row)",
-        ),
-        (
-            {"batching": {"length": 48}},
-            (4, 1, 1, 4),
-            "config.mesh.sequence: found 4; allowed: 1, 2, 8, 16 (the positions of a row that a device has "
-            "must be a multiple of train.loss_chunk = 8)",
-        ),
-        (
-            {"train": {"accumulation_steps": 2}},
-            (8, 2, 1, 1),
-            "config.batching.rows: found 16; allowed: a multiple of mesh.data * mesh.fsdp * "
-            "train.accumulation_steps = 16 * 2 = 32, or train.accumulation_steps of 1",
-        ),
-        (
-            {"batching": {"rows": 24}, "train": {"accumulation_steps": 2}},
-            (8, 2, 1, 1),
-            "config.batching.rows: found 24; allowed: a multiple of mesh.data * mesh.fsdp * "
-            "train.accumulation_steps = 16 * 2 = 32",
+            *("sequence", 4, {"batching": {"length": 48}}),
+            "1, 2, 8, 16 (the positions of a row that a device has must be a multiple of "
+            "train.loss_chunk = 8)",
         ),
     ],
 )
-def test_what_a_mesh_cannot_divide(sections, sizes, message):
+def test_what_a_mesh_cannot_divide(axis, size, sections, allowed):
     with pytest.raises(ConfigError) as error:
-        sizes = dict(zip(("data", "fsdp", "tensor", "sequence"), sizes, strict=True))
+        sizes = dict.fromkeys(AXES, 1) | {"data": 16 // size, axis: size}
         check_divisible(changed(CONFIG, **sections), VOCAB, sizes, 16)
-    assert str(error.value) == message
+    assert str(error.value) == f"config.mesh.{axis}: found {size}; allowed: {allowed}"
+
+
+@pytest.mark.parametrize(("rows", "more"), [(16, ", or train.accumulation_steps of 1"), (24, "")])
+def test_rows_that_the_devices_cannot_share(rows, more):
+    config = changed(CONFIG, batching={"rows": rows}, train={"accumulation_steps": 2})
+    with pytest.raises(ConfigError) as error:
+        check_divisible(config, VOCAB, dict.fromkeys(AXES, 1) | {"data": 8, "fsdp": 2}, 16)
+    assert str(error.value) == (
+        f"config.batching.rows: found {rows}; allowed: a multiple of mesh.data * mesh.fsdp * "
+        f"train.accumulation_steps = 16 * 2 = 32{more}"
+    )
 
 
 def test_two_directions_need_an_even_number_of_devices():
     config = changed(CONFIG, model={"name": "gated_ssm", "state": 18})
-    sizes = {"data": 2, "fsdp": 1, "tensor": 3, "sequence": 1}
+    sizes = dict.fromkeys(AXES, 1) | {"data": 2, "tensor": 3}
     with pytest.raises(ConfigError) as error:
         check_divisible(config, VOCAB, sizes, 6)
     assert str(error.value) == (

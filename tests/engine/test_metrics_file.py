@@ -13,11 +13,16 @@ from birdie_jax.engine.metrics_file import STEP_LINE_KEY, MetricsFile
 CLOCK = {STEP_LINE_KEY: 0.1}
 
 
-def test_file_takes_back_what_is_run_again(tmp_path):
+def log_steps(tmp_path, *steps):
     file = MetricsFile(Workdir(tmp_path), 0)
-    for step in (0, 2, 4, 6):
+    for step in steps:
         file.write(step, {"loss": float(step), "tokens_seen": 10.0 * step, **CLOCK})
     file.close()
+
+
+def test_file_takes_back_what_is_run_again(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
+    log_steps(tmp_path, 0, 2, 4, 6)
     with (tmp_path / "metrics.jsonl").open("a") as damaged:
         damaged.write('{"step": 8, "lo')
     file = MetricsFile(Workdir(tmp_path), 4)
@@ -39,10 +44,7 @@ def test_file_takes_back_what_is_run_again(tmp_path):
     ids=lambda garbage: garbage[:20],
 )
 def test_damage_in_the_middle_costs_its_line_alone(tmp_path, garbage, caplog):
-    file = MetricsFile(Workdir(tmp_path), 0)
-    for step in (2, 4, 6, 8):
-        file.write(step, {"loss": float(step), "tokens_seen": 10.0 * step, **CLOCK})
-    file.close()
+    log_steps(tmp_path, 2, 4, 6, 8)
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], garbage + "\n", *lines[1:]]))
@@ -95,9 +97,3 @@ def test_what_a_hook_measures_once_more_is_taken_back(tmp_path, again, name):
     file.close()
     MetricsFile(Workdir(tmp_path), 4, hooks_run_again=again).close()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == (1 if again else 2)
-
-
-def test_a_run_from_the_start_begins_anew(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
-    MetricsFile(Workdir(tmp_path), 0).close()
-    assert (tmp_path / "metrics.jsonl").read_text() == ""

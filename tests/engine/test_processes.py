@@ -1,17 +1,16 @@
 """How a process finds the others of its run: flags, environment, Slurm, TPU, or none."""
 
-import os
 import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from birdie_jax.engine.processes import detect_cluster, first_host, on_tpu
 from birdie_jax.errors import ConfigError
-from tests.whole_runs import CONFIG, REPOSITORY
+from tests.forked_verbs import run_commands
+from tests.whole_runs import CONFIG, REPOSITORY, run_environment
 
 SLURM = {
     "SLURM_JOB_ID": "4097",
@@ -28,6 +27,12 @@ def find(address=None, count=None, number=None, *, tpu=False, **environment):
     return detect_cluster(address, count, number, environment, tpu)
 
 
+def arguments(address, count, number):
+    """Return what JAX is given to join a cluster, with all devices of the machine."""
+    own = {"coordinator_address": address, "num_processes": count, "process_id": number}
+    return own | {"local_device_ids": None, "cluster_detection_method": "deactivate"}
+
+
 def test_alone_when_nothing_says_otherwise():
     assert find(HOME="/root", SLURM_JOB_ID="3", JOB_COMPLETION_INDEX="1") is None
 
@@ -38,13 +43,7 @@ def test_alone_when_nothing_says_otherwise():
 def test_flags_come_first(address):
     cluster = find(address, 4, 3, tpu=True, **SLURM, **JOBSET)
     assert cluster.source == "flags"
-    assert cluster.arguments == {
-        "coordinator_address": address,
-        "num_processes": 4,
-        "process_id": 3,
-        "local_device_ids": None,
-        "cluster_detection_method": "deactivate",
-    }
+    assert cluster.arguments == arguments(address, 4, 3)
 
 
 @pytest.mark.parametrize(
@@ -72,40 +71,27 @@ def test_flags_that_do_not_go_together(flags, message):
 def test_kubernetes():
     cluster = find(JOB_COMPLETION_INDEX="3", **JOBSET)
     assert cluster.source == "environment"
-    assert (cluster.arguments["coordinator_address"], cluster.arguments["process_id"]) == (
-        "run-slice-0-0.run:8482",
-        3,
-    )
-    assert find(JOB_COMPLETION_INDEX="3", JAX_PROCESS_ID="2", **JOBSET).arguments["process_id"] == 2
+    expected = arguments("run-slice-0-0.run:8482", 4, 3)
+    assert cluster.arguments == expected
+    other = find(JOB_COMPLETION_INDEX="3", JAX_PROCESS_ID="2", **JOBSET)
+    assert other.arguments == expected | {"process_id": 2}
 
 
 def test_environment_that_does_not_go_together():
-    with pytest.raises(
-        ConfigError, match=r"^JAX_PROCESS_ID or JOB_COMPLETION_INDEX: not given; found JAX_COORD"
-    ):
+    missing = r"^JAX_PROCESS_ID or JOB_COMPLETION_INDEX: not given; found JAX_COORD"
+    with pytest.raises(ConfigError, match=missing):
         find(**JOBSET)
     with pytest.raises(ConfigError, match=r"^JAX_NUM_PROCESSES: found 'four'; allowed: an integer"):
         find(JAX_COORDINATOR_ADDRESS="host:1", JAX_NUM_PROCESSES="four", JAX_PROCESS_ID="0")
 
 
-def test_slurm_task_alone_on_its_node_has_all_devices():
+def test_slurm():
     cluster = find(tpu=False, **SLURM)
     assert cluster.source == "Slurm"
-    assert cluster.arguments == {
-        "coordinator_address": "gpu07:61441",
-        "num_processes": 2,
-        "process_id": 1,
-        "local_device_ids": None,
-        "cluster_detection_method": "deactivate",
-    }
-
-
-def test_slurm_tasks_that_share_a_node_have_a_device_each():
+    # A task alone on its node has all devices; tasks that share a node have a device each.
+    assert cluster.arguments == arguments("gpu07:61441", 2, 1)
     shared = {**SLURM, "SLURM_NTASKS": "16", "SLURM_PROCID": "11", "SLURM_LOCALID": "3"}
     assert find(**shared).arguments["local_device_ids"] == [3]
-
-
-def test_slurm_with_one_task():
     assert find(**{**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}) is None
 
 
@@ -125,11 +111,6 @@ def test_first_host(nodelist, first):
     assert first_host(nodelist) == first
 
 
-def test_tpu_is_asked_by_jax():
-    cluster = find(tpu=True)
-    assert (cluster.source, cluster.arguments) == ("TPU", {})
-
-
 @pytest.mark.parametrize("device", ["accel0", "vfio/0"])
 def test_on_tpu(tmp_path, monkeypatch, device):
     (tmp_path / "libtpu.py").touch()
@@ -141,14 +122,12 @@ def test_on_tpu(tmp_path, monkeypatch, device):
     assert on_tpu({}, devices)
     assert on_tpu({"JAX_PLATFORMS": "tpu,cpu"}, devices)
     assert not on_tpu({"JAX_PLATFORMS": "cpu"}, devices)
-
-
-def test_vfio_without_a_device_is_no_tpu(tmp_path, monkeypatch):
-    (tmp_path / "libtpu.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
+    # A driver without a device is none.
     (tmp_path / "vfio").mkdir()
     (tmp_path / "vfio" / "vfio").touch()
     assert not on_tpu({}, tmp_path)
+    cluster = find(tpu=True)
+    assert (cluster.source, cluster.arguments) == ("TPU", {})
 
 
 TWO = """
@@ -170,16 +149,11 @@ def test_two_processes_join():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "PYTHONPATH": str(REPOSITORY),
-    }
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, address, str(number)],
-            env=environment,
+            cwd=REPOSITORY,
+            env=run_environment(2),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -197,24 +171,10 @@ def test_two_processes_join():
 
 @pytest.mark.slow
 def test_train_refuses_some_of_the_flags(tmp_path):
-    done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "birdie_jax.train",
-                f"--config={CONFIG}",
-                f"--workdir={tmp_path / 'run'}",
-            ),
-            "--num_processes=2",
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(
+    command = ("train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}", "--num_processes=2")
+    ((status, _, errors),) = run_commands([command])
+    assert status == 1
+    assert errors.splitlines()[-1].startswith(
         "birdie_jax.train: --coordinator_address, --process_id: not given; found --num_processes=2;"
     )
-    assert not Path(tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
