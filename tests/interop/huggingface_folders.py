@@ -6,76 +6,46 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers
 
-from birdie_jax.interop.recurrent_gemma import EMBEDDING, RecurrentGemmaSettings, counterparts, to_config
+from birdie_jax.interop import mamba, recurrent_gemma
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 
-RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "mamba.npz"
+RECORDED = Path(__file__).parents[1] / "models" / "recorded"
+KINDS = {"mamba": mamba, "recurrent_gemma": recurrent_gemma}
 PIECES = 24
+TEXT = slice(256, 256 + PIECES)
+_SPECIAL = {"mamba": ("<|endoftext|>",), "recurrent_gemma": ("<pad>", "<eos>", "<bos>")}
+_OLD_SETTINGS = {"mamba": {"torch_dtype": "float32", "d_model": 8, "ssm_cfg": {}}, "recurrent_gemma": {}}
 
 
-def recorded_tensors():
-    """Return the weights, tokens and scores that record_oracles.py has recorded."""
-    arrays = np.load(RECORDED)
-    prefix = "parameter/"
-    tensors = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-    return tensors, arrays["tokens"], arrays["scores"]
+def recorded(kind):
+    """Return what `transformers` computed (record_oracles.py): arrays, parameters, their gradients."""
+    named = {of: {} for of in ("", "parameter", "gradient")}
+    for key, value in np.load(RECORDED / f"{kind}.npz").items():
+        of, _, name = key.rpartition("/")
+        named[of][name] = value
+    return named[""], named["parameter"], named["gradient"]
 
 
-def settings(**changes):
-    """Return the config.json of the recorded model, as `transformers` writes one, with old keys beside."""
-    described = {
-        "architectures": ["MambaForCausalLM"],
-        "model_type": "mamba",
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "state_size": 4,
-        "expand": 2,
-        "intermediate_size": 16,
-        "conv_kernel": 4,
-        "time_step_rank": 3,
-        "use_bias": False,
-        "use_conv_bias": True,
-        "hidden_act": "silu",
-        "layer_norm_epsilon": 1e-5,
-        "residual_in_fp32": True,
-        "vocab_size": PIECES,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "pad_token_id": 0,
-        "time_step_min": 0.001,
-        "torch_dtype": "float32",
-        "d_model": 8,
-        "ssm_cfg": {},
-    }
-    described.update(changes)
-    return {name: value for name, value in described.items() if value is not ...}
+def described(kind, **changes):
+    """Return the config.json that `save_pretrained` wrote, without the settings that are `...`."""
+    settings = json.loads((RECORDED / kind / "config.json").read_text()) | _OLD_SETTINGS[kind] | changes
+    return {name: value for name, value in settings.items() if value is not ...}
 
 
-def tokenizer(pieces=PIECES, special=("<|endoftext|>",)):
-    """Return a byte-level BPE of a few characters, whose first pieces are the special ones."""
-    characters = [*"abcdefghijklmnopqrs", "Ġ", "Ċ", "th"]
-    vocabulary = {token: number for number, token in enumerate(special)}
-    for character in characters[: pieces - len(special)]:
-        vocabulary[character] = len(vocabulary)
-    while len(vocabulary) < pieces:
-        vocabulary[f"x{len(vocabulary)}"] = len(vocabulary)
+def _write(folder, described, pieces, special, tensors, *, shards=1):
+    """Write a folder with a byte-level BPE without merges, whose first pieces are the special ones."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(described))
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
     made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(list(special))
-    return made
-
-
-def write_folder(folder, tensors=None, shards=1, pieces=PIECES, **changes):
-    """Write a folder; `...` for a setting leaves it out."""
-    folder.mkdir()
-    tensors = recorded_tensors()[0] if tensors is None else tensors
-    (folder / "config.json").write_text(json.dumps(settings(**changes)))
-    tokenizer(pieces).save(str(folder / "tokenizer.json"))
+    made.save(str(folder / "tokenizer.json"))
     if shards == 1:
         safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         return folder
@@ -89,70 +59,30 @@ def write_folder(folder, tensors=None, shards=1, pieces=PIECES, **changes):
     return folder
 
 
-def byte_tokenizer(special):
-    """Return a tokenizer that knows every text, and whose first pieces are the special ones."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=259 + len(special),
-        special_tokens=list(special),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator([], trainer)
-    return made
+def write_folder(folder, kind="mamba", tensors=None, shards=1, **changes):
+    """Write a folder of the recorded weights, or others; `...` for a setting leaves it out."""
+    special = _SPECIAL[kind]
+    pieces = [*special, *"abcdefghijklmnopqrs", "Ġ", "Ċ", "th", "x23"][:PIECES]
+    tensors = recorded(kind)[1] if tensors is None else tensors
+    return _write(folder, described(kind, **changes), pieces, special, tensors, shards=shards)
 
 
-def write_random_folder(folder, features, layers):
+def write_random_folder(folder, kind):
     """Write a folder of a model of another size, whose tokenizer knows every text."""
-    folder.mkdir()
-    made = byte_tokenizer(["<|endoftext|>"])
-    made.save(str(folder / "tokenizer.json"))
-    inner, states, rank, taps = 2 * features, 16, -(-features // 16), 4
-    pieces = made.get_vocab_size()
-    shapes = {"backbone.embeddings.weight": (pieces, features), "backbone.norm_f.weight": (features,)}
-    for layer in range(layers):
-        own = {
-            "norm.weight": (features,),
-            "mixer.in_proj.weight": (2 * inner, features),
-            "mixer.conv1d.weight": (inner, 1, taps),
-            "mixer.conv1d.bias": (inner,),
-            "mixer.x_proj.weight": (rank + 2 * states, inner),
-            "mixer.dt_proj.weight": (inner, rank),
-            "mixer.dt_proj.bias": (inner,),
-            "mixer.A_log": (inner, states),
-            "mixer.D": (inner,),
-            "mixer.out_proj.weight": (features, inner),
-        }
-        shapes |= {f"backbone.layers.{layer}.{name}": shape for name, shape in own.items()}
-    random = np.random.default_rng(0)
-    tensors = {
-        name: random.normal(scale=shape[-1] ** -0.5, size=shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    sizes = {"hidden_size": features, "num_hidden_layers": layers, "intermediate_size": inner}
-    sizes |= {"state_size": states, "time_step_rank": rank, "d_model": features, "vocab_size": pieces}
-    (folder / "config.json").write_text(json.dumps(settings(**sizes)))
-    return folder
-
-
-def write_random_recurrent_gemma(folder):
-    """Write a folder of the size `tiny` of configs/finetune_recurrent_gemma.py."""
-    folder.mkdir()
-    made = byte_tokenizer(["<pad>", "<eos>", "<bos>"])
-    made.save(str(folder / "tokenizer.json"))
-    settings = RecurrentGemmaSettings(made.get_vocab_size(), 64, 3, 384, 4, 1, 64)
-    model = to_config(settings, "float32", folder).model
+    pieces = [*_SPECIAL[kind], *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    settings = {
+        "mamba": mamba.MambaSettings(len(pieces), 64, 2, 128, time_step_rank=4),
+        # The size `tiny` of configs/finetune_recurrent_gemma.py.
+        "recurrent_gemma": recurrent_gemma.RecurrentGemmaSettings(len(pieces), 64, 3, 384, 4, 1, 64),
+    }[kind]
+    model = KINDS[kind].to_config(settings, "float32", folder).model
     shapes = name_parameters(parameter_shapes(build_model(model, 512)))
     shapes = {name: leaf.shape for name, leaf in shapes.items()}
-    theirs = {one.theirs: one.shape(shapes) for one in counterparts(model)}
-    theirs[EMBEDDING] = (settings.vocab_size, settings.hidden_size)
+    theirs = {KINDS[kind].EMBEDDING: (settings.vocab_size, settings.hidden_size)}
+    theirs |= {one.theirs: one.shape(shapes) for one in KINDS[kind].counterparts(model)}
     random = np.random.default_rng(0)
     tensors = {
         name: random.normal(scale=shape[-1] ** -0.5, size=shape).astype(np.float32)
         for name, shape in theirs.items()
     }
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(settings.to_json()))
+    return _write(folder, settings.to_json(), pieces, _SPECIAL[kind], tensors)

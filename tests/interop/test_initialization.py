@@ -58,11 +58,7 @@ def test_every_kind_of_source_gives_what_was_saved(source, path, step):
     jax.tree.map(np.testing.assert_array_equal, params, saved[step])
     assert initial.origin.endswith(f"step {step}")
     assert (initial.left, initial.new, initial.resized) == ({}, {}, {})
-
-
-@pytest.mark.parametrize("path", ["run", "run/checkpoints/00000005", "export"])
-def test_every_kind_of_source_tells_its_configuration(source, path):
-    assert config_of_source(str(source[0] / path)) == micro_config()
+    assert config_of_source(str(folder / path)) == micro_config()
 
 
 def test_a_workdir_without_its_configuration_is_no_source(tmp_path):
@@ -81,10 +77,6 @@ def test_what_does_not_fit_is_left_and_said(source):
     assert "  new     head  float32[640, 16]" in lines
     assert "  loaded  embedding  float32[640, 16]" in lines
     np.testing.assert_array_equal(initial.loaded["embedding"], saved[9]["embedding"])
-
-
-def test_what_a_larger_source_has_besides_is_said(source):
-    folder, _ = source
     initial = read(folder / "run", micro_config(name="gated_ssm"))
     assert initial.left["blocks/mlp/in/kernel"] == ("float32[1, 16, 16], not in this model")
 
@@ -135,10 +127,9 @@ def test_a_table_of_positions_is_made_as_long_as_is_wanted(encoder_source, path,
 def test_a_table_of_positions_of_another_width_is_refused(encoder_source):
     source = encoder_source[0] / "run"
     message = (
-        f"config.init.from: found {source}, whose position_embedding is float32[128, 16]; this model's is "
-        "float32[300, 32]; allowed: a table that differs in the number of its rows alone"
+        f"config.init.from: found {source}, whose position_embedding is float32[128, 16]; this model's"
     )
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ConfigError, match=re.escape(f"{message} is float32[300, 32]; allowed: ")):
         read(source, encoder_config(300, features=32))
 
 

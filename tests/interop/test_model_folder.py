@@ -71,9 +71,7 @@ def folder(tmp_path, exported):
 def assert_same_bits(found, wanted):
     assert jax.tree.structure(found) == jax.tree.structure(wanted)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        assert one.dtype == other.dtype
-        assert one.shape == other.shape
-        assert one.tobytes() == other.tobytes()
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -89,11 +87,8 @@ def test_round_trip_of_every_model(name, tied, tmp_path, tokenizer):
     assert found.config == config
     assert found.step == 12
     assert found.tokenizer.model_bytes == tokenizer.model_bytes
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.model",
-    ]
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"config.json", "model.safetensors", "tokenizer.model"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -187,13 +182,18 @@ def put_integers(folder):
     safetensors.numpy.save_file(tensors | {"final_norm.scale": np.ones(16, np.int32)}, path)
 
 
-def describe(folder, **changes):
-    path = folder / "config.json"
-    described = json.loads(path.read_text())
-    for name, value in changes.items():
-        inner = described["config"]["model"]
-        (inner if name in inner else described)[name] = value
-    path.write_text(json.dumps(described))
+def describes(**changes):
+    """Return a change of a folder: fields of its config.json, of the model or beside it."""
+
+    def change(folder):
+        path = folder / "config.json"
+        described = json.loads(path.read_text())
+        for name, value in changes.items():
+            inner = described["config"]["model"]
+            (inner if name in inner else described)[name] = value
+        path.write_text(json.dumps(described))
+
+    return change
 
 
 def tensors_with(**changes):
@@ -210,55 +210,32 @@ def config_of_text(text):
     return lambda folder: (folder / "config.json").write_text(text)
 
 
-DESCRIBED = "{folder}/config.json (gated_ssm_plus)"
-REFUSED = {
-    "damaged": (
-        damage,
-        "model.safetensors: tensor 'layers.2.mlp.gate.kernel' is damaged: its bytes have ch",
-    ),
-    "missing tensor": (
-        tensors_with(**{"layers.1.mlp.in.kernel": None}),
-        f"model.safetensors: lacks the tensor 'layers.1.mlp.in.kernel', which {DESCRIBED} asks for",
-    ),
-    "extra tensor": (
-        tensors_with(head=np.zeros((2, 2), np.float32)),
-        f"model.safetensors: holds the tensor 'head', which is no part of what {DESCRIBED} describes",
-    ),
-    "shape": (
-        tensors_with(**{"final_norm.scale": np.ones(17, np.float32)}),
-        f"model.safetensors: tensor 'final_norm.scale' has shape [17]; {DESCRIBED} asks for [16]",
-    ),
-    "type": (
-        put_integers,
-        "model.safetensors: tensor 'final_norm.scale' is of type I32; allowed: BF16, F16, F32, F64",
-    ),
-    "another architecture": (
-        lambda folder: describe(folder, name="gated_ssm"),
-        "model.safetensors: holds the tensor 'layers.0.mixer.convolution.kernel' and 14 more, which",
-    ),
-    "another size": (
-        lambda folder: describe(folder, mlp_features=48),
-        f"model.safetensors: tensor 'layers.0.mlp.gate.kernel' has shape [16, 32]; {DESCRIBED} asks for "
-        "[16, 48]",
-    ),
-    "another program": (
-        config_of_text('{"model_type": "mamba"}'),
-        "config.json: found format 'mamba', version None; allowed: 'birdie_jax', version 1",
-    ),
-    "a list": (
-        config_of_text("[1]"),
-        "config.json: found list; allowed: a folder that birdie_jax.export or birdie_jax.import",
-    ),
-    "no JSON": (config_of_text("{"), "config.json: cannot be used: "),
-    "a step": (lambda folder: describe(folder, step="seven"), "config.json.step: found 'seven'"),
-}
+# What follows the names of the folder and "model.safetensors".
+WEIGHTS = [
+    (damage, "tensor 'layers.2.mlp.gate.kernel' is damaged: its bytes have ch"),
+    (tensors_with(**{"layers.1.mlp.in.kernel": None}), "lacks the tensor 'layers.1.mlp.in.kernel', which"),
+    (tensors_with(head=np.zeros((2, 2), np.float32)), "holds the tensor 'head', which is no part of what"),
+    (tensors_with(**{"final_norm.scale": np.ones(17, np.float32)}), "tensor 'final_norm.scale' has shape"),
+    (put_integers, "tensor 'final_norm.scale' is of type I32; allowed: BF16, F16, F32, F64"),
+    (describes(name="gated_ssm"), "holds the tensor 'layers.0.mixer.convolution.kernel' and 14 more,"),
+    (describes(mlp_features=48), "tensor 'layers.0.mlp.gate.kernel' has shape [16, 32];"),
+]
+CONFIGS = [
+    (config_of_text('{"model_type": "mamba"}'), ": found format 'mamba', version None; allowed:"),
+    (config_of_text("[1]"), ": found list; allowed: a folder that birdie_jax.export or birdie_jax.import"),
+    (config_of_text("{"), ": cannot be used: "),
+    (describes(step="seven"), ".step: found 'seven'"),
+]
+REFUSED = [
+    *((change, f"model.safetensors: {said}") for change, said in WEIGHTS),
+    *((change, f"config.json{said}") for change, said in CONFIGS),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_named(case, folder):
-    change, message = REFUSED[case]
+@pytest.mark.parametrize(("change", "said"), REFUSED)
+def test_what_is_wrong_is_named(change, said, folder):
     change(folder)
-    assert message_of(folder).startswith(f"{folder}/{message.format(folder=folder)}")
+    assert message_of(folder).startswith(f"{folder}/{said}")
 
 
 def test_a_field_of_the_config_that_is_known_no_more(folder, caplog):
@@ -283,10 +260,8 @@ def test_a_tokenizer_that_does_not_fit(folder, pieces, tokenizer):
     texts = ["".join(words.choices("abcdefghijklmno ", k=200)) for _ in range(200)]
     other = train_tokenizer(texts, pieces, tokenizer_type="bpe")
     other.save(folder / "tokenizer.model")
-    found, wanted = (
-        (other.vocab_size, tokenizer.vocab_size) if pieces == 400 else (other.sha256, tokenizer.sha256)
-    )
     field = "vocab_size" if pieces == 400 else "tokenizer_sha256"
+    found, wanted = (getattr(one, field.removeprefix("tokenizer_")) for one in (other, tokenizer))
     assert message_of(folder) == (
         f"{folder}/tokenizer.model: does not fit the weights: its {field} is {found}; "
         f"{folder}/model.safetensors was made with {wanted}"

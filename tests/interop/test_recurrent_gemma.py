@@ -1,22 +1,17 @@
-"""A RecurrentGemma of `transformers` computes here what it does there, and goes back bit for bit."""
+"""A RecurrentGemma of `transformers` computes here what it does there."""
 
-import json
-import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from birdie_jax.config import ModelConfig
 from birdie_jax.errors import InteropError
 from birdie_jax.generation import Prompt
 from birdie_jax.generation.prompt import prompt_as_read, text_start
-from birdie_jax.interop import read_huggingface, read_model, write_huggingface, write_model
+from birdie_jax.interop import read_huggingface
 from birdie_jax.interop.huggingface_folder import kind_of_model
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import LanguageModel, build_model
@@ -25,42 +20,16 @@ from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.language_model import unrolled_hidden, unstack_layers
 from birdie_jax.models.layout import causal_layout, packed_layout
-from tests.interop.huggingface_folders import PIECES, tokenizer
+from tests.interop import huggingface_folders
+from tests.interop.huggingface_folders import PIECES, TEXT, write_folder
 from tests.quick_jit import quick_jit
 
-RECORDED = Path(__file__).parents[1] / "models" / "recorded" / "recurrent_gemma.npz"
-TEXT = slice(256, 256 + PIECES)
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+KIND, EMBEDDING = "recurrent_gemma", "model.embed_tokens.weight"
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Return what `transformers` computed (record_oracles.py): arrays, parameters, their gradients."""
-    named = {kind: {} for kind in ("parameter", "gradient", "")}
-    for key, value in np.load(RECORDED).items():
-        kind, _, name = key.rpartition("/")
-        named[kind][name] = value
-    return named[""], named["parameter"], named["gradient"]
-
-
-def described(**changes):
-    """Return the config.json that `save_pretrained` wrote."""
-    settings = json.loads((RECORDED.with_suffix("") / "config.json").read_text()) | changes
-    return {name: value for name, value in settings.items() if value is not ...}
-
-
-def write_folder(folder, tensors, **changes):
-    """Write a folder; `...` for a setting leaves it out."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(described(**changes)))
-    tokenizer(special=("<pad>", "<eos>", "<bos>")).save(str(folder / "tokenizer.json"))
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-@pytest.fixture
-def folder(tmp_path, recorded):
-    return write_folder(tmp_path / "there", recorded[1])
+    return huggingface_folders.recorded(KIND)
 
 
 def whole_texts(rows, length):
@@ -71,7 +40,7 @@ def whole_texts(rows, length):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory, recorded):
     """Return the configuration, the parameters, and (parameters, cotangent) -> scores and gradient."""
-    read = read_huggingface(write_folder(tmp_path_factory.mktemp("recorded") / "there", recorded[1]))
+    read = read_huggingface(write_folder(tmp_path_factory.mktemp("recorded") / "there", KIND))
     model = build_model(read.config.model, read.tokenizer.vocab_size)
     tokens = jnp.asarray(recorded[0]["tokens"]) + 256
     layout = whole_texts(*tokens.shape)
@@ -170,112 +139,21 @@ def test_a_text_begins_with_its_token_once(compiled):
     assert text_start(model) == 258
 
 
-def test_round_trip_is_bit_for_bit(folder, tmp_path, recorded):
-    """In as a folder of theirs, out and in as one of ours, and out as one of theirs."""
-    read = read_huggingface(folder)
-    write_model(tmp_path / "here", read.config, read.params, read.tokenizer, 0)
-    here = read_model(tmp_path / "here")
-    assert here.config == read.config
-    write_huggingface(tmp_path / "back", here.config, here.params, here.tokenizer)
-    after = safetensors.numpy.load_file(tmp_path / "back" / "model.safetensors")
-    assert after.keys() == recorded[1].keys()
-    for name, tensor in recorded[1].items():
-        assert after[name].tobytes() == tensor.tobytes(), name
-    found = json.loads((tmp_path / "back" / "config.json").read_text())
-    # It is `dtype` there, and both are read.
-    assert found.pop("torch_dtype") == "float32"
-    assert {name: described()[name] for name in found} == found
-    named = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
-    assert (named["bos_token"], named["eos_token"], named["pad_token"]) == ("<bos>", "<eos>", "<pad>")
-
-
-def test_a_folder_that_transformers_has_written(folder, tmp_path):
-    theirs = tmp_path / "theirs"
-    shutil.copytree(RECORDED.with_suffix(""), theirs)
-    shutil.copy(folder / "tokenizer.json", theirs)
-    assert len(list(theirs.glob("*.safetensors"))) > 1
-    read, expected = read_huggingface(theirs), read_huggingface(folder)
-    assert read.config == expected.config
-    for name, tensor in name_parameters(expected.params).items():
-        np.testing.assert_array_equal(name_parameters(read.params)[name], tensor, err_msg=name)
-
-
-def test_settings_of_older_files(folder, tmp_path, recorded):
+def test_settings_of_older_files(tmp_path):
     old = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "embeddings_scale_by_sqrt_dim": True}
-    other = write_folder(tmp_path / "old", recorded[1], rope_parameters=..., head_dim=..., **old)
-    assert read_huggingface(other).config == read_huggingface(folder).config
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_bias": True}, "attention_bias: found True, which is not built; allowed: False"),
-        ({"hidden_activation": "silu"}, "hidden_activation: found 'silu', which is not built"),
-        ({"embeddings_scale_by_sqrt_dim": False}, "embeddings_scale_by_sqrt_dim: found False"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: found {'rope_type': 'yarn'}"),
-        ({"intermediate_size": 41}, "intermediate_size: found 41; allowed: an even number"),
-        ({"head_dim": 16}, "head_dim: found 16; allowed: hidden_size / num_attention_heads = 12"),
-        ({"block_types": ["recurrent"]}, "config.model.griffin.pattern: found 'recurrent'; allowed"),
-        ({"block_types": 3}, "block_types: found 3"),
-        ({"eos_token_id": [1, 2]}, "eos_token_id: found"),
-        ({"bos_token_id": 99}, "bos_token_id: found 99; allowed: null, or an id below vocab_size = 24"),
-        ({"lru_width": 7}, "config.model.state: found 7; allowed: an even number"),
-        (
-            {"num_attention_heads": 0},
-            "num_attention_heads: found 0; allowed: a divisor of hidden_size = 24",
-        ),
-    ],
-)
-def test_settings_are_refused_by_name(changes, message, tmp_path, recorded):
-    start = re.escape(f"{tmp_path}/there/config.json")
-    with pytest.raises(InteropError, match=f"^{start}[.:] ?{message.replace('{', '.').replace('[', '.')}"):
-        read_huggingface(write_folder(tmp_path / "there", recorded[1], **changes))
+    other = write_folder(tmp_path / "old", KIND, rope_parameters=..., head_dim=..., **old)
+    assert read_huggingface(other).config == read_huggingface(write_folder(tmp_path / "there", KIND)).config
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors: tensors.pop("model.layers.2.temporal_block.o_proj.bias"), "lacks the tensor"),
-        (
-            lambda tensors: tensors.update(
-                {"model.layers.2.temporal_block.q_proj.bias": np.zeros(24, np.float32)}
-            ),
-            "holds the tensor 'model.layers.2.temporal_block.q_proj.bias', which is no part",
-        ),
-        (
-            lambda tensors: tensors.update({HEAD: tensors[EMBEDDING] + 1}),
-            "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'; allowed: the same",
-        ),
-    ],
-)
-def test_tensors_are_refused_by_name(change, message, tmp_path, recorded):
-    tensors = dict(recorded[1])
-    change(tensors)
-    with pytest.raises(InteropError, match=message):
-        read_huggingface(write_folder(tmp_path / "there", tensors))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda model: replace(model, bidirectional=True),
-            "model.bidirectional: found True; allowed: False",
-        ),
+        (lambda model: replace(model, bidirectional=True), "model.bidirectional: found True; allowed:"),
         (lambda model: replace(model, norm_offset=0.0), "model.norm_offset: found 0.0; allowed: 1.0"),
         (lambda model: replace(model, mlp_bias=False), "model.mlp_bias: found False; allowed: True"),
-        (
-            lambda model: replace(model, logit_soft_cap=0.0),
-            "model.logit_soft_cap: found 0.0; allowed: more",
-        ),
-        (
-            lambda model: with_section(model, AttentionConfig, window=0),
-            "model.attention.window: found 0; allowed: more than 0",
-        ),
-        (
-            lambda model: with_section(model, HawkConfig, heads=4),
-            "model.hawk.heads: found 4; allowed: 2, as transformers' RecurrentGemma has it",
-        ),
+        (lambda model: replace(model, logit_soft_cap=0.0), "model.logit_soft_cap: found 0.0; allowed:"),
+        (lambda model: with_section(model, AttentionConfig, window=0), "model.attention.window: found 0;"),
+        (lambda model: with_section(model, HawkConfig, heads=4), "model.hawk.heads: found 4; allowed: 2,"),
     ],
 )
 def test_what_transformers_has_not_is_not_written(change, message, compiled):

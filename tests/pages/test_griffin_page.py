@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from tests.interop.huggingface_folders import write_random_recurrent_gemma
+from tests.interop.huggingface_folders import write_random_folder
 from tests.pages.page_commands import REPOSITORY, commands_of_page
 from tests.pages.test_tiny_runs import train
 from tests.pages.verbs import parsed
@@ -27,7 +27,7 @@ COMMANDS = [
 def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    write_random_recurrent_gemma(tmp_path / "recurrentgemma-2b")
+    write_random_folder(tmp_path / "recurrentgemma-2b", "recurrent_gemma")
     (tmp_path / "held-out.txt").write_text("The river of seven returns to the river.\n" * 3)
     said = {}
     for command in COMMANDS:

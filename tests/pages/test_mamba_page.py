@@ -24,7 +24,7 @@ COMMANDS = [
 def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    write_random_folder(tmp_path / "mamba-130m-hf", features=64, layers=2)
+    write_random_folder(tmp_path / "mamba-130m-hf", "mamba")
     (tmp_path / "held-out.txt").write_text("The river of seven returns to the river.\n" * 3)
     said = {}
     for command in COMMANDS:
