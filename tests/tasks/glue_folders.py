@@ -29,21 +29,14 @@ _LABELS = {
 
 # Of the published test files, which have no labels.
 UNLABELLED_COLUMNS = {
-    "cola": ("index", "sentence"),
-    "sst2": ("index", "sentence"),
-    "mrpc": ("index", "#1 ID", "#2 ID", "#1 String", "#2 String"),
-    "qqp": ("id", "question1", "question2"),
-    "stsb": (
-        *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
-        *("sentence1", "sentence2"),
-    ),
-    "mnli": (
-        *("index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse"),
-        *("sentence1_parse", "sentence2_parse", "sentence1", "sentence2"),
-    ),
-    "qnli": ("index", "question", "sentence"),
-    "rte": ("index", "sentence1", "sentence2"),
-    "wnli": ("index", "sentence1", "sentence2"),
+    **{
+        "cola": ("index", "sentence"),
+        "sst2": ("index", "sentence"),
+        "qqp": ("id", "question1", "question2"),
+    },
+    "mrpc": ("index", *_HEADERS["mrpc"][1:]),
+    "mnli": _HEADERS["mnli"][:-2],
+    **{dataset: _HEADERS[dataset][:-1] for dataset in ("stsb", "qnli", "rte", "wnli")},
 }
 
 

@@ -10,20 +10,19 @@ import pytest
 from birdie_jax import vocabulary
 from birdie_jax.batching import layout_example
 from birdie_jax.errors import ConfigError, DataError
-from birdie_jax.objectives import Arm, make_objective
+from birdie_jax.objectives import Arm, Example, make_objective
 from birdie_jax.tasks import LENGTH_GROUP
 from birdie_jax.tasks.agreement import Agreement
 from birdie_jax.tasks.agreement_formats import MinimalPair, read_pairs
 from birdie_jax.tasks.task_model import FoundTokens, TaskModel
 from tests.quick_jit import quick_jit
 from tests.tasks.tiny_task_model import tiny_model_parts, tiny_task_model
-from tests.trained_workdirs import small_tokenizer
 
 SPECIAL = "[MASK]"
 
 
-def choices(begin, good, bad, comment=None):
-    return {"input": begin, "target_scores": {bad: 0, good: 1}, **({"comment": comment} if comment else {})}
+def choices(begin, good, bad, comment=""):
+    return {"input": begin, "target_scores": {bad: 0, good: 1}, "comment": comment}
 
 
 def write_choices(path, *records):
@@ -37,10 +36,8 @@ L__N\tgo\twrong\t2\t2\t"A dog says "" no "" to cats . <eos>"
 """
 FILES = {
     "choices": (
-        json.dumps(
-            {"examples": [choices("The dog near cats ", "goes home", "go home", "singular_plural")]}
-        ),
-        MinimalPair("The dog near cats", "goes", "go", " home", "singular_plural", 1),
+        json.dumps({"examples": [choices("A dog of cats ", "goes home", "go home", "singular_plural")]}),
+        MinimalPair("A dog of cats", "goes", "go", " home", "singular_plural", 1),
     ),
     "gulordava": (TABLE, MinimalPair("A dog", "goes", "go", ' " no " to cats .', "L__N", 2)),
     "linzen": (
@@ -62,78 +59,33 @@ def test_every_format_is_read(tmp_path, form):
     assert [found for _, found in read_pairs(str(path), form)] == [pair]
 
 
-@pytest.mark.parametrize(
-    ("form", "text", "message"),
-    [
-        ("choices", "[]", "found []; allowed: a JSON object"),
-        (
-            "choices",
-            json.dumps({"examples": [{"input": "a ", "target_scores": {"b": 0}}]}),
-            "1 of 1 records are bad: examples[0]: target_scores: found [0]; allowed: 1 for one end of the "
-            "sentence, 0 for another",
-        ),
-        (
-            "choices",
-            json.dumps({"examples": [choices("a ", "goes up", "go down")]}),
-            "1 of 1 records are bad: examples[0]: target_scores: the ends differ in more than their first "
-            "word; allowed: in that alone",
-        ),
-        (
-            "gulordava",
-            "form\tsent\n",
-            "has no columns class, len_prefix, n_attr, pattern; allowed: a table",
-        ),
-        (
-            "gulordava",
-            "".join(TABLE.splitlines(keepends=True)[:2]),
-            "1 of 1 records are bad: line 2: found rows of the classes ['correct', None]; allowed: a "
-            "correct and a wrong one of the same sentence, one after the other",
-        ),
-        (
-            "gulordava",
-            TABLE.replace("\t2\t2\t", "\t2\t90\t"),
-            "1 of 1 records are bad: line 2: len_prefix: found 90; allowed: 0 to 8",
-        ),
-        (
-            "gulordava",
-            TABLE.replace("L__N\tgo\twrong\t2\t2\t", "L__N\tgo\twrong\t2\t"),
-            "1 of 1 records are bad: line 3: found 5 columns; allowed: 6: pattern, form, class, n_attr, "
-            "len_prefix, sent",
-        ),
-        (
-            "gulordava",
-            TABLE.replace(' . <eos>"\nL', " . <eos>\nL"),
-            "1 of 1 records are bad: line 2: found 'L__N\\tgoes\\tcorrect\\t2\\t2\\t\"A dog says",
-        ),
-        (
-            "gulordava",
-            'pattern\t"form\n',
-            "line 1: found 'pattern\\t\"form' (unexpected end of data); allowed: columns with tabs "
-            "between, and quotation marks that are closed",
-        ),
-        (
-            "linzen",
-            "x\t1\ta ***mask*** b\tgo\tgoes",
-            "1 of 1 records are bad: line 1: attractors: found 'x'",
-        ),
-        (
-            "linzen",
-            "1\t1\ta b\tgo\tgoes",
-            "1 of 1 records are bad: line 1: found 5 fields; allowed: 5 with tabs between, the third a "
-            "sentence with ***mask*** once",
-        ),
-        (
-            "marvin_linzen",
-            "simple\tsing\ta dog laughs\tthe dog laugh",
-            "1 of 1 records are bad: line 1: the sentences differ in 2 words, of 3 and 3; allowed: in one",
-        ),
-        ("linzen", "", "holds no pair; allowed: at least one"),
-    ],
-)
+BAD = [
+    ("choices", "[]", "found []; allowed: a JSON object"),
+    ("choices", [{"input": "a ", "target_scores": {"b": 0}}], "examples[0]: target_scores: found [0];"),
+    ("choices", [choices("a ", "goes up", "go down")], "examples[0]: target_scores: the ends differ in"),
+    ("gulordava", "form\tsent\n", "has no columns class, len_prefix, n_attr, pattern; allowed: a table"),
+    ("gulordava", TABLE.rpartition("L__N")[0], "line 2: found rows of the classes ['correct', None];"),
+    ("gulordava", TABLE.replace("\t2\t2\t", "\t2\t90\t"), "line 2: len_prefix: found 90; allowed: 0 to 8"),
+    ("gulordava", TABLE.replace("wrong\t2\t2\t", "wrong\t2\t"), "line 3: found 5 columns; allowed: 6:"),
+    (
+        "gulordava",
+        TABLE.replace('<eos>"\nL', "<eos>\nL"),
+        "line 2: found 'L__N\\tgoes\\tcorrect\\t2\\t2\\t\"A",
+    ),
+    ("gulordava", 'pattern\t"form\n', "line 1: found 'pattern\\t\"form' (unexpected end of data);"),
+    ("linzen", "x\t1\ta ***mask*** b\tgo\tgoes", "line 1: attractors: found 'x'"),
+    ("linzen", "1\t1\ta b\tgo\tgoes", "line 1: found 5 fields; allowed: 5 with tabs between, the third a"),
+    ("marvin_linzen", "x\ty\ta dog laughs\tthe dog laugh", "line 1: the sentences differ in 2 words, of 3"),
+    ("linzen", "", "holds no pair; allowed: at least one"),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "message"), BAD)
 def test_what_is_bad_is_named(tmp_path, form, text, message):
     path = tmp_path / "pairs"
-    path.write_text(text)
-    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}"):
+    path.write_text(text if isinstance(text, str) else json.dumps({"examples": text}))
+    said = f"^{re.escape(str(path))}: (1 of 1 records are bad: )?{re.escape(message)}"
+    with pytest.raises(DataError, match=said):
         Agreement(path=str(path), format=form).measure(tiny_task_model())
 
 
@@ -159,17 +111,10 @@ def test_a_bad_row_costs_its_own_pair_alone(tmp_path):
     bad = [wrong, right, right.replace("\t2\t2", ""), right, wrong.replace('"A', "A"), right, wrong]
     path.write_text("\n".join([head, right, wrong, *bad, right]) + "\n")
     found = {
-        where.rpartition(" ")[2]: type(entry).__name__
+        where.rpartition(" ")[2]: isinstance(entry, MinimalPair)
         for where, entry in read_pairs(str(path), "gulordava")
     }
-    assert found == {
-        "2": "MinimalPair",
-        "4": "DataError",
-        "5": "DataError",
-        "7": "DataError",
-        "9": "MinimalPair",
-        "11": "DataError",
-    }
+    assert found == dict.fromkeys(("4", "5", "7", "11"), False) | {"2": True, "9": True}
 
 
 @pytest.mark.parametrize("form", ["gulordava", "linzen", "marvin_linzen"])
@@ -192,37 +137,12 @@ def test_a_line_that_is_not_utf_8_costs_its_own_pair_alone(tmp_path, form):
 def test_a_json_file_or_a_header_that_is_not_utf_8_is_refused_by_line_and_byte(tmp_path):
     path = tmp_path / "pairs"
     for form, contents, said in (
-        (
-            "choices",
-            b'\xef\xbb\xbf{"examples":\n ["\xff"]}',
-            "line 2: byte 3: is not UTF-8 (invalid start b",
-        ),
+        ("choices", b'\xef\xbb\xbf{"examples":\n ["\xff"]}', "line 2: byte 3: is not UTF-8 (invalid"),
         ("gulordava", b"pattern\xff\n", "line 1: byte 7: is not UTF-8 (invalid start byte)"),
     ):
         path.write_bytes(contents)
         with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {said}')}"):
             list(read_pairs(str(path), form))
-
-
-def test_an_item_with_one_choice_is_passed_over_and_counted(tmp_path):
-    """One of BIG-bench's linzen2016_english.json is such."""
-    whole, single = choices("abc de ", "fgh", "fg"), {"input": "abc ", "target_scores": {"de": 1}}
-    path = write_choices(tmp_path / "pairs.json", whole, single)
-    with pytest.raises(DataError, match=r"1 of 2 records are bad: examples\[1\]: target_scores: found \[1"):
-        Agreement(path=path).measure(tiny_task_model())
-    result = Agreement(path=path, skip_bad_records=True).measure(tiny_task_model())
-    assert (len(result.answers), len(result.refused)) == (1, 1)
-
-
-def test_pairs_of_marvin_and_linzen_that_differ_in_more_words_are_passed_over_and_counted(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("simple\tsing\tabc de\tabc fg\nnpi\tboth\tabc de fg\tabc fg de\n")
-    result = Agreement(path=str(path), format="marvin_linzen", skip_bad_records=True).measure(
-        tiny_task_model()
-    )
-    assert [answer.question.categories for answer in result.answers] == [{"construction": ("simple",)}]
-    said = "line 2: the sentences differ in 2 words, of 3 and 3; allowed: in one word"
-    assert result.refused == (f"{path}: {said}",)
 
 
 def test_scores_are_those_of_the_models_logits(tmp_path):
@@ -242,22 +162,9 @@ def test_scores_are_those_of_the_models_logits(tmp_path):
         start, end = tokenizer.encode(before).tolist(), tokenizer.encode(after).tolist()
         for place, piece in enumerate(pieces):
             hidden = pieces[:place] + [vocabulary.MASK] * (len(pieces) - place)
-            tokens = [vocabulary.MASKED_LM, *start, *hidden, *end, vocabulary.SEPARATOR]
-            row = np.zeros(32, np.int32)
-            row[: len(tokens)] = tokens
-            inside = np.arange(32) < len(tokens)
-            zeros = np.zeros(32, np.int32)
-            example = make_objective("masked_lm").build(np.arange(300, 320, dtype=np.int32), rng())
-            batch = type(layout_example(example))(
-                tokens=row,
-                targets=zeros,
-                loss_mask=zeros > 0,
-                segment_ids=inside.astype(np.int32),
-                positions=np.where(inside, np.arange(32), 0).astype(np.int32),
-                bidirectional=inside,
-                arm_ids=np.where(inside, 0, -1).astype(np.int32),
-            )
-            batched = type(batch)(*(jnp.asarray(field)[None] for field in batch))
+            tokens = np.array([vocabulary.MASKED_LM, *start, *hidden, *end, vocabulary.SEPARATOR], np.int32)
+            row = layout_example(Example(tokens, tokens[:0], labels=tokens))
+            batched = type(row)(*(jnp.asarray(np.pad(field, (0, 32 - len(field))))[None] for field in row))
             logits = np.asarray(apply({"params": params}, batched)[0], np.float64)[1 + len(start) + place]
             total += logits[piece] - np.log(np.exp(logits).sum())
         return total, len(pieces)
@@ -273,10 +180,6 @@ def test_scores_are_those_of_the_models_logits(tmp_path):
         assert answer.answer.strip() == forms[0 if good > bad else 1].strip()
     assert max(answer.question.groups["pieces"] for answer in answers) > 1
     assert answers[0].question.prompt == f"abc de {SPECIAL} ijk."
-
-
-def rng():
-    return np.random.default_rng(0)
 
 
 def test_groups_are_conditions_attractors_and_lengths(tmp_path):
@@ -299,19 +202,14 @@ def test_groups_are_conditions_attractors_and_lengths(tmp_path):
 
 def test_what_cannot_be_asked_is_told(tmp_path):
     record = choices("abc de ", "fgh ijk", "fg ijk")
-    path = write_choices(
-        tmp_path / "pairs.json", record, {"input": "a "}, choices("abc " * 30, "fgh", "fg")
-    )
+    long = choices("abc " * 30, "fgh", "fg")
+    path = write_choices(tmp_path / "pairs.json", record, {"input": "a "}, long)
     with pytest.raises(DataError, match=r"1 of 3 records are bad: examples\[1\]: has no field"):
         Agreement(path=path).measure(tiny_task_model())
     result = Agreement(path=path, skip_bad_records=True).measure(tiny_task_model(max_length=32))
     assert [answer.question.name for answer in result.answers] == ["examples[0]"]
     assert result.refused[0].startswith(f"{path}: examples[1]: has no field")
-    assert re.fullmatch(
-        r"question examples\[2\]: found \d+ positions; allowed: 32, the longest rows that the model has "
-        "learned",
-        result.refused[1],
-    )
+    assert re.match(r"question examples\[2\]: found \d+ positions; allowed: 32, the", result.refused[1])
     arm = Arm("prefix_lm", make_objective("prefix_lm"), group="prefix_lm")
     message = "task agreement: found the objective prefix_lm; allowed: masked_lm"
     with pytest.raises(ConfigError, match=f"^{message}$"):
@@ -335,10 +233,3 @@ def test_the_marker_that_the_model_has_learned_is_asked_with(tmp_path, monkeypat
     for example in given:
         (place,) = np.nonzero(example.labels)
         assert example.context[place] == vocabulary.MASK
-
-
-def test_nothing_is_learned_from_it():
-    """Its published files say of themselves that they are for evaluation."""
-    message = "the task agreement is for evaluation alone: it has no training examples"
-    with pytest.raises(ConfigError, match=f"^{message}$"):
-        Agreement(path="x").training_examples(small_tokenizer())

@@ -88,11 +88,7 @@ def test_every_value_is_in_one_range(values):
 def test_ranges_are_read_easily():
     assert value_ranges(np.array([1, 4, 2, 4])) == [(1, 1), (2, 2), (4, 4)]
     assert value_ranges(np.arange(100, 2049))[-2:] == [(513, 1024), (1025, 2048)]
-    assert (
-        value_ranges(np.arange(1000, 1801))
-        == [(1000 + (n > 0) + 100 * n, 1100 + 100 * n) for n in range(8)]
-        or len(value_ranges(np.arange(1000, 1801))) == 8
-    )
+    assert len(value_ranges(np.arange(1000, 1801))) == 8
 
 
 def test_the_table():
@@ -162,25 +158,19 @@ def test_models_side_by_side():
 
 def test_metrics_have_to_agree():
     odd = answers(2)[1]._replace(metrics={"other": 1.0})
-    with pytest.raises(
-        ValueError, match="question q1: has the metrics other; allowed: those of the others"
-    ):
+    with pytest.raises(ValueError, match="question q1: has the metrics other; allowed: those of the"):
         record((answers(1)[0], odd))
 
 
 def test_answers_are_written_for_reading():
-    question = Question(
-        "é", "prompt\n\ud800", ("a",), ("a", "b"), {"numbers": 2}, categories={"kind": ("a",)}
-    )
+    prompt, kind = "prompt\n\ud800", {"kind": ("a",)}
+    question = Question("é", prompt, ("a",), ("a", "b"), {"numbers": 2}, categories=kind)
     scored = ScoredAnswer(question, "b", {"accuracy": 0.0}, 2.0, {"tokens": [1, 2]})
     (line,) = answers_to_jsonl([scored]).splitlines()
     found = json.loads(line)
-    assert found["name"] == "é"
-    assert found["prompt"] == question.prompt
-    assert found["choices"] == ["a", "b"]
-    assert found["categories"] == {"kind": ["a"]}
+    assert (found["name"], found["prompt"], found["choices"]) == ("é", prompt, ["a", "b"])
+    assert (found["categories"], found["details"]) == ({"kind": ["a"]}, {"tokens": [1, 2]})
     assert (found["answer"], found["weight"], found["groups"]) == ("b", 2.0, {"numbers": 2})
-    assert found["details"] == {"tokens": [1, 2]}
 
 
 def test_flags_name_evaluations():

@@ -13,7 +13,6 @@ from birdie_jax.evaluation_record import EvaluatedModel
 from birdie_jax.models.regression_head import number_of_label
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import make_mixture
-from birdie_jax.tasks import task_of_flag
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.evaluation_table import category_tables
 from birdie_jax.tasks.glue import Glue
@@ -68,9 +67,7 @@ BAD = [
     ("mnli", ("a", "b", "-"), "line 3: gold_label: found '-'; allowed: contradiction, entailment, neutral"),
     ("stsb", ("a", "b", "5.1"), f"line 3: score: found '5.1'; allowed: {SCORE}"),
     ("stsb", ("a", "b", "nan"), f"line 3: score: found 'nan'; allowed: {SCORE}"),
-    ("stsb", ("a", "b", ""), f"line 3: score: found ''; allowed: {SCORE}"),
     ("stsb", ("a", "b", "2.3334"), f"line 3: score: found '2.3334'; allowed: {SCORE}"),
-    ("stsb", ("a", "b", "1e-4"), f"line 3: score: found '1e-4'; allowed: {SCORE}"),
     ("cola", (" ", "", "1"), "line 2: sentence: found ' '; allowed: text with more than white space"),
     ("rte", ("a\tb", "c", "entailment"), "line 3: found 5 columns; allowed: 4: index, "),
 ]
@@ -94,45 +91,20 @@ def test_the_file_of_another_data_set_is_refused(tmp_path):
         Glue(dataset="rte", path=str(tmp_path)).samples("dev")
 
 
-@pytest.mark.parametrize(
-    ("flag", "said"),
-    [
-        (
-            "glue:dataset=rte,path=x,split=dev_matched",
-            "split: found 'dev_matched'; allowed for rte: dev, train",
-        ),
-        ("glue:dataset=mnli,path=x,split=dev", "allowed for mnli: dev_matched, dev_mismatched, train"),
-        ("glue:dataset=snli,path=x", "dataset: found 'snli'"),
-        ("glue:dataset=rte", "path: missing; glue needs it"),
-        ("glue:dataset=rte,path=x,max_positions=3", "max_positions: found 3; allowed: "),
-    ],
-)
-def test_settings_that_cannot_be(flag, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        task_of_flag(flag)
-
-
-def measured(monkeypatch, task, scores):
-    """Return what a task scores where the head says this, sample after sample."""
-
-    def head_scores(model, examples, progress):
-        del model, progress
-        assert len(examples) == len(scores)
-        return [np.array([score], np.float32) for score in scores]
-
-    monkeypatch.setattr(TaskModel, "head_scores", head_scores)
+def measured(task):
     result = task.measure(tiny_task_model())
     return result, {name: interval.mean for name, interval in mean_scores(task, result.answers).items()}
 
 
 @pytest.mark.parametrize("dataset", CLASSES)
-def test_classes_are_scored(dataset, tmp_path, monkeypatch):
+def test_classes_are_scored(dataset, tmp_path, head_says):
     form = GLUE_DATASETS[dataset]
     rows, told = rows_of(dataset, 12), np.random.default_rng(1).integers(len(form.classes), size=12)
     write_glue(tmp_path, dataset, form.splits[0], rows)
     task = Glue(dataset=dataset, path=str(tmp_path))
     scores = [[float(number == which) for number in range(len(form.classes))] for which in told]
-    result, means = measured(monkeypatch, task, scores)
+    head_says(scores)
+    result, means = measured(task)
     labels = np.array([form.classes.index(label) for *_, label in rows])
     assert means["accuracy"] == pytest.approx((labels == told).mean())
     assert means.keys() == set(form.metrics)
@@ -145,12 +117,13 @@ def test_classes_are_scored(dataset, tmp_path, monkeypatch):
         assert answer.question.references == (label,) and answer.answer == form.classes[which]
 
 
-def test_numbers_are_scored_by_their_correlations(tmp_path, monkeypatch):
+def test_numbers_are_scored_by_their_correlations(tmp_path, head_says):
     random = np.random.default_rng(2)
     labels, told = np.round(random.uniform(0, 5, 20), 3), random.normal(size=20)
     write_glue(tmp_path, "stsb", "dev", [("abc", "de", f"{label:.3f}") for label in labels])
     task = Glue(dataset="stsb", path=str(tmp_path))
-    result, means = measured(monkeypatch, task, [[score] for score in told])
+    head_says([[score] for score in told])
+    result, means = measured(task)
     assert means == {
         "spearman": pytest.approx(scipy.stats.spearmanr(labels, told).statistic, abs=1e-6),
         "pearson": pytest.approx(scipy.stats.pearsonr(labels, told).statistic, abs=1e-6),
@@ -158,14 +131,15 @@ def test_numbers_are_scored_by_their_correlations(tmp_path, monkeypatch):
     assert result.answers[0].answer == f"{told[0]:.3f}"
 
 
-def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, monkeypatch):
+def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, head_says):
     """So that its figure is that of a file with its rows alone."""
     random = np.random.default_rng(3)
     labels, told = np.round(random.uniform(0, 5, 30), 3), random.normal(size=30).astype(np.float32)
     rows = [("abc" * (1 + number % 3), "de", f"{label:.3f}") for number, label in enumerate(labels)]
     write_glue(tmp_path, "stsb", "dev", rows)
     task = Glue(dataset="stsb", path=str(tmp_path))
-    result, _ = measured(monkeypatch, task, [[score] for score in told])
+    head_says([[score] for score in told])
+    result, _ = measured(task)
     model = EvaluatedModel("runs/a", 5, "c", "p", "masked_lm")
     parts = summarise("stsb", task, model, result, seconds=1.0).groups["prompt_tokens"]
     assert len(parts) == 3
@@ -176,20 +150,12 @@ def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, monkeypatch):
 
 
 def test_numbers_are_learned_and_measured_as_they_are_read(tmp_path):
-    """Every thousandth that there is, with as many decimals as it needs or more."""
-    written = [form.format(number / 1000) for number in range(5001) for form in ("{}", "{:.3f}", "{:.5f}")]
-    write_glue(tmp_path, "stsb", "dev", [("abc", "de", number) for number in written])
-    samples, _ = Glue(dataset="stsb", path=str(tmp_path)).samples("dev")
-    for sample, number in zip(samples, written, strict=True):
-        assert number_of_label(sample.label) == float(number)
-
-
-def test_numbers_written_from_float32_are_those_that_were_meant(tmp_path):
+    """Every thousandth that there is, with as many decimals as it needs or more, or as float32 has it."""
     meant = [number / 1000 for number in range(5001)]
-    rows = [("abc", "de", repr(float(np.float32(number)))) for number in meant]
-    write_glue(tmp_path, "stsb", "dev", rows)
+    forms = (str, "{:.3f}".format, "{:.5f}".format, lambda number: repr(float(np.float32(number))))
+    write_glue(tmp_path, "stsb", "dev", [("abc", "de", form(number)) for form in forms for number in meant])
     samples, _ = Glue(dataset="stsb", path=str(tmp_path)).samples("dev")
-    assert [number_of_label(sample.label) for sample in samples] == meant
+    assert [number_of_label(sample.label) for sample in samples] == meant * len(forms)
 
 
 def write_phenomena(path, sentences, *flags):
@@ -202,13 +168,14 @@ def write_phenomena(path, sentences, *flags):
     return path
 
 
-def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, monkeypatch):
+def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, head_says):
     """Each sentence that shows one counts; those that are not annotated are told by their number."""
     rows = [("abc", "", "1"), ("def", "", "0"), ("ghi", "", "0"), ("jkl", "", "1"), ("mno", "", "1")]
     write_glue(tmp_path, "cola", "dev", rows)
     path = write_phenomena(tmp_path / "major.tsv", ["abc", "def", "ghi", "jkl"], "11", "10", "11", "00")
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
-    result, _ = measured(monkeypatch, task, [[0, 1], [1, 0], [0, 1], [0, 1], [0, 1]])
+    head_says([[0, 1], [1, 0], [0, 1], [0, 1], [0, 1]])
+    result, _ = measured(task)
     assert [dict(answer.question.categories) for answer in result.answers] == [
         {"phenomenon": ("Simple", "Sem Violation")},
         {"phenomenon": ("Simple",)},
@@ -226,11 +193,12 @@ def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, monkeypatch):
     assert lines[0].split()[2] == "0.0000" and lines[1].split()[1] == f"{correlation:.4f}"
 
 
-def test_a_sentence_that_occurs_twice_has_two_annotations(tmp_path, monkeypatch):
+def test_a_sentence_that_occurs_twice_has_two_annotations(tmp_path, head_says):
     write_glue(tmp_path, "cola", "dev", [("abc", "", "1"), ("def", "", "0"), ("abc", "", "1")])
     path = write_phenomena(tmp_path / "major.tsv", ["abc", "abc", "def"], "10", "01", "00")
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
-    result, _ = measured(monkeypatch, task, [[0, 1]] * 3)
+    head_says([[0, 1]] * 3)
+    result, _ = measured(task)
     shown = [answer.question.categories["phenomenon"] for answer in result.answers]
     assert shown == [("Simple",), (), ("Sem Violation",)]
 
@@ -243,23 +211,20 @@ def test_phenomena_that_cannot_be(tmp_path):
     task = Glue(dataset="cola", path=str(tmp_path), phenomena=str(path))
     with pytest.raises(DataError, match="line 3: Sem  Violation: found 'x'; allowed: 0, 1"):
         task.measure(tiny_task_model())
-    write_phenomena(path, ["another"], "11")
-    with pytest.raises(DataError, match=f"^{re.escape(str(path))}: has none of the sentences of"):
-        task.measure(tiny_task_model())
-    write_phenomena(path, [f'"{sentences[0]}"', sentences[1]], "10", "10")
-    said = re.escape(
-        'line 2: Sentence: found \'""abc 0"\' in quotation marks, as spreadsheets write it; allowed'
-    )
-    with pytest.raises(DataError, match=said):
-        task.measure(tiny_task_model())
-    path.write_text("Other\tSentence\tLabel\n1\tabc\t1\n")
-    said = (
-        r"line 2: has no column of a phenomenon behind Sentence; its columns are \['Other', 'Sentence', 'La"
-    )
-    with pytest.raises(DataError, match=said):
-        task.measure(tiny_task_model())
-    with pytest.raises(ConfigError, match=r"phenomena: found 'a\.tsv'; allowed for rte: none"):
-        task_of_flag("glue:dataset=rte,path=x,phenomena=a.tsv")
+    for write, said in (
+        (lambda: write_phenomena(path, ["another"], "11"), f"{path}: has none of the sentences of"),
+        (
+            lambda: write_phenomena(path, [f'"{sentences[0]}"', sentences[1]], "10", "10"),
+            'line 2: Sentence: found \'""abc 0"\' in quotation marks, as spreadsheets write it',
+        ),
+        (
+            lambda: path.write_text("Other\tSentence\tLabel\n1\tabc\t1\n"),
+            "line 2: has no column of a phenomenon behind Sentence; its columns are ['Other', 'Sentence'",
+        ),
+    ):
+        write()
+        with pytest.raises(DataError, match=re.escape(said)):
+            task.measure(tiny_task_model())
 
 
 def test_samples_that_are_too_long_are_told_or_cut(tmp_path, monkeypatch):
@@ -287,19 +252,11 @@ def test_which_models_are_asked():
     headed = {"head": "classification", "head_outputs": 2}
     check_tasks(named, arms, Config(model=ModelConfig(name="bigs", head_name="rte", **headed)), 64)
     needs = "; allowed: one that was fine-tuned on rte, classification with 2 outputs"
+    found, hawk = "task rte: found a model that has", ModelConfig(name="hawk", head_name="mrpc", **headed)
     for model, max_length, said in (
-        (ModelConfig(name="bigs"), 64, f"task rte: found a model that has no head{needs}"),
-        (
-            ModelConfig(name="hawk", head_name="mrpc", **headed),
-            None,
-            f"task rte: found a model that has the head mrpc, classification{needs}",
-        ),
-        (
-            ModelConfig(name="bigs", head_name="rte", **headed),
-            32,
-            "task glue: max_positions: found 64; allowed: at most 32, the longest rows that the model has "
-            "learned",
-        ),
+        (ModelConfig(name="bigs"), 64, f"{found} no head{needs}"),
+        (hawk, None, f"{found} the head mrpc, classification{needs}"),
+        (ModelConfig(name="bigs", head_name="rte", **headed), 32, "task glue: max_positions: found 64;"),
     ):
-        with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
             check_tasks(named, arms, Config(model=model), max_length)

@@ -1,15 +1,12 @@
 """Stories are asked as the paper's figures show them, and the likeliest choice a token is the answer."""
 
-import json
-import re
 import string
 
 import numpy as np
-import pytest
 
-from birdie_jax.errors import DataError
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.tasks.infilling import Infilling
+from tests.tasks.json_lines import write_lines
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 
@@ -45,11 +42,6 @@ Choices:
 Which choice best fills in the missing entry?"""
 
 
-def write(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
 def story(entries=5, blank=2, **fields):
     """Return a story as long as that of Figure 5, or another one."""
     texts = [f"Event {number} happens. It takes a while." for number in range(entries)]
@@ -58,7 +50,7 @@ def story(entries=5, blank=2, **fields):
 
 
 def test_the_prompt_is_that_of_figure_4(tmp_path):
-    path = write(tmp_path / "s.jsonl", LETTER)
+    path = write_lines(tmp_path / "s.jsonl", LETTER)
     ((question,), refused) = Infilling(path=path).questions(small_tokenizer())
     assert question.prompt == FIGURE_4
     assert question.references == ("(D) The letter leads her to an uncharted island.",)
@@ -73,75 +65,24 @@ def test_the_prompt_is_that_of_figure_4(tmp_path):
 def test_entries_and_labels_may_be_written_in_two_ways(tmp_path):
     number = {**LETTER, "label": 3, "id": "letter"}
     number["entries"] = [entry or " (blank) " for entry in LETTER["entries"]]
-    path = write(tmp_path / "s.jsonl", LETTER, number, story())
+    path = write_lines(tmp_path / "s.jsonl", LETTER, number, story())
     first, second, third = Infilling(path=path).questions(small_tokenizer())[0]
     assert second == first._replace(name="letter")
     lines = third.prompt.splitlines()
-    assert lines[2:7] == [
-        "1. Event 0 happens. It takes a while.",
-        "2. Event 1 happens. It takes a while.",
-        "3. (blank)",
-        "4. Event 3 happens. It takes a while.",
-        "5. Event 4 happens. It takes a while.",
-    ]
+    assert lines[2:5] == [*(f"{n}. Event {n - 1} happens. It takes a while." for n in (1, 2)), "3. (blank)"]
+    assert lines[6] == "5. Event 4 happens. It takes a while."
     assert third.groups == {"entries": 5}
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        (
-            story(entries=1, blank=0),
-            "entries: found 1, 1 of them blank; allowed: at least 2, exactly one of",
-        ),
-        ({**story(), "entries": ["a", "b"]}, "entries: found 2, 0 of them blank; allowed: at least 2"),
-        ({**story(), "entries": [None, "(blank)", "b"]}, "entries: found 3, 2 of them blank"),
-        ({**story(), "entries": ["a", " ", None]}, "entries[1]: found ' '; allowed: text with more than"),
-        ({**story(), "entries": ["a", 1, None]}, "entries[1]: found 1 (int); allowed: str or None"),
-        (
-            {**story(), "choices": ["a"]},
-            "choices: found 1, 1 of them different; allowed: 2 to 26 different",
-        ),
-        (
-            {**story(), "choices": ["a", "b", "a"]},
-            "choices: found 3, 2 of them different; allowed: 2 to 26",
-        ),
-        (
-            {**story(), "choices": ["a", ""]},
-            "choices[1]: found ''; allowed: text with more than white space",
-        ),
-        (
-            {**story(), "label": 3},
-            'label: found 3; allowed: a number from 0 to 2, or a letter from "A" to "C"',
-        ),
-        ({**story(), "label": "D"}, "label: found 'D'; allowed: a number from 0 to 2, or a letter"),
-        ({**story(), "label": "AB"}, "label: found 'AB'; allowed: a number from 0 to 2"),
-        ({**story(), "label": ""}, "label: found ''; allowed: a number from 0 to 2"),
-        ({**story(), "label": -1}, "label: found -1; allowed: a number from 0 to 2"),
-        ({**story(), "label": True}, "label: found True (bool); allowed: int or str"),
-        (
-            {"entries": ["a", None], "label": 0},
-            "has no field 'choices'; its fields are ['entries', 'label']",
-        ),
-    ],
-)
-def test_a_story_that_cannot_be_asked(tmp_path, record, said):
-    path = write(tmp_path / "s.jsonl", LETTER, record)
-    with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 2 records are bad: line 2: {said}")):
-        Infilling(path=path).questions(small_tokenizer())
-    questions, refused = Infilling(path=path, skip_bad_records=True).questions(small_tokenizer())
-    assert (len(questions), len(refused)) == (1, 1)
 
 
 def test_letters_go_as_far_as_the_alphabet(tmp_path):
     choices = [f"choice {letter}" for letter in string.ascii_uppercase]
-    path = write(tmp_path / "s.jsonl", story(choices=choices, label="Z"))
+    path = write_lines(tmp_path / "s.jsonl", story(choices=choices, label="Z"))
     ((question,), _) = Infilling(path=path).questions(small_tokenizer())
     assert question.references == ("(Z) choice Z",)
 
 
 def test_the_likeliest_choice_a_token_is_the_answer(tmp_path, monkeypatch):
-    path = write(tmp_path / "s.jsonl", story(label="B"), story(label="C"))
+    path = write_lines(tmp_path / "s.jsonl", story(label="B"), story(label="C"))
     model = tiny_task_model()
     # A token: -3, -2, -4; in sum the first is the highest.
     found = [Likelihood(-3.0, 1, False), Likelihood(-8.0, 4, False), Likelihood(-4.0, 1, False)]
@@ -160,7 +101,7 @@ def test_the_likeliest_choice_a_token_is_the_answer(tmp_path, monkeypatch):
 
 
 def test_stories_can_be_taught(tmp_path):
-    path = write(tmp_path / "s.jsonl", LETTER, story())
+    path = write_lines(tmp_path / "s.jsonl", LETTER, story())
     tokenizer = tiny_task_model().tokenizer
     examples = Infilling(path=path).training_examples(tokenizer)
     assert len(examples) == 2

@@ -1,6 +1,5 @@
 """Instruction tuning: records become examples in the form that `generate` asks in; bad ones are named."""
 
-import json
 import pickle
 import re
 
@@ -8,12 +7,13 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary
-from birdie_jax.errors import ConfigError, DataError
+from birdie_jax.errors import DataError
 from birdie_jax.generation import make_prompt
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.objectives import make_objective
 from birdie_jax.tasks import PROMPT_OBJECTIVE, RecordedExamples, TaskModel, make_task, training_example
 from birdie_jax.tasks.instructions import ChatTemplate, Instructions, TemplateFailed
+from tests.tasks.json_lines import write_lines
 from tests.trained_workdirs import small_tokenizer
 
 SYSTEM, USER, ASSISTANT = ("system", "user", "assistant")
@@ -33,12 +33,6 @@ RECORDS = [
 ]
 
 
-def write(folder, records):
-    path = folder / "dialogues.jsonl"
-    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in records))
-    return path
-
-
 def task_of(path, **settings):
     task = make_task("instructions", {"path": str(path), **settings}, "config.finetune.stages.a")
     assert isinstance(task, Instructions)
@@ -46,12 +40,12 @@ def task_of(path, **settings):
 
 
 def read(folder, records, **settings):
-    return task_of(write(folder, records), **settings).read_turns()[0]
+    return task_of(write_lines(folder / "a.jsonl", *records), **settings).read_turns()[0]
 
 
 def test_each_answer_is_learned_after_all_that_stands_before_it(tmp_path):
     turns = read(tmp_path, RECORDS)
-    path = tmp_path / "dialogues.jsonl"
+    path = tmp_path / "a.jsonl"
     assert [(turn.name.removeprefix(f"{path}: "), turn.response) for turn in turns] == [
         ("line 1", "eleven"),
         *(("line 2 answer 1", "hello"), ("line 2 answer 2", "ciao")),
@@ -61,10 +55,7 @@ def test_each_answer_is_learned_after_all_that_stands_before_it(tmp_path):
     assert turns[0].prompt == "add one to ten"
     assert turns[3].prompt == "on"
     assert turns[1].prompt == "system:\nbe kind\n\nuser:\nhi\n\nassistant:\n"
-    assert (
-        turns[2].prompt
-        == "system:\nbe kind\n\nuser:\nhi\n\nassistant:\nhello\n\nuser:\nbye\n\nassistant:\n"
-    )
+    assert turns[2].prompt == f"{turns[1].prompt}hello\n\nuser:\nbye\n\nassistant:\n"
 
 
 def test_the_last_answer_alone(tmp_path):
@@ -82,7 +73,7 @@ def test_a_template_of_ones_own(tmp_path):
 
 
 def test_examples_are_those_of_the_form_in_which_a_model_is_asked(tmp_path):
-    tokenizer, task = small_tokenizer(), task_of(write(tmp_path, RECORDS * 3))
+    tokenizer, task = small_tokenizer(), task_of(write_lines(tmp_path / "a.jsonl", *RECORDS * 3))
     examples, (turns, _) = task.training_examples(tokenizer), task.read_turns()
     for_engine: object = examples
     assert isinstance(for_engine, RecordedExamples)
@@ -102,66 +93,12 @@ def test_examples_are_those_of_the_form_in_which_a_model_is_asked(tmp_path):
 
 def test_the_hash_is_that_of_all_examples(tmp_path):
     def sha256(records, **settings):
-        return task_of(write(tmp_path, records), **settings).training_examples(small_tokenizer()).sha256
+        task = task_of(write_lines(tmp_path / "a.jsonl", *records), **settings)
+        return task.training_examples(small_tokenizer()).sha256
 
     assert sha256(RECORDS) == sha256(RECORDS)
-    assert (
-        len({sha256(RECORDS), sha256(RECORDS[:2]), sha256(RECORDS, turns="last"), sha256(RECORDS[::-1])})
-        == 4
-    )
-
-
-BAD = {
-    "[1]": "found [1]; allowed: a JSON object",
-    '{"prompt": "a"}': "has no field 'response'",
-    '{"response": "a"}': "found neither of the fields prompt and messages; allowed: prompt with",
-    '{"prompt": "a", "messages": []}': "found both of the fields prompt and messages",
-    '{"prompt": " ", "response": "a"}': "prompt: found ' '; allowed: text with more than white space",
-    '{"messages": []}': "messages: found no message; allowed: messages that end with assistant",
-    json.dumps(messages((USER, "a"))): "messages: found last the role user; allowed: messages that end",
-    json.dumps(
-        messages((ASSISTANT, "a"))
-    ): "messages[0]: found the role 'assistant' first; allowed: system",
-    json.dumps(messages((USER, "a"), (USER, "b"))): (
-        "messages[1]: found the role 'user' behind user; allowed: assistant"
-    ),
-    json.dumps(messages((USER, "a"), ("tool", "b"))): "messages[1]: found the role 'tool' behind user",
-    json.dumps(messages((USER, "a"), (ASSISTANT, ""))): "messages[1]: content: found ''; allowed: text",
-}
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_a_bad_record_is_named(line, tmp_path):
-    path = write(tmp_path, [RECORDS[0], line])
-    message = f"{path}: 1 of 2 records are bad: line 2: {BAD[line]}"
-    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
-        task_of(path).read_turns()
-
-
-def test_bad_records_are_counted_or_passed_over(tmp_path):
-    path = write(tmp_path, [*BAD, *RECORDS])
-    with pytest.raises(
-        DataError, match=rf"{len(BAD)} of {len(BAD) + 3} records are bad: line 1: .*; and 6 more$"
-    ):
-        task_of(path).training_examples(small_tokenizer())
-    task = task_of(path, skip_bad_records=True)
-    turns, refused = task.read_turns()
-    assert len(turns) == 4
-    assert len(refused) == len(BAD)
-    assert len(task.training_examples(small_tokenizer())) == 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"template": "{% if %}"}, "a: template: line 1: "),
-        ({"turns": "first"}, "a.turns: found 'first'"),
-        ({"path": ""}, "a.path: found ''; allowed: a text that is not empty"),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(ConfigError, match=re.escape(f"config.finetune.stages.{message}")):
-        task_of(**{"path": "a.jsonl", **settings})
+    others = (sha256(RECORDS[:2]), sha256(RECORDS, turns="last"), sha256(RECORDS[::-1]))
+    assert len({sha256(RECORDS), *others}) == 4
 
 
 @pytest.mark.parametrize(
@@ -202,7 +139,7 @@ class FakeModel(TaskModel):
 
 
 def test_the_loss_of_a_file_is_a_mean_over_tokens(tmp_path):
-    result = task_of(write(tmp_path, RECORDS)).measure(FakeModel())
+    result = task_of(write_lines(tmp_path / "a.jsonl", *RECORDS)).measure(FakeModel())
     assert [answer.metrics["loss"] for answer in result.answers] == [6, 5, 4, 3]
     assert [answer.weight for answer in result.answers] == [12, 10, 8, 6]
     assert result.refused == ()

@@ -1,25 +1,17 @@
 """Questions of a user's file are asked in every way that their metrics need."""
 
-import json
 import math
-import re
 
 import numpy as np
 import pytest
 
-from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.generation.likelihood import Likelihood
 from birdie_jax.generation.text_generation import TextAnswer
 from birdie_jax.tasks import Question, RecordedExamples, task_of_flag
 from birdie_jax.tasks.jsonl import JsonlTask
+from tests.tasks.json_lines import write_lines
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
-
-
-def write(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
 
 WRITTEN = ({"prompt": "a b?", "reference": ["c", "d e"], "id": "x"}, {"prompt": "f?", "reference": "g é"})
 CHOSEN = (
@@ -33,9 +25,9 @@ def ask(path, **settings):
 
 
 def test_records_are_questions(tmp_path):
-    path = write(tmp_path / "q.jsonl", *WRITTEN)
+    path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     assert ask(path) == ([Question("x", "a b?", ("c", "d e")), Question("2", "f?", ("g é",))], [])
-    path = write(tmp_path / "c.jsonl", *CHOSEN)
+    path = write_lines(tmp_path / "c.jsonl", *CHOSEN)
     questions, _ = ask(path, metrics=("accuracy",))
     assert questions[0] == Question("1", "a?", ("c c",), ("b", "c c"))
     assert questions[1] == Question("2", "d?", ("e",), ("e", "f"))
@@ -43,7 +35,7 @@ def test_records_are_questions(tmp_path):
 
 def test_fields_have_the_names_of_the_settings(tmp_path):
     record = {"frage": "a?", "antwort": "b", "nr": 5, "tiefe": 3, "jahr": 1900}
-    path = write(tmp_path / "q.jsonl", record)
+    path = write_lines(tmp_path / "q.jsonl", record)
     task = task_of_flag(
         f"jsonl:path={path},prompt_field=frage,reference_field=antwort,id_field=nr,"
         'group_fields=["tiefe","jahr"],metrics=["f1","log_likelihood"]'
@@ -52,71 +44,6 @@ def test_fields_have_the_names_of_the_settings(tmp_path):
     questions, _ = task.questions(small_tokenizer())
     assert questions == [Question("5", "a?", ("b",), groups={"tiefe": 3, "jahr": 1900})]
     assert task.main_metric == "f1"
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            "metrics=[]",
-            "metrics: found []; allowed: one or more of exact_match, f1, contains, contains_verbatim,",
-        ),
-        ('metrics=["rouge"]', "metrics: found ['rouge']; allowed: one or more of "),
-        ('metrics=["f1","f1"]', "metrics: found ['f1', 'f1']; allowed: one or more of "),
-        ('metrics=["bits_per_byte","f1"]', "allowed: bits_per_byte alone, since it is a mean over bytes"),
-        ("metrics=f1", "--task=jsonl.metrics: found 'f1' (str); allowed: a list of str"),
-        (
-            'group_fields=["prompt_tokens"]',
-            "group_fields: found ['prompt_tokens']; allowed: each once, and not",
-        ),
-        ("max_tokens=0", "--task=jsonl.max_tokens: found 0; allowed: at least 1"),
-        ('path=""', "--task=jsonl.path: found ''; allowed: a text that is not empty"),
-    ],
-)
-def test_settings_that_are_refused(settings, said):
-    path = "" if settings.startswith("path") else "path=q.jsonl,"
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        task_of_flag(f"jsonl:{path}{settings}")
-
-
-@pytest.mark.parametrize(
-    ("record", "settings", "said"),
-    [
-        (
-            CHOSEN[0],
-            {},
-            "has no field 'reference', which exact_match, f1, contains need; of its 'choices' one",
-        ),
-        (
-            WRITTEN[0],
-            {"metrics": ("accuracy",)},
-            "has no field 'choices'; its fields are ['id', 'prompt', ",
-        ),
-        ({"prompt": "a", "reference": []}, {}, "reference: found []; allowed: at least one text"),
-        ({"prompt": "a", "reference": ["b", ""]}, {}, "reference: found ''; allowed: text with more than"),
-        ({"prompt": "a", "reference": 5}, {}, "reference: found 5 (int); allowed: str or a list of str"),
-        (
-            {"prompt": "", "reference": "b"},
-            {},
-            "prompt: found ''; allowed: text with more than white space",
-        ),
-        (
-            {**CHOSEN[0], "choices": ["a", "a"]},
-            {"metrics": ("accuracy",)},
-            "choices: found 2, 1 of them different",
-        ),
-        (
-            {**CHOSEN[0], "label": 2},
-            {"metrics": ("accuracy",)},
-            "label: found 2; allowed: a number from 0 to 1",
-        ),
-        ({**WRITTEN[0], "n": 1.5}, {"group_fields": ("n",)}, "n: found 1.5 (float); allowed: int"),
-    ],
-)
-def test_records_that_are_refused(tmp_path, record, settings, said):
-    path = write(tmp_path / "q.jsonl", record)
-    with pytest.raises(DataError, match=re.escape(f"{path}: 1 of 1 records are bad: line 1: {said}")):
-        ask(path, **settings)
 
 
 class AnsweringModel:
@@ -147,7 +74,7 @@ def measure(task, model, progress=None):
 
 
 def test_written_answers_and_likelihoods_of_references(tmp_path):
-    path = write(tmp_path / "q.jsonl", *WRITTEN)
+    path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     metrics = ("log_likelihood", "exact_match", "f1", "contains_verbatim")
     answers = [TextAnswer("It is D E.", 5, "[EOS]"), TextAnswer("x", 1, "max_tokens")]
     model = AnsweringModel(answers, [[Likelihood(-2.5, 1, False)], [Likelihood(-7.0, 2, True)]])
@@ -166,7 +93,7 @@ def test_written_answers_and_likelihoods_of_references(tmp_path):
 
 
 def test_choices_are_scored_by_token_and_by_sum(tmp_path):
-    path = write(tmp_path / "q.jsonl", *CHOSEN)
+    path = write_lines(tmp_path / "q.jsonl", *CHOSEN)
     found = [
         [Likelihood(-3.0, 1, False), Likelihood(-4.0, 2, False)],
         [Likelihood(-3.0, 1, False), Likelihood(-4.0, 2, False)],
@@ -181,7 +108,7 @@ def test_choices_are_scored_by_token_and_by_sum(tmp_path):
 
 
 def test_bits_per_byte_weighs_bytes(tmp_path):
-    path = write(tmp_path / "q.jsonl", *WRITTEN)
+    path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     model = AnsweringModel(likelihoods=[[Likelihood(-2.0, 1, False)], [Likelihood(-6.0, 3, False)]])
     answers = measure(JsonlTask(path=path, metrics=("bits_per_byte",)), model).answers
     assert [one.weight for one in answers] == [1, 4]
@@ -190,7 +117,7 @@ def test_bits_per_byte_weighs_bytes(tmp_path):
 
 
 def test_a_model_is_asked(tmp_path):
-    path = write(tmp_path / "q.jsonl", CHOSEN[0])
+    path = write_lines(tmp_path / "q.jsonl", CHOSEN[0])
     model = tiny_task_model()
     (scored,) = JsonlTask(path=path, metrics=("accuracy", "log_likelihood")).measure(model).answers
     _, prompts, _ = model.prompts([scored.question], [], 0)
@@ -203,7 +130,7 @@ def test_a_model_is_asked(tmp_path):
 
 def test_the_same_file_can_be_taught(tmp_path):
     tokenizer = small_tokenizer()
-    path = write(tmp_path / "q.jsonl", *WRITTEN)
+    path = write_lines(tmp_path / "q.jsonl", *WRITTEN)
     examples = JsonlTask(path=path).training_examples(tokenizer)
     assert isinstance(examples, RecordedExamples)
     assert [tokenizer.decode(examples[n].target[:-1]) for n in range(len(examples))] == ["c", "g é"]
@@ -212,7 +139,7 @@ def test_the_same_file_can_be_taught(tmp_path):
     again = JsonlTask(path=path).training_examples(tokenizer)
     assert again.sha256 == examples.sha256
     # The same tokens, some of them on the other side.
-    write(tmp_path / "q.jsonl", {**WRITTEN[0], "reference": "d e"}, WRITTEN[1])
+    write_lines(tmp_path / "q.jsonl", {**WRITTEN[0], "reference": "d e"}, WRITTEN[1])
     assert JsonlTask(path=path).training_examples(tokenizer).sha256 != examples.sha256
-    chosen = JsonlTask(path=write(tmp_path / "c.jsonl", *CHOSEN), metrics=("accuracy",))
+    chosen = JsonlTask(path=write_lines(tmp_path / "c.jsonl", *CHOSEN), metrics=("accuracy",))
     assert tokenizer.decode(chosen.training_examples(tokenizer)[0].target[:-1]) == "c c"

@@ -7,33 +7,22 @@ import numpy as np
 import pytest
 
 from birdie_jax.config import Config, FinetuneConfig, ModelConfig
-from birdie_jax.errors import ConfigError, DataError
+from birdie_jax.errors import ConfigError
 from birdie_jax.models.task_head import Head
 from birdie_jax.objectives import make_mixture
 from birdie_jax.tasks import LENGTH_GROUP, task_of_flag
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks
 from birdie_jax.tasks.labelled_text import LabelledText
 from birdie_jax.tasks.summary import mean_scores
-from birdie_jax.tasks.task_model import TaskModel
+from tests.tasks.json_lines import write_lines
 from tests.tasks.tiny_task_model import tiny_task_model
 from tests.trained_workdirs import small_tokenizer
 
 CLASSES = ("mail", "spam", "news")
 
 
-def write(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
-def head_that_says(monkeypatch, scores):
-    monkeypatch.setattr(
-        TaskModel, "head_scores", lambda *_: [np.array([score], np.float32) for score in scores]
-    )
-
-
 def test_records_are_texts_and_pairs(tmp_path):
-    path = write(
+    path = write_lines(
         tmp_path / "a.jsonl",
         {"text": "abc", "label": "spam"},
         {"text": "abc", "text_pair": "def", "label": "mail"},
@@ -48,7 +37,9 @@ def test_records_are_texts_and_pairs(tmp_path):
 
 
 def test_fields_have_the_names_that_are_asked_for(tmp_path):
-    path = write(tmp_path / "a.jsonl", {"premise": "abc", "hypothesis": "def", "gold": "b", "pid": "x"})
+    path = write_lines(
+        tmp_path / "a.jsonl", {"premise": "abc", "hypothesis": "def", "gold": "b", "pid": "x"}
+    )
     flag = f"labelled_text:path={path},classes={json.dumps(['a', 'b'])},text_field=premise,"
     task = task_of_flag(flag + "text_pair_field=hypothesis,label_field=gold,id_field=pid")
     (record,), _ = task.records()
@@ -56,15 +47,15 @@ def test_fields_have_the_names_that_are_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_scores_are_told_of_classes_and_groups(tmp_path, monkeypatch, count):
+def test_scores_are_told_of_classes_and_groups(tmp_path, head_says, count):
     rng = np.random.default_rng(count)
     labels, scores = rng.integers(count, size=40), rng.normal(size=(40, count))
     records = [
         {"text": "abc", "label": CLASSES[label], "kind": n % 2} for n, label in enumerate(labels.tolist())
     ]
-    path = write(tmp_path / "a.jsonl", *records)
+    path = write_lines(tmp_path / "a.jsonl", *records)
     task = LabelledText(path=path, classes=CLASSES[:count], group_fields=("kind",))
-    head_that_says(monkeypatch, scores.tolist())
+    head_says(scores.tolist())
     result = task.measure(tiny_task_model())
     told = scores.argmax(axis=1)
     assert [answer.answer for answer in result.answers] == [CLASSES[number] for number in told]
@@ -79,28 +70,6 @@ def test_scores_are_told_of_classes_and_groups(tmp_path, monkeypatch, count):
     assert {answer.question.groups[LENGTH_GROUP] for answer in result.answers} == {
         len(task.training_examples(small_tokenizer())[0].context)
     }
-
-
-GOOD = {"text": "abc", "label": "mail", "kind": 1, "id": "a"}
-BAD = [
-    ({**GOOD, "id": "b", "label": "post"}, "line 2: label: found 'post'; allowed: mail, spam, news"),
-    ({**GOOD, "id": "b", "text": " "}, "line 2: text: found ' '; allowed: text with more than white"),
-    ({**GOOD, "id": "b", "text_pair": 3}, "line 2: text_pair: found 3"),
-    ({"text": "abc", "label": "mail", "id": "b"}, "line 2: has no field 'kind'; its fields are ["),
-    (GOOD, "line 2: found the id 'a', which line 1 has; allowed: another"),
-]
-
-
-@pytest.mark.parametrize(("record", "said"), BAD)
-def test_bad_records_are_named(tmp_path, record, said):
-    path = write(tmp_path / "a.jsonl", GOOD, record, {**GOOD, "id": "c"})
-    task = LabelledText(path=path, classes=CLASSES, group_fields=("kind",))
-    with pytest.raises(DataError, match=f"^{re.escape(f'{path}: 1 of 3 records are bad: {said}')}"):
-        task.records()
-    skipping = LabelledText(path=path, classes=CLASSES, group_fields=("kind",), skip_bad_records=True)
-    records, refused = skipping.records()
-    assert [record.name for record in records] == ["a", "c"]
-    assert len(refused) == 1
 
 
 def tuned_on(**stage):
@@ -127,23 +96,3 @@ def test_classes_in_another_order_than_the_models_are_refused():
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
         check_tasks(named, arms, tuned_on(**stage, classes=["mail", "spam"]), None)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ('classes=["a"]', "classes: found ['a']; allowed: two or more, each once"),
-        ('classes=["a","a"]', "classes: found ['a', 'a']; allowed: two or more, each once"),
-        (
-            'classes=["a","b"],head_name=pooler',
-            "head_name: found 'pooler'; allowed: another name: task_head/pooler is the layer that all",
-        ),
-        (
-            'classes=["a","b"],group_fields=["prompt_tokens"]',
-            "group_fields: found ['prompt_tokens']; allowed",
-        ),
-    ],
-)
-def test_bad_settings_are_named(settings, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        task_of_flag(f"labelled_text:path=a.jsonl,{settings}")

@@ -53,21 +53,11 @@ def test_scores_are_those_of_the_models_logits(path):
 
 
 def test_a_window_that_is_too_long_or_too_short(path):
-    with pytest.raises(ConfigError) as error:
-        MaskedText(path=str(path), window=63).measure(tiny_task_model(max_length=64))
-    assert str(error.value) == (
-        "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model has "
-        "learned have 64 positions"
-    )
-    short = MaskedText(path=str(path), window=7)
-    with pytest.raises(ConfigError) as error:
-        short.measure(tiny_task_model())
-    assert str(error.value) == (
-        "task masked_text: window: found 7; allowed: at least 8, the fewest tokens in which masked_lm "
-        "hides any"
-    )
+    for window, said in ((63, "at most 62: the longest rows"), (7, "at least 8, the fewest tokens")):
+        with pytest.raises(ConfigError, match=f"task masked_text: window: found {window}; allowed: {said}"):
+            MaskedText(path=str(path), window=window).measure(tiny_task_model(max_length=64))
     (arm,) = mixture_from_arms({"hide": {"objective": "masked_lm", "min_length": 7}}).arms
-    short.check_length(arm, 64)
+    MaskedText(path=str(path), window=7).check_length(arm, 64)
 
 
 def test_texts_that_are_too_short_are_told(tmp_path):
@@ -89,21 +79,6 @@ def test_texts_that_are_too_short_are_told(tmp_path):
     assert str(raised.value) == f"{path}: holds no text of 8 tokens; allowed: at least one"
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("masked_text", "--task=masked_text: found path='' and prepared=''; allowed: one of them"),
-        (
-            "masked_text:path=a,mask_share=0.9,random_share=0.2",
-            "--task=masked_text: masked_lm: random_share: found 0.2; allowed: at most 1 - mask_share = 0.1",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        task_of_flag(settings)
-
-
 def test_which_arm_tasks_ask_in():
     masked = NamedTask("a", MaskedText(path="x"))
     asking = NamedTask("b", task_of_flag("perplexity:path=x"))
@@ -118,23 +93,15 @@ def test_which_arm_tasks_ask_in():
     assert (asked.of(masked.task), asked.of(asking.task)) == (hide, go_on)
     with pytest.raises(PromptError, match=r"^the model was trained as an encoder, on masked_lm alone: "):
         arms_of_tasks(encoder, None, [masked, asking])
-    message = (
-        "task masked_text: the model was trained on prefix_lm; allowed: one that has learned to name "
-        "hidden tokens, by masked_lm"
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ConfigError, match="task masked_text: the model was trained on prefix_lm; allowed"):
         arms_of_tasks(both[1:], None, [masked])
 
 
 def test_the_arm_that_is_named_is_asked(path, monkeypatch):
     """By its marker, with the shares of the task."""
     markers = {"first": vocabulary.MASKED_LM, "second": vocabulary.COPYING, "third": None}
-    arms = mixture_from_arms(
-        {
-            name: {"objective": "masked_lm", "marker": marker, "rate": 0.5}
-            for name, marker in markers.items()
-        }
-    ).arms
+    fields = {"objective": "masked_lm", "rate": 0.5}
+    arms = mixture_from_arms({name: fields | {"marker": of} for name, of in markers.items()}).arms
     task = MaskedText(path=str(path), window=30)
     given = []
 
@@ -155,16 +122,11 @@ def test_the_arm_that_is_named_is_asked(path, monkeypatch):
     assert {text[0] for text in second} == {vocabulary.COPYING}
     task.measure(tiny_task_model())
     assert given[-1] == first
-    for name, why in (
-        ("masked_lm", "its arms have different markers"),
-        ("copying", "tasks in place cannot take its form"),
-    ):
-        with pytest.raises(PromptError) as error:
+    markers, form = "its arms have different markers", "tasks in place cannot take its form"
+    for name, why in (("masked_lm", markers), ("copying", form)):
+        said = f"objective {name!r}: {why}; allowed: the name of an arm that hides tokens: first, second"
+        with pytest.raises(PromptError, match=f"^{said}, third$"):
             arms_of_tasks(arms, name, [NamedTask("a", task)])
-        assert str(error.value) == (
-            f"objective {name!r}: {why}; allowed: the name of an arm that hides tokens: "
-            "first, second, third"
-        )
 
 
 def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
@@ -175,16 +137,8 @@ def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
     check_tasks(asking, arms_of_tasks(both, None, asking), Config(), None)
     check_tasks(long, arms_of_tasks(both, None, long), encoder, 65)
     for tasks, message in (
-        (
-            asking,
-            "task text: found perplexity, which asks a model to go on with a text, and config.model.name = "
-            "'bigs', a bidirectional encoder, which cannot; allowed for it: agreement, masked_text",
-        ),
-        (
-            long,
-            "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model has "
-            "learned have 64 positions",
-        ),
+        (asking, "task text: found perplexity, which asks a model to go on with a text, and"),
+        (long, "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model"),
     ):
-        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
             check_tasks(tasks, arms_of_tasks(both, None, tasks), encoder, 64)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
 from birdie_jax.errors import ConfigError
-from birdie_jax.tasks import Question, make_task
+from birdie_jax.tasks import Question
 from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import (
     Book,
@@ -21,13 +21,13 @@ from birdie_jax.tasks.phonebook_text import (
     Entry,
     draw_entries,
     find_names,
-    join_names,
     read_numbers,
 )
 from tests.tasks.tokenizers import word_tokenizer
 
 FIGURE = (Path(__file__).with_name("figure_6_prompt.txt")).read_text().rstrip("\n")
 LABELS = (Path(__file__).with_name("figure_6_labels.txt")).read_text().rstrip("\n")
+METRICS = ("exact_match", "number_accuracy", "digit_accuracy", "copied_entry", "asked_entry")
 SMALL = {
     "min_entries": 4,
     "max_entries": 40,
@@ -87,12 +87,6 @@ def test_a_question_may_be_the_names_alone():
     assert asked.prompt(replace(form, question_place="after")) == f"{listed}\n\nCy and Ann?"
     assert asked.prompt(replace(form, question_place="before")) == f"Cy and Ann?\n\n{listed}"
     assert read_numbers(asked.prompt(form)) == {"12", "34", "56"}
-
-
-def test_names_are_listed_as_in_a_sentence():
-    assert join_names(["A"]) == "A"
-    assert join_names(["A", "B"]) == "A and B"
-    assert join_names(["A", "B", "C"]) == "A, B, and C"
 
 
 @given(
@@ -182,13 +176,7 @@ def test_questions_are_spread_over_counts_and_do_not_change_with_their_number():
         book = dict(book_of(question.prompt))
         assert len(book) == question.groups["entries"]
         assert question.references == (", ".join(book[name] for name in asked_names(question.prompt)),)
-        assert task.score(question, question.references[0]) == {
-            "exact_match": 1,
-            "number_accuracy": 1,
-            "digit_accuracy": 1,
-            "copied_entry": 1,
-            "asked_entry": 1,
-        }
+        assert task.score(question, question.references[0]) == dict.fromkeys(METRICS, 1)
         # The marker, the start token, and an answer of which every character is a token.
         answer = 4 * len("1234") + 3 * len(", ") + 2
         assert len(word_tokenizer().encode(question.prompt)) + 2 + answer <= task.max_positions
@@ -213,8 +201,7 @@ BOOK = "Phonebook:\nAnn: 111\nBob: 222\nCid: 333\nDot: 444"
 )
 def test_an_answer_is_scored(answer, scores):
     question = Question("0", BOOK, ("222, 444",))
-    metrics = ("exact_match", "number_accuracy", "digit_accuracy", "copied_entry", "asked_entry")
-    assert Phonebook().score(question, answer) == pytest.approx(dict(zip(metrics, scores, strict=True)))
+    assert Phonebook().score(question, answer) == pytest.approx(dict(zip(METRICS, scores, strict=True)))
 
 
 def fill_rows(task, length, rows, spacing=3):
@@ -245,11 +232,10 @@ def test_training_covers_all_sizes_and_no_book_of_the_evaluation():
     assert min(sizes) == 4
     assert max(sizes) > 20
     questions, _ = Phonebook(**SMALL, num_questions=60).questions(word_tokenizer())
-    first_names = [
+    taught, asked = (
         {book_of(prompt)[0].name for prompt in of} for of in (prompts, [q.prompt for q in questions])
-    ]
-    assert not first_names[0] & first_names[1]
-    assert all(map(first_names.__getitem__, (0, 1)))
+    )
+    assert taught and asked and not taught & asked
 
 
 def test_no_example_where_none_fits():
@@ -257,40 +243,15 @@ def test_no_example_where_none_fits():
     assert examples.draw(np.random.default_rng(0), 30) is None
 
 
-@pytest.mark.parametrize(
-    ("given_settings", "said"),
-    [
-        ({"min_entries": 900}, "t: min_entries: found 900; allowed: at most max_entries = 800"),
-        ({"min_numbers": 33}, "t: min_numbers: found 33; allowed: at most max_numbers = 32"),
-        ({"max_entries": 16}, "t: max_numbers: found 32; allowed: at most max_entries = 16"),
-        ({"number_format": "##-"}, "t: number_format: found '##-'; allowed: 1 to 15 times #"),
-        ({"number_format": "##"}, "enough digits for max_entries = 800 different numbers"),
-        ({"name_words": 3}, "t.name_words: found 3; allowed: 1, 2"),
-        ({"question": "above"}, "t.question: found 'above'; allowed: both, before, after"),
-        ({"max_entries": 0}, "t.max_entries: found 0; allowed: at least 1"),
-    ],
-)
-def test_settings_that_cannot_be(given_settings, said):
-    with pytest.raises(ConfigError) as caught:
-        make_task("phonebook", given_settings, "t")
-    assert said in str(caught.value)
-
-
 def test_too_few_positions_for_the_smallest_book():
     task = Phonebook(max_positions=512)
-    with pytest.raises(
-        ConfigError, match=r"max_positions: found 512; a book of 32 entries takes about \d+"
-    ):
+    with pytest.raises(ConfigError, match="max_positions: found 512; a book of 32 entries takes about "):
         task.questions(word_tokenizer())
     # Training asks for fewer numbers where no more fit.
     assert task.training_examples(word_tokenizer())
-    with pytest.raises(
-        ConfigError, match=r"found 100; a book of 8 entries takes about \d+ positions when 1 of"
-    ):
+    with pytest.raises(ConfigError, match=r"found 100; a book of 8 entries takes about \d+ positions when"):
         Phonebook(max_positions=100).training_examples(word_tokenizer())
-    with pytest.raises(
-        ConfigError, match="max_entries: found 6000; allowed: at most 5163, the different names"
-    ):
+    with pytest.raises(ConfigError, match="max_entries: found 6000; allowed: at most 5163, the different"):
         Phonebook(max_entries=6000, name_words=1).questions(word_tokenizer())
 
 

@@ -40,10 +40,7 @@ BAD = [
     (b"{", "line 2: is not JSON: Expecting property name enclosed in double quotes (character 1)"),
     (b"[1]", "line 2: found [1]; allowed: a JSON object"),
     (b'{"prompt": "\xff"}', "line 2: byte 12: is not UTF-8 (invalid start byte)"),
-    (
-        b'{"prompt": "a\\ud800"}',
-        r"line 2: found the lone surrogate '\ud800'; allowed: whole Unicode characters",
-    ),
+    (b'{"prompt": "a\\ud800"}', r"line 2: found the lone surrogate '\ud800'; allowed: whole Unicode"),
     (b'{"prompt": "a", "x": {"y": ["\\udc01"]}}', r"line 2: found the lone surrogate '\udc01'"),
     (b'{"text": "a", "id": 3}', "line 2: has no field 'prompt'; its fields are ['id', 'text']"),
     (b'{"prompt": 3}', "line 2: prompt: found 3 (int); allowed: str"),

