@@ -1,23 +1,14 @@
-"""Workdirs of runs that never happened, with curves like those of real ones."""
+"""Workdirs of runs that never happened, with losses that fall like those of real ones."""
 
-import itertools
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 
 from birdie_jax.config import Config, to_dict
+from birdie_jax.objectives import make_mixture
 
-# Floors and speeds of the classes' losses: copying becomes nearly free, causal_lm stays hard.
-CURVES = {
-    "infilling": (1.9, 1.0),
-    "autoencoding": (0.7, 1.4),
-    "copying": (0.02, 3.0),
-    "deshuffling": (1.1, 0.8),
-    "selective_copying": (0.3, 0.35),
-    "prefix_lm": (2.9, 1.0),
-    "causal_lm": (3.0, 1.0),
-}
 TEXT = (
     "def split(text: str) -> list:\n    if a < b and c > d:\n        return text.split('&')  # <b>no</b>\n"
 )
@@ -25,31 +16,10 @@ TEXT = (
 
 def paper_arms() -> list[dict]:
     """The 104 arms in 7 classes of the paper era."""
-    arms = []
-    for rate, width, length in itertools.product((0.05, 0.15, 0.5), (3, 8, 32), (256, 512, 1024, 2048)):
-        if width != 3 or length == 256:
-            arms.append(_arm("infilling", "span_corruption", rate=rate, mean_span=width, max_length=length))
-    arms.pop()  # 27 combinations by the table, 26 arms by its count
-    for rate, width, length, shuffled in itertools.product(
-        (0.05, 0.15, 0.5), (3, 8, 32), (384, 768, 1536), (0, 1)
-    ):
-        objective = "full_span_corruption" + "_deshuffling" * shuffled
-        arms.append(_arm("autoencoding", objective, rate=rate, mean_span=width, max_length=length))
-    for low, high in ((128, 256), (512, 1024)):
-        arms.append(_arm("copying", "copying", min_length=low, max_length=high))
-    for rate, length in itertools.product((0.5, 1.0), (384, 768)):
-        arms.append(_arm("deshuffling", "deshuffling", rate=rate, max_length=length))
-    for spans, before, length in itertools.product((1, 2, 3, 4), (True, False), (768, 1536)):
-        arms.append(
-            _arm(
-                "selective_copying", "selective_copying", spans=spans, query_first=before, max_length=length
-            )
-        )
-    arms += [
-        _arm("prefix_lm", "prefix_lm", max_length=2048),
-        _arm("causal_lm", "causal_lm", max_length=2048),
+    return [
+        _arm(arm.group, arm.objective.name, arm.name, **dataclasses.asdict(arm.objective))
+        for arm in make_mixture("birdie", 2048).arms
     ]
-    return arms
 
 
 def tiny_arms() -> list[dict]:
@@ -76,10 +46,8 @@ def write_workdir(
     planned: int | None = None,
     policy: str = "birdie",
     summary: dict | None = None,
-    seed: int = 0,
 ) -> Path:
     """Write a run of `steps` steps into `workdir` and return it."""
-    rng = np.random.default_rng(seed)
     workdir.mkdir(parents=True, exist_ok=True)
     config = to_dict(Config())
     config["train"] |= {"num_steps": planned or steps, "log_every_steps": log_every}
@@ -90,85 +58,63 @@ def write_workdir(
     (workdir / "arms.json").write_text(json.dumps(arms))
     if summary is not None:
         (workdir / "summary.json").write_text(json.dumps(summary))
-    with open(workdir / "metrics.jsonl", "w") as file:
-        for record in _records(
-            rng, arms, steps=steps, log_every=log_every, decide_every=decide_every, policy=policy
-        ):
-            file.write(json.dumps(record) + "\n")
+    lines = _records(arms, steps, log_every, decide_every, policy)
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return workdir
 
 
-def _records(rng, arms, *, steps, log_every, decide_every, policy):
-    names = [arm["name"] for arm in arms]
-    floor, speed = np.array([CURVES[arm["group"]] for arm in arms]).T
-    floor = floor * rng.uniform(0.8, 1.25, len(arms))
+def _records(arms, steps, log_every, decide_every, policy):
+    rng = np.random.default_rng(0)
+    floor, speed = rng.uniform(0.1, 3, len(arms)), rng.uniform(0.3, 3, len(arms))
     weights = np.array([arm["weight"] for arm in arms])
-    mixture = weights / weights.sum()
-    practice, before = np.zeros(len(arms)), None
+    mixture, before = weights / weights.sum(), None
     for step in range(steps + 1):
-        practice = practice + mixture * len(arms)
-        if step % log_every and step % decide_every and step != steps:
+        decides, logs = step % decide_every == 0, step and (step % log_every == 0 or step == steps)
+        if not (decides or logs):
             continue
-        loss = floor + (10.4 - floor) * (1 + speed * (0.4 * practice + 0.6 * step) / 60) ** -0.75
-        record = {"step": step}
-        if step % decide_every == 0:
-            measured = loss * (1 + 0.01 * rng.standard_normal(len(arms)))
-            for arm, name in enumerate(names):
-                record[f"arm/{name}/validation_loss"] = round(measured[arm], 5)
-                record[f"arm/{name}/validation_accuracy"] = round(np.exp(-measured[arm]), 5)
+        loss = floor + (10.4 - floor) * (1 + speed * step / 60) ** -0.75
+        loss *= 1 + 0.01 * rng.standard_normal(len(arms))
+        record, of_arms, after = {"step": step}, {}, mixture
+        if decides:
+            of_arms |= {"validation_loss": loss, "validation_accuracy": np.exp(-loss)}
             if before is not None and policy != "fixed":
-                change = (measured - before) / before
-                reward = np.clip(-2000 * np.sqrt(measured * before) * change**3, -1, 1)
-                for arm, name in enumerate(names):
-                    record[f"arm/{name}/reward"] = round(reward[arm], 6)
-                sharp = rng.uniform(0, 1, len(arms)) ** 4 * weights * (0.15 + np.clip(reward, 0, None))
-                new = 0.4 * mixture + 0.6 * sharp / sharp.sum()
-            before = measured
-        if step and (step % log_every == 0 or step == steps):
+                of_arms["reward"] = np.clip(before - loss, -1, 1)
+                after = 0.4 * mixture + 0.6 * rng.dirichlet(weights)
+            before = loss
+        if logs:
             tokens = rng.poisson(mixture * 60) * 200
-            noisy = loss * (1 + 0.04 * rng.standard_normal(len(arms)))
-            mean = float((noisy * tokens).sum() / tokens.sum())
+            known = np.where(tokens > 0, loss, np.nan)
+            mean = np.nansum(known * tokens) / tokens.sum()
             record |= {
                 "loss": mean,
-                "accuracy": float(np.exp(-mean) + 0.02 * rng.standard_normal() ** 2),
-                "tokens_per_second": 41_000 + 900 * rng.standard_normal() - 16_000 * (rng.uniform() < 0.01),
-                "learning_rate": 1e-3
-                * min(1, step / (0.1 * steps))
-                * (0.5 + 0.5 * np.cos(np.pi * step / steps)),
-                "grad_norm": float(4 * (1 + step / 50) ** -0.4 * np.exp(0.3 * rng.standard_normal())),
-                "padding_share": 0.06 + 0.01 * rng.standard_normal(),
-                "host_wait_seconds": float(np.exp(-6 + rng.standard_normal())),
+                "accuracy": np.exp(-mean),
+                "tokens_per_second": 41_000 + 900 * rng.standard_normal(),
+                "learning_rate": 1e-3 * (0.5 + 0.5 * np.cos(np.pi * step / steps)),
+                "grad_norm": 4 * (1 + step / 50) ** -0.4,
+                "padding_share": 0.06,
+                "host_wait_seconds": np.exp(-6 + rng.standard_normal()),
                 "tokens_seen": step * 16_384,
                 "elapsed_seconds": step * 0.4,
             }
-            for arm, name in enumerate(names):
-                record[f"arm/{name}/probability"] = float(mixture[arm])
-                record[f"arm/{name}/tokens"] = int(tokens[arm])
-                if tokens[arm]:
-                    record[f"arm/{name}/examples"] = int(tokens[arm] // 200)
-                    record[f"arm/{name}/positions"] = int(tokens[arm] * 2)
-                    record[f"arm/{name}/loss"] = round(noisy[arm], 5)
-                    record[f"arm/{name}/accuracy"] = round(np.exp(-noisy[arm]), 5)
-        if step % decide_every == 0 and any(key.endswith("/reward") for key in record):
-            mixture = new
+            of_arms |= {"probability": mixture, "tokens": tokens, "loss": known, "accuracy": np.exp(-known)}
+            of_arms |= {"examples": known * 0 + tokens // 200, "positions": known * 0 + tokens * 2}
+        for quantity, values in of_arms.items():
+            named = zip((arm["name"] for arm in arms), values.tolist(), strict=True)
+            record |= {f"arm/{name}/{quantity}": value for name, value in named if not np.isnan(value)}
+        mixture = after
         yield record
 
 
-def _arm(group: str, objective: str, **parameters) -> dict:
-    name = "_".join([objective, *(f"{key}{value}" for key, value in parameters.items())])
-    marker = {"copying": "[COPY]", "selective_copying": "[SELECTIVE_COPY]"}.get(
-        objective, f"[{objective.upper()}]"
-    )
-    body = TEXT * (2 if group == "copying" else 25 if "2048" in name else 6)
-    context = f"{marker}{body[:90]}[MASK_0]{body[120:]}[MASK_31]"
-    target = f"[MASK_0]{body[90:120]}[MASK_31] and the rest of it[EOS]"
-    if objective == "causal_lm":
-        context, target = "", body
-    examples = [{"context": context, "target": target}, {"context": context[::-1], "target": target}]
+def _arm(group: str, objective: str, name: str = "", **parameters) -> dict:
+    name = name or "_".join([objective, *(f"{key}{value}" for key, value in parameters.items())])
+    body, target = TEXT * 6, f"[MASK_0]{TEXT[90:]}[MASK_31] and the rest of it[EOS]"
     return {
         "name": name,
         "group": group,
         "objective": objective,
         "parameters": parameters,
-        "examples": examples,
+        "examples": [
+            {"context": f"[{objective.upper()}]{body}[MASK_31]", "target": target},
+            {"context": "", "target": body},
+        ],
     }

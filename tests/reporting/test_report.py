@@ -1,6 +1,7 @@
 """The page as a whole: what it names, what it must not refer to, and when it refuses to be written."""
 
 import html.parser
+import itertools
 import json
 import os
 import re
@@ -106,7 +107,8 @@ def odd(tmp_path_factory):
     arms[1]["name"] = '<i>"arm"'
     (workdir / "arms.json").write_text(json.dumps(arms))
     lines = [
-        json.loads(line.replace("deshuffling_rate0.5", '<i>\\"arm\\"')) for line in read_lines(workdir)
+        {name.replace("deshuffling_rate0.5", '<i>"arm"'): value for name, value in line.items()}
+        for line in read_lines(workdir)
     ]
     lines[-1] |= {"loss": float("nan"), "grad_norm": float("inf"), "arm/causal_lm/loss": float("nan")}
     write_lines(workdir, lines)
@@ -124,7 +126,7 @@ def tiny_page(tiny):
 
 def test_tells_the_figures_of_the_run(tiny, tiny_page):
     words = tiny_page.words()
-    last = [json.loads(line) for line in (tiny / "metrics.jsonl").read_text().splitlines()][-1]
+    last = read_lines(tiny)[-1]
     assert "Complete: 200 steps" in words
     assert f"Final train loss {last['loss']:.3f}" in words
     assert f"Causal validation loss {last['arm/causal_lm/validation_loss']:.3f}" in words
@@ -205,23 +207,20 @@ def test_mixtures_of_target_tokens_say_so(odd):
     assert "Sampling probability" not in words
 
 
-def test_run_of_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (-1, ("Not complete: step 1 of 200 (0.5 %)", "not measured yet", "No rewarded decision so far")),
+        # It has validation only.
+        (0, ("Latest train loss –", "Best causal validation loss")),
+    ],
+)
+def test_run_of_one_line(tmp_path, line, said):
     workdir = write_workdir(tmp_path, few_arms(), steps=1, planned=200, log_every=1, decide_every=512)
-    line = (workdir / "metrics.jsonl").read_text().splitlines()[-1]
-    (workdir / "metrics.jsonl").write_text(line + "\n")
+    write_lines(workdir, [read_lines(workdir)[line]])
     words = read(workdir).words()
-    assert "Not complete: step 1 of 200 (0.5 %)" in words
-    assert "not measured yet" in words
-    assert "No rewarded decision so far" in words
-
-
-def test_first_line_of_a_run_has_validation_only(tmp_path):
-    workdir = write_workdir(tmp_path, few_arms(), steps=10, log_every=10, decide_every=10)
-    line = (workdir / "metrics.jsonl").read_text().splitlines()[0]
-    (workdir / "metrics.jsonl").write_text(line + "\n")
-    words = read(workdir).words()
-    assert "Latest train loss –" in words
-    assert "Best causal validation loss" in words
+    for text in said:
+        assert text in words
 
 
 def test_fixed_mixture_without_causal_arm(tmp_path):
@@ -234,7 +233,7 @@ def test_fixed_mixture_without_causal_arm(tmp_path):
 
 
 def read_lines(workdir):
-    return (workdir / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def write_lines(workdir, lines):
@@ -273,7 +272,7 @@ def test_run_without_arms(tmp_path):
 
 
 def test_scalars_that_no_section_knows_have_a_curve_each(short):
-    lines = [json.loads(line) for line in read_lines(short)]
+    lines = read_lines(short)
     before = panel_titles(write_report(short, OF_SCALARS).read_text())
     for number, line in enumerate(lines):
         line |= {"mine/reach/exact_match": 0.1 * number, "mine/squad/f1": 0.2, "step_seconds": 0.5}
@@ -300,7 +299,7 @@ def test_a_section_from_outside_takes_its_scalars(short):
     kinds = (SectionKind(make_section, scalars=("task/*",)), TASKS, *OF_SCALARS)
     write_report(short, kinds)
     assert "Tasks of mine" not in (short / "report.html").read_text()
-    lines = [json.loads(line) | {"task/squad/f1": 0.2} for line in read_lines(short)]
+    lines = [line | {"task/squad/f1": 0.2} for line in read_lines(short)]
     write_lines(short, lines)
     write_report(short, kinds)
     page = Page((short / "report.html").read_text())
@@ -312,46 +311,24 @@ def test_a_section_from_outside_takes_its_scalars(short):
 def test_more_classes_than_colours(tmp_path):
     arms = tiny_arms() + few_arms()
     for number, arm in enumerate(arms):
-        arm |= {"name": f"arm{number}"}
+        arm |= {"name": f"arm{number}", "group": f"class {number}"}
     workdir = write_workdir(tmp_path, arms, steps=20, log_every=5, decide_every=10)
-    saved = json.loads((workdir / "arms.json").read_text())
-    for number, arm in enumerate(saved):
-        arm["group"] = f"class {number}"
-    (workdir / "arms.json").write_text(json.dumps(saved))
     words = read(workdir, (CLASSES, BANDIT, ARM_TABLE)).words()
     assert "11 arms in 11 classes" in words
 
 
 def test_shares_are_shown_as_expected_and_as_measured(short):
     arms = json.loads((short / "arms.json").read_text())
-    expected = {
-        "copying": (0.5, 0.625, 0.25),
-        "deshuffling": (0.25, 0.25, 0.125),
-        "causal_lm": (0.25, 0.125, 0.625),
-    }
-    for arm in arms:
-        examples, positions, tokens = expected[arm["group"]]
-        arm["expected_shares"] = {
-            "examples": examples,
-            "positions": positions,
-            "target_tokens": tokens,
-            "counted_examples": 400,
-        }
+    # Of each arm the shares of examples, positions and target tokens, and what was counted.
+    shares = ((0.5, 0.625, 0.25), (0.25, 0.25, 0.125), (0.25, 0.125, 0.625))
+    counts = ((6, 30, 10), (3, 20, 10), (1, 50, 60))
+    lines = read_lines(short)
+    for arm, expected, counted in zip(arms, shares, counts, strict=True):
+        names = ("examples", "positions", "target_tokens", "counted_examples")
+        arm["expected_shares"] = dict(zip(names, (*expected, 400), strict=True))
+        for line, key in itertools.product(lines, range(3)):
+            line[f"arm/{arm['name']}/{('examples', 'positions', 'tokens')[key]}"] = counted[key]
     (short / "arms.json").write_text(json.dumps(arms))
-    counts = {
-        "copying_max_length128": (6, 30, 10),
-        "deshuffling_rate0.5": (3, 20, 10),
-        "causal_lm": (1, 50, 60),
-    }
-    lines = [
-        {key: value for key, value in line.items() if not re.search("/(examples|positions|tokens)$", key)}
-        | {
-            f"arm/{name}/{key}": value
-            for name, sums in counts.items()
-            for key, value in zip(("examples", "positions", "tokens"), sums, strict=True)
-        }
-        for line in map(json.loads, read_lines(short))
-    ]
     write_lines(short, lines)
     words = read(short, (SHARES,)).words()
     assert "The mixture has shares of examples" in words
@@ -364,11 +341,7 @@ def test_shares_are_shown_as_expected_and_as_measured(short):
 def test_a_run_of_before_has_no_expected_shares(short):
     assert "expected_shares" not in json.loads((short / "arms.json").read_text())[0]
     without = [
-        {
-            key: value
-            for key, value in json.loads(line).items()
-            if not key.endswith(("/examples", "/positions"))
-        }
+        {key: value for key, value in line.items() if not key.endswith(("/examples", "/positions"))}
         for line in read_lines(short)
     ]
     write_lines(short, without)

@@ -72,14 +72,10 @@ def test_resumed_run_replaces_what_it_repeats(workdir):
     ("line", "message"),
     [
         ('{"step": 10, "lo', 'found b\'{"step": 10, "lo\' (Unterminated string'),
-        ("", "found b'' ("),
         ("[1]", "found [1]; allowed: a JSON object"),
         ('{"loss": 1.0}', "step: found None; allowed: an integer of at least 0"),
         ('{"step": -1}', "step: found -1; allowed: an integer of at least 0"),
-        ('{"step": 1.5}', "step: found 1.5; allowed: an integer of at least 0"),
-        ('{"step": true}', "step: found True; allowed: an integer of at least 0"),
         ('{"step": 10, "loss": "low"}', "loss: found 'low'; allowed: a number"),
-        ('{"step": 10, "loss": null}', "loss: found None; allowed: a number"),
         (
             '{"step": 10, "arm/nobody/loss": 1}',
             "arm/nobody/loss: found arm 'nobody'; allowed: arm/<name>/<quantity> of an arm in arms.json",
@@ -108,6 +104,8 @@ def test_missing_file_is_named(workdir, name):
         RecordError, match=re.escape(f"{workdir / name}: missing; allowed: the file that train writes")
     ):
         read_run(workdir)
+    with pytest.raises(RecordError, match="nowhere: found no such directory; allowed: the --workdir of"):
+        read_run(workdir / "nowhere")
 
 
 def test_run_without_arms_keeps_their_scalars_as_they_were_logged(workdir):
@@ -123,11 +121,6 @@ def test_run_without_arms_keeps_their_scalars_as_they_were_logged(workdir):
     (workdir / "metrics.jsonl").unlink()
     with pytest.raises(RecordError, match=r"metrics\.jsonl: missing; allowed: the file that train writes"):
         read_run(workdir)
-
-
-def test_missing_workdir(tmp_path):
-    with pytest.raises(RecordError, match="nowhere: found no such directory; allowed: the --workdir of"):
-        read_run(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
