@@ -8,29 +8,9 @@ import numpy as np
 import pytest
 from jax.tree_util import tree_map_with_path
 
-from birdie_jax.models import encoder_names, language_model_names, model_names
+from birdie_jax.models import language_model_names, model_names
 from tests.models.conftest import tiered
 from tests.quick_jit import quick_jit
-
-
-def test_every_mixer_has_registered_its_models():
-    assert model_names() == (
-        "gated_ssm_plus",
-        "birdie_ssm",
-        "gated_ssm",
-        "gated_ssm_mlp",
-        "griffin",
-        "hawk",
-        "hawk_mlp",
-        "mamba",
-        "transformer",
-        "bigs",
-        "gated_attention",
-        "stack_attention",
-        "stack_ssm",
-    )
-    assert model_names() == language_model_names() + encoder_names()
-
 
 # In Mamba the step and the output gate saturate. Input, step and weights are multiplied with one another:
 # all of them times 300 would make numbers that float32 does not have.

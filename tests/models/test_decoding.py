@@ -116,11 +116,11 @@ def test_a_cache_that_is_full_answers_nan(make):
     assert jnp.isnan(logits).all()
 
 
-@pytest.mark.parametrize("name", ["gated_ssm_plus", "hawk"])
+@pytest.mark.parametrize(("name", "states"), [("gated_ssm_plus", ()), ("hawk", ()), ("mamba", (4,))])
 @pytest.mark.parametrize(("bidirectional", "channels"), [(True, 8), (False, 16)])
-def test_the_cache_holds_the_forward_channels_alone(make, name, bidirectional, channels):
+def test_the_cache_holds_the_forward_channels_alone(make, name, states, bidirectional, channels):
     model, _ = make(name=name, bidirectional=bidirectional)
     cache = model.empty_cache(3)
-    assert cache.state.shape == (2, 3, channels)
+    assert cache.state.shape == (2, 3, *states, channels)
     assert cache.state.dtype == jnp.float32
     assert cache.conv_tail.shape == (2, 3, 3, 16)

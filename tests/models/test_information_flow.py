@@ -62,24 +62,6 @@ def test_information_flows_where_it_must_and_nowhere_else(dependence, kind, pack
     assert dependence[expected].min() > 1e-6
 
 
-def test_the_expectation_itself(packed):
-    """The table above, spelled out for the first sample: 5 tokens of context, 3 of target."""
-    segments, in_context = np.asarray(packed.segment_ids[0]), np.asarray(packed.bidirectional[0])
-
-    def known(position, bidirectional, start=True):
-        flows = partial(allowed, segments, in_context, position)
-        return [j for j in range(24) if flows(j, bidirectional, start=start)]
-
-    assert known(0, True) == known(4, True) == [0, 1, 2, 3, 4, 5]
-    assert known(0, True, start=False) == known(4, True, start=False) == [0, 1, 2, 3, 4]
-    assert known(0, False) == [0]
-    assert known(5, True) == known(5, False) == [0, 1, 2, 3, 4, 5]
-    assert known(7, True) == known(7, False) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert known(11, True) == [11]
-    assert known(13, True) == [11, 12, 13]
-    assert known(8, True) == [8]
-
-
 def test_packed_samples_give_the_logits_they_give_alone(kind, make, pack, samples):
     """With spacing between them and without, with padding behind them and without."""
     name, bidirectional = kind

@@ -92,15 +92,6 @@ def test_rates_skip_weights_and_steps_are_float32_and_not_decayed():
     assert all(kernel.weight_decay and kernel.compute_dtype == jnp.bfloat16 for kernel in kernels)
 
 
-@pytest.mark.parametrize(("bidirectional", "channels"), [(True, 8), (False, 16)])
-def test_the_cache_holds_the_forward_channels_alone(make, bidirectional, channels):
-    model, _ = make(name="mamba", bidirectional=bidirectional)
-    cache = model.empty_cache(3)
-    assert cache.state.shape == (2, 3, 4, channels)
-    assert cache.state.dtype == jnp.float32
-    assert cache.conv_tail.shape == (2, 3, 3, 16)
-
-
 def test_the_bias_of_the_convolution_reaches_no_sample_through_padding(make, packed):
     """With it an input is never zero: padding must not enter the state."""
     model, variables = make(name="mamba", bidirectional=False)

@@ -78,24 +78,6 @@ def rg_lru_of(theirs):
     }
 
 
-@pytest.mark.slow
-def test_rg_lru_is_that_of_recurrentgemma(recurrentgemma):
-    layers, _ = recurrentgemma
-    layout = causal(SEGMENTS)
-    x, cotangent = jax.random.normal(jax.random.key(0), (2, *SEGMENTS.shape, STATE))
-    theirs = layers.RGLRU(width=STATE, num_heads=HEADS)
-    positions = layout.positions()
-    params = random_like(jax.eval_shape(theirs.init, jax.random.key(1), x, positions)["params"], 2)
-    expected = results(
-        lambda params, x: theirs.apply({"params": params}, x, positions)[0], params, x, cotangent
-    )
-    ours = RGLRU(HEADS, bidirectional=False, dtype=FLOAT32, scan_dtype=FLOAT32)
-    result = results(
-        lambda params, x: ours.apply({"params": params}, x, layout)[0], rg_lru_of(params), x, cotangent
-    )
-    jax.tree.map(close, result, (*expected[:2], rg_lru_of(expected[2])))
-
-
 def hawk_of(theirs):
     return {
         "output_gate": {"kernel": theirs["linear_y"]["kernel"]},

@@ -142,19 +142,6 @@ def test_the_fourier_form_has_the_gradients_of_the_recurrence(reverse):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), found, expected)
 
 
-@pytest.mark.slow
-def test_a_fourier_form_does_not_know_the_border_of_a_packed_row():
-    """Why no model has it: beside the recurrence with resets it is wrong by as much as the values are."""
-    system, u, _ = random_inputs(1)
-    with jax.enable_x64(True):
-        space = discretise(*map(jnp.asarray, system))
-        border = jnp.broadcast_to(jnp.arange(LENGTH) == 8, (ROWS, LENGTH))
-        exact = recurrent_product(space, jnp.asarray(u), border, reverse=False)
-        found = fourier_product(space, jnp.asarray(u), reverse=False)
-    np.testing.assert_allclose(found[:, :8], exact[:, :8], rtol=1e-9, atol=1e-9)
-    assert np.abs(found[:, 8:] - exact[:, 8:]).max() > 0.1 * np.abs(exact).max()
-
-
 def test_float32_kernels_are_exact_enough_and_begin_alike():
     """At the paper's initialisation, with its smallest and its largest step, to 4,096 tokens."""
     a = np.stack([eigenvalues("legs", 64)] * 2)
@@ -298,32 +285,3 @@ def test_a_token_of_the_chunked_form_takes_the_same_work_in_rows_of_any_length(r
         )
 
     assert flops_of_token(16_384) == pytest.approx(flops_of_token(512), rel=0.1)
-
-
-SEGMENTS = jnp.array([[1] * 7 + [2] * 1 + [3] * 9 + [0] * 3, [1] * 11 + [2] * 9], jnp.int32)
-
-
-@DIRECTIONS
-@pytest.mark.parametrize("context", ["all", "some"])
-def test_the_layer_reads_what_the_layout_allows(reverse, context):
-    """Also in rows that are causal after a context, where nothing comes from the right (E.1)."""
-    index = jnp.arange(LENGTH)[None]
-    marked = (SEGMENTS > 0) & (True if context == "all" else (index % 9 < 5))
-    layout = packed_layout(SEGMENTS, marked)
-    u = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 4))
-    layer = S4D(EncoderConfig(ssm_heads=2, ssm_state=4), reverse, jnp.dtype("float32"))
-    params = quick_jit(layer.init)(jax.random.key(1), u, layout)
-
-    def output(u):
-        return layer.apply(params, u, layout).sum(-1)
-
-    reads = np.abs(quick_jit(jax.jacrev(output))(u)).sum(-1)
-    reads = np.stack([reads[row, :, row] for row in range(ROWS)]) > 0
-    reset = np.asarray(layout.reverse_reset if reverse else layout.forward_reset)
-    t, s = np.arange(LENGTH)[:, None], np.arange(LENGTH)[None]
-    for row in range(ROWS):
-        # Resets in [t, s) in reverse, and in (s, t] forward.
-        count = np.concatenate([[0], np.cumsum(reset[row])])
-        between = count[s] - count[t] if reverse else count[t + 1] - count[s + 1]
-        expected = (between == 0) & ((s >= t) if reverse else (s <= t))
-        np.testing.assert_array_equal(reads[row], expected)

@@ -168,29 +168,6 @@ def test_a_token_reaches_as_far_as_the_windows_of_its_layers(windowed):
     np.testing.assert_array_equal(changed, np.arange(first, 11))
 
 
-def test_gradients_go_through_the_ring(windowed):
-    """Of a loss after the second part in the embedding, which the first part alone has read."""
-    model, variables, _ = windowed
-    tokens = jnp.arange(9, dtype=jnp.int32)[None] + 300
-    first = packed_layout(jnp.ones((1, 5), jnp.int32), jnp.ones((1, 5), bool))
-    second = causal_layout(1, 4)
-    weights = jax.random.normal(jax.random.key(0), (1, 4, 16))
-
-    def loss(embedding, parts):
-        params, cache, hidden = {**variables["params"], "embedding": embedding}, model.empty_cache(1), None
-        for part, layout in parts:
-            hidden, cache = model.apply({"params": params}, part, layout, cache, method="hidden")
-        return jnp.vdot(weights, hidden[:, -4:])
-
-    whole = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), first, second)
-    gradient = quick_jit(jax.grad(loss))
-    embedding = variables["params"]["embedding"]
-    found = gradient(embedding, [(tokens[:, :5], first), (tokens[:, 5:], second)])
-    expected = gradient(embedding, [(tokens, whole)])
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert jnp.linalg.norm(expected[304]) > 1e-4, "the first part must matter"
-
-
 def test_skipped_tokens_change_nothing(make):
     """Rows of a batch read parts of several lengths: as states that are continued do."""
     model, variables = make(name="transformer", bidirectional=False, sections=(SECTION,))
