@@ -1,7 +1,9 @@
 """The recurrence and its derivative by their definitions, in float64, and inputs for them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 
 def oracle(a, x, h0=None, *, reverse=False, reset=None):
@@ -49,3 +51,15 @@ def assert_close(result, expected, tolerance=1e-5):
     np.testing.assert_allclose(
         np.asarray(result, np.float64) / scale, expected / scale, atol=tolerance, rtol=0
     )
+
+
+TPU_SHAPES = pytest.mark.parametrize(
+    ("shape", "kernel"), [((1, 256, 256), True), ((1, 250, 256), False), ((1, 256, 100), False)], ids=str
+)
+
+
+def check_tpu_calls(gradient, arguments, kernel):
+    """Check that a gradient is of two kernels on a TPU where one fits, and of none elsewhere."""
+    for platform in ("tpu", "cpu", "cuda"):
+        text = jax.jit(gradient).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+        assert text.count("@tpu_custom_call") == (2 if kernel and platform == "tpu" else 0), platform

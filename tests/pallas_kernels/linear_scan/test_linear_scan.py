@@ -31,17 +31,6 @@ def backward(path, a, h, h0, dh, reverse):  # noqa: PLR0917
     return getattr(xla, f"_backward_{path}")(parts, a, h, h0, dh)
 
 
-@quick_jit
-def vjp(a, x, h0, dh, reset):
-    def both(reverse):
-        _, pullback = jax.vjp(
-            lambda a, x, h0: linear_scan(a, x, h0=h0, reverse=reverse, reset=reset), a, x, h0
-        )
-        return pullback(dh)
-
-    return both(False), both(True)
-
-
 @pytest.mark.slow
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 4)),
@@ -58,34 +47,6 @@ def test_values_of_any_shape(shape, seed, reverse, with_state, with_reset):
     assert_close(result, oracle(a, x, h0, reverse=reverse, reset=reset))
 
 
-@pytest.mark.parametrize("shape", [(2, 40, 3), (1, 1, 2), (3, 2, 1)], ids=str)
-def test_gradients_equal_the_chain_rule(shape):
-    a, x, h0, dh, reset = inputs(shape)
-    for reverse, results in zip((False, True), vjp(a, x, h0, dh, reset), strict=True):
-        expected = oracle_gradients(a, x, h0, dh, reverse=reverse, reset=reset)
-        for result, wanted in zip(results, expected, strict=True):
-            assert_close(result, wanted)
-
-
-@DIRECTIONS
-def test_gradients_equal_differentiation_through_a_plain_loop(reverse):
-    a, x, h0, dh, _ = inputs((2, 6, 3))
-
-    def loop(a, x, h0):
-        states = []
-        for t in range(6)[:: -1 if reverse else 1]:
-            h0 = a[:, t] * h0 + x[:, t]
-            states.append(h0)
-        return jnp.sum(dh * jnp.stack(states[:: -1 if reverse else 1], axis=1))
-
-    def ours(a, x, h0):
-        return jnp.sum(dh * linear_scan(a, x, h0=h0, reverse=reverse))
-
-    expected = quick_jit(jax.grad(loop, (0, 1, 2)))(a, x, h0)
-    for result, wanted in zip(quick_jit(jax.grad(ours, (0, 1, 2)))(a, x, h0), expected, strict=True):
-        assert_close(result, np.asarray(wanted))
-
-
 @DIRECTIONS
 def test_gradients_equal_finite_differences(reverse):
     a, x, h0, _, reset = inputs((1, 4, 2))
@@ -94,36 +55,6 @@ def test_gradients_equal_finite_differences(reverse):
         return linear_scan(a, x, h0=h0, reset=reset, reverse=reverse)
 
     check_grads(jax.jit(function), (a, x, h0), order=1, modes=["rev"])
-
-
-@pytest.mark.slow
-def test_nothing_passes_a_reset():
-    a, x, _, _, _ = inputs((1, 6, 1))
-    reset = jnp.arange(6)[None] == 3
-    blocked = {False: (slice(3, None), slice(0, 3)), True: (slice(0, 4), slice(4, None))}
-    for reverse, (destinations, sources) in blocked.items():
-
-        def function(x, reverse=reverse):
-            return linear_scan(a, x, reset=reset, reverse=reverse)
-
-        jacobian = quick_jit(jax.jacrev(function))(x)[0, :, 0, 0, :, 0]
-        assert (jacobian[destinations, sources] == 0).all()
-        assert (jnp.diagonal(jacobian) == 1).all()
-
-
-@DIRECTIONS
-@pytest.mark.parametrize("decay", [0.0, 1.0, 1e-30, -0.9])
-def test_extreme_decays(decay, reverse):
-    _, x, h0, dh, reset = inputs((2, 12, 3))
-    a = jnp.full_like(x, decay)
-    assert_close(scan(a, x, h0=h0, reverse=reverse), oracle(a, x, h0, reverse=reverse))
-    for result, wanted in zip(
-        vjp(a, x, h0, dh, reset)[reverse],
-        oracle_gradients(a, x, h0, dh, reverse=reverse, reset=reset),
-        strict=True,
-    ):
-        assert np.isfinite(result).all()
-        assert_close(result, wanted)
 
 
 @DIRECTIONS
@@ -167,22 +98,6 @@ def test_the_carry_is_float32_for_bfloat16_inputs(path):
     np.testing.assert_array_equal(dx[0, ::-1, 0], h[0, :, 0])
 
 
-@DIRECTIONS
-def test_bfloat16_is_right_to_its_rounding(reverse):
-    a, x, h0, dh, reset = inputs((2, 40, 3), dtype=jnp.bfloat16)
-    assert scan(a, x, h0=h0, reverse=reverse).dtype == jnp.bfloat16
-    expected = oracle(a, x, h0, reverse=reverse)
-    result = np.asarray(scan(a, x, h0=h0, reverse=reverse), np.float64)
-    np.testing.assert_allclose(result, expected, rtol=2**-8, atol=1e-6)
-    gradients = vjp(a, x, h0, dh, reset)[reverse]
-    # da also reads h, which has been rounded once.
-    for result, wanted in zip(
-        gradients, oracle_gradients(a, x, h0, dh, reverse=reverse, reset=reset), strict=True
-    ):
-        assert result.dtype == jnp.bfloat16
-        assert_close(result, wanted, 2**-7)
-
-
 @pytest.mark.slow
 def test_the_result_has_the_type_of_x_and_the_gradients_those_of_their_inputs():
     a, x, h0, dh, _ = inputs()
@@ -196,13 +111,6 @@ def test_the_result_has_the_type_of_x_and_the_gradients_those_of_their_inputs():
 def test_no_state_is_a_state_of_zeros():
     a, x, h0, _, _ = inputs()
     np.testing.assert_array_equal(scan(a, x), scan(a, x, h0=jnp.zeros_like(h0)))
-
-
-def test_a_sequence_can_be_continued():
-    a, x, h0, _, _ = inputs((2, 12, 3))
-    first = scan(a[:, :5], x[:, :5], h0=h0)
-    second = scan(a[:, 5:], x[:, 5:], h0=first[:, -1])
-    assert_close(jnp.concatenate([first, second], axis=1), oracle(a, x, h0))
 
 
 @pytest.mark.parametrize(("platform", "loops"), [("cpu", 1), ("cuda", 0), ("tpu", 0)])
@@ -226,44 +134,27 @@ def test_xla_can_be_asked_for_by_name():
 
 
 @pytest.mark.parametrize(
-    ("a", "x", "options", "message"),
+    ("options", "message"),
     [
         (
-            (2, 5, 3),
-            (2, 5, 3),
             {"implementation": "cuda"},
-            "linear_scan: implementation 'cuda' is unknown; "
-            "allowed: None, 'xla', 'pallas_tpu', 'pallas_gpu', 'pallas_interpret'",
+            "implementation 'cuda' is unknown; allowed: None, 'xla', 'pallas_tpu', 'pallas_gpu', "
+            "'pallas_interpret'",
         ),
         (
-            (2, 5, 3),
-            (2, 4, 3),
-            {},
-            "linear_scan: a and x must both be [batch, length, channels]; "
-            "found a (2, 5, 3) and x (2, 4, 3)",
+            {"x": jnp.zeros((2, 4, 3))},
+            "a and x must both be [batch, length, channels]; found a (2, 5, 3) and x (2, 4, 3)",
         ),
         (
-            (5, 3),
-            (5, 3),
-            {},
-            "linear_scan: a and x must both be [batch, length, channels]; found a (5, 3) and x (5, 3)",
+            dict.fromkeys("ax", jnp.zeros((5, 3))),
+            "a and x must both be [batch, length, channels]; found a (5, 3) and x (5, 3)",
         ),
-        (
-            (2, 5, 3),
-            (2, 5, 3),
-            {"h0": jnp.zeros((2, 5))},
-            "linear_scan: h0 must be [batch, channels] = (2, 3); found (2, 5)",
-        ),
-        (
-            (2, 5, 3),
-            (2, 5, 3),
-            {"reset": jnp.zeros((2, 3), bool)},
-            "linear_scan: reset must be [batch, length] = (2, 5); found (2, 3)",
-        ),
+        ({"h0": jnp.zeros((2, 5))}, "h0 must be [batch, channels] = (2, 3); found (2, 5)"),
+        ({"reset": jnp.zeros((2, 3), bool)}, "reset must be [batch, length] = (2, 5); found (2, 3)"),
     ],
 )
-def test_wrong_arguments_are_refused(a, x, options, message):
+def test_wrong_arguments_are_refused(options, message):
     """The checks are the function's own: here without the annotations that tests check first."""
     unchecked = linear_scan.__wrapped__
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        unchecked(jnp.zeros(a), jnp.zeros(x), **options)
+    with pytest.raises(ValueError, match=f"^linear_scan: {re.escape(message)}$"):
+        unchecked(**dict.fromkeys("ax", jnp.zeros((2, 5, 3))) | options)

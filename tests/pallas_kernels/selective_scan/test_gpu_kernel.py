@@ -1,31 +1,19 @@
 """The GPU kernel in the interpreter of Mosaic GPU, which also detects races, against the definition."""
 
-import itertools
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
-from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.selective_scan import gpu, gpu_backward, gpu_forward, gpu_tile, selective_scan
 from tests.pallas_kernels.linear_scan.shared_memory import hazards
+from tests.pallas_kernels.linear_scan.test_gpu import without_races
 from tests.pallas_kernels.selective_scan.oracle import scan_inputs, scan_oracle
 from tests.pallas_kernels.selective_scan.test_selective_scan import compare
-from tests.quick_jit import quick_jit
 
-INTERPRETED = InterpretGPUParams(detect_races=True)
 TILE = gpu_tile.TILE
-
-
-def without_races(function, *arguments, **options):
-    run = quick_jit(partial(function, interpret=INTERPRETED, **options))
-    results = jax.block_until_ready(run(*arguments))
-    assert not interpreter.get_races().races_found
-    return results
 
 
 def check(shape, direction, *, tolerance=1e-5, **options):
@@ -59,14 +47,6 @@ def test_the_softplus_loses_nothing(x):
     np.testing.assert_allclose(found, np.logaddexp(0.0, np.float64(np.float32(x))), rtol=1e-6, atol=1e-37)
 
 
-@pytest.mark.slow
-def test_a_missing_wait_for_a_copy_is_a_race(monkeypatch):
-    monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
-    inputs, *_ = scan_inputs((1, TILE, 4), states=2, direction="forward")
-    with pytest.raises(AssertionError, match="races_found"):
-        without_races(gpu.forward, inputs, direction="forward")
-
-
 def passes(direction):
     """Yield both passes with their arguments and the places of what threads have for themselves."""
     inputs, dy, dlast = scan_inputs((1, 4 * TILE, 2 * gpu_tile.THREADS), states=4, direction=direction)
@@ -88,30 +68,6 @@ def test_threads_and_copies_wait_for_each_other(direction):
     for function, arguments, own in passes(direction):
         assert len(own) >= 2
         assert hazards(function, *arguments, own=own) == []
-
-
-@pytest.mark.parametrize(
-    ("which", "name", "call", "found"),
-    [
-        (0, "commit_smem", 0, {"copy_smem_to_gmem", "copy_gmem_to_smem"}),
-        (0, "wait_smem_to_gmem", 0, {"swap"}),
-        (0, "wait_smem_to_gmem", 1, {"end"}),
-        (1, "commit_smem", 0, {"copy_gmem_to_smem"}),
-        (1, "commit_smem", 1, {"swap"}),
-        (1, "commit_smem", 2, {"get"}),
-        (1, "wait_smem_to_gmem", 0, {"swap"}),
-    ],
-)
-def test_a_missing_wait_between_threads_is_found(monkeypatch, which, name, call, found):
-    function, arguments, own = list(passes("forward"))[which]
-    calls, real = itertools.count(), getattr(plgpu, name)
-
-    def all_but_one(*arguments, **options):
-        if next(calls) != call:
-            real(*arguments, **options)
-
-    monkeypatch.setattr(plgpu, name, all_but_one)
-    assert {line.split()[0] for line in hazards(function, *arguments, own=own)} == found
 
 
 @pytest.mark.parametrize(
