@@ -63,26 +63,6 @@ def test_is_exp3s(weights, rewards):
     assert np.all(found >= GAMMA * q * (1 - 1e-5))
 
 
-@given(rewards=some_rewards, order=st.permutations(range(ARMS)))
-def test_does_not_depend_on_the_order_of_arms(rewards, order):
-    weights, order = np.array([0.1, 0.2, 0.3, 0.4]), list(order)
-    found = mixtures_of(weights, rewards)
-    permuted = mixtures_of(weights[order], np.array(rewards)[:, order])
-    np.testing.assert_allclose(permuted, found[:, order], rtol=1e-4, atol=1e-6)
-
-
-def test_an_arm_that_was_of_no_use_comes_back():
-    rewards = [[1, 0, 0, 0]] * 6 + [[-1, 0, 0, 1]] * 6
-    found = mixtures_of(np.ones(ARMS), rewards)
-    assert np.argmax(found[6]) == 0 and np.argmax(found[-1]) == 3
-
-
-def test_an_arm_without_weight_gets_none():
-    found = mixtures_of([0, 1, 1, 1], [[1, 0.5, 0, -1]] * 4)
-    np.testing.assert_array_equal(found[:, 0], 0)
-    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
-
-
 def test_an_arm_without_weight_does_not_outgrow_the_others():
     """Without sharing, every loss of the others would raise the log of its weight."""
     config = BanditConfig(policy="exp3s", exp3s=Exp3SConfig(learning_rate=100.0, sharing=0.0))

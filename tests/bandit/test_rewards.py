@@ -131,21 +131,6 @@ def test_losses_of_any_size_serve(name):
     np.testing.assert_allclose(COMPILED[name](losses, jnp.int32(6)), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_late_decisions_are_seen_by_the_scaled_rewards_alone():
-    """Losses fall ever more slowly; the fastest one once falls half as far at the last observation."""
-    losses = 2 + np.arange(1, ARMS + 1) * 0.1 / (1 + np.arange(ROWS)[:, None])
-    slowed = losses.copy()
-    slowed[-1, -1] = losses[-2:, -1].mean()
-    for name, function in COMPILED.items():
-        usual, slow = (
-            float(function(np.float32(which), jnp.int32(ROWS - 1))[-1]) for which in (losses, slowed)
-        )
-        if name == "published":
-            assert abs(usual) < 1e-3 and abs(slow) < 1e-3
-        else:
-            assert slow < usual - 0.1, name
-
-
 @pytest.mark.parametrize("name", REWARDS)
 def test_the_history_holds_what_is_earned(name):
     config = BanditConfig(policy="fixed", reward=name, reward_memory=MEMORY)

@@ -1,3 +1,4 @@
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from birdie_jax.batching import (
 from birdie_jax.objectives import make_mixture
 from birdie_jax.text import TokenShards, prepare
 
+STEPS = 14
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -118,6 +120,15 @@ class Run:
 @pytest.fixture
 def run(long_text) -> Run:
     return Run(long_text)
+
+
+@pytest.fixture
+def batches(run) -> list:
+    """The first batches of `run`, made one by one."""
+    history = run.history()
+    made = list(itertools.islice(iter(run.streams(history)), STEPS))
+    history.close()
+    return made
 
 
 def _assert_same(found, expected) -> None:

@@ -168,11 +168,6 @@ def test_what_is_no_sample_is_padding(packing):
         np.testing.assert_array_equal(values, getattr(nothing, field)[outside], err_msg=field)
 
 
-def test_loss_is_asked_for_nowhere_but_from_the_start_token_on():
-    batch = pack([[example([4, 5], [6, 7]), example([8], [9])]], spacing=1)
-    np.testing.assert_array_equal(batch.loss_mask, (batch.segment_ids > 0) & ~batch.bidirectional)
-
-
 @pytest.mark.parametrize(
     ("rows", "length", "spacing", "message"),
     [
@@ -184,11 +179,6 @@ def test_loss_is_asked_for_nowhere_but_from_the_start_token_on():
 def test_what_cannot_be_packed_is_refused(rows, length, spacing, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         pack_rows([[example(*parts) for parts in row] for row in rows], length, spacing)
-
-
-def test_an_example_without_target_has_no_layout():
-    with pytest.raises(ValueError, match=r"^row 0, example 1: the target is empty; it needs a token$"):
-        layout_example(example([4, 5], []))
 
 
 def test_a_row_may_be_filled_to_its_last_position():

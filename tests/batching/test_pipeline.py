@@ -9,25 +9,14 @@ import pytest
 from grain.experimental import assert_equal_output_after_checkpoint
 
 from birdie_jax.batching import initial_stream_states, prefetch_batches
-from birdie_jax.batching.pipeline import RowStreamsIterator
-
-_STEPS = 14
-
-
-@pytest.fixture
-def batches(run):
-    """The first batches of `run`, made one by one."""
-    history = run.history()
-    made = list(itertools.islice(iter(run.streams(history)), _STEPS))
-    history.close()
-    return made
+from tests.batching.conftest import STEPS
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 def test_batches_do_not_depend_on_prefetch(run, batches, assert_same_batches, prefetch):
     history = run.history()
     iterator = iter(prefetch_batches(run.streams(history), workers=0, prefetch=prefetch))
-    assert_same_batches(list(itertools.islice(iterator, _STEPS)), batches)
+    assert_same_batches(list(itertools.islice(iterator, STEPS)), batches)
     history.close()
     iterator.close()
 
@@ -60,48 +49,19 @@ def test_a_batch_holds_arms_of_its_mixture_alone(run, batches):
     assert (batches[2].stream_states[:, 3] >= 0).all()
 
 
-def test_samples_of_a_row_are_spaced_and_numbered(run, batches):
-    for made in batches:
-        batch = made.batch
-        for segments, positions in zip(batch.segment_ids, batch.positions, strict=True):
-            begins = np.flatnonzero((positions == 0) & (segments > 0))
-            assert segments[begins].tolist() == list(range(1, len(begins) + 1))
-            for begin in begins[1:]:
-                assert (segments[begin - 3 : begin] == 0).all()
-                assert segments[begin - 4] > 0
-        assert (batch.arm_ids[batch.segment_ids == 0] == -1).all()
-
-
 @pytest.mark.parametrize("step", range(1, 10))
 def test_a_restored_run_goes_on_bit_for_bit(run, batches, assert_same_batches, step):
     history = run.history()
     streams = run.streams(history, first_step=step, stream_states=batches[step - 1].stream_states)
-    rest = list(itertools.islice(iter(streams), _STEPS - step))
+    rest = list(itertools.islice(iter(streams), STEPS - step))
     history.close()
     assert_same_batches(rest, batches[step:])
-
-
-def test_stream_states_are_small(run, batches):
-    rows, lookahead = run.settings.rows, run.settings.lookahead
-    assert batches[-1].stream_states.shape == (rows, 3 + 3 * lookahead)
-    assert batches[-1].stream_states.nbytes == rows * (3 + 3 * lookahead) * 8
 
 
 def test_grain_finds_equal_output_after_every_checkpoint(run):
     history = run.history()
     dataset = grain.experimental.LimitIterDataset(run.streams(history), count=8)
     assert_equal_output_after_checkpoint(dataset)
-    history.close()
-
-
-def test_an_iterator_restores_its_own_state(run, batches, assert_same_batches):
-    history = run.history()
-    iterator = iter(run.streams(history))
-    states = [iterator.get_state() for _ in itertools.islice(iterator, 6)]
-    assert isinstance(iterator, RowStreamsIterator)
-    for step in (5, 2, 3):
-        iterator.set_state(states[step])
-        assert_same_batches(list(itertools.islice(iterator, 4)), batches[step + 1 : step + 5])
     history.close()
 
 

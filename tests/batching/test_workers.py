@@ -32,14 +32,6 @@ def _close(history, iterator) -> None:
     assert multiprocessing.active_children() == []
 
 
-@pytest.fixture
-def batches(run):
-    history = run.history()
-    made = list(itertools.islice(iter(run.streams(history)), _STEPS))
-    history.close()
-    return made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [(1, 1, 0), (2, 4, 0), (2, 1, 3), (4, 1, 5)])
 def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setting):
@@ -48,7 +40,7 @@ def test_batches_are_those_of_no_worker(run, batches, assert_same_batches, setti
     stream_states = batches[first_step - 1].stream_states if first_step else None
     streams = run.streams(history, first_step, stream_states)
     iterator = iter(prefetch_batches(streams, workers=workers, prefetch=prefetch))
-    assert_same_batches(list(itertools.islice(iterator, _STEPS - first_step)), batches[first_step:])
+    assert_same_batches(list(itertools.islice(iterator, _STEPS - first_step)), batches[first_step:_STEPS])
     _close(history, iterator)
 
 

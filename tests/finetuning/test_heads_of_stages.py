@@ -92,11 +92,6 @@ def test_the_model_has_the_head_of_the_tasks():
             f"config.model.head: found 'spans'; allowed: '', or 'classification', which {WHERE}.1 needs",
         ),
         (
-            {"1": RTE},
-            {"model.head_outputs": 3},
-            f"config.model.head_outputs: found 3; allowed: 0, or 2, which {WHERE}.1 needs",
-        ),
-        (
             {"1": WORDS},
             {"model.head_name": "rte"},
             f"config.model.head_name: found 'rte'; allowed: '': {WHERE}.1 needs no head",

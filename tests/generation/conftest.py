@@ -1,5 +1,6 @@
 """Small models that answer, and prompts of many lengths."""
 
+import random
 from functools import cache
 
 import jax
@@ -13,6 +14,7 @@ from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.text import train_tokenizer
 from tests.quick_jit import quick_jit
 
 VOCAB = 384
@@ -52,6 +54,13 @@ def small_model(name="gated_ssm_plus", bidirectional=True, **fields):
     return model, {**params, **grown, "blocks": blocks}
 
 
+@pytest.fixture(scope="session")
+def tokenizer():
+    words = random.Random(0)
+    texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
+    return train_tokenizer(texts, 300, tokenizer_type="bpe")
+
+
 @pytest.fixture(params=kinds())
 def kind(request):
     return request.param
@@ -59,10 +68,10 @@ def kind(request):
 
 def some_prompts():
     """Return prompts of many lengths; the shortest are shorter than the convolution."""
-    random = np.random.default_rng(0)
+    numbers = np.random.default_rng(0)
 
     def draw(count):
-        return random.integers(256, VOCAB, count).astype(np.int32)
+        return numbers.integers(256, VOCAB, count).astype(np.int32)
 
     lengths = [(0, 0), (1, 0), (2, 0), (0, 1), (9, 0), (40, 0), (3, 5), (0, 33)]
     return [Prompt(draw(context), draw(prefix)) for context, prefix in lengths]

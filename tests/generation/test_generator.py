@@ -215,10 +215,3 @@ def test_the_parameters_of_a_head_keep_their_type(kind):
     batch = batch_of(some_prompts()[6], np.arange(300, 310))
     score = jax.jit(partial(score_samples, model))
     np.testing.assert_array_equal(score(params, batch), score(converted, batch))
-
-
-@pytest.mark.slow
-def test_a_model_in_bfloat16_answers():
-    model, params = small_model(dtype="bfloat16")
-    (answer,) = generate(model, params, some_prompts()[4:5], max_tokens=5)
-    assert len(answer.tokens) == 5

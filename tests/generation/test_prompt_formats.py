@@ -10,7 +10,6 @@ from birdie_jax.errors import PromptError
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.prompt_formats import choose_arm, make_prompt, prompt_format
 from birdie_jax.objectives import OBJECTIVES, make_mixture, make_objective, mixture_from_arms
-from birdie_jax.text import train_tokenizer
 
 FORMED = {
     "span_corruption": "the [MASK] of seven [MASK]",
@@ -19,13 +18,6 @@ FORMED = {
     "selective_copying": "[START]the[END]of[CONTEXT]the river of seven",
     "fill_in_the_middle": "the [MASK] seven",
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    words = random.Random(0)
-    texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
-    return train_tokenizer(texts, 300, tokenizer_type="bpe")
 
 
 def ask(name, text, tokenizer, **parameters):
@@ -53,12 +45,6 @@ def test_a_text_that_is_read_whole(name, tokenizer):
     np.testing.assert_array_equal(prompt.context[1:], tokenizer.encode(text))
     bare = ask(name, text, tokenizer, marker=None)
     np.testing.assert_array_equal(bare.context, tokenizer.encode(text))
-
-
-def test_copying_asks_as_in_training(tokenizer):
-    tokens = tokenizer.encode("the river of seven")
-    example = make_objective("copying").build(tokens, np.random.default_rng(0))
-    np.testing.assert_array_equal(ask("copying", "the river of seven", tokenizer).context, example.context)
 
 
 @pytest.mark.parametrize("name", ["span_corruption", "full_span_corruption"])
@@ -121,11 +107,6 @@ QUERY_FORM = (
             "prefix_lm",
             "",
             "the prompt is empty (found 0 characters); prefix_lm allows: text of at least one token",
-        ),
-        (
-            "causal_lm",
-            "",
-            "the prompt is empty (found 0 characters); causal_lm allows: text of at least one token",
         ),
         (
             "span_corruption",

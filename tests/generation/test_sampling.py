@@ -53,15 +53,6 @@ def test_what_is_left(sampling, seed):
         assert set(np.flatnonzero(left[row])) == kept(logits[row], sampling)
 
 
-def test_top_p_counts_what_top_k_left():
-    """Of 0.4, 0.3, 0.2, 0.1 the best two hold 4/7 and 3/7: a top_p of 0.5 is reached by the first alone."""
-    logits = jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]]))
-    alone = np.isfinite(filter_logits(logits, Sampling(1.0, top_p=0.5)))
-    after_top_k = np.isfinite(filter_logits(logits, Sampling(1.0, top_k=2, top_p=0.5)))
-    assert alone.sum() == 2
-    assert after_top_k.sum() == 1
-
-
 def keys_of(rows, seed=0):
     return jax.random.split(jax.random.key(seed), rows)
 

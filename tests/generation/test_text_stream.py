@@ -1,21 +1,11 @@
 """What is shown at once, joined, is the text of all tokens, and no character of it is ever broken."""
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.generation.text_generation import StopStrings, TextStream
-from birdie_jax.text import Tokenizer, train_tokenizer
-from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, SEPARATOR
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    words = random.Random(0)
-    texts = [" ".join(words.choices(["the", "river", "seven", "of", "return"], k=30)) for _ in range(100)]
-    return train_tokenizer(texts, 300, tokenizer_type="bpe")
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 
 def streamed(tokenizer, tokens, size):
@@ -63,11 +53,6 @@ def test_whole_characters_are_shown_at_once(tokenizer):
 def test_any_tokens_give_what_decode_gives(tokenizer, tokens, size):
     """Among them are bytes that make no character, and special tokens."""
     assert "".join(streamed(tokenizer, tokens, size)) == tokenizer.decode(tokens)
-
-
-def test_special_tokens_have_their_names(tokenizer):
-    tokens = [*tokenizer.encode("seven").tolist(), SEPARATOR, *tokenizer.encode(" of").tolist()]
-    assert "".join(streamed(tokenizer, tokens, 1)) == "seven[SEP] of"
 
 
 def cut(text, strings, sizes):

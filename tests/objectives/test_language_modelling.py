@@ -45,10 +45,3 @@ def test_fill_in_the_middle_orders_and_cuts(rate, orders):
         middles.add(tuple(target[target.index(v.MIDDLE) + 1 : -1]))
     assert suffix_first == orders
     assert middles == {(301,), (302,), (303,), (301, 302), (302, 303), (301, 302, 303)}
-
-
-def test_fill_in_the_middle_format():
-    objective = make_objective("fill_in_the_middle", suffix_first_rate=0.0)
-    made = objective.build(np.array([300, 301, 302]), np.random.default_rng(0))
-    expected = [v.MIDDLE_PREFIX, 300, v.MIDDLE_SUFFIX, 302, v.MIDDLE, 301, v.END]
-    assert made.target.tolist() == expected

@@ -115,14 +115,9 @@ OBJECTIVE_NAMES = (
         ({}, "mixture: it has no arms; allowed: at least one"),
         ({"a": {}}, f"arm 'a': objective: found None; allowed: {OBJECTIVE_NAMES}"),
         ({"a": 3}, "arm 'a': 3; allowed: a mapping with the field objective"),
-        ({"a": {"objective": "copy"}}, f"arm 'a': objective: found 'copy'; allowed: {OBJECTIVE_NAMES}"),
         (
             {"a": {"objective": "span_corruption", "rate": 1.2}},
             "arm 'a': span_corruption: rate: found 1.2; allowed: a number above 0 and below 1",
-        ),
-        (
-            {"a": {**COPYING, "rats": 1}},
-            "arm 'a': copying: parameter 'rats' is unknown; allowed: marker, max_length, min_length",
         ),
         (
             {"a/b": COPYING},

@@ -19,26 +19,23 @@ PYTHIA = {
     TERA: {"160m": 0.66, "410m": 1.86, "1b": 4.27, "1.4b": 6.19, "2.8b": 12.21},
     TEBI: {"160m": 0.60, "410m": 1.69, "1b": 3.88, "1.4b": 5.63, "2.8b": 11.11},
 }
+PRINTED = [
+    *((keep, unit, printed) for (keep, unit), printed in SIMBA.items()),
+    *((1.0, unit, printed) for unit, printed in MAMBA.items()),
+    *((None, unit, printed) for unit, printed in PYTHIA.items()),
+]
 
 
-@pytest.mark.parametrize(("keep", "unit"), SIMBA)
-def test_simba(keep, unit):
-    for name, printed in SIMBA[keep, unit].items():
-        size = MAMBA_SIZES[name]
-        assert round(mamba_flops(size, linear_shares(keep, size.layers)) / unit, 2) == printed, name
-
-
-@pytest.mark.parametrize("unit", MAMBA)
-def test_mamba(unit):
-    for name, printed in MAMBA[unit].items():
-        size = MAMBA_SIZES[name]
-        assert round(mamba_flops(size, [1.0] * size.layers) / unit, 2) == printed, name
-
-
-@pytest.mark.parametrize("unit", PYTHIA)
-def test_pythia(unit):
-    for name, printed in PYTHIA[unit].items():
-        assert round(pythia_flops(*PYTHIA_SIZES[name]) / unit, 2) == printed, name
+@pytest.mark.parametrize(("keep", "unit", "printed"), PRINTED)
+def test_every_figure(keep, unit, printed):
+    """Of a pruned Mamba, a dense one, and where nothing can be kept of Pythia."""
+    for name, figure in printed.items():
+        if keep is None:
+            flops = pythia_flops(*PYTHIA_SIZES[name])
+        else:
+            size = MAMBA_SIZES[name]
+            flops = mamba_flops(size, linear_shares(keep, size.layers))
+        assert round(flops / unit, 2) == figure, name
 
 
 def test_shares_of_dense_flops():

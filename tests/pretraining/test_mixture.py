@@ -37,14 +37,6 @@ def test_unknown_mixture():
     [
         ({"a": {"weight": 1.0}}, ("config.objectives.arms: arm 'a': objective: found None", "causal_lm")),
         (
-            {"a": {"objective": "deshuffling", "rate": 1.5}},
-            ("config.objectives.arms: arm 'a'", "rate", "1.5"),
-        ),
-        (
-            {"a": {"objective": "copying", "length": 5}},
-            ("config.objectives.arms: arm 'a'", "length", "max_length"),
-        ),
-        (
             {"a": {"objective": "copying", "weight": 0.0}},
             ("config.objectives.arms: mixture: the weights add up to 0",),
         ),
