@@ -32,6 +32,7 @@ from jaxtyping import install_import_hook
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.quick_jit import start_jax
 from tests.s3_server import run_s3_server, s3_environment
+from tests.unprivileged import make_unprivileged_folder
 
 install_import_hook(["birdie_jax", "hlo_analysis", "pallas_kernels"], "beartype.beartype")
 start_jax()
@@ -156,6 +157,12 @@ def gcs_server(tmp_path_factory):
 def bucket_url(gcs_server):
     """A name in the server's bucket below which there is nothing yet."""
     return f"gs://{BUCKET}/{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def unprivileged_folder():
+    with make_unprivileged_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

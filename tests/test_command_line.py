@@ -1,7 +1,6 @@
 """Command lines that cannot be used: one line says what was found and what is allowed, with status 2."""
 
 import os
-import stat
 import subprocess
 import sys
 
@@ -143,16 +142,6 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     assert "has no arm 'paste'; allowed: one of it (copy)" in results[3][2]
 
 
-@pytest.mark.slow
-def test_a_named_pipe_is_no_config_file(tmp_path):
-    pipe = tmp_path / "pipe.py"
-    os.mkfifo(pipe)
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    ((status, _, stderr),) = run_commands([("train", f"--config={pipe}", WORKDIR)])
-    assert status == 2
-    assert "found no file" in stderr
-
-
 @pytest.mark.parametrize(
     ("lines", "end", "status", "told"),
     [(40_000, "return", 0, ""), (1, "return", 0, ""), (1, "refuse('report', 'a fault')", 1, "a fault")],
@@ -192,28 +181,27 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, 
     assert process.returncode == status
 
 
+LINES = "two\nlines"
+
+
 @pytest.mark.parametrize(
-    "error", [ConfigError("two\nlines"), StoreError("two\nlines"), TimeoutError("two\nlines")]
+    ("error", "is_mended"),
+    [
+        *((ConfigError(LINES), True), (StoreError(LINES), True), (TimeoutError(LINES), True)),
+        *((OSError("a fault"), False), (ValueError("a fault"), False), (UnsuitableText("a fault"), False)),
+    ],
 )
-def test_what_a_user_can_mend_ends_a_command_in_one_line(monkeypatch, error):
+def test_what_a_user_can_mend_ends_a_command_in_one_line_and_other_errors_are_raised(
+    monkeypatch, error, is_mended
+):
     def run(main, **_):
         raise error
 
     monkeypatch.setattr(command_line.app, "run", run)
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit if is_mended else type(error)) as end:
         command_line.start("report", print, TimeoutError)
-    assert end.value.code == r"birdie_jax.report: two\nlines"
-
-
-@pytest.mark.parametrize("error", [OSError("a fault"), ValueError("a fault"), UnsuitableText("a fault")])
-def test_what_a_user_cannot_mend_is_raised(monkeypatch, error):
-    def run(main, **_):
-        raise error
-
-    monkeypatch.setattr(command_line.app, "run", run)
-    with pytest.raises(type(error)) as raised:
-        command_line.start("report", print)
-    assert raised.value is error
+    if is_mended:
+        assert end.value.code == r"birdie_jax.report: two\nlines"
 
 
 @pytest.mark.slow

@@ -44,189 +44,121 @@ def test_default_is_usable_and_round_trips():
     ("path", "value", "message"),
     [
         (
-            "optimizer.learning_rates",
-            1.0,
-            "config.optimizer.learning_rates: unknown field; allowed: learning_rate, final_learning_rate, "
-            "warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm, schedule",
+            *("optimizer.learning_rates", 1.0),
+            "config.optimizer.learning_rates: unknown field; allowed: learning_rate, "
+            "final_learning_rate, warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm, schedule",
         ),
-        ("optimizer.schedule", "flat", "config.optimizer.schedule: found 'flat'; allowed: cosine, linear"),
-        ("mesh.fsdp", -2, "config.mesh.fsdp: found -2; allowed: -1, 0 or at least 1"),
-        ("mesh.data", 0, "config.mesh.data: found 0; allowed: -1 or at least 1"),
+        ("optimizer.schedule", "flat", "'flat'; allowed: cosine, linear"),
+        ("mesh.fsdp", -2, "-2; allowed: -1, 0 or at least 1"),
+        ("mesh.data", 0, "0; allowed: -1 or at least 1"),
         ("mesh.tensor", -1, "config.mesh: found -1 for data and tensor; allowed: -1 for one axis"),
-        ("batching.rows", "eight", "config.batching.rows: found 'eight' (str); allowed: int"),
-        ("batching.rows", True, "config.batching.rows: found True (bool); allowed: int"),
-        ("batching.rows", 0, "config.batching.rows: found 0; allowed: at least 1"),
+        ("batching.rows", "eight", "'eight' (str); allowed: int"),
+        ("batching.rows", True, "True (bool); allowed: int"),
+        ("batching.rows", 0, "0; allowed: at least 1"),
+        ("optimizer.learning_rate", float("nan"), "nan; allowed: a finite number"),
+        ("optimizer.learning_rate", -1, "-1.0; allowed: more than 0"),
         (
-            "optimizer.learning_rate",
-            float("nan"),
-            "config.optimizer.learning_rate: found nan; allowed: a finite number",
-        ),
-        ("optimizer.learning_rate", -1, "config.optimizer.learning_rate: found -1.0; allowed: more than 0"),
-        (
-            "train.accumulation_steps",
-            7,
+            *("train.accumulation_steps", 7),
             "config.batching.rows: found 512; allowed: a multiple of train.accumulation_steps = 7",
         ),
-        ("batching.spacing", -1, "config.batching.spacing: found -1; allowed: at least 0"),
+        ("batching.spacing", -1, "-1; allowed: at least 0"),
+        ("batching.spacing", 2, "2; allowed: at least model.gated_ssm.conv_width - 1 = 3"),
         (
-            "batching.spacing",
-            2,
-            "config.batching.spacing: found 2; allowed: at least model.gated_ssm.conv_width - 1 = 3",
+            *("model.name", "mamba2"),
+            "'mamba2'; allowed: gated_ssm_plus, birdie_ssm, gated_ssm, gated_ssm_mlp, griffin, hawk, "
+            "hawk_mlp, mamba, transformer, bigs, gated_attention, stack_attention, stack_ssm",
         ),
+        ("model.state", 33, "33; allowed: an even number: half of it runs in reverse"),
+        ("model.gated_ssm", 3, "3; allowed: a section with fields"),
+        ("model.gated_ssm.conv_width", 0, "0; allowed: at least 1"),
+        ("model.hawk.conv_width", 0, "0; allowed: at least 1"),
+        ("model.hawk.heads", 0, "0; allowed: at least 1"),
+        ("model.attention.heads", 0, "0; allowed: at least 1"),
+        ("model.attention.window", -1, "-1; allowed: at least 0"),
+        ("model.attention.kv_heads", -1, "-1; allowed: at least 0"),
+        ("model.attention.rope_base", 1, "1.0; allowed: more than 1"),
         (
-            "model.name",
-            "mamba2",
-            "config.model.name: found 'mamba2'; allowed: gated_ssm_plus, birdie_ssm, gated_ssm, "
-            "gated_ssm_mlp, griffin, hawk, hawk_mlp, mamba, transformer, bigs, gated_attention, "
-            "stack_attention, stack_ssm",
-        ),
-        (
-            "model.state",
-            33,
-            "config.model.state: found 33; allowed: an even number: half of it runs in reverse",
-        ),
-        ("model.gated_ssm", 3, "config.model.gated_ssm: found 3; allowed: a section with fields"),
-        (
-            "model.gated_ssm.conv_width",
-            0,
-            "config.model.gated_ssm.conv_width: found 0; allowed: at least 1",
-        ),
-        ("model.hawk.conv_width", 0, "config.model.hawk.conv_width: found 0; allowed: at least 1"),
-        ("model.hawk.heads", 0, "config.model.hawk.heads: found 0; allowed: at least 1"),
-        ("model.attention.heads", 0, "config.model.attention.heads: found 0; allowed: at least 1"),
-        ("model.attention.window", -1, "config.model.attention.window: found -1; allowed: at least 0"),
-        ("model.attention.kv_heads", -1, "config.model.attention.kv_heads: found -1; allowed: at least 0"),
-        (
-            "model.attention.rope_base",
-            1,
-            "config.model.attention.rope_base: found 1.0; allowed: more than 1",
-        ),
-        (
-            "model.heads",
-            4,
+            *("model.heads", 4),
             "config.model.heads: unknown field; allowed: name, layers, features, state, mlp_features, "
             "bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, norm_epsilon, "
-            "norm_offset, mlp_bias, embedding_scale, residual_dtype, start_token, begin_token, end_token, "
-            "min_predicted_id, max_predicted_id, logit_soft_cap, dropout, head, head_name, head_outputs, "
-            "head_dropout, attention, birdie_ssm, encoder, gated_ssm, griffin, hawk, mamba; such a field "
-            "is config.model.attention.heads and config.model.hawk.heads",
+            "norm_offset, mlp_bias, embedding_scale, residual_dtype, start_token, begin_token, "
+            "end_token, min_predicted_id, max_predicted_id, logit_soft_cap, dropout, head, head_name, "
+            "head_outputs, head_dropout, attention, birdie_ssm, encoder, gated_ssm, griffin, hawk, "
+            "mamba; such a field is config.model.attention.heads and config.model.hawk.heads",
         ),
+        ("model.begin_token", 2, "2; allowed: an id of text, at least 256, or 0 for none"),
+        ("model.birdie_ssm.input_activation", "relu", "'relu'; allowed: tanh, sigmoid, gelu, identity"),
         (
-            "model.begin_token",
-            2,
-            "config.model.begin_token: found 2; allowed: an id of text, at least 256, or 0 for none",
+            *("model.attention.implementation", "flash"),
+            "'flash'; allowed: , xla, cudnn, splash, splash_interpret",
         ),
-        (
-            "model.birdie_ssm.input_activation",
-            "relu",
-            "config.model.birdie_ssm.input_activation: found 'relu'; allowed: tanh, sigmoid, gelu, "
-            "identity",
-        ),
-        (
-            "model.attention.implementation",
-            "flash",
-            "config.model.attention.implementation: found 'flash'; allowed: , xla, cudnn, "
-            "splash, splash_interpret",
-        ),
-        (
-            "data.validation_fraction",
-            1.5,
-            "config.data.validation_fraction: found 1.5; allowed: more than 0 and less than 1",
-        ),
-        (
-            "bandit.policy",
-            "greedy",
-            "config.bandit.policy: found 'greedy'; allowed: birdie, exp3s, fixed, staged, thompson, "
-            "uniform",
-        ),
-        ("bandit.explore_from", 1.5, "config.bandit.explore_from: found 1.5; allowed: between 0 and 1"),
-        ("checkpoint.keep", 1, "config.checkpoint.keep: found 1; allowed: at least 2"),
-        (
-            "train.loss_chunk",
-            300,
-            "config.train.loss_chunk: found 300; "
-            "allowed: a divisor of batching.length = 2048, or more than it",
-        ),
-        (
-            "data.record_tokens",
-            100,
-            "config.data.record_tokens: found 100; allowed: at least batching.length = 2048",
-        ),
-        ("model", 3, "config.model: found 3; allowed: a section with fields"),
+        ("data.validation_fraction", 1.5, "1.5; allowed: more than 0 and less than 1"),
+        ("bandit.policy", "greedy", "'greedy'; allowed: birdie, exp3s, fixed, staged, thompson, uniform"),
+        ("bandit.explore_from", 1.5, "1.5; allowed: between 0 and 1"),
+        ("checkpoint.keep", 1, "1; allowed: at least 2"),
+        ("train.loss_chunk", 300, "300; allowed: a divisor of batching.length = 2048, or more than it"),
+        ("data.record_tokens", 100, "100; allowed: at least batching.length = 2048"),
+        ("model", 3, "3; allowed: a section with fields"),
     ],
 )
 def test_refusals(path, value, message):
-    assert refusal(set_field(path, value)) == message
+    """A message that is not whole follows the path of the field."""
+    whole = message if message.startswith("config.") else f"config.{path}: found {message}"
+    assert refusal(set_field(path, value)) == whole
 
 
 def test_missing_field():
-    def drop(config):
-        del config.train["num_steps"]
-
-    assert refusal(drop) == "config.train.num_steps: missing"
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"name": "hawk", "state": 64, "hawk": {"heads": 12}},
-            "config.model.hawk.heads: found 12; allowed: a divisor of model.state = 64",
-        ),
-        (
-            {"name": "transformer", "features": 60, "attention": {"heads": 8}},
-            "config.model.attention.heads: found 8; allowed: a divisor of model.features = 60 into "
-            "heads of an even width",
-        ),
-        (
-            {"name": "transformer", "features": 60, "attention": {"heads": 20}},
-            "config.model.attention.heads: found 20; allowed: a divisor of model.features = 60 into "
-            "heads of an even width",
-        ),
-        (
-            {"name": "transformer", "features": 64, "attention": {"heads": 8, "kv_heads": 3}},
-            "config.model.attention.kv_heads: found 3; allowed: a divisor of model.attention.heads = 8, or "
-            "0 for as many",
-        ),
-        (
-            {"name": "transformer", "features": 64, "attention": {"heads": 8, "rotary_share": 0.3}},
-            "config.model.attention.rotary_share: found 0.3; allowed: a share that is an even number of "
-            "the 8 channels of a head",
-        ),
-    ],
-)
-def test_heads_that_do_not_divide_are_refused_where_they_are_read(fields, message):
-    def change(config, **more):
-        config.model.update(fields | more)
-
-    assert refusal(change) == message
-    harmless = default_config()
-    change(harmless, name="gated_ssm")
-    (section,) = fields.keys() & {"hawk", "attention"}
-    assert to_dict(parse_config(harmless))["model"][section].items() >= fields[section].items()
-
-
-def test_rows_that_splash_attention_cannot_read_are_refused():
-    def change(config):
-        config.model.update(name="transformer", attention={"implementation": "splash"})
-        config.batching.length = 1000
-
-    assert refusal(change) == (
-        "config.batching.length: found 1000; allowed: a multiple of 128, the block of "
-        "model.attention.implementation splash"
+    assert (
+        refusal(lambda config: config.train.__delitem__("num_steps")) == "config.train.num_steps: missing"
     )
 
 
-def test_a_window_that_splash_attention_cannot_have_is_refused():
+EVEN = "a divisor of model.features = 64 into heads of an even width"
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "allowed"),
+    [
+        ("hawk", {"heads": 12}, "a divisor of model.state = 64"),
+        ("attention", {"heads": 20}, EVEN),
+        ("attention", {"heads": 64}, EVEN),
+        (
+            "attention",
+            {"heads": 8, "kv_heads": 3},
+            "a divisor of model.attention.heads = 8, or 0 for as many",
+        ),
+        (
+            *("attention", {"heads": 8, "rotary_share": 0.3}),
+            "a share that is an even number of the 8 channels of a head",
+        ),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused_where_they_are_read(section, fields, allowed):
+    def change(config, name={"hawk": "hawk", "attention": "transformer"}[section]):
+        config.model.update({"name": name, "features": 64, "state": 64, section: fields})
+
+    *_, (field, value) = fields.items()
+    assert refusal(change) == f"config.model.{section}.{field}: found {value}; allowed: {allowed}"
+    harmless = default_config()
+    change(harmless, name="gated_ssm")
+    assert to_dict(parse_config(harmless))["model"][section].items() >= fields.items()
+
+
+def test_what_splash_attention_cannot_read_is_refused():
     """Its kernel has one bound for each query; a context that is read both ways has two."""
 
-    def change(config, bidirectional=True):
+    def change(config, length=2048, bidirectional=True):
         attention = {"implementation": "splash", "window": 64}
         config.model.update(name="transformer", bidirectional=bidirectional, attention=attention)
+        config.batching.length = length
 
     assert refusal(change) == (
         "config.model.attention.window: found 64; allowed: 0 for model.attention.implementation splash "
         "with model.bidirectional"
+    )
+    assert refusal(lambda config: change(config, length=1000, bidirectional=False)) == (
+        "config.batching.length: found 1000; allowed: a multiple of 128, the block of "
+        "model.attention.implementation splash"
     )
     causal = default_config()
     change(causal, bidirectional=False)

@@ -77,27 +77,22 @@ def test_an_answer_is_that_of_generate(folder, asked):
     assert lines[1]["evaluation"] == "mine"
 
 
-def test_models_are_compared(folder, asked):
-    table = asked[1][1]
-    assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in table
-    found = json.loads((folder / "both.json").read_text())
-    assert len(found["evaluations"]) == 2
-    (difference,) = found["differences"]
-    assert (difference["model"], difference["pairs"]) == (f"{folder}/runs/b", 5)
-    first, second = (one["metrics"] for one in found["evaluations"])
-    for metric, interval in difference["metrics"].items():
-        assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
-
-
-def test_derived_metrics_are_compared(folder, asked):
-    found = json.loads((folder / "text.json").read_text())
+@pytest.mark.parametrize("name", ["both", "text"])
+def test_models_are_compared(folder, asked, name):
+    assert f"A: {folder}/runs/a step 5\nB: {folder}/runs/b step 9\n" in asked[1][1]
+    found = json.loads((folder / f"{name}.json").read_text())
     first, second = (one["metrics"] for one in found["evaluations"])
     (difference,) = found["differences"]
-    assert difference["metrics"].keys() == first.keys() >= {"loss", "perplexity"}
+    assert difference["model"] == f"{folder}/runs/b"
+    assert difference["metrics"].keys() == first.keys()
     for metric, interval in difference["metrics"].items():
         assert interval["mean"] == pytest.approx(second[metric]["mean"] - first[metric]["mean"])
-    told = difference["metrics"]["loss"]["mean"]
-    assert re.search(rf"^ +B .* {re.escape(f'{told:+.4f}')} ", asked[4][1], re.M), asked[4][1]
+    if name == "both":
+        assert difference["pairs"] == 5
+        return
+    assert first.keys() >= {"loss", "perplexity"}
+    shown = difference["metrics"]["loss"]["mean"]
+    assert re.search(rf"^ +B .* {re.escape(f'{shown:+.4f}')} ", asked[4][1], re.M), asked[4][1]
 
 
 def test_the_report_shows_it(folder, asked):
@@ -108,6 +103,7 @@ def test_wrong_input_is_told_in_one_line(folder):
     workdir = f"--workdir={folder}/runs/a"
     (folder / "empty.jsonl").write_text("")
     (folder / "bad.jsonl").write_text('{"prompt": "a", "reference": "b"}\n{"prompt": 3}\n{\n')
+    good = f"--task=perplexity:path={folder}/text.txt"
     cases = [
         ((workdir,), "--task is not given; allowed: one or more of "),
         ((workdir, "--task=phoneboko"), "--task=phoneboko: task: found 'phoneboko'; allowed: "),
@@ -119,15 +115,7 @@ def test_wrong_input_is_told_in_one_line(folder):
         ((workdir, "--task=phonebook", "--task=phonebook"), "2 evaluations are called phonebook"),
         ((workdir, f"--task=jsonl:path={folder}/empty.jsonl"), f"{folder}/empty.jsonl"),
         ((workdir, f"--task=jsonl:path={folder}/bad.jsonl"), f"{folder}/bad.jsonl"),
-        ((workdir, f"--task=jsonl:path={folder}/absent.jsonl"), f"{folder}/absent.jsonl"),
-        (
-            (
-                workdir,
-                f"--task=perplexity:path={folder}/text.txt",
-                f"--task=jsonl:path={folder}/absent.jsonl",
-            ),
-            f"{folder}/absent.jsonl",
-        ),
+        ((workdir, good, f"--task=jsonl:path={folder}/absent.jsonl"), f"{folder}/absent.jsonl"),
         ((workdir, "--task=phonebook", "--objective=copyign"), "objective 'copyign' is unknown"),
     ]
     results = run_commands([("evaluate", *arguments) for arguments, _ in cases])

@@ -31,6 +31,9 @@ print(touched(9))
 """
 
 
+USERS = ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """What is asked of glibc."""
@@ -57,31 +60,23 @@ def test_pages_are_touched_once_where_memory_is_kept():
     assert touched("keep") < 100 < touched("leave")
 
 
-@pytest.mark.parametrize("environment", [{}, {"JAX_PLATFORMS": "cpu"}])
-def test_memory_is_kept_on_a_machine_of_cpus(environment, tmp_path, calls):
-    assert keep_freed_memory(environment, tmp_path)
-    assert len(calls) == 4
-
-
-@pytest.mark.parametrize("device", ["nvidia0", "kfd", "accel0", "vfio/7"])
-def test_a_machine_with_accelerators_keeps_memory_for_cpus_alone(device, tmp_path, calls):
-    (tmp_path / device).parent.mkdir(exist_ok=True)
-    (tmp_path / device).touch()
-    assert not keep_freed_memory({}, tmp_path)
-    assert not calls
-    assert keep_freed_memory({"JAX_PLATFORMS": "cpu"}, tmp_path)
-
-
-@pytest.mark.parametrize("platforms", ["tpu", "cuda", "cuda,cpu"])
-def test_other_platforms_that_are_asked_for_keep_none(platforms, tmp_path, calls):
-    assert not keep_freed_memory({"JAX_PLATFORMS": platforms}, tmp_path)
-    assert not calls
-
-
-@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_what_a_user_has_set_stays(name, tmp_path, calls):
-    assert not keep_freed_memory({name: "1"}, tmp_path)
-    assert not calls
+@pytest.mark.parametrize(
+    ("environment", "device", "kept"),
+    [
+        *((environment, None, True) for environment in ({}, {"JAX_PLATFORMS": "cpu"})),
+        *(({}, device, False) for device in ("nvidia0", "kfd", "accel0", "vfio/7")),
+        ({"JAX_PLATFORMS": "cpu"}, "nvidia0", True),
+        *(({"JAX_PLATFORMS": names}, None, False) for names in ("tpu", "cuda", "cuda,cpu")),
+        # What a user has set stays.
+        *(({name: "1"}, None, False) for name in USERS),
+    ],
+)
+def test_memory_is_kept_for_cpus_alone(environment, device, kept, tmp_path, calls):
+    if device:
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+    assert keep_freed_memory(environment, tmp_path) == kept
+    assert len(calls) == (4 if kept else 0)
 
 
 def test_another_c_library_is_left_alone(tmp_path, calls, monkeypatch):

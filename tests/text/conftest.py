@@ -1,5 +1,5 @@
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ from birdie_jax.storage.object_store import file_system
 from birdie_jax.text import Tokenizer, prepare, train_tokenizer
 from birdie_jax.text.locations import Location
 from tests.text.prepared_folders import json_lines
-from tests.unprivileged import make_unprivileged_folder
 
 _WORDS = ("the", "a", "if", "return", "self", "for", "in", "river", "seven", "and", "of", "to", "def")
 
@@ -92,12 +91,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Loca
         workers=0,
         progress=False,
     )
-
-
-@pytest.fixture
-def unprivileged_folder() -> Iterator[Path]:
-    with make_unprivileged_folder() as folder:
-        yield folder
 
 
 @pytest.fixture
