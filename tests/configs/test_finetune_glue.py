@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from birdie_jax.errors import ConfigError, DataError
+from birdie_jax.errors import DataError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.models import model_names
@@ -49,10 +49,6 @@ def test_the_published_rows_of_qqp_that_lack_columns_are_passed_over(tmp_path):
                 task.samples("train")
 
 
-def test_no_variant_is_the_first_one():
-    assert load("finetune_glue") == load("finetune_glue", "tiny,cola,bigs")
-
-
 @pytest.mark.parametrize("name", model_names())
 def test_the_model_is_that_of_the_preset_but_for_dropout(name):
     def without_dropout(model):
@@ -80,13 +76,3 @@ def test_the_paper_s_sizes_are_those_of_their_pretraining(size, name):
     assert isinstance(stage.task, Glue) and (stage.length, stage.task.max_positions) == (length, length)
     assert tuned.optimizer.learning_rate == 3e-5
     assert tuned.train.num_steps == 0 and tuned.train.accumulation_steps == preset.train.accumulation_steps
-
-
-def test_unknown_parts_of_a_variant_are_refused():
-    for variant, said in (
-        ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512"),
-        ("tiny,snli", "config variant 'snli' is unknown; allowed: cola, sst2, "),
-        ("tiny,rte,llama", "config variant 'llama' is unknown; allowed: bigs, "),
-    ):
-        with pytest.raises(ConfigError, match=f"^{said}"):
-            load("finetune_glue", variant)

@@ -68,8 +68,11 @@ def test_a_question_on_an_article_that_is_cut_fits_into_a_row(tmp_path):
     assert rows.description.startswith("1 examples in 1 rows of 512, ")
 
 
-def test_no_variant_is_the_first_one():
-    assert load("finetune_reading") == load("finetune_reading", "tiny,squad,bigs")
+@pytest.mark.parametrize(
+    ("name", "first"), [("finetune_reading", "tiny,squad,bigs"), ("finetune_glue", "tiny,cola,bigs")]
+)
+def test_no_variant_is_the_first_one(name, first):
+    assert load(name) == load(name, first)
 
 
 @pytest.mark.sampled(8)
@@ -101,11 +104,17 @@ def test_the_model_is_that_of_the_preset_but_for_dropout(name):
     assert (tuned.dropout > 0) == (name == "stack_attention")
 
 
-def test_unknown_parts_of_a_variant_are_refused():
-    for variant, said in (
-        ("large", "config variant 'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512, 4096"),
-        ("tiny,race", "config variant 'race' is unknown; allowed: squad, squad_2, quality, contract_nli"),
-        ("tiny,squad,llama", "config variant 'llama' is unknown; allowed: bigs, "),
-    ):
-        with pytest.raises(ConfigError, match=f"^{said}"):
-            load("finetune_reading", variant)
+@pytest.mark.parametrize(
+    ("name", "variant", "said"),
+    [
+        ("finetune_reading", "large", "'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512, 4096"),
+        ("finetune_reading", "tiny,race", "'race' is unknown; allowed: squad, squad_2, quality, contract_"),
+        ("finetune_reading", "tiny,squad,llama", "'llama' is unknown; allowed: bigs, "),
+        ("finetune_glue", "large", "'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512"),
+        ("finetune_glue", "tiny,snli", "'snli' is unknown; allowed: cola, sst2, "),
+        ("finetune_glue", "tiny,rte,llama", "'llama' is unknown; allowed: bigs, "),
+    ],
+)
+def test_unknown_parts_of_a_variant_are_refused(name, variant, said):
+    with pytest.raises(ConfigError, match=f"^config variant {said}"):
+        load(name, variant)
