@@ -49,7 +49,9 @@ def test_values_of_any_shape(shape, seed, reverse, with_state, with_reset):
 
 @DIRECTIONS
 def test_gradients_equal_finite_differences(reverse):
-    a, x, h0, _, reset = inputs((1, 4, 2))
+    a, x, h0, _, reset = inputs((2, 4, 2))
+    # One row begins with a reset in either direction, and the other takes its state.
+    reset = reset.at[:, jnp.array([0, -1])].set(jnp.array([[True], [False]]))
 
     def function(a, x, h0):
         return linear_scan(a, x, h0=h0, reset=reset, reverse=reverse)
