@@ -5,38 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import ModelConfig
 from birdie_jax.models import build_model, model_names
-from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.encoder_config import EncoderConfig
-from birdie_jax.models.griffin import GriffinConfig
-from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.influence import InfluenceRequest, recurrence_influence
-from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
 from birdie_jax.models.selective_influence import SelectiveArrays
-from birdie_jax.objectives import Example
+from tests.models.conftest import LENGTH, SECTIONS, VOCAB, pack
 from tests.quick_jit import quick_jit
-
-VOCAB, LENGTH = 384, 24
-
-
-def rows_of_samples(rows):
-    random = np.random.default_rng(0)
-
-    def sample(context, target):
-        tokens = random.integers(256, VOCAB, context + target).astype(np.int32)
-        return Example(tokens[:context], tokens[context:], 0)
-
-    return pack_rows([[sample(5, 3), sample(2 + row % 3, 4)] for row in range(rows)], LENGTH, spacing=3)
 
 
 def main():
     devices = jax.devices()
     assert len(devices) == 8
     mesh = Mesh(np.array(devices), ("data",))
-    batch = jax.tree.map(jnp.asarray, rows_of_samples(8))
+    batch = pack([[(5, 3), (2 + row % 3, 4)] for row in range(8)])
     for name in model_names():
         model = build_model(
             ModelConfig(
@@ -45,13 +27,7 @@ def main():
                 features=16,
                 state=16,
                 mlp_features=16,
-                sections=(
-                    HawkConfig(heads=4),
-                    MambaConfig(state_size=4),
-                    AttentionConfig(heads=4, kv_heads=2),
-                    EncoderConfig(ssm_state=4),
-                    GriffinConfig("attention,recurrent"),
-                ),
+                sections=SECTIONS,
                 dtype="float32",
                 remat="none",
             ),
