@@ -21,15 +21,11 @@ HEAD_CONFIG = REPOSITORY / "tests" / "finetuning" / "micro_head.py"
 NO_LOOPS = {"train.loss_chunk": 128, "batching.rows": 4}
 
 
-def python(module: str, *arguments: str, devices: int = 1, stdin: str = "") -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-    }
+def python(module: str, *arguments: str, devices: int = 1) -> subprocess.CompletedProcess:
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, input=stdin, capture_output=True, text=True, check=False
+        command, cwd=REPOSITORY, env=os.environ | flags, capture_output=True, text=True, check=False
     )
 
 
@@ -120,20 +116,12 @@ def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
 REFUSED = {
     "--topology: found 'v9:2x2' (chip 'v9' is unknown); allowed: v4:4x4x4": ("v9:2x2",),
     "config.mesh: found data=3": ("cpu:1", "--config.mesh.data=3"),
-    "config.batching.rows: found 2; allowed: a multiple of": (
-        "cpu:2",
-        "--config.mesh.data=1",
-        "--config.mesh.fsdp=2",
-        "--config.train.accumulation_steps=2",
-    ),
     "--compare: found 'rows=2'; allowed: axis=devices": ("cpu:1", "--compare=rows=2"),
-    "--compare: found 'fsdp=0'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=0"),
     "--compare: found 'fsdp=²'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=²"),
     "(5,005 characters); allowed: axis=devices": ("cpu:1", f"--compare=fsdp={'9' * 5000}"),
     "(5,004 characters); allowed: v4:4x4x4": (f"cpu:{'9' * 5000}",),
     "(it has 100,000,000 devices, more than 131,072); allowed: v4": ("cpu:100000000",),
     "(it has 32,000,000 devices, more than 131,072); allowed: v4": ("v5e:4x8,slices=1000000",),
-    "(it has 4,000,000 devices, more than 131,072); allowed: v4": ("h200:500000x8",),
     "--topology: found 'cpu:1\\ncpu:2'; allowed: v4": ("cpu:1\ncpu:2",),
     "--json=docs: found a folder; allowed: a file": ("cpu:1", "--json=docs"),
     "--json=no/such/plan.json: found no folder no/such; allowed": ("cpu:1", "--json=no/such/plan.json"),
@@ -142,26 +130,17 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def refusals():
-    """Return exit status and stderr of each of the commands that are refused."""
+def test_an_impossible_plan_is_refused_in_one_line():
     commands = [
         ["plan", f"--config={CONFIG}", f"--topology={topology}", *arguments]
         for topology, *arguments in REFUSED.values()
     ]
     results = run_commands(commands, XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    return {
-        message: (status, stderr) for message, (status, _, stderr) in zip(REFUSED, results, strict=True)
-    }
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_an_impossible_plan_is_refused_in_one_line(refusals, message):
-    status, stderr = refusals[message]
-    assert status == (2 if "unknown field" in message else 1)
-    (line,) = stderr.strip().splitlines()
-    assert line.startswith("birdie_jax.plan: ")
-    assert message in line
+    for message, (status, _, stderr) in zip(REFUSED, results, strict=True):
+        assert status == (2 if "unknown field" in message else 1)
+        (line,) = stderr.strip().splitlines()
+        assert line.startswith("birdie_jax.plan: ")
+        assert message in line
 
 
 @for_machines
