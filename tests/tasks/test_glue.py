@@ -67,6 +67,7 @@ BAD = [
     ("mnli", ("a", "b", "-"), "line 3: gold_label: found '-'; allowed: contradiction, entailment, neutral"),
     ("stsb", ("a", "b", "5.1"), f"line 3: score: found '5.1'; allowed: {SCORE}"),
     ("stsb", ("a", "b", "nan"), f"line 3: score: found 'nan'; allowed: {SCORE}"),
+    ("stsb", ("a", "b", ""), f"line 3: score: found ''; allowed: {SCORE}"),
     ("stsb", ("a", "b", "2.3334"), f"line 3: score: found '2.3334'; allowed: {SCORE}"),
     ("cola", (" ", "", "1"), "line 2: sentence: found ' '; allowed: text with more than white space"),
     ("rte", ("a\tb", "c", "entailment"), "line 3: found 5 columns; allowed: 4: index, "),
