@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 from birdie_jax.storage import download, list_files
 from birdie_jax.storage.workdir import Workdir
 from tests.forked_runs import ForkedRun
+from tests.gcs_server import free_port
 from tests.quick_jit import QUICK_FLAGS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -83,6 +84,25 @@ def metrics(workdir: Path) -> list[dict]:
     timed = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+
+
+def in_two_processes(command: list[str]) -> list[list[str]]:
+    """Return the commands of the two processes of a run."""
+    meeting = f"--coordinator_address=127.0.0.1:{free_port()}"
+    return [[*command, meeting, "--num_processes=2", f"--process_id={index}"] for index in range(2)]
+
+
+def assert_same_end(found: Path, expected: Path, step: int, **tolerance: float) -> None:
+    """Check that two runs have left the same parameters and metrics: bit for bit, or but for rounding."""
+    arrays, others = checkpoint_arrays(found, step), checkpoint_arrays(expected, step)
+    assert arrays.keys() == others.keys()
+    for name, value in others.items():
+        if name.startswith("batches/") or not tolerance:
+            np.testing.assert_array_equal(arrays[name], value, err_msg=name)
+        else:
+            np.testing.assert_allclose(arrays[name], value, **tolerance, err_msg=name)
+    if not tolerance:
+        assert metrics(found) == metrics(expected)
 
 
 def fetch_workdir(workdir: Workdir, folder: Path) -> Path:

@@ -5,18 +5,16 @@ import random
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from birdie_jax.storage.workdir import Workdir
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import checkpoint_arrays, finish, metrics, start
+from tests.whole_runs import assert_same_end, finish, in_two_processes, metrics, start
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("micro_stages.py")
@@ -82,7 +80,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_where_it_would_have_ended(w
     shutil.rmtree(gone)
     status, output = finish(command(run, gone))
     assert status == 0, output
-    check_same_end(run, expected, steps)
+    assert_same_end(run, expected, steps)
 
 
 @pytest.mark.slow
@@ -101,7 +99,7 @@ def test_a_run_that_drops_tokens_logs_both_losses_and_ends_bit_for_bit_where_it_
     kill_early(command(run, source, pruning), run)
     status, output = finish(command(run, source, pruning))
     assert status == 0, output
-    check_same_end(run, expected, num_steps(expected))
+    assert_same_end(run, expected, num_steps(expected))
 
 
 def kill_early(arguments, run) -> None:
@@ -116,15 +114,6 @@ def kill_early(arguments, run) -> None:
     process.communicate()
 
 
-def check_same_end(run, expected, steps: int) -> None:
-    """Check that two runs have left the same parameters and metrics, bit for bit."""
-    found, wanted = checkpoint_arrays(run, steps), checkpoint_arrays(expected, steps)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert metrics(run) == metrics(expected)
-
-
 @pytest.mark.slow
 def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, tmp_path):
     """The rows and the masks of dropout are those of one device; what is computed differs by rounding."""
@@ -134,28 +123,14 @@ def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, 
     for name in (path.name for path in (run / "checkpoints").iterdir()):
         if int(name) > 4:
             shutil.rmtree(run / "checkpoints" / name)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    processes = [
-        start(
-            [
-                *command(run, source, f"--coordinator_address={address}", "--num_processes=2"),
-                f"--process_id={index}",
-            ],
-            devices=2,
-        )
-        for index in range(2)
-    ]
+    processes = [start(one, devices=2) for one in in_two_processes(command(run, source))]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert "goes on from step 4," in outputs[0]
     assert "step " not in outputs[1]
     for line, other in zip(metrics(run), metrics(expected), strict=True):
         assert line == pytest.approx(other, rel=1e-3, abs=1e-5)
-    arrays, others = checkpoint_arrays(run, steps), checkpoint_arrays(expected, steps)
-    for name, value in others.items():
-        np.testing.assert_allclose(arrays[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    assert_same_end(run, expected, steps, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -1,18 +1,16 @@
 """A run with a head on a mesh and in two processes, and what the other verbs make of it, in two as well."""
 
 import json
-import socket
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from birdie_jax.models.encoder_config import EncoderConfig
 from tests.forked_verbs import run_commands
 from tests.tasks.glue_folders import write_learnable
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import checkpoint_arrays, metrics, start
+from tests.whole_runs import assert_same_end, checkpoint_arrays, in_two_processes, metrics, start
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("micro_head.py")
@@ -25,13 +23,6 @@ def run(commands, devices) -> list[str]:
     said = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     return said
-
-
-def in_two_processes(command) -> list[list[str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = f"--coordinator_address=127.0.0.1:{probe.getsockname()[1]}"
-    return [[*command, meeting, "--num_processes=2", f"--process_id={index}"] for index in range(2)]
 
 
 def verb(name, *arguments) -> list[str]:
@@ -82,11 +73,8 @@ def test_two_processes_on_a_mesh_learn_what_one_device_learns(folder, alone):
     assert "task/glue/accuracy" in found[-1]
     for line, other in zip(found, expected, strict=True):
         assert line == pytest.approx(other, rel=1e-4, abs=1e-6)
-    arrays, others = checkpoint_arrays(workdir, STEPS), checkpoint_arrays(alone, STEPS)
-    assert arrays.keys() == others.keys()
-    assert "state/params/task_head/rte/kernel" in arrays
-    for name, value in others.items():
-        np.testing.assert_allclose(arrays[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert "state/params/task_head/rte/kernel" in checkpoint_arrays(workdir, STEPS)
+    assert_same_end(workdir, alone, STEPS, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

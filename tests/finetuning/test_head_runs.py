@@ -6,13 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from birdie_jax.models.encoder_config import EncoderConfig
 from tests.finetuning.micro_head import LEARNABLE
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import checkpoint_arrays, finish, metrics
+from tests.whole_runs import assert_same_end, finish, metrics
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("micro_head.py")
@@ -85,8 +84,4 @@ def test_it_learns_and_ends_bit_for_bit_where_it_would_have_ended(kind, tmp_path
     status, output = finish(command(again))
     assert status == 0, output
     assert "goes on from step 80" in output
-    found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(run, STEPS)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert metrics(again) == metrics(run)
+    assert_same_end(again, run, STEPS)

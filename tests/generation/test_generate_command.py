@@ -126,17 +126,6 @@ def test_faults_are_told_in_one_line(workdir, tmp_path):
             f"{bad_file} line 2: the prompt is empty (found 0 characters); prefix_lm allows: text of at "
             "least one token",
         ),
-        (
-            [good, "--prompt=a", "--objective=riddle"],
-            "objective 'riddle' is unknown; allowed: those that this model was trained on: causal_lm, "
-            "prefix_lm, span_corruption, full_span_corruption, full_span_corruption_deshuffling, "
-            "deshuffling, copying, selective_copying",
-        ),
-        (
-            [good, f"--prompt={'a' * 50}", "--length_limit=40"],
-            "--prompt: has 27 tokens, and 64 are to be written; allowed: 40 together, the longest rows "
-            "that gated_ssm_plus has learned",
-        ),
         ([good], "give either --prompt, which may be repeated, or --prompt_file"),
         ([good, "--prompt=a", "--temperature=-1"], "--temperature: found -1.0; allowed: at least 0"),
     ]

@@ -28,11 +28,6 @@ def test_a_layer_without_loops_counts_as_xla_counts():
     costs, xla = compile_and_read(jax.grad(layer, argnums=(1, 2)), x, w, w.T)
     assert costs.flops.dot == 2 * 16 * 32 * 64 * 5
     assert sum(costs.flops) == pytest.approx(xla["flops"], rel=0.02)
-
-
-def test_bytes_without_loops_are_those_that_xla_counts():
-    x, w = jnp.ones((256, 128)), jnp.ones((128, 512))
-    costs, xla = compile_and_read(lambda x, w: jax.nn.gelu(x @ w) @ w.T + x, x, w)
     assert costs.traffic_bytes == pytest.approx(xla["bytes accessed"], rel=0.05)
 
 

@@ -7,10 +7,7 @@ import pytest
 
 from birdie_jax.objectives import OBJECTIVES, make_objective
 
-NAMES = (
-    "causal_lm, copying, deshuffling, fill_in_the_middle, full_span_corruption, "
-    "full_span_corruption_deshuffling, masked_lm, prefix_lm, selective_copying, span_corruption"
-)
+NAMES = ", ".join(sorted(OBJECTIVES))
 PAIR = "a pair (low, high) of integers with 1 <= low <= high"
 
 

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from birdie_jax import vocabulary as v
-from birdie_jax.objectives import MIXTURES, Arm, Mixture, make_mixture, make_objective, mixture_from_arms
+from birdie_jax.objectives import (
+    MIXTURES,
+    OBJECTIVES,
+    Arm,
+    Mixture,
+    make_mixture,
+    make_objective,
+    mixture_from_arms,
+)
 
 
 def test_birdie_has_the_104_arms_of_the_published_code():
@@ -103,10 +111,7 @@ def test_own_arms():
 
 
 COPYING = {"objective": "copying"}
-OBJECTIVE_NAMES = (
-    "causal_lm, copying, deshuffling, fill_in_the_middle, full_span_corruption, "
-    "full_span_corruption_deshuffling, masked_lm, prefix_lm, selective_copying, span_corruption"
-)
+OBJECTIVE_NAMES = ", ".join(sorted(OBJECTIVES))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import socket
 
 import numpy as np
 import pytest
 
 from tests.forked_verbs import run_commands
-from tests.whole_runs import checkpoint_arrays, metrics, start, train_command, write_corpus
+from tests.whole_runs import assert_same_end, in_two_processes, metrics, start, train_command, write_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -64,11 +63,7 @@ def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(tr
     again = from_the_middle(workdir, tmp_path / "run")
     (said,) = train([train_command(again, corpus, *OPTIONS)], devices=4)
     assert f"goes on from step {HALF}" in said
-    found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(workdir, STEPS)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert metrics(again) == metrics(workdir)
+    assert_same_end(again, workdir, STEPS)
     assert samples_of(again) == samples_of(workdir)
 
 
@@ -77,18 +72,8 @@ def test_two_processes_train_on_the_same_batches(trained, tmp_path):
     """With the same masks of tokens and of dropout: the losses are the same but for rounding."""
     workdir, corpus = trained
     again = from_the_middle(workdir, tmp_path / "run")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    command = train_command(again, corpus, *OPTIONS)
-    meeting = [f"--coordinator_address=127.0.0.1:{port}", "--num_processes=2"]
-    train([[*command, *meeting, f"--process_id={number}"] for number in (0, 1)], devices=2)
-    found, expected = checkpoint_arrays(again, STEPS), checkpoint_arrays(workdir, STEPS)
-    for name, value in expected.items():
-        if name.startswith("batches/"):
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
-        else:
-            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    train(in_two_processes(train_command(again, corpus, *OPTIONS)), devices=2)
+    assert_same_end(again, workdir, STEPS, rtol=1e-4, atol=1e-5)
     for line, other in zip(metrics(again), metrics(workdir), strict=True):
         assert line == pytest.approx(other, rel=1e-4, abs=1e-6)
     texts = [[sample["texts"] for sample in samples_of(one)["samples"]] for one in (again, workdir)]
