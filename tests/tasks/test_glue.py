@@ -42,8 +42,8 @@ def test_every_format_is_read(dataset, tmp_path):
     for number, (sample, (first, second, label)) in enumerate(zip(samples, rows, strict=True)):
         assert sample.name == f"{path}: line {number + 1 + number_of_header}"
         assert sample.texts == ((first,) if len(form.texts) == 1 else (first, second))
-        told = form.classes[sample.label - 1] if form.classes else f"{(sample.label - 1) / 1000:.3f}"
-        assert told == label
+        predicted = form.classes[sample.label - 1] if form.classes else f"{(sample.label - 1) / 1000:.3f}"
+        assert predicted == label
     assert task.head == (
         Head("classification", dataset, len(form.classes), form.classes)
         if form.classes
@@ -100,53 +100,53 @@ def measured(task):
 @pytest.mark.parametrize("dataset", CLASSES)
 def test_classes_are_scored(dataset, tmp_path, head_says):
     form = GLUE_DATASETS[dataset]
-    rows, told = rows_of(dataset, 12), np.random.default_rng(1).integers(len(form.classes), size=12)
+    rows, predicted = rows_of(dataset, 12), np.random.default_rng(1).integers(len(form.classes), size=12)
     write_glue(tmp_path, dataset, form.splits[0], rows)
     task = Glue(dataset=dataset, path=str(tmp_path))
-    scores = [[float(number == which) for number in range(len(form.classes))] for which in told]
+    scores = [[float(number == which) for number in range(len(form.classes))] for which in predicted]
     head_says(scores)
     result, means = measured(task)
     labels = np.array([form.classes.index(label) for *_, label in rows])
-    assert means["accuracy"] == pytest.approx((labels == told).mean())
+    assert means["accuracy"] == pytest.approx((labels == predicted).mean())
     assert means.keys() == set(form.metrics)
     if "f1" in form.metrics:
-        both = ((labels == 1) & (told == 1)).sum()
-        assert means["f1"] == pytest.approx(2 * both / (labels.sum() + told.sum()))
+        both = ((labels == 1) & (predicted == 1)).sum()
+        assert means["f1"] == pytest.approx(2 * both / (labels.sum() + predicted.sum()))
     if "matthews_correlation" in form.metrics:
-        assert means["matthews_correlation"] == pytest.approx(np.corrcoef(labels, told)[0, 1])
-    for answer, (*_, label), which in zip(result.answers, rows, told, strict=True):
+        assert means["matthews_correlation"] == pytest.approx(np.corrcoef(labels, predicted)[0, 1])
+    for answer, (*_, label), which in zip(result.answers, rows, predicted, strict=True):
         assert answer.question.references == (label,) and answer.answer == form.classes[which]
 
 
 def test_numbers_are_scored_by_their_correlations(tmp_path, head_says):
     random = np.random.default_rng(2)
-    labels, told = np.round(random.uniform(0, 5, 20), 3), random.normal(size=20)
+    labels, predicted = np.round(random.uniform(0, 5, 20), 3), random.normal(size=20)
     write_glue(tmp_path, "stsb", "dev", [("abc", "de", f"{label:.3f}") for label in labels])
     task = Glue(dataset="stsb", path=str(tmp_path))
-    head_says([[score] for score in told])
+    head_says([[score] for score in predicted])
     result, means = measured(task)
     assert means == {
-        "spearman": pytest.approx(scipy.stats.spearmanr(labels, told).statistic, abs=1e-6),
-        "pearson": pytest.approx(scipy.stats.pearsonr(labels, told).statistic, abs=1e-6),
+        "spearman": pytest.approx(scipy.stats.spearmanr(labels, predicted).statistic, abs=1e-6),
+        "pearson": pytest.approx(scipy.stats.pearsonr(labels, predicted).statistic, abs=1e-6),
     }
-    assert result.answers[0].answer == f"{told[0]:.3f}"
+    assert result.answers[0].answer == f"{predicted[0]:.3f}"
 
 
 def test_numbers_of_a_group_are_ranked_among_themselves(tmp_path, head_says):
     """So that its figure is that of a file with its rows alone."""
     random = np.random.default_rng(3)
-    labels, told = np.round(random.uniform(0, 5, 30), 3), random.normal(size=30).astype(np.float32)
+    labels, predicted = np.round(random.uniform(0, 5, 30), 3), random.normal(size=30).astype(np.float32)
     rows = [("abc" * (1 + number % 3), "de", f"{label:.3f}") for number, label in enumerate(labels)]
     write_glue(tmp_path, "stsb", "dev", rows)
     task = Glue(dataset="stsb", path=str(tmp_path))
-    head_says([[score] for score in told])
+    head_says([[score] for score in predicted])
     result, _ = measured(task)
     model = EvaluatedModel("runs/a", 5, "c", "p", "masked_lm")
     parts = summarise("stsb", task, model, result, seconds=1.0).groups["prompt_tokens"]
     assert len(parts) == 3
     for number, part in enumerate(parts):
         for metric, function in (("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)):
-            expected = function(labels[number::3], told[number::3]).statistic
+            expected = function(labels[number::3], predicted[number::3]).statistic
             assert part.metrics[metric].mean == pytest.approx(expected, abs=1e-6)
 
 
@@ -170,7 +170,7 @@ def write_phenomena(path, sentences, *flags):
 
 
 def test_scores_of_cola_are_broken_down_by_phenomena(tmp_path, head_says):
-    """Each sentence that shows one counts; those that are not annotated are told by their number."""
+    """Each sentence that shows one counts; those that are not annotated have a number."""
     rows = [("abc", "", "1"), ("def", "", "0"), ("ghi", "", "0"), ("jkl", "", "1"), ("mno", "", "1")]
     write_glue(tmp_path, "cola", "dev", rows)
     path = write_phenomena(tmp_path / "major.tsv", ["abc", "def", "ghi", "jkl"], "11", "10", "11", "00")

@@ -43,8 +43,8 @@ FILES = {
 def test_every_row_is_predicted_in_the_form_of_the_leaderboard(tmp_path, head_says, dataset, split):
     write_unlabelled(tmp_path, dataset, split)
     classes = GLUE_DATASETS[dataset].classes
-    told = [1, 0, len(classes) - 1] if classes else [5.5, -0.25, 2.3456]
-    head_says(np.eye(len(classes))[told] if classes else [[number] for number in told])
+    predicted = [1, 0, len(classes) - 1] if classes else [5.5, -0.25, 2.3456]
+    head_says(np.eye(len(classes))[predicted] if classes else [[number] for number in predicted])
     task = Glue(dataset=dataset, path=str(tmp_path), split=split)
     result = task.measure(tiny_task_model())
     shown = {

@@ -137,7 +137,7 @@ def test_what_a_model_cannot_be_asked_is_told_before_it_is_asked():
     check_tasks(asking, arms_of_tasks(both, None, asking), Config(), None)
     check_tasks(long, arms_of_tasks(both, None, long), encoder, 65)
     for tasks, message in (
-        (asking, "task text: found perplexity, which asks a model to go on with a text, and"),
+        (asking, "task text: found perplexity, which asks a model to"),
         (long, "task masked_text: window: found 63; allowed: at most 62: the longest rows that the model"),
     ):
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):

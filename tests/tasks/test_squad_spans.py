@@ -139,19 +139,19 @@ def measured(monkeypatch, asking, say):
 
 def test_scores_are_those_of_the_official_script(path, monkeypatch):
     """A head that finds the second answer and a part of the first, none of the third, and a wrong one."""
-    told = {"q1": "ghi", "q2": "fég", "q3": None, "q4": "mno"}
+    predicted = {"q1": "ghi", "q2": "fég", "q3": None, "q4": "mno"}
 
     def say(name, window, number, scores):
         del number
-        begin, end = place_of(window.label(span_of(told[name])))
+        begin, end = place_of(window.label(span_of(predicted[name])))
         # Where a window has not the answer it gives none, less sure than the others of their spans.
-        scores[begin, 0] = scores[end, 1] = 5.0 if begin or told[name] is None else 1.0
+        scores[begin, 0] = scores[end, 1] = 5.0 if begin or predicted[name] is None else 1.0
 
     by_name = measured(monkeypatch, task(path), say)
-    assert {name: answer.answer or None for name, answer in by_name.items()} == told
-    assert [by_name[name].metrics["exact_match"] for name in told] == [0, 1, 1, 0]
-    assert [by_name[name].metrics["f1"] for name in told] == [pytest.approx(2 / 3), 1, 1, 0]
-    assert [by_name[name].question.groups["answerable"] for name in told] == [1, 1, 0, 1]
+    assert {name: answer.answer or None for name, answer in by_name.items()} == predicted
+    assert [by_name[name].metrics["exact_match"] for name in predicted] == [0, 1, 1, 0]
+    assert [by_name[name].metrics["f1"] for name in predicted] == [pytest.approx(2 / 3), 1, 1, 0]
+    assert [by_name[name].question.groups["answerable"] for name in predicted] == [1, 1, 0, 1]
     assert mean_scores(task(path), list(by_name.values()))["f1"].mean == pytest.approx((2 / 3 + 2) / 4)
 
 

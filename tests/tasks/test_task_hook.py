@@ -38,7 +38,7 @@ def make_hook(folder, every=0):
 
 
 ENCODER = "the model was trained as an encoder, on masked_lm alone: it"
-GO_ON = "task size: found lengths, which asks a model to go on with"
+GO_ON = "task size: found lengths, which asks a model to"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def call(told, *, stops=False):
 
 
 def test_what_is_logged_is_what_a_task_measures(tmp_path, capsys):
-    """Also for other parameters later, by the same programs; what is not asked is told once."""
+    """Also for other parameters later, by the same programs; what is not asked is printed once."""
     hook = make_hook(tmp_path)
     for seed in (0, 1):
         told, state = [], state_of(seed)
