@@ -158,7 +158,7 @@ def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
 @pytest.mark.parametrize(
     ("rule", "message", "asked"),
     [
-        (("describe", [[1, "", "PERMISSION_DENIED: no"]]), "had: PERMISSION_DENIED: no", ["describe"]),
+        (("describe", [[1, "", "PERMISSION_DENIED: no"]]), "had: PERMISSION_DENIED: no", ["describe"] * 5),
         (("diff", [FAILED]), "not committed", []),
     ],
 )
