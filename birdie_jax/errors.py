@@ -102,7 +102,7 @@ def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
     """Return how a message shows a value that a user gave or a file holds.
 
     It is `repr(value)`, with control characters and other unprintable ones escaped. Of a longer one than
-    `max_characters` the middle is left out, and the whole length is told.
+    `max_characters` the middle is left out, and the length of the whole follows.
 
     Args:
         value: the value, of any type and size.
@@ -128,8 +128,8 @@ def one_line(text: str, max_characters: int = 2000) -> str:
     """Return a text with its line ends, control characters and lone surrogates escaped, and not too long.
 
     For texts that are shown without quotes, as a file's path or a whole message. Of a longer one than
-    `max_characters` the middle is left out, and the whole length is told. What is on one line already, and
-    short enough, comes back as it is.
+    `max_characters` the middle is left out, and the length of the whole follows. A text that is on one line
+    already, and short enough, comes back as it is.
 
     Args:
         text: the text.

@@ -113,16 +113,16 @@ def _no_processes(request):
 @pytest.fixture(autouse=True, scope="session")
 def _one_device():
     """Hide the second device from all tests but those with the fixture `two_devices`."""
-    devices = jax.devices()
+    devices = jax.devices
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "devices", lambda *_: devices[:1])
+        patch.setattr(jax, "devices", lambda *platform: devices(*platform)[:1])
         yield devices
 
 
 @pytest.fixture
 def two_devices(_one_device, monkeypatch):
     """Have JAX find two devices."""
-    monkeypatch.setattr(jax, "devices", lambda *_: _one_device)
+    monkeypatch.setattr(jax, "devices", _one_device)
 
 
 @pytest.fixture(autouse=True, scope="module")

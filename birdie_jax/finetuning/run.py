@@ -192,7 +192,7 @@ def read_start(
             lacking = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
             raise ConfigError(
                 f"config.init.from: found {source}, which lacks {lacking}; allowed: a model of the same "
-                "config.model, every parameter of which is fine-tuned"
+                "config.model: fine-tuning trains every parameter"
             )
         if processes.first:
             print(initial.table(), flush=True)

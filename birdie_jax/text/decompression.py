@@ -31,7 +31,7 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 
 @contextmanager
 def decompressed(path: Location, file: BufferedReader) -> Iterator[BufferedIOBase]:
-    """Give the decompressed bytes of `file`, whose own `tell()` says how far it is.
+    """Give the decompressed bytes of `file`; its position, `file.tell()`, counts compressed bytes.
 
     Whatever the suffix of `path` (`COMPRESSIONS`, or any other for a plain file), faults met while the file
     is read inside the `with` are reported alike.
