@@ -17,6 +17,7 @@ from birdie_jax.array_types import Key
 from birdie_jax.bandit import BanditState, find_policy, init_bandit
 from birdie_jax.batching import DecisionSchedule, RowSettings
 from birdie_jax.config import Config, ModelConfig
+from birdie_jax.engine.hook_registry import hook_names
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import Device, arrange, fill_in_sizes
 from birdie_jax.errors import ConfigError
@@ -112,8 +113,9 @@ def check_run(config: Config, num_arms: int) -> None:
         num_arms: the number of arms of its mixture; 0 for fine-tuning.
 
     Raises:
-        ConfigError: the model has another program's special tokens; the devices cannot be arranged as
-            `config.mesh` asks, or cannot divide rows or model; or the run needs more memory than there is.
+        ConfigError: the model has another program's special tokens; a hook is unknown; the devices cannot
+            be arranged as `config.mesh` asks, or cannot divide rows or model; or the run needs more memory
+            than there is.
     """
     default, model = ModelConfig(), config.model
     for name in ("start_token", "min_predicted_id", "max_predicted_id"):
@@ -122,6 +124,7 @@ def check_run(config: Config, num_arms: int) -> None:
                 f"config.model.{name}: found {getattr(model, name)}; allowed: {getattr(default, name)} in "
                 "training, which teaches a model of another program the special tokens of this one"
             )
+    hook_names(config)
     check_memory(config, num_arms, fill_in_sizes(config, 0, jax.devices()).mesh_sizes)
 
 
@@ -144,8 +147,9 @@ def configured_mixture(config: Config) -> Mixture:
         else:
             mixture = make_mixture(objectives.mixture, length)
     except ValueError as error:
-        field = "arms" if objectives.arms else "mixture"
-        raise ConfigError(f"config.objectives.{field}: {error}") from error
+        # The error of a preset begins with "mixture".
+        where = "config.objectives.arms: " if objectives.arms else "config.objectives."
+        raise ConfigError(f"{where}{error}") from error
     for arm in mixture.arms:
         fits, needs = arm.objective.text_limit(length), arm.objective.minimum_tokens
         if fits < needs:

@@ -39,20 +39,29 @@ HOOKS: Registry[Callable[[HookParts], Hook]] = Registry("config.train.hooks")
 register_hook = HOOKS.register
 
 
-def configured_hooks(parts: HookParts) -> Sequence[Hook]:
-    """Return the hooks that `config.train.hooks` names, in its order.
+def hook_names(config: Config) -> list[str]:
+    """Return the names in `config.train.hooks`, in its order.
 
     Raises:
         ConfigError: one of the names is unknown, or stands twice.
     """
-    names = [name.strip() for name in parts.config.train.hooks.split(",") if name.strip()]
+    names = [name.strip() for name in config.train.hooks.split(",") if name.strip()]
     for name in names:
         if name not in HOOKS or names.count(name) > 1:
             raise ConfigError(
-                f"config.train.hooks: found {parts.config.train.hooks!r}; allowed: names of "
+                f"config.train.hooks: found {config.train.hooks!r}; allowed: names of "
                 f"{', '.join(sorted(HOOKS))}, each once, with commas between them"
             )
-    return [HOOKS[name](parts) for name in names]
+    return names
+
+
+def configured_hooks(parts: HookParts) -> Sequence[Hook]:
+    """Return the hooks that `config.train.hooks` names, in its order.
+
+    Raises:
+        ConfigError: see `hook_names`.
+    """
+    return [HOOKS[name](parts) for name in hook_names(parts.config)]
 
 
 register_hook("profiler_trace", lambda parts: ProfilerTrace(parts.workdir))
