@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from birdie_jax import __version__
+from birdie_jax.errors import nearest_first
 
 VERBS = (
     *("train", "evaluate", "generate", "prune", "export", "import_model", "plan", "report"),
@@ -33,7 +34,7 @@ def main() -> None:
         print(f"birdie-jax {__version__}")
     else:
         found = f"found {verb[:80]!r}" if verb else "found no verb"
-        allowed = f"{', '.join(VERBS)}, --help, --version"
+        allowed = f"{nearest_first(verb, VERBS)}, --help, --version"
         print(f"birdie: {found}; allowed: {allowed}", file=sys.stderr)
         sys.exit(_BAD_COMMAND_LINE)
 

@@ -16,7 +16,9 @@ from birdie_jax.errors import BirdieError, one_line, shown
 flags.disclaim_key_flags()
 
 _OVERRIDE = "--config."
+_HELP = frozenset({"--help", "-help", "--h", "-h", "--helpshort"})
 _MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
+_COMMAND = re.compile(r"python -m birdie_jax\.[^`\n]*[^`\n. \\]")
 # What stands between dots and is no name of Python.
 _NO_NAME = re.compile(rf"\d\w*|{'|'.join(keyword.kwlist)}")
 _BAD_COMMAND_LINE = 2
@@ -67,10 +69,15 @@ def is_output_closed() -> bool:
 def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
     """Set the flags, or end the command with status 2; return the program's name alone.
 
+    With `--help` it prints what the command does and its flags, and ends with status 0.
+
     Args:
         verb: the name of the command's module, for messages.
         arguments: the program's name and its arguments.
     """
+    if not _HELP.isdisjoint(arguments[1:]):
+        print(f"{_docstring().strip()}\n{flags.FLAGS.main_module_help()}")
+        sys.exit()
     try:
         # ml_collections reads the arguments of the program itself.
         sys.argv[:] = subscript_keywords(arguments)
@@ -103,11 +110,17 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
         verb: the name of the command's module.
         message: what was found, and what is allowed.
     """
-    # What absl says of a required flag that is not there.
-    if missing := _MISSING.fullmatch(message):
-        message = f"--{missing[1]} is not given"
+    # What absl says of required flags that are not there.
+    message, missing = _MISSING.subn(r"--\1 is not given", message)
+    if missing and (example := _COMMAND.search(_docstring())):
+        message += f"; example: {example[0]}"
     print(f"birdie_jax.{verb}: {one_line(message, 800)} (--help lists the flags)", file=sys.stderr)
     sys.exit(_BAD_COMMAND_LINE)
+
+
+def _docstring() -> str:
+    """Return what the command that runs says about itself."""
+    return sys.modules["__main__"].__doc__ or ""
 
 
 def define_path(name: str, help_text: str, *, required: bool = False) -> flags.FlagHolder:

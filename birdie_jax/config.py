@@ -30,7 +30,7 @@ from birdie_jax.config_sections import (
     TrainConfig,
 )
 from birdie_jax.config_types import MAX_BATCH_TOKENS
-from birdie_jax.errors import ConfigError, shown
+from birdie_jax.errors import ConfigError, nearest_first, shown
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
@@ -122,7 +122,7 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
     for name in values:
         if name not in fields:
             raise ConfigError(
-                f"{inner_path(path, name)}: unknown field; allowed: {', '.join(fields)}"
+                f"{inner_path(path, name)}: unknown field; allowed: {nearest_first(name, fields)}"
                 f"{_homonyms(fields, name, path)}"
             )
     parsed = {}
@@ -224,7 +224,8 @@ def check_config(config: Config) -> None:
 
     def one_of(name: str, *choices: str) -> None:
         section, leaf = name.split(".")
-        require(getattr(getattr(config, section), leaf) in choices, name, ", ".join(choices))
+        value = getattr(getattr(config, section), leaf)
+        require(value in choices, name, nearest_first(value, choices))
 
     one_of("model.name", *model_names())
     one_of("model.dtype", "float32", "bfloat16")

@@ -25,7 +25,10 @@ from ml_collections.config_flags import config_path
 
 from birdie_jax.command_line import refuse_command_line, subscript_keywords
 from birdie_jax.config import default_config
-from birdie_jax.errors import ConfigError, one_line, shown
+from birdie_jax.errors import ConfigError, nearest_first, one_line, shown
+
+# The flag is that of the command that calls `define_config`.
+flags.disclaim_key_flags()
 
 _NAME = "config"
 _OVERRIDE = re.compile(rf"--?(?:no)?{_NAME}\.(?P<path>[^=]*)")
@@ -52,6 +55,10 @@ _USER_NAMED = {
     ("finetune", "stages"): _UserNamed("stage", f'--{_NAME}.finetune.stages="{_STAGE}"'),
 }
 _USER_NAMED_DEPTH = 2
+_FIELDS_HELP = (
+    f"Each of its fields is a flag: --{_NAME}.SECTION.FIELD=VALUE, as in "
+    f"--{_NAME}.optimizer.learning_rate=2e-3; birdie_jax/config_sections.py explains them."
+)
 
 
 class ConfigFlagError(flags.Error):
@@ -72,6 +79,7 @@ class ConfigFileParser(flags.ArgumentParser):
             check_overrides(arguments)
             config = load_config(argument)
             _check_user_named(arguments, config)
+            _check_types(arguments, config)
         except ConfigError as error:
             raise ConfigFlagError(str(error)) from error
         return config.lock()
@@ -88,7 +96,7 @@ def define_config(help_text: str) -> flags.FlagHolder:
         help_text: what --help says about it.
     """
     try:
-        holder = config_flags.DEFINE_config_file(_NAME, None, help_text)
+        holder = config_flags.DEFINE_config_file(_NAME, None, f"{help_text} {_FIELDS_HELP}")
     except flags.Error as error:
         # It looks at the command line already, and so into the file of a --flagfile.
         refuse_command_line(Path(sys.argv[0]).stem, str(error))
@@ -142,7 +150,7 @@ def _find_file(name: str, where: str) -> Path:
     if name in presets:
         return presets[name]
     found = "a folder" if os.path.isdir(name) else "no file"
-    allowed = f"a Python file such as configs/tiny.py, or a preset: {', '.join(presets)}"
+    allowed = f"a Python file such as configs/tiny.py, or a preset: {nearest_first(name, presets)}"
     raise ConfigError(f"{where}: found {found}; allowed: {allowed}")
 
 
@@ -206,9 +214,8 @@ def check_overrides(arguments: Sequence[str]) -> None:
             if path[:depth] in _USER_NAMED:
                 break
             if not isinstance(section, ml_collections.ConfigDict) or part not in section:
-                known = (
-                    ", ".join(section) if isinstance(section, ml_collections.ConfigDict) else "no fields"
-                )
+                fields = section if isinstance(section, ml_collections.ConfigDict) else ()
+                known = nearest_first(part, fields) or "no fields"
                 raise ConfigError(f"{_NAME}.{written}: unknown field {shown(part)}; allowed: {known}")
             section = section[part]
         if isinstance(section, ml_collections.ConfigDict) and value is not None and not _is_mapping(value):
@@ -248,6 +255,33 @@ def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDic
                     f"of it ({', '.join(known) or 'there is none'}), or all {noun}s in one value: {example}"
                 )
             section = section[part]
+
+
+# As the flag of a field of that type reads its value.
+_PARSERS: dict[type, tuple[flags.ArgumentParser, str]] = {
+    bool: (flags.BooleanParser(), "true or false"),
+    int: (flags.IntegerParser(), "an integer"),
+    float: (flags.FloatParser(), "a number"),
+}
+
+
+def _check_types(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
+    """Check that a number or truth value of the configuration is set to one.
+
+    Raises:
+        ConfigError: it is set to another text.
+    """
+    for written, path, value in _overrides(arguments):
+        found: Any = config
+        for part in path:
+            found = found[part] if isinstance(found, ml_collections.ConfigDict) and part in found else None
+        if value is None or type(found) not in _PARSERS:
+            continue
+        parser, allowed = _PARSERS[type(found)]
+        try:
+            parser.parse(value)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{_NAME}.{written}: found {shown(value)}; allowed: {allowed}") from error
 
 
 def _overrides(arguments: Sequence[str]) -> list[tuple[str, tuple[Any, ...], str | None]]:

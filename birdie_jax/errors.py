@@ -5,7 +5,9 @@ what is allowed; `command_line.start` prints it on one line, without a traceback
 are verdicts that their callers catch, and which end no command.
 """
 
+import difflib
 import math
+from collections.abc import Iterable
 
 _MAX_CHARACTERS = 200
 # Python writes no integer of more digits than about this in decimal: it raises ValueError instead.
@@ -122,6 +124,19 @@ def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
     except (ValueError, RecursionError):  # it holds an endless integer, or is nested too deeply
         return f"a {type(value).__name__} too large to show"
     return one_line(text, max_characters)
+
+
+def nearest_first(found: object, names: Iterable[str]) -> str:
+    """Return the allowed names of a message, with commas, those that are most like `found` first.
+
+    Args:
+        found: what a user gave.
+        names: the allowed names, in the order in which the others follow.
+    """
+    known = list(names)
+    # The comparison takes time that grows with the product of the lengths.
+    near = difflib.get_close_matches(found[:_MAX_CHARACTERS], known) if isinstance(found, str) else []
+    return ", ".join(dict.fromkeys([*near, *known]))
 
 
 def one_line(text: str, max_characters: int = 2000) -> str:

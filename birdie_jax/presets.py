@@ -6,20 +6,29 @@ from pathlib import Path
 
 import ml_collections
 
-from birdie_jax.errors import ConfigError
+from birdie_jax.errors import ConfigError, nearest_first
 from birdie_jax.models.registry import language_model_names
 
 SIZES = {"1_4b": "birdie_1_4b.py", "400m": "birdie_400m.py", "110m": "birdie_110m.py", "tiny": "tiny.py"}
+# What follows the variant of a preset that has the paper's batch too.
+PAPER = ",paper"
 
 
-def choose_variant(variant: str, allowed: Sequence[str]) -> str:
+def choose_variant(variant: str, allowed: Sequence[str], suffix: str = "") -> str:
     """Return `variant`, or the first of `allowed` if it is empty.
+
+    Args:
+        variant: the variant.
+        allowed: the variants.
+        suffix: what may follow each of them, for the message.
 
     Raises:
         ConfigError: `variant` is not allowed.
     """
     if variant and variant not in allowed:
-        raise ConfigError(f"config variant {variant!r} is unknown; allowed: {', '.join(allowed)}")
+        names = nearest_first(variant, allowed)
+        more = f"; each also with {suffix}" if suffix else ""
+        raise ConfigError(f"config variant {variant!r} is unknown; allowed: {names}{more}")
     return variant or allowed[0]
 
 
@@ -75,9 +84,9 @@ def set_encoder_fine_tuning(
     config.update({"model": dropout, "optimizer": optimizer, **run})
 
 
-def choose_model(variant: str) -> str:
+def choose_model(variant: str, suffix: str = "") -> str:
     """Return the language model that `variant` names; the default one, gated_ssm_plus, if it is empty."""
-    return choose_variant(variant, language_model_names())
+    return choose_variant(variant, language_model_names(), suffix)
 
 
 def gated_ssm_of_size(config_file: str, variant: str) -> ml_collections.ConfigDict:
@@ -91,5 +100,5 @@ def gated_ssm_of_size(config_file: str, variant: str) -> ml_collections.ConfigDi
         ConfigError: there is no such size.
     """
     size, paper = split_paper(variant)
-    preset = Path(config_file).with_name(SIZES[choose_variant(size, tuple(SIZES))])
+    preset = Path(config_file).with_name(SIZES[choose_variant(size, tuple(SIZES), f"{PAPER} (not tiny)")])
     return runpy.run_path(str(preset))["get_config"]("gated_ssm,paper" if paper else "gated_ssm")

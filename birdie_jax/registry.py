@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from birdie_jax.errors import ConfigError, shown
+from birdie_jax.errors import ConfigError, nearest_first, shown
 
 _Thing = TypeVar("_Thing")
 
@@ -36,8 +36,9 @@ class Registry(dict[str, _Thing]):
             where: what the message names instead of `field`.
 
         Raises:
-            ConfigError: there is none of that name; lists the names that there are.
+            ConfigError: there is none of that name; lists the names that there are, the nearest first.
         """
         if not isinstance(name, str) or name not in self:
-            raise ConfigError(f"{where or self.field}: found {shown(name)}; allowed: {', '.join(self)}")
+            allowed = nearest_first(name, self)
+            raise ConfigError(f"{where or self.field}: found {shown(name)}; allowed: {allowed}")
         return self[name]

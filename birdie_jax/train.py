@@ -27,7 +27,7 @@ from birdie_jax.config_flag import define_config
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
-from birdie_jax.engine.lease import Lease
+from birdie_jax.engine.lease import Lease, claimed
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import BirdieError, ConfigError, RecordError
@@ -44,7 +44,6 @@ from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import agree_on_shares
 from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import check_run, configured_mixture, resolve_run, row_settings
-from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.tasks.evaluation import NamedTask, tasks_of_config
 from birdie_jax.tasks.task_hook import task_hooks
 from birdie_jax.text.statistics import unigram_entropy
@@ -82,9 +81,7 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     with ExitStack() as held:
         lease = None
         if processes.first:
-            workdir.make()
-            lease = held.enter_context(Lease(workdir))
-            workdir.claim(to_dict(config), default_config().to_dict(), begun=has_begun(workdir))
+            lease = held.enter_context(claimed(workdir, to_dict(config), default_config().to_dict()))
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
         if mixture is None:

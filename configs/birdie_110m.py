@@ -17,7 +17,7 @@ minutes if everything overlaps and 43 if nothing does.
 import ml_collections
 
 from birdie_jax.config import default_config
-from birdie_jax.presets import choose_model, set_batch, split_paper
+from birdie_jax.presets import PAPER, choose_model, set_batch, split_paper
 
 _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 12, "state": 768, "mlp_features": 1792},
@@ -51,7 +51,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.bandit.policy = "birdie"
     config.bandit.every_steps = 256
 
-    config.model.name = choose_model(variant)
+    config.model.name = choose_model(variant, PAPER)
     config.model.features = 768
     config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True

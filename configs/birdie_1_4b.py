@@ -29,7 +29,7 @@ A100s of 80 GB, which makes 36 and 31 hours. The same table's GPU hours are nine
 import ml_collections
 
 from birdie_jax.config import default_config
-from birdie_jax.presets import choose_model, set_batch, split_paper
+from birdie_jax.presets import PAPER, choose_model, set_batch, split_paper
 
 _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 2560, "mlp_features": 4864},
@@ -61,7 +61,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.bandit.policy = "birdie"
     set_batch(config, paper)
 
-    config.model.name = choose_model(variant)
+    config.model.name = choose_model(variant, PAPER)
     config.model.features = 2048
     config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True

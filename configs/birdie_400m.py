@@ -15,7 +15,7 @@ Planned, not run (docs/launch_presets.md): on v5e-256 a chip needs 6.9 of 15.8 G
 import ml_collections
 
 from birdie_jax.config import default_config
-from birdie_jax.presets import choose_model, set_batch, split_paper
+from birdie_jax.presets import PAPER, choose_model, set_batch, split_paper
 
 _DIMENSIONS = {
     "gated_ssm_plus": {"layers": 24, "state": 1280, "mlp_features": 2816},
@@ -49,7 +49,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.bandit.policy = "birdie"
     config.bandit.every_steps = 256
 
-    config.model.name = choose_model(variant)
+    config.model.name = choose_model(variant, PAPER)
     config.model.features = 1024
     config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True

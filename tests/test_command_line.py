@@ -41,6 +41,9 @@ BAD_VALUES = {
     LONG: "found no file",
     "configs/tiny.py:riddle": "--config=configs/tiny.py:riddle: config variant 'riddle' is unknown; ",
     "configs/tiny.py:a:b": "config variant 'a:b' is unknown",
+    "tny": "--config=tny: found no file; allowed: a Python file such as configs/tiny.py, or a preset: tiny",
+    "birdie_110m:hwak": "config variant 'hwak' is unknown; allowed: hawk, ",
+    "birdie_110m:hawk,papr": "; each also with ,paper",
 }
 ARMS = """--config.objectives.arms="{'copy': {'objective': 'copying', 'weight': 1.0}}\""""
 # What is set beside the file, and what is said about it.
@@ -54,10 +57,13 @@ BAD_FIELDS = {
     ("--config.f(x)=1",): "found no name of a field",
     ("--config.model[0]=1",): "unknown field 0; allowed: ",
     (f"--config.{LONG}=1",): "unknown field 'xxx",
-    ("--config.model.layers=abc",): "--config.model.layers=abc: invalid literal for int()",
+    ("--config.model.layers=abc",): "config.model.layers: found 'abc'; allowed: an integer",
+    ("--config.optimizer.learning_rate=fast",): "learning_rate: found 'fast'; allowed: a number",
+    ("--config.model.bidirectional=maybe",): "model.bidirectional: found 'maybe'; allowed: true or false",
+    ("--config.model.layer=3",): "config.model.layer: unknown field 'layer'; allowed: layers, ",
     ("--config.model.layers",): "Missing value for flag --config.model.layers",
     ("--config.model=3",): "config.model: found '3'; allowed: its fields one by one, as --config.model.",
-    (f"--config.model.layers={LONG}",): "invalid literal for int()",
+    (f"--config.model.layers={LONG}",): "(100,000 characters); allowed: an integer",
     ("--config.objectives.arms.a.objective=copying",): (
         f"has no arm 'a'; allowed: one of it (there is none), or all arms in one value: {ARMS}"
     ),
@@ -69,6 +75,10 @@ BAD_FIELDS = {
 }
 # What else is no command line, for any verb.
 BAD_COMMANDS = {
+    ("train",): (
+        "--config is not given; --workdir is not given; example: "
+        "python -m birdie_jax.train --config=configs/tiny.py --workdir=runs/tiny (--help lists the flags)"
+    ),
     ("train", CONFIG): "--workdir is not given",
     ("train", WORKDIR): "--config is not given",
     ("train", CONFIG, "--workdir="): "--workdir=: found ''; allowed: the name of a file or folder",

@@ -6,12 +6,14 @@ taken over at once where the process can be seen to be gone (same machine), else
 still for as long as its file allows.
 """
 
+import contextlib
 import json
 import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +22,8 @@ from typing import Any
 from absl import logging
 
 from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
-from birdie_jax.errors import ConfigError, LeaseLost
+from birdie_jax.errors import ConfigError, DataError, LeaseLost
+from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import Workdir
 
 _POLL_SECONDS = 0.5
@@ -156,6 +159,35 @@ class Lease:
             return found
         self._lost = f"{self._workdir}: was taken by another trainer, {_in_words(holder)}"
         return None
+
+
+@contextlib.contextmanager
+def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[Lease]:
+    """Hold a workdir for the run of a configuration.
+
+    A run that is refused before its first step leaves nothing in it.
+
+    Args:
+        workdir: the folder of the run, which need not exist.
+        config: the configuration of the run, as nested dictionaries.
+        defaults: the same of a configuration in which nothing was set.
+
+    Raises:
+        ConfigError: another trainer holds the workdir, or it cannot be used, or it holds a run of another
+            configuration.
+    """
+    workdir.make()
+    with contextlib.ExitStack() as held:
+        held.callback(workdir.remove_if_empty)
+        lease = held.enter_context(Lease(workdir))
+        workdir.claim(config, defaults, begun=has_begun(workdir))
+        try:
+            yield lease
+        except (ConfigError, DataError):
+            with contextlib.suppress(OSError):
+                if not has_begun(workdir):
+                    workdir.remove_claim()
+            raise
 
 
 def _parse(version: Version) -> dict[str, Any]:

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from absl import logging
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboardX.summary import scalar
 
 from birdie_jax.storage import is_remote, remove, write_whole
 from birdie_jax.storage.metric_lines import (
@@ -41,11 +38,19 @@ class TensorBoardEvents:
         Raises:
             OSError: the folder or the file cannot be made.
         """
+        # It imports the client of Google Cloud Storage where there is one, which takes half a second.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+        from tensorboardX.summary import scalar
+
         folder.mkdir(parents=True, exist_ok=True)
+        session_log = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        self._event, self._scalar = event_pb2.Event, scalar  # pyright: ignore[reportAttributeAccessIssue]
         # Two runs that start within a second must not have one file.
         self._writer = EventsWriter(str(folder / "events"), f".{secrets.token_hex(4)}")
-        self._writer.write_event(Event(step=first_step, file_version="brain.Event:2"))
-        self._writer.write_event(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
+        self._writer.write_event(self._event(step=first_step, file_version="brain.Event:2"))
+        started = session_log(status=session_log.START)
+        self._writer.write_event(self._event(step=first_step, session_log=started))
         self._flushed = time.monotonic()
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -55,7 +60,8 @@ class TensorBoardEvents:
             OSError: they cannot be written.
         """
         for name, value in scalars.items():
-            self._writer.write_event(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
+            summary = self._scalar(name, value)
+            self._writer.write_event(self._event(step=step, wall_time=time.time(), summary=summary))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
 

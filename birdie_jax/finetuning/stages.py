@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from birdie_jax.config import Config, check_batches, check_config
 from birdie_jax.config_types import RowLength, Rows, Steps
-from birdie_jax.errors import ConfigError, shown
+from birdie_jax.errors import ConfigError, nearest_first, shown
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.storage import Bounds, inner_path, parse_typed
@@ -158,7 +158,7 @@ def _parse_stage(name: str, number: int, section: Any) -> Stage:
         known = [field.name for field in dataclasses.fields(TASKS[task_name])]
         for key in settings:
             if key not in known:
-                allowed = ", ".join((TASK_KEY, *_REQUIRED, *_OPTIONAL, *known))
+                allowed = nearest_first(key, (TASK_KEY, *_REQUIRED, *_OPTIONAL, *known))
                 raise ConfigError(
                     f"{inner_path(where, key)}: unknown field of a stage of {task_name}; allowed: {allowed}"
                 )

@@ -4,7 +4,7 @@ import typing
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from birdie_jax.errors import shown
+from birdie_jax.errors import nearest_first, shown
 from birdie_jax.objectives.objective import Objective
 from birdie_jax.registry import Registry
 from birdie_jax.storage import parse_typed
@@ -41,7 +41,8 @@ def make_objective(name: str, /, **parameters: Any) -> Objective:
     for parameter in parameters:
         if parameter not in types:
             raise ValueError(
-                f"{name}: parameter {shown(parameter)} is unknown; allowed: {', '.join(sorted(types))}"
+                f"{name}: parameter {shown(parameter)} is unknown; allowed: "
+                f"{nearest_first(parameter, sorted(types))}"
             )
     return objective(
         **{

@@ -114,7 +114,7 @@ def _install_command(packages: str) -> str:
 ALLOWED = (
     "v4:4x4x4 and v5p:4x4x4 (chips along three dimensions), v5e:16x16 and v6e:16x16 (along two), each with "
     "',slices=2' for slices joined by a network; h200:2x8 (hosts and GPUs of each); cpu and cpu:8 (devices "
-    "of this machine)"
+    "of this machine); v5p-128, as Google Cloud names a slice"
 )
 # Both cores of a chip are one device, as JAX has them on Cloud TPUs.
 _CHIP_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
@@ -221,8 +221,37 @@ def make_topology(name: str) -> Topology:
     return Topology(name, CHIPS[chip], tuple(found.devices), extents)
 
 
+# By https://cloud.google.com/tpu/docs: a name counts the cores of v4 and v5p, two a chip, and the chips of
+# the others.
+_ACCELERATOR_TYPES = {"v4": ("v4", 2), "v5p": ("v5p", 2), "v5litepod": ("v5e", 1), "v6e": ("v6e", 1)}
+
+
+def _with_shape(name: str) -> str:
+    """Return "v5p:4x4x4" for "v5p-128", as Google Cloud names a slice, and any other name as it is.
+
+    The slice has its default shape: extents that are powers of two, as equal as they can be, the smallest
+    first, but 1 last.
+
+    Raises:
+        ConfigError: the number of chips is no power of two.
+    """
+    found = re.fullmatch(r"([a-z0-9]+)-(\d+)(,slices=\d+)?", name, re.ASCII)
+    if found is None or found[1] not in _ACCELERATOR_TYPES or len(found[2]) > _MAX_DIGITS:
+        return name
+    chip, parts = _ACCELERATOR_TYPES[found[1]]
+    chips, rest = divmod(int(found[2]), parts)
+    if rest or chips.bit_count() != 1:
+        raise _refusal(name, "only a power of two of chips has a shape by default")
+    dimensions = CHIPS[chip].grid_dimensions
+    doublings, more = divmod(chips.bit_length() - 1, dimensions)
+    extents = [2 ** (doublings + (number >= dimensions - more)) for number in range(dimensions)]
+    extents.sort(key=lambda extent: extent == 1)
+    return f"{chip}:{'x'.join(map(str, extents))}{found[3] or ''}"
+
+
 def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
-    found = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)*))?(?:,slices=(\d+))?", name, re.ASCII)
+    pattern = r"([a-z0-9]+)(?::(\d+(?:x\d+)*))?(?:,slices=(\d+))?"
+    found = re.fullmatch(pattern, _with_shape(name), re.ASCII)
     if found is None or any(len(digits) > _MAX_DIGITS for digits in re.findall("[0-9]+", name)):
         raise _refusal(name)
     chip, shape, slices = found.groups()

@@ -9,7 +9,7 @@ from typing import cast
 from jaxtyping import Array, Float
 
 from birdie_jax.config_sections import FinetunePruningConfig
-from birdie_jax.errors import ConfigError, PruningError, shown
+from birdie_jax.errors import ConfigError, PruningError, nearest_first, shown
 from birdie_jax.models.influence import DIRECTIONS, NORMS, READOUTS
 from birdie_jax.pruning.policies import POLICIES
 
@@ -132,7 +132,7 @@ def finetune_settings(config: FinetunePruningConfig) -> PruningSettings:
 
 def _check_name(setting: str, found: str, allowed: Sequence[str]) -> None:
     if found not in allowed:
-        raise PruningError(f"{setting}: found {shown(found)}; allowed: {', '.join(allowed)}")
+        raise PruningError(f"{setting}: found {shown(found)}; allowed: {nearest_first(found, allowed)}")
 
 
 def parse_pruning(keep: float, settings: Sequence[str]) -> PruningSettings:
@@ -150,8 +150,9 @@ def parse_pruning(keep: float, settings: Sequence[str]) -> PruningSettings:
     for setting in settings:
         name, separator, value = setting.partition("=")
         if not separator or name not in kinds or name in given:
+            names = nearest_first(name, kinds)
             raise PruningError(
-                f"pruning: found {shown(setting)}; allowed: NAME=VALUE, once each, of {', '.join(kinds)}"
+                f"pruning: found {shown(setting)}; allowed: NAME=VALUE, once each, of {names}"
             )
         given[name] = _parse_value(name, value, kinds[name])
     return PruningSettings(keep=keep, **given)  # pyright: ignore[reportArgumentType] - parsed by type

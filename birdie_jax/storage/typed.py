@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any
 
-from birdie_jax.errors import one_line, shown
+from birdie_jax.errors import nearest_first, one_line, shown
 from birdie_jax.storage.bounds import Rule
 
 # Key of a dataclass field's metadata: the name that the field has in files, where that is another one.
@@ -149,7 +149,7 @@ def _parse_dataclass(kind: type, value: Any, where: str, error: Refuse) -> Any:
     known = {file_key(field): field.name for field in fields(typing.cast(Any, kind))}
     for key in value:
         if key not in known:
-            raise error(f"{inner_path(where, key)}: unknown field; allowed: {', '.join(known)}")
+            raise error(f"{inner_path(where, key)}: unknown field; allowed: {nearest_first(key, known)}")
     for key in known:
         if key not in value:
             raise error(f"{where}.{key}: missing")

@@ -1,5 +1,6 @@
 """The folder of a run: the one place that knows the names of its files and who may write them."""
 
+import contextlib
 import json
 import os
 from collections.abc import Container, Mapping
@@ -263,8 +264,7 @@ class Workdir:
                 )
             if not begun:
                 # They are of the text or the source of that run, which may be what was corrected.
-                for path in (self.tokenizer, self.text, self.arms):
-                    remove(path)
+                self.remove_claim()
             for name in added:
                 logging.warning(
                     "%s: config.%s is newer than the run; it has its default, %r",
@@ -275,6 +275,21 @@ class Workdir:
             for name in removed:
                 logging.warning("%s: config.%s is known no more, and left out", self.config, name)
         self.write(self.config, config)
+
+    def remove_claim(self) -> None:
+        """Remove what a run leaves that has trained no step; the caller holds the lease.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        for path in (self.config, self.tokenizer, self.text, self.arms):
+            remove(path)
+
+    def remove_if_empty(self) -> None:
+        """Remove the folder if it holds nothing."""
+        if not is_remote(self.root):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.root)
 
     def keep_text(self, sha256: str, place: str) -> None:
         """Check that the run's text is the one of before, and write down which it is.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from birdie_jax.errors import ConfigError, shown
+from birdie_jax.errors import ConfigError, nearest_first, shown
 from birdie_jax.registry import Registry
 from birdie_jax.storage import inner_path, parse_typed
 from birdie_jax.tasks.task import Task
@@ -46,7 +46,8 @@ def make_task(name: object, settings: Mapping[str, Any], where: str) -> Task:
     for setting in settings:
         if setting not in types:
             raise ConfigError(
-                f"{inner_path(where, setting)}: unknown setting of {name}; allowed: {', '.join(types)}"
+                f"{inner_path(where, setting)}: unknown setting of {name}; allowed: "
+                f"{nearest_first(setting, types)}"
             )
     for field in fields(kind):
         if field.name not in settings and field.default is MISSING and field.default_factory is MISSING:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.linear_scan import gpu, tpu, xla
+from pallas_kernels.linear_scan import tpu, xla
 
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "xla": ("cpu", "gpu", "tpu"),
@@ -157,6 +157,9 @@ def _run(pass_name, settings, a, *arrays, resets):
         case "pallas_tpu":
             return with_tpu(a, *arrays)
         case "pallas_gpu":
+            # Mosaic GPU takes a fifth of a second to import.
+            from pallas_kernels.linear_scan import gpu
+
             return getattr(gpu, pass_name)(a, *arrays, resets=resets, direction=direction)
         case "pallas_interpret":
             return with_tpu(a, *arrays, interpret=True)

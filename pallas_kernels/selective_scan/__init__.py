@@ -1,7 +1,6 @@
 """The selective scan of Mamba between its projections, differentiable, in either direction or in both."""
 
-from pallas_kernels.selective_scan.gpu_tile import MAX_STATES as MAX_GPU_STATES
-from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
+from pallas_kernels.selective_scan.inputs import MAX_GPU_STATES, SelectiveScanInputs
 from pallas_kernels.selective_scan.selective_scan import DIRECTIONS, IMPLEMENTATIONS, selective_scan
 
 __all__ = ["DIRECTIONS", "IMPLEMENTATIONS", "MAX_GPU_STATES", "SelectiveScanInputs", "selective_scan"]

@@ -35,7 +35,6 @@ from jaxtyping import Array, Float
 from pallas_kernels.linear_scan.padding import pad_length, round_up
 from pallas_kernels.selective_scan import gpu_backward, gpu_forward
 from pallas_kernels.selective_scan.gpu_tile import (
-    MAX_STATES,
     STATES_UNIT,
     SUMS,
     THREADS,
@@ -44,7 +43,13 @@ from pallas_kernels.selective_scan.gpu_tile import (
     GpuGrid,
     make_grid,
 )
-from pallas_kernels.selective_scan.inputs import Padding, SelectiveScanInputs, Sequence, State
+from pallas_kernels.selective_scan.inputs import (
+    MAX_GPU_STATES,
+    Padding,
+    SelectiveScanInputs,
+    Sequence,
+    State,
+)
 
 
 def call_kernel(
@@ -210,8 +215,10 @@ def grid_of(inputs: SelectiveScanInputs, direction: str) -> GpuGrid:
 
 def _grid_of(inputs, direction, interpret):
     states = inputs.A.shape[0]
-    if states > MAX_STATES:
-        raise ValueError(f"selective_scan: N must be at most {MAX_STATES} for pallas_gpu; found {states}")
+    if states > MAX_GPU_STATES:
+        raise ValueError(
+            f"selective_scan: N must be at most {MAX_GPU_STATES} for pallas_gpu; found {states}"
+        )
     given = [array for array in (inputs.u, inputs.dt, inputs.z) if array is not None]
     return make_grid(
         inputs.u.shape[1],

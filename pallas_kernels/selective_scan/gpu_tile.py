@@ -15,7 +15,6 @@ THREADS = 128
 TILE = 16
 # Two states have 64 sums over channels in a tile, which is what the layout of a tensor core's rows holds.
 STATES_UNIT = 2
-MAX_STATES = 64
 MAX_TILES = 8
 # Of the 227 KiB that a block may have; forward half, so that two blocks share a multiprocessor.
 FORWARD_BYTES = 112 * 1024

@@ -12,6 +12,9 @@ Columns = Float[Array, "batch length N"]
 State = Float[Array, "batch N channels"]
 Resets = tuple[Bool[Array, "batch length"], ...] | None
 
+MAX_GPU_STATES = 64
+"""The maximum number of states of a channel for "pallas_gpu"."""
+
 
 class SelectiveScanInputs(NamedTuple):
     """The arguments of `selective_scan` in the layout of its implementations.

@@ -1,15 +1,15 @@
 """The public operation: argument checks, the choice of an implementation, and the derivative."""
 
-from collections.abc import Mapping
+import importlib
 from functools import partial
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.selective_scan import gpu, tpu, xla
+from pallas_kernels.selective_scan import tpu, xla
 from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
 
 DIRECTIONS = ("forward", "reverse", "both")
@@ -21,14 +21,12 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 }
 """Every implementation, and the platforms that it can be compiled for; Mosaic GPU needs the GPU itself."""
 
-_KERNELS: Mapping[str, ModuleType] = MappingProxyType({"tpu": tpu, "gpu": gpu})
-
 
 class _StaticArguments(NamedTuple):
     """The arguments that a program is compiled for.
 
     Attributes:
-        kernel: the platform of the kernel.
+        kernel: the platform of the kernel, which is also the name of its module.
         direction: one of `DIRECTIONS`.
         interpret: the argument of the kernel of this name; None: it is compiled.
     """
@@ -36,6 +34,11 @@ class _StaticArguments(NamedTuple):
     kernel: str
     direction: str
     interpret: object = None
+
+    @property
+    def passes(self) -> ModuleType:
+        """The module of the kernel, imported when it is needed: Mosaic GPU takes a fifth of a second."""
+        return importlib.import_module(f"pallas_kernels.selective_scan.{self.kernel}")
 
     @property
     def options(self) -> dict[str, object]:
@@ -173,7 +176,7 @@ def _in_kernel(settings: _StaticArguments, inputs: SelectiveScanInputs) -> tuple
 def _kernel_forward(
     settings: _StaticArguments, inputs: SelectiveScanInputs
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[SelectiveScanInputs, jax.Array]]:
-    y, last, block_h0 = _KERNELS[settings.kernel].forward(inputs, **settings.options)
+    y, last, block_h0 = settings.passes.forward(inputs, **settings.options)
     return (y, last), (inputs, block_h0)
 
 
@@ -183,7 +186,7 @@ def _kernel_backward(
     cotangents: tuple[jax.Array, jax.Array],
 ) -> tuple[SelectiveScanInputs]:
     inputs, block_h0 = residuals
-    found = _KERNELS[settings.kernel].backward(inputs, block_h0, *cotangents, **settings.options)
+    found = settings.passes.backward(inputs, block_h0, *cotangents, **settings.options)
     # The cotangents of parameters are summed in float32, whatever their types.
     return (jax.tree.map(lambda given, new: new.astype(given.dtype), inputs._replace(resets=None), found),)
 

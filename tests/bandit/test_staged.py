@@ -76,7 +76,7 @@ def test_a_configuration_is_refused_before_anything_runs():
     with pytest.raises(ConfigError) as error:
         configured_mixture(parse_config(config))
     assert str(error.value).startswith(
-        "config.bandit.stages: found the class 'coping'; allowed: causal_lm, copying, deshuffling, "
+        "config.bandit.stages: found the class 'coping'; allowed: copying, causal_lm, deshuffling, "
     )
 
 

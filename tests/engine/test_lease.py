@@ -9,8 +9,8 @@ import time
 import pytest
 
 from birdie_jax.engine import Workdir, lease, lease_file
-from birdie_jax.engine.lease import Lease
-from birdie_jax.errors import ConfigError, LeaseLost
+from birdie_jax.engine.lease import Lease, claimed
+from birdie_jax.errors import ConfigError, DataError, LeaseLost
 from birdie_jax.storage import is_remote, read_bytes, remove, write_whole
 
 
@@ -53,6 +53,26 @@ def test_a_second_trainer_is_refused_and_the_next_one_is_not(workdir):
             assert record_of(workdir) == {"released": True}
         else:
             assert not workdir.lease.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "logged", "left"),
+    [
+        (ConfigError, 0, []),
+        (DataError, 0, []),
+        (LeaseLost, 0, ["config.json", "metrics.jsonl", "tokenizer.model"]),
+        (ConfigError, 3, ["config.json", "metrics.jsonl", "tokenizer.model"]),
+    ],
+)
+def test_a_run_that_is_refused_before_its_first_step_leaves_nothing(tmp_path, error, logged, left):
+    workdir = Workdir(tmp_path / "new")
+    with pytest.raises(error), claimed(workdir, {"seed": 3}, {"seed": 0}):
+        workdir.tokenizer.write_text("model")
+        if left:
+            workdir.metrics.write_text(json.dumps({"step": logged, "loss": 1.0}) + "\n")
+        raise error("refused")
+    assert sorted(path.name for path in tmp_path.glob("new/*")) == left
+    assert (tmp_path / "new").exists() == bool(left)
 
 
 @pytest.mark.slow

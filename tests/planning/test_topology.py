@@ -3,7 +3,7 @@
 import pytest
 
 from birdie_jax.errors import ConfigError, MissingCompilerError
-from birdie_jax.planning.topology import find_tpu_compiler, make_topology
+from birdie_jax.planning.topology import _parse, find_tpu_compiler, make_topology
 
 REFUSED = {
     "v9:2x2": "chip 'v9' is unknown",
@@ -16,7 +16,28 @@ REFUSED = {
     "h200:2x8,slices=2": "h200 has no slices",
     "cpu:2x2": "2 dimensions in place of 0 or 1",
     "v5e:4x4,slices=0": "an extent is 0",
+    "v5p-7": "only a power of two of chips has a shape by default",
+    "v5p-6144": "only a power of two of chips has a shape by default",
+    "v5litepod-512": "a slice has at most 256 of them, not 512",
+    "v9-8": "chip",
 }
+
+
+# The default shapes of https://cloud.google.com/tpu/docs/v4, v5p, v5e and v6e.
+@pytest.mark.parametrize(
+    ("slice_name", "shape"),
+    [
+        ("v4-8", ("v4", (2, 2, 1), 1)),
+        ("v4-64", ("v4", (2, 4, 4), 1)),
+        ("v5p-128", ("v5p", (4, 4, 4), 1)),
+        ("v5p-1024,slices=2", ("v5p", (8, 8, 8), 2)),
+        ("v5litepod-8", ("v5e", (2, 4), 1)),
+        ("v5litepod-256", ("v5e", (16, 16), 1)),
+        ("v6e-32", ("v6e", (4, 8), 1)),
+    ],
+)
+def test_a_slice_as_google_cloud_names_it_has_its_default_shape(slice_name, shape):
+    assert _parse(slice_name) == shape
 
 
 @pytest.mark.parametrize("name", REFUSED)

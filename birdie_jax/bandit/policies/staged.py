@@ -17,7 +17,7 @@ from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.policies.registry import Policy, register_policy
 from birdie_jax.bandit.state import BanditState
 from birdie_jax.bandit_config import BanditConfig
-from birdie_jax.errors import shown
+from birdie_jax.errors import nearest_first, shown
 
 _ALLOWED = "stages such as '0: causal_lm=1; 0.5: causal_lm=1, copying=2'"
 
@@ -75,7 +75,8 @@ def check_stages(config: BanditConfig, class_names: tuple[str, ...], num_decisio
         for name in weights:
             if name not in class_names:
                 raise ValueError(
-                    f"bandit.stages: found the class {shown(name)}; allowed: {', '.join(class_names)}"
+                    f"bandit.stages: found the class {shown(name)}; allowed: "
+                    f"{nearest_first(name, class_names)}"
                 )
 
 
