@@ -89,8 +89,8 @@ def test_the_paper_s_size(name, parameters):
     assert (flops - attention) / 6 == pytest.approx(parameters, rel=0.03)
 
 
-def test_state_bytes_are_those_of_a_shard():
-    mesh = Mesh(np.array(jax.devices()[:1]), ("fsdp",), axis_types=(AxisType.Auto,))
+def test_state_bytes_are_those_of_a_shard(two_devices):
+    mesh = Mesh(np.array(jax.devices()), ("fsdp",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, PartitionSpec("fsdp"))
 
     def array(shape, dtype):
@@ -103,5 +103,5 @@ def test_state_bytes_are_those_of_a_shard():
         sections={"bandit": jax.random.key(0)},
     )
     found = state_bytes(state)
-    assert (found.parameters, found.optimizer) == (96, 104)
+    assert (found.parameters, found.optimizer) == (48, 52)
     assert found.other == 4 + state.sections["bandit"].dtype.itemsize
