@@ -25,12 +25,13 @@ from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_flag import define_config
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
+from birdie_jax.engine.checks import check_workdir
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.engine.lease import Lease, claimed
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.errors import BirdieError, ConfigError, RecordError
+from birdie_jax.errors import BirdieError, RecordError
 from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_start
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
@@ -159,12 +160,7 @@ def main(arguments: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     root = _WORKDIR.value
     cache_compiled_programs()
-    if root.startswith("s3://"):
-        raise ConfigError(
-            f"--workdir: found {root}; allowed: a folder or gs://BUCKET/...: orbax, which writes "
-            "checkpoints, does not write s3://; use a file system that the hosts share, and s3:// for "
-            "text and exports"
-        )
+    check_workdir(root, "--workdir")
     workdir = Workdir(root)
     try:
         parsed = parse_config(_CONFIG.value)

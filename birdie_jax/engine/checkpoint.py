@@ -19,6 +19,7 @@ from birdie_jax.engine.checkpoint_format import (
     BATCHES,
     META,
     STATE,
+    check_savable,
     describe,
     host_checksums,
     named_checksums,
@@ -166,12 +167,14 @@ class Checkpoints:
             data: the identity of the data that the batches are made of; None where they have none.
 
         Raises:
+            ConfigError: the state has an array that no checkpoint can hold.
             CheckpointError: there are checkpoints, and every one is damaged; or the newest undamaged one
                 has another structure, was trained on other data or cannot be read, and everything is left
                 where it is.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         wanted = named_leaves(state_tree(abstract_state))
+        check_savable(wanted)
         for step in steps:
             try:
                 read = read_checkpoint(self._folder(step), wanted, named_leaves(position), data)

@@ -22,12 +22,15 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from birdie_jax.engine.state import TrainState
-from birdie_jax.errors import CheckpointError, DamagedError
+from birdie_jax.errors import CheckpointError, ConfigError, DamagedError
 
 FORMAT_VERSION = 1
 STATE, BATCHES, META = "state", "batches", "meta"
 # What a model cannot do without; the other entries of a state are hooks' sections.
 REQUIRED = ("step", "params", "optimizer")
+# By the bytes of an element, the integers as which its bits are summed.
+_WIDTHS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+_SAVED_KINDS = (jnp.bool_, jnp.integer, jnp.floating)
 
 
 class SavedArray(NamedTuple):
@@ -61,8 +64,18 @@ def state_of_tree(tree: Mapping[str, PyTree]) -> TrainState:
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:
-    """Return the leaves of a tree by their paths, such as `params/blocks/mixer/out/kernel`."""
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    """Return the leaves of a tree by their paths, such as `params/blocks/mixer/out/kernel`.
+
+    Raises:
+        ConfigError: two leaves have one name, or a node is of a type whose parts have no names.
+    """
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        name = path_name(path)
+        if name in named:
+            raise ConfigError(f"checkpoint: found two arrays with the name {name}; allowed: one each")
+        named[name] = leaf
+    return named
 
 
 def path_name(path: tuple[Any, ...]) -> str:
@@ -78,7 +91,30 @@ def _part_name(part: Any) -> str | int:
             return part.name
         case jax.tree_util.SequenceKey():
             return part.idx
-    raise TypeError(f"checkpoint: found the node {part!r}; allowed: dictionaries, sequences, dataclasses")
+    raise ConfigError(
+        f"checkpoint: found a node of the state with the key {part!r}; allowed: dictionaries, sequences, "
+        "dataclasses"
+    )
+
+
+def check_savable(named: Mapping[str, Any]) -> None:
+    """Check that arrays of the state are of types that a checkpoint can hold.
+
+    Raises:
+        ConfigError: one is not; the message names it.
+    """
+    for name, leaf in named.items():
+        dtype = getattr(leaf, "dtype", None)
+        if (
+            dtype is None
+            or not any(jnp.issubdtype(dtype, kind) for kind in _SAVED_KINDS)
+            or (np.dtype(dtype).itemsize not in _WIDTHS)
+        ):
+            found = type(leaf).__name__ if dtype is None else dtype
+            raise ConfigError(
+                f"checkpoint: found the type {found} for {name}; allowed: bool, integers and floats of at "
+                "most 32 bits (of a random key save jax.random.key_data(key))"
+            )
 
 
 def nested(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +192,7 @@ def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
         leaf = jnp.asarray(leaf)
         if leaf.dtype == jnp.bool_:
             leaf = leaf.astype(jnp.uint8)
-        width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
+        width = _WIDTHS[leaf.dtype.itemsize]
         bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
         # The index in the flattened array, which is not made: no device may have room for all of a leaf.
         index = jnp.zeros(bits.shape, jnp.uint32)

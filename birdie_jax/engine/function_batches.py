@@ -1,6 +1,7 @@
 """Batches that are a function of the step's number alone: the simplest `Batches`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.engine.mesh import batch_sharding
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import ConfigError
 
 
 class FunctionBatches:
@@ -46,8 +48,12 @@ class FunctionBatches:
         self._step = int(position["step"])
 
     def __next__(self) -> tuple[PyTree[jax.Array], int]:
-        """Return the next batch and the number of the step after it."""
-        batch = jax.tree.map(self._put, self._make(self._step))
+        """Return the next batch and the number of the step after it.
+
+        Raises:
+            ConfigError: the rows of an array cannot be divided over the devices.
+        """
+        batch = jax.tree_util.tree_map_with_path(self._put, self._make(self._step))
         self._step += 1
         return batch, self._step
 
@@ -58,6 +64,15 @@ class FunctionBatches:
     def close(self) -> None:
         """Nothing is made ahead."""
 
-    def _put(self, array: np.ndarray) -> jax.Array:
+    def _put(self, path: tuple[Any, ...], array: np.ndarray) -> jax.Array:
         array = np.asarray(array)
+        name = jax.tree_util.keystr(path, simple=True, separator="/") or "the batch"
+        where = f"make({self._step}): found {array.dtype}{list(array.shape)} for {name}"
+        try:
+            self._sharding.shard_shape(array.shape)
+        except ValueError as error:
+            sizes = ", ".join(f"{axis}={size}" for axis, size in self._sharding.mesh.shape.items())
+            raise ConfigError(
+                f"{where}; allowed: a shape that {self._sharding.spec} divides evenly over the mesh {sizes}"
+            ) from error
         return jax.make_array_from_callback(array.shape, self._sharding, lambda index: array[index])

@@ -1,5 +1,6 @@
 """The train loop: any step on any batches, from the newest checkpoint to the last step."""
 
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -9,10 +10,22 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from absl import logging
+from etils import epath
 from jaxtyping import PyTree
 
 from birdie_jax.config_sections import CheckpointConfig
+from birdie_jax.config_types import Steps
 from birdie_jax.engine.checkpoint import Checkpoints
+from birdie_jax.engine.checks import (
+    check_batch,
+    check_hook_result,
+    check_parts,
+    check_position,
+    check_same_arrays,
+    check_state,
+    check_workdir,
+    kind_of,
+)
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.metrics_file import MetricsFile
@@ -21,27 +34,28 @@ from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.step_log import Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.errors import NotFinite, TrainingDiverged
+from birdie_jax.errors import ConfigError, NotFinite, TrainingDiverged
+from birdie_jax.storage import parse_typed, to_plain
 from birdie_jax.storage.workdir import Workdir
 
 
 class HookRunner:
     """Runs the hooks that are due, one after another, and logs what they measured."""
 
-    def __init__(self, hooks: Sequence[Hook], num_steps: int, watch: Watch, stop: SharedStop):
-        """Take the hooks of a run of `num_steps`.
-
-        Raises:
-            ValueError: two hooks have the same name.
-        """
-        names = [hook.name for hook in hooks]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"hooks: {name!r} is the name of {names.count(name)}; allowed: one each")
+    def __init__(
+        self,
+        hooks: Sequence[Hook],
+        num_steps: int,
+        watch: Watch,
+        stop: SharedStop,
+        abstract_state: TrainState,
+    ):
+        """Take the hooks of a run of `num_steps`."""
         self._hooks = hooks
         self._num_steps = num_steps
         self._watch = watch
         self._stop = stop
+        self._abstract_state = abstract_state
         self._called: set[str] = set()
 
     def resume(self, state: TrainState) -> None:
@@ -54,22 +68,23 @@ class HookRunner:
         return any(hook.is_due(step, self._num_steps) for hook in self._hooks)
 
     def run(self, state: TrainState, step: int, file: MetricsFile, log: StepLog) -> TrainState | None:
-        """Run every hook that is due at `step`; None if the run was asked to stop before all were done."""
+        """Run every hook that is due at `step`; None if the run was asked to stop before all were done.
+
+        Raises:
+            ConfigError: a hook returned something else than a state that can be resumed, and numbers.
+        """
         for hook in self._hooks:
             if not hook.is_due(step, self._num_steps):
                 continue
             begin = time.monotonic()
             result = hook.run(state, self._call(hook, step))
-            if result is None:
-                if self._stop.answer is None:
-                    raise RuntimeError(
-                        f"hook {hook.name!r} has returned None, and the run was not asked to stop; "
-                        "allowed: a HookResult"
-                    )
+            if result is None and self._stop.answer is not None:
                 return None
+            scalars = check_hook_result(hook, result, self._abstract_state)
+            assert result is not None  # it has just been checked
             state = result.state
-            if result.scalars:
-                file.write(step, result.scalars)
+            if scalars:
+                file.write(step, scalars, f"hook {hook.name!r}")
             log.exclude(time.monotonic() - begin)
         return state
 
@@ -113,7 +128,7 @@ def train(
     batches: Batches[Position],
     hooks: Sequence[Hook] = (),
     *,
-    workdir: Workdir,
+    workdir: Workdir | epath.PathLike,
     num_steps: int,
     log_every_steps: int = 10,
     checkpoint: CheckpointConfig | None = None,
@@ -126,21 +141,37 @@ def train(
 
     Args:
         step: what a batch does to the state.
-        batches: what it is trained on; closed at the end.
-        hooks: what is done between steps, in this order where several are due.
-        workdir: the folder of the run: its checkpoints and metrics.
-        num_steps: the number of train steps of the whole run.
-        log_every_steps: the number of steps between two lines of metrics.
+        batches: what it is trained on, one batch a step to `num_steps`; closed at the end.
+        hooks: what is done between steps, in this order where several are due; those whose sections `step`
+            has.
+        workdir: the folder of the run: its checkpoints and metrics; a path, or gs://BUCKET/...
+        num_steps: the number of train steps of the whole run, 1 or more; at least the step of the newest
+            checkpoint, from which more steps continue a run.
+        log_every_steps: the number of steps between two lines of metrics, 1 or more; steps after its last
+            multiple are in no line.
         checkpoint: how often checkpoints are saved, and how many are kept; None: the defaults.
         watch: notices processes that are lost or hang; has been entered. None where there is one process.
         lease: held on the workdir; None: it is taken here.
 
     Raises:
-        ConfigError: another trainer holds the workdir.
+        ConfigError: an argument cannot be used, or the step was made for other hooks; a hook changes the
+            shape or type of an array of the state, or logs a name that the loop or another hook logs; a
+            batch is empty, or the batches end early.
+        WorkdirInUse: another trainer holds the workdir.
         TrainingDiverged: the loss, or what a hook measures, became NaN or infinite.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """
+    cadence = _Cadence(
+        parse_typed(Steps, num_steps, "num_steps", ConfigError),
+        parse_typed(Steps, log_every_steps, "log_every_steps", ConfigError),
+        _parse_checkpoint(checkpoint or CheckpointConfig()),
+    )
+    if not isinstance(workdir, Workdir):
+        check_workdir(os.fspath(workdir))
+        workdir = Workdir(workdir)
+    check_workdir(str(workdir))
+    check_parts(step, batches, hooks)
     with ExitStack() as held:
         held.enter_context(jax.set_mesh(step.mesh))
         if lease is None and jax.process_index() == 0:
@@ -148,7 +179,6 @@ def train(
             lease = held.enter_context(Lease(workdir))
         if watch is None:
             watch = Watch(Processes(), Limits(30, 600), workdir, ())
-        cadence = _Cadence(num_steps, log_every_steps, checkpoint or CheckpointConfig())
         return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease))
 
 
@@ -158,6 +188,10 @@ class _Cadence(NamedTuple):
     num_steps: int
     log_every_steps: int
     checkpoint: CheckpointConfig
+
+
+def _parse_checkpoint(config: CheckpointConfig) -> CheckpointConfig:
+    return parse_typed(CheckpointConfig, to_plain(config), "checkpoint", ConfigError)
 
 
 class _Guards(NamedTuple):
@@ -179,15 +213,21 @@ def _train(  # noqa: PLR0917
     data = data_identity(batches)
     stop = StopRequest()
     shared_stop = SharedStop(step.mesh, stop)
-    runner = HookRunner(hooks, num_steps, watch, shared_stop)
+    runner = HookRunner(hooks, num_steps, watch, shared_stop, step.abstract_state)
     with ExitStack() as opened:
         # First, and so left last: a signal while the rest is closed must not cut that short.
         opened.enter_context(stop)
         opened.enter_context(told_once())
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
-        state, saved_position = restore_or_create(step, batches, checkpoints)
+        first_position = check_position(batches.first_position())
+        state, saved_position = restore_or_create(step, first_position, checkpoints, data)
         first_step = done = saved = int(state.step)
+        if done > num_steps:
+            raise ConfigError(
+                f"num_steps: found {num_steps}; allowed: at least {done}, the newest checkpoint's step in "
+                f"{checkpoints.directory}"
+            )
         batches.restore(saved_position, state)
         position: Position | None = None
         opened.enter_context(closing(runner))
@@ -202,6 +242,17 @@ def _train(  # noqa: PLR0917
         stopped_by: signal.Signals | None = None
         # A batch of other shapes than the one before may have to be compiled for.
         before: list[tuple[int, ...]] | None = None
+
+        def save() -> None:
+            # What is saved has been seen to be finite.
+            write_summary(log.flush(), file, progress)
+            watch.heartbeat(done, "saving", compiles=saved == first_step)
+            file.flush()
+            assert position is not None  # there has been a step
+            gathered = batches.gather(position)
+            check_same_arrays("batches: their position", gathered, first_position)
+            checkpoints.save(state, gathered, done, data)
+
         try:
             while done < num_steps and stopped_by is None:
                 if runner.any_due(done):
@@ -213,12 +264,16 @@ def _train(  # noqa: PLR0917
                     state = result
                 watch.heartbeat(done + 1, "waiting for its batch")
                 waiting = time.monotonic()
-                batch, position = next(batches)
+                batch, position = next_batch(batches, done, num_steps)
                 host_wait = time.monotonic() - waiting
-                shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
+                shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+                if shapes != before:
+                    check_batch(batch, done + 1)
                 watch.heartbeat(done + 1, "computing", compiles=shapes != before)
                 before = shapes
                 state, metrics = step(state, batch)
+                if done == first_step:
+                    check_state("step", state, step.abstract_state)
                 done += 1
                 # Reads the step before: the device already has this one to work on.
                 write_summary(log.add(done, metrics, host_wait), file, progress)
@@ -226,21 +281,14 @@ def _train(  # noqa: PLR0917
                     write_summary(log.flush(), file, progress)
                     state = runner.run(state, done, file, log) or state
                 if done % cadence.checkpoint.every_steps == 0 or done == num_steps:
-                    # What is saved has been seen to be finite.
-                    write_summary(log.flush(), file, progress)
-                    watch.heartbeat(done, "saving", compiles=saved == first_step)
-                    file.flush()
-                    checkpoints.save(state, batches.gather(position), done, data)
+                    save()
                     saved = done
                 checkpoints.check()
                 if guards.lease is not None:
                     guards.lease.check()
                 stopped_by = shared_stop.ask()
             if position is not None and done > saved:
-                write_summary(log.flush(), file, progress)
-                watch.heartbeat(done, "saving", compiles=saved == first_step)
-                file.flush()
-                checkpoints.save(state, batches.gather(position), done, data)
+                save()
             watch.heartbeat(done, "waiting for its checkpoint to be written")
             checkpoints.wait()
             file.finish()
@@ -251,11 +299,9 @@ def _train(  # noqa: PLR0917
 
 
 def restore_or_create(
-    step: Step, batches: Batches[Position], checkpoints: Checkpoints
+    step: Step, first_position: PyTree[np.ndarray], checkpoints: Checkpoints, data: str | None
 ) -> tuple[TrainState, PyTree[np.ndarray]]:
     """Return state and position of the newest whole checkpoint, or those before the first step."""
-    first_position = batches.first_position()
-    data = data_identity(batches)
     restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections, data)
     if restored is None:
         return step.create_state(), first_position
@@ -264,6 +310,25 @@ def restore_or_create(
     for name in restored.unused:
         logging.warning("%s: %s is known no more, and left out", checkpoints.directory, name)
     return restored.state, restored.position
+
+
+def next_batch(batches: Batches[Position], done: int, num_steps: int) -> tuple[PyTree[jax.Array], Position]:
+    """Return the next batch and the position after it.
+
+    Raises:
+        ConfigError: the batches have ended, or return something else.
+    """
+    try:
+        given = next(batches)
+    except StopIteration:
+        raise ConfigError(
+            f"batches: found their end after step {done}; allowed: one for each of num_steps={num_steps}"
+        ) from None
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise ConfigError(
+            f"batches: found {kind_of(given)}; allowed: a tuple of a batch and the position after it"
+        )
+    return given
 
 
 def data_identity(batches: Batches[Position]) -> str | None:

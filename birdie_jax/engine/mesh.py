@@ -19,6 +19,7 @@ from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_s
 from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.registry import architecture_of, mixer_config
+from birdie_jax.storage import parse_typed, to_plain
 
 # A `jax.Device`; jaxlib has no stubs, so that type checkers refuse that name as a type.
 Device: TypeAlias = Any
@@ -30,10 +31,10 @@ def mesh_of(config: MeshConfig | None = None) -> Mesh:
     `fsdp` = 0, the default, is 1 here: the rule that chooses it is about language models.
 
     Raises:
-        ConfigError: the devices cannot be divided so.
+        ConfigError: a size cannot be used, or the devices cannot be divided so.
     """
-    config = config or MeshConfig()
-    asked = dataclasses.replace(config, fsdp=config.fsdp or 1)
+    given = parse_typed(MeshConfig, to_plain(config or MeshConfig()), "config.mesh", ConfigError)
+    asked = dataclasses.replace(given, fsdp=given.fsdp or 1)
     devices = jax.devices()
     return arrange(mesh_sizes(asked, len(devices), _count_slices(devices)), devices)
 

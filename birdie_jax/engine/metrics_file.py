@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from absl import logging
 
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import is_remote, remove, write_whole
 from birdie_jax.storage.metric_lines import (
     STEP_LINE_KEY,
@@ -79,7 +80,16 @@ class TensorBoardEvents:
         self._writer.close()
 
 
-__all__ = ["STEP_LINE_KEY", "MetricsFile"]
+__all__ = ["STEP_LINE_KEY", "STEP_SCALARS", "MetricsFile"]
+
+STEP_SCALARS = (
+    *("step", "loss", "grad_norm", "tokens_per_second", "tokens_seen"),
+    *("host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds"),
+)
+"""The names that the loop itself logs, of any step."""
+
+THE_STEP = "the train step"
+"""What logs them, in messages."""
 
 _DAMAGED_LINES_SHOWN = 10
 # A run that begins at step 0 keeps nothing, not even of step 0.
@@ -118,6 +128,7 @@ class MetricsFile:
         self.kept: dict[str, float] = {}
         for _, scalars in kept:
             self.kept.update(scalars)
+        self._owners = dict.fromkeys(STEP_SCALARS, THE_STEP)
         self._lines: _LocalLines | _BucketLines | None = None
         if not writes:
             return
@@ -127,12 +138,25 @@ class MetricsFile:
         else:
             self._lines = _LocalLines(workdir, first_step, lines)
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(self, step: int, scalars: Mapping[str, float], owner: str = THE_STEP) -> None:
         """Append one object of `step` and `scalars`; a value that is not finite is left out.
 
+        Args:
+            step: the number of train steps done.
+            scalars: what is logged, by its name.
+            owner: what measured it, for messages, such as "hook 'best'".
+
         Raises:
+            ConfigError: another owner logs a scalar of that name: readers keep one of each step.
             OSError: it cannot be written, for instance on a full disk; names the file.
         """
+        for name in scalars:
+            first = self._owners.setdefault(name, owner)
+            if first != owner:
+                raise ConfigError(
+                    f"{owner}: found the scalar {name!r}, which {first} logs; allowed: a name of its own, "
+                    "such as best/error"
+                )
         if self._lines is None:
             return
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}

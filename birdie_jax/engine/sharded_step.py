@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,19 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import Key, RowKeys, Scalar
-from birdie_jax.engine.checkpoint_format import REQUIRED
+from birdie_jax.config_types import Seed
+from birdie_jax.engine.checkpoint_format import REQUIRED, named_leaves
+from birdie_jax.engine.checks import check_names, kind_of
 from birdie_jax.engine.mesh import batch_sharding, replicated, replicated_context
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
+from birdie_jax.errors import ConfigError
+from birdie_jax.storage import Bounds, parse_typed
 
 Summarise = Callable[[StepTotals], dict[str, float]]
 Sections = Mapping[str, Callable[[Key], PyTree[jax.Array]]]
 """For each hook its `create_section`, by its name."""
+_Parts = Annotated[int, Bounds(at_least=1, at_most=2**20)]
 # Sets the keys of rows apart from those of parameters and sections.
 _ROW_KEYS = 0x726F7773
 
@@ -144,7 +149,22 @@ def make_step(
         param_shardings: shapes of a train state -> the sharding of each array; None: each device has all.
         batch_shardings: the sharding of each array of a batch; None: the rows divided over `data` and
             `fsdp`.
+
+    Raises:
+        ConfigError: an argument cannot be used. When the step is first called: the loss returns something
+            else than sums, or `accumulation_steps` does not divide the rows.
     """
+    seed = parse_typed(Seed, seed, "seed", ConfigError)
+    accumulation_steps = parse_typed(_Parts, accumulation_steps, "accumulation_steps", ConfigError)
+    if not callable(init_params):
+        raise ConfigError(f"init_params: found {kind_of(init_params)}; allowed: a function of a key")
+    if not isinstance(loss, LossFunction):
+        raise ConfigError(f"loss: found {kind_of(loss)}; allowed: a LossFunction(sums, weight, tokens)")
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ConfigError(
+            f"optimizer: found {kind_of(optimizer)}; allowed: an optax.GradientTransformation, such as "
+            "optax.adam(1e-3)"
+        )
     check_section_names(sections or {})
 
     def create_sections() -> dict[str, PyTree]:
@@ -159,6 +179,7 @@ def make_step(
 
     with jax.set_mesh(mesh):
         shapes = jax.eval_shape(create_state)
+    _check_params(shapes.params)
     if param_shardings is None:
         shardings = jax.tree.map(lambda _: replicated(mesh), shapes)
     else:
@@ -188,18 +209,23 @@ def check_section_names(names: Iterable[str]) -> None:
     """Check that the names of hooks can stand beside the other parts of a state in a checkpoint.
 
     Raises:
-        ValueError: one cannot.
+        ConfigError: one cannot.
     """
     for name in names:
-        if name in REQUIRED or not name or "/" in name:
-            raise ValueError(
+        if not isinstance(name, str) or name in REQUIRED or not name or "/" in name:
+            raise ConfigError(
                 f"hook: found the name {name!r}; allowed: one without a slash, and none of "
                 f"{', '.join(REQUIRED)}"
             )
 
 
 def sections_of(hooks: Sequence[Hook]) -> Sections:
-    """Return what makes the sections of some hooks, for `make_step`."""
+    """Return what makes the sections of some hooks, for `make_step`.
+
+    Raises:
+        ConfigError: two hooks have one name.
+    """
+    check_names(hooks)
     return {hook.name: hook.create_section for hook in hooks}
 
 
@@ -218,13 +244,19 @@ def take_step(
     for a row is drawn by its number within the batch, so that `accumulation_steps` changes memory and
     rounding only.
     """
-    weight = jnp.maximum(loss.weight(batch), 1).astype(jnp.float32)
+    weight = jnp.maximum(_number("loss.weight", loss.weight(batch)), 1).astype(jnp.float32)
+    tokens = _number("loss.tokens", loss.tokens(batch))
     # What `loss.sums` reads beside the parameters; keys are cut into parts as rows are.
     inputs = (batch, _row_keys(seed, state.step, batch)) if loss.takes_row_keys else (batch,)
 
     def loss_of_part(params, part):
-        summed, sums = loss.sums(params, *part)
-        return summed / weight, sums
+        returned = loss.sums(params, *part)
+        if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+            raise ConfigError(
+                f"loss.sums: found {kind_of(returned)}; allowed: a tuple of the summed loss and a "
+                "dictionary of named sums"
+            )
+        return _number("loss.sums", returned[0]) / weight, returned[1]
 
     gradient = jax.value_and_grad(loss_of_part, has_aux=True)
     if accumulation_steps == 1:
@@ -248,18 +280,18 @@ def take_step(
         params=optax.apply_updates(state.params, updates),
         optimizer=optimizer_state,
     )
-    return new_state, StepMetrics(mean, weight, optax.tree.norm(grads), loss.tokens(batch), sums)
+    return new_state, StepMetrics(mean, weight, optax.tree.norm(grads), tokens, sums)
 
 
 def summarise_means(totals: StepTotals) -> dict[str, float]:
     """Return each sum divided by the weight of the steps, the default of `make_step`.
 
     Raises:
-        ValueError: a sum is an array, for which `make_step` needs a `summarise` of its own.
+        ConfigError: a sum is an array, for which `make_step` needs a `summarise` of its own.
     """
     for name, value in totals.sums.items():
         if np.ndim(value):
-            raise ValueError(
+            raise ConfigError(
                 f"summarise: the sum {name!r} has shape {np.shape(value)}; allowed: a number, or a "
                 "`summarise` of your own"
             )
@@ -277,6 +309,27 @@ def _in_parts(batch: PyTree, parts: int) -> PyTree:
     """Cut the rows so that every device keeps rows of its own in every part."""
 
     def cut(x):
+        if x.shape[0] % parts:
+            raise ConfigError(
+                f"accumulation_steps: found {parts}; allowed: a divisor of the {x.shape[0]} rows of a batch"
+            )
         return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
 
     return jax.tree.map(cut, batch)
+
+
+def _check_params(params: PyTree[jax.ShapeDtypeStruct]) -> None:
+    """Check that parameters are arrays that a gradient can change."""
+    named = named_leaves(params)
+    if not named:
+        raise ConfigError("init_params: found no arrays; allowed: one or more")
+    for name, leaf in named.items():
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ConfigError(f"init_params: found the type {leaf.dtype} for {name}; allowed: floats")
+
+
+def _number(name: str, value: jax.Array | float) -> Scalar:
+    """Return what a part of a loss returned for a whole batch, which has to be one number."""
+    if jnp.ndim(value):
+        raise ConfigError(f"{name}: found an array of shape {jnp.shape(value)}; allowed: a number, summed")
+    return jnp.asarray(value)

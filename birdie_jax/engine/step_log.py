@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from birdie_jax.engine.metrics_file import STEP_LINE_KEY
+from birdie_jax.engine.metrics_file import STEP_LINE_KEY, STEP_SCALARS
 from birdie_jax.engine.state import StepMetrics, StepTotals
-from birdie_jax.errors import TrainingDiverged
+from birdie_jax.errors import ConfigError, TrainingDiverged
 
 
 class Progress:
@@ -151,6 +151,13 @@ class StepLog:
     def _summary(self, step: int) -> dict[str, float]:
         elapsed = max(time.monotonic() - self._since - self._paused, 1e-9)
         self.tokens_seen += int(self._tokens)
+        measured = self._summarise(StepTotals(step, self._steps, self._weight, self._tokens, self._sums))
+        for name in measured:
+            if name in STEP_SCALARS and name != "loss":
+                raise ConfigError(
+                    f"step: found the scalar {name!r} among its sums or what summarise returns, which the "
+                    "loop itself logs; allowed: another name"
+                )
         summary = {
             "step": step,
             "loss": self._loss / self._steps,
@@ -160,7 +167,7 @@ class StepLog:
             "host_wait_seconds": self._waited / self._steps,
             STEP_LINE_KEY: elapsed / self._steps,
             "elapsed_seconds": time.monotonic() - self._began,
-            **self._summarise(StepTotals(step, self._steps, self._weight, self._tokens, self._sums)),
+            **measured,
         }
         return {name: float(value) for name, value in summary.items()}
 

@@ -20,7 +20,7 @@ from birdie_jax.engine import (
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.sharded_step import check_section_names
 from birdie_jax.engine.watch import Limits, Watch
-from birdie_jax.errors import CheckpointError, TrainingDiverged
+from birdie_jax.errors import CheckpointError, ConfigError, TrainingDiverged
 from tests.whole_runs import REPOSITORY, checkpoint_arrays, metrics
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "library.md").read_text(), re.DOTALL)
@@ -153,7 +153,7 @@ def test_what_a_hook_finds_or_makes_nan_ends_a_run_before_anything_is_saved(page
 
 
 def test_hooks_that_cannot_be_used_are_named(page, tmp_path):
-    with pytest.raises(RuntimeError, match="hook 'divider' has returned None"):
+    with pytest.raises(ConfigError, match="hook 'divider': run returned None; allowed: a HookResult"):
         train_on_page(page(0), tmp_path, [Forgetful()])
     with pytest.raises(ValueError, match="'divider' is the name of 2"):
         train_on_page(page(0), tmp_path, [Divider(), Divider()])
