@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from birdie_jax.errors import BirdieError, one_line, shown
+from birdie_jax.errors import BirdieError, exit_status, one_line, shown
 
 # The flags that the functions below define are those of the commands that call them.
 flags.disclaim_key_flags()
@@ -28,7 +28,7 @@ _INTERRUPTED = 130
 def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Exception]) -> None:
     """Parse the flags, and call `main` with the program's name.
 
-    A command line that cannot be used ends the program with status 2, a `BirdieError` with 1, an
+    A command line that cannot be used ends the program with status 2, an error with `exit_status`, an
     interruption with 130. Where whoever reads standard output has closed it, as `head` does, the program
     ends there without a word.
 
@@ -93,14 +93,16 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
     return left
 
 
-def refuse(verb: str, error: Exception | str) -> NoReturn:
-    """End the command with status 1 and a user's error on one line.
+def refuse(verb: str, error: Exception, message: str = "") -> NoReturn:
+    """End the command with an error on one line, and with the status of the error (`exit_status`).
 
     Args:
         verb: the name of the command's module.
-        error: the error, or its message, which is printed.
+        error: the error.
+        message: what is printed instead of the error's own message.
     """
-    sys.exit(f"birdie_jax.{verb}: {one_line(str(error))}")
+    print(f"birdie_jax.{verb}: {one_line(message or str(error))}", file=sys.stderr)
+    sys.exit(exit_status(error))
 
 
 def refuse_command_line(verb: str, message: str) -> NoReturn:

@@ -6,6 +6,7 @@ are verdicts that their callers catch, and which end no command.
 """
 
 import difflib
+import errno
 import math
 from collections.abc import Iterable
 
@@ -14,8 +15,33 @@ _MAX_CHARACTERS = 200
 _MAX_INTEGER_BITS = 4096
 
 
+# How a machine or a store fails, whatever the command is.
+_FAILING = frozenset(
+    {
+        *(errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
+        *(
+            errno.EAGAIN,
+            errno.EBUSY,
+            errno.ESTALE,
+            errno.EPIPE,
+            errno.EREMOTEIO,
+            errno.ETIMEDOUT,
+            errno.ECONNABORTED,
+        ),
+        *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH),
+    }
+)
+
+
 class BirdieError(Exception):
-    """What a user can mend: a command prints the message on one line, and ends with status 1."""
+    """What a user can mend: a command prints the message on one line, and ends with `exit_status(error)`.
+
+    Attributes:
+        status: 2 where the same command fails again, until you change it, its configuration or a file that
+            they name; 1 where it may succeed when it is started again.
+    """
+
+    status = 2
 
 
 class ConfigError(BirdieError, ValueError):
@@ -37,20 +63,52 @@ class DataError(BirdieError, ValueError):
         super().__init__(one_line(message))
 
 
+class OvertakenError(DataError):
+    """Another process is preparing the text of a folder in a bucket; the message names it."""
+
+    status = 1
+
+
 class StoreError(BirdieError, OSError):
     """A store does not do what it is asked for; the message names the object and what the store says."""
+
+    status = 1
+
+
+class NoBucketError(StoreError):
+    """There is no bucket of that name; the message names it."""
+
+    status = 2
 
 
 class CheckpointError(BirdieError, RuntimeError):
     """A checkpoint could not be written or read; the message names the folder and what to do."""
 
+    status = 1
+
+
+class OtherCheckpointError(CheckpointError):
+    """A checkpoint is not there, or is one of another model, format or text than the command wants."""
+
+    status = 2
+
+
+class WorkdirInUse(ConfigError):  # noqa: N818 - it ends
+    """Another trainer holds the workdir; the message names it and since when."""
+
+    status = 1
+
 
 class LeaseLost(BirdieError, RuntimeError):  # noqa: N818 - an outcome
     """Another trainer holds the workdir now; the message names it."""
 
+    status = 1
+
 
 class TrainingDiverged(BirdieError, RuntimeError):  # noqa: N818 - the run's outcome
     """The loss, or what a hook measured, is NaN or infinite; names the step and the last checkpoint."""
+
+    status = 1
 
 
 class RecordError(BirdieError, ValueError):
@@ -83,6 +141,8 @@ class SavedStateError(BirdieError, ValueError):
 class ScoreError(BirdieError, ValueError):
     """A model scores a sample with NaN or infinity, which cannot be compared; names the sample."""
 
+    status = 1
+
 
 class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
     """A text cannot make an example: it is too short, say, or has no unique delimiter."""
@@ -98,6 +158,27 @@ class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
 
 class HistoryClosed(Exception):  # noqa: N818 - a message to the reader, not a fault
     """Training has ended; no further mixture will be published."""
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the status with which a command ends that an error ends.
+
+    It is the status of the error's class. It is 1 where the cause is a machine or a store that fails, such
+    as a full disk or a bucket that does not answer, and for any other exception than a `BirdieError`.
+
+    Args:
+        error: the exception.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and _is_failing(cause)):
+            return 1
+        cause = cause.__cause__
+    return error.status if isinstance(error, BirdieError) else 1
+
+
+def _is_failing(error: OSError) -> bool:
+    return error.errno in _FAILING and not isinstance(error, NoBucketError)
 
 
 def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:

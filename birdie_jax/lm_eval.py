@@ -24,7 +24,8 @@ try:
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
         raise
-    refuse("lm_eval", f"needs the package {error.name}: pip install 'birdie-jax[lm_eval]'")
+    message = f"needs the package {error.name}: pip install 'birdie-jax[lm_eval]'"
+    refuse("lm_eval", ConfigError(message))
 
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.generation import choose_arm

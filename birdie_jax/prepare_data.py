@@ -5,8 +5,8 @@
     python -m birdie_jax.prepare_data --input='gs://texts/pile/**/*.jsonl.zst' --output=gs://texts/prepared
 
 Stopped at any instant and started again with the same command, it goes on from the last finished shard.
-Exit status: 0 when the folder is complete, 1 when the data or the disk stood in the way, 2 for a bad
-command line, 130 when interrupted.
+Exit status: 0 when the folder is complete, 1 where the same command may succeed later (a full disk, a
+bucket that does not answer), 2 for a command or data that cannot be used, 130 when interrupted.
 """
 
 import sys

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import jax
 from absl import flags, logging
@@ -27,13 +28,13 @@ from birdie_jax.config_flag import define_config
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
 from birdie_jax.engine.checks import check_workdir
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
-from birdie_jax.engine.hook_registry import HookParts, configured_hooks
+from birdie_jax.engine.hook_registry import HookParts, configured_hooks, hook_names
 from birdie_jax.engine.lease import Lease, claimed
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import BirdieError, RecordError
 from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_start
-from birdie_jax.finetuning.stages import read_stages
+from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import find_source
 from birdie_jax.objectives import Mixture
@@ -56,8 +57,40 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 )
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this run has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
+_CHECK = flags.DEFINE_bool(
+    "check", False, "Check the configuration as far as it needs no device and no data, and end."
+)
 
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
+
+
+class Parts(NamedTuple):
+    """What a configuration names.
+
+    Attributes:
+        config: the configuration, with the head that the stages' tasks need.
+        stages: the stages of fine-tuning; none of pre-training.
+        mixture: the arms of pre-training; None with stages.
+        tasks: the tasks that are measured during training.
+    """
+
+    config: Config
+    stages: tuple[Stage, ...]
+    mixture: Mixture | None
+    tasks: Sequence[NamedTask]
+
+
+def find_parts(config: Config) -> Parts:
+    """Return what a configuration names; neither a device nor data is looked at.
+
+    Raises:
+        ConfigError: it names something that there is not; the message names the field.
+    """
+    stages = read_stages(config)
+    config = with_task_head(config, stages)
+    hook_names(config)
+    mixture = None if stages else configured_mixture(config)
+    return Parts(config, stages, mixture, tasks_of_config(config.eval.tasks, "config.eval.tasks"))
 
 
 def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
@@ -66,16 +99,12 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
     The first process writes what exists once; the others wait for it where they need it.
     """
     processes = watch.processes
-    stages = read_stages(config)
-    config = with_task_head(config, stages)
-    tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
+    config, stages, mixture, tasks = find_parts(config)
     # Before a preparation that may take hours.
-    if stages:
-        mixture = None
+    if mixture is None:
         check_stages(config, stages)
         check_start(config, workdir)
     else:
-        mixture = configured_mixture(config)
         check_run(config, len(mixture.arms))
     check_agreement(to_dict(config), processes)
     source = find_source(config.init.from_, workdir, processes)
@@ -152,18 +181,22 @@ def write_report(workdir: Workdir) -> None:
     try:
         print(f"report: {reporting.write_report(workdir.root)}")
     except RecordError as error:
-        refuse("train", f"training has ended and is saved; its report cannot be written: {error}")
+        message = f"training has ended and is saved; its report cannot be written: {error}"
+        refuse("train", error, message)
 
 
 def main(arguments: list[str]) -> None:
     """Parse flags, train, write the report."""
     logging.set_verbosity(logging.WARNING)
     root = _WORKDIR.value
-    cache_compiled_programs()
     check_workdir(root, "--workdir")
+    parsed = parse_config(_CONFIG.value)
+    if _CHECK.value:
+        find_parts(parsed)
+        return
+    cache_compiled_programs()
     workdir = Workdir(root)
     try:
-        parsed = parse_config(_CONFIG.value)
         initialize_processes(
             _COORDINATOR_ADDRESS.value,
             _NUM_PROCESSES.value,
@@ -179,7 +212,8 @@ def main(arguments: list[str]) -> None:
         if isinstance(error, BrokenPipeError) and is_output_closed():
             raise
         good = workdir.last_good()
-        refuse("train", f"{error}. Last good checkpoint: {good}; the same command goes on from it")
+        message = f"{error}. Last good checkpoint: {good}; the same command resumes from it"
+        refuse("train", error, message)
     if outcome.stopped_by:
         if processes.first:
             print(

@@ -1,5 +1,6 @@
 """Command lines that cannot be used: one line says what was found and what is allowed, with status 2."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,21 @@ import sys
 import pytest
 
 from birdie_jax import command_line
-from birdie_jax.errors import ConfigError, StoreError, UnsuitableText
+from birdie_jax.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LeaseLost,
+    NoBucketError,
+    OtherCheckpointError,
+    PromptError,
+    RecordError,
+    ScoreError,
+    StoreError,
+    TrainingDiverged,
+    UnsuitableText,
+    WorkdirInUse,
+)
 from tests.forked_verbs import REPOSITORY, run_commands
 
 CONFIG = "--config=configs/tiny.py"
@@ -130,6 +145,29 @@ def test_a_command_line_is_refused_in_one_line(refusals, case, said):
 
 
 @pytest.mark.slow
+def test_a_configuration_is_checked_without_a_run(tmp_path):
+    """Without data too, and whatever devices there are."""
+    check = ("train", CONFIG, f"--workdir={tmp_path}/run", "--check", "--config.data.prepared=/mnt/no")
+    cases = {
+        (): "",
+        ("--config.mesh.data=64",): "",
+        (
+            "--config.batching.rows=0",
+        ): "birdie_jax.train: config.batching.rows: found 0; allowed: at least 1",
+        (
+            "--config.objectives.mixture=birdy",
+        ): "birdie_jax.train: config.objectives.mixture: found 'birdy'",
+        ("--config.train.hooks=profiler",): "birdie_jax.train: config.train.hooks: found 'profiler'",
+        ("--config.eval.tasks=\"{'a': {'task': 'phoneboko'}}\"",): "birdie_jax.train: config.eval.tasks",
+    }
+    results = run_commands([(*check, *more) for more in cases])
+    for said, (status, stdout, stderr) in zip(cases.values(), results, strict=True):
+        assert (status, stdout, stderr[: len(said)]) == (2 if said else 0, "", said), stderr
+        assert bool(said) == bool(stderr)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
 def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     file = tmp_path / "arms.py"
     file.write_text(
@@ -146,7 +184,7 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     ]
     # Those that can be read get as far as a mesh that cannot be.
     results = run_commands([("plan", "--topology=cpu:1", *one, "--config.mesh.data=3") for one in given])
-    assert [status for status, _, _ in results] == [1, 1, 2, 2]
+    assert [status for status, _, _ in results] == [2] * 4
     assert all("config.mesh" in stderr for _, _, stderr in results[:2])
     assert "has no field of that arm 'wieght'; allowed: one of it (objective, weight)" in results[2][2]
     assert "has no arm 'paste'; allowed: one of it (copy)" in results[3][2]
@@ -154,7 +192,11 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
 
 @pytest.mark.parametrize(
     ("lines", "end", "status", "told"),
-    [(40_000, "return", 0, ""), (1, "return", 0, ""), (1, "refuse('report', 'a fault')", 1, "a fault")],
+    [
+        (40_000, "return", 0, ""),
+        (1, "return", 0, ""),
+        (1, "refuse('report', ConfigError('a fault'))", 2, "a fault"),
+    ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.slow
@@ -163,6 +205,7 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, 
     program = (
         "import sys\n"
         "from birdie_jax.command_line import refuse, start\n"
+        "from birdie_jax.errors import ConfigError\n"
         "def main(arguments):\n"
         "    sys.stdin.readline()\n"
         f"    for number in range({lines}):\n"
@@ -194,24 +237,49 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence(*, lines, end, 
 LINES = "two\nlines"
 
 
+def caused_by(cause, error):
+    error.__cause__ = cause
+    return error
+
+
+FULL, ABSENT = OSError(errno.ENOSPC, "full"), FileNotFoundError(errno.ENOENT, "absent")
+
+
 @pytest.mark.parametrize(
-    ("error", "is_mended"),
+    ("error", "status"),
     [
-        *((ConfigError(LINES), True), (StoreError(LINES), True), (TimeoutError(LINES), True)),
-        *((OSError("a fault"), False), (ValueError("a fault"), False), (UnsuitableText("a fault"), False)),
+        # Another command, configuration or file is needed; docs/launch_local.md.
+        *((ConfigError(LINES), 2), (DataError(LINES), 2), (PromptError(LINES), 2), (RecordError(LINES), 2)),
+        *((NoBucketError(errno.EIO, LINES), 2), (OtherCheckpointError(LINES), 2)),
+        *((caused_by(ABSENT, DataError(LINES)), 2), (caused_by(ABSENT, ConfigError(LINES)), 2)),
+        # The same command may succeed later.
+        *((StoreError(LINES), 1), (CheckpointError(LINES), 1), (TrainingDiverged(LINES), 1)),
+        *(
+            (WorkdirInUse(LINES), 1),
+            (LeaseLost(LINES), 1),
+            (ScoreError(LINES), 1),
+            (TimeoutError(LINES), 1),
+        ),
+        *((caused_by(FULL, DataError(LINES)), 1), (caused_by(FULL, ConfigError(LINES)), 1)),
+        (caused_by(caused_by(FULL, DataError("inner")), ConfigError(LINES)), 1),
+        # They are no user's.
+        *((OSError("a fault"), None), (ValueError("a fault"), None), (UnsuitableText("a fault"), None)),
     ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_what_a_user_can_mend_ends_a_command_in_one_line_and_other_errors_are_raised(
-    monkeypatch, error, is_mended
+    monkeypatch, capsys, error, status
 ):
     def run(main, **_):
         raise error
 
     monkeypatch.setattr(command_line.app, "run", run)
-    with pytest.raises(SystemExit if is_mended else type(error)) as end:
+    with pytest.raises(SystemExit if status else type(error)) as end:
         command_line.start("report", print, TimeoutError)
-    if is_mended:
-        assert end.value.code == r"birdie_jax.report: two\nlines"
+    if status:
+        assert end.value.code == status
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("birdie_jax.report: ") and line.endswith(r"two\nlines")
 
 
 @pytest.mark.slow

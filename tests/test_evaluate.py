@@ -120,7 +120,7 @@ def test_wrong_input_is_told_in_one_line(folder):
     ]
     results = run_commands([("evaluate", *arguments) for arguments, _ in cases])
     for (arguments, said), (status, output, errors) in zip(cases, results, strict=True):
-        assert status == 1, (arguments, output, errors)
+        assert status == 2, (arguments, output, errors)
         *_, line = errors.splitlines()
         assert line.startswith("birdie_jax.evaluate: "), errors
         assert said in line

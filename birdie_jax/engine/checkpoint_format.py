@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from birdie_jax.engine.state import TrainState
-from birdie_jax.errors import CheckpointError, ConfigError, DamagedError
+from birdie_jax.errors import ConfigError, DamagedError, OtherCheckpointError
 
 FORMAT_VERSION = 1
 STATE, BATCHES, META = "state", "batches", "meta"
@@ -158,11 +158,11 @@ def read_description(meta: Any) -> Description:
     """Return what `meta` says of the checkpoint.
 
     Raises:
-        CheckpointError: it is of another format version.
+        OtherCheckpointError: it is of another format version.
         DamagedError: it is not what was written.
     """
     if isinstance(meta, dict) and "fingerprints" in meta:
-        raise CheckpointError(
+        raise OtherCheckpointError(
             f"its format is older than version {FORMAT_VERSION}, the one that this program reads and writes"
         )
     if not isinstance(meta, dict) or meta.keys() != {"contents", "crc32"}:
@@ -171,7 +171,7 @@ def read_description(meta: Any) -> Description:
     if _crc32(contents) != meta["crc32"]:
         raise DamagedError("its description does not have its checksum")
     if contents["format_version"] != FORMAT_VERSION:
-        raise CheckpointError(
+        raise OtherCheckpointError(
             f"its format version is {contents['format_version']}; this program reads {FORMAT_VERSION}"
         )
     arrays = {

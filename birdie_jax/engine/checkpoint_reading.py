@@ -36,7 +36,7 @@ from birdie_jax.engine.checkpoint_format import (
     nested,
     read_description,
 )
-from birdie_jax.errors import CheckpointError, DamagedError
+from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError
 from birdie_jax.storage import list_files, open_bytes, read_bytes
 from birdie_jax.storage.object_store import in_words, without_secrets
 
@@ -103,7 +103,7 @@ def read_checkpoint(
     def load() -> tuple[ReadCheckpoint, dict[str, SavedArray]]:
         saved, trained_on = _description(folder)
         if None not in (data, trained_on) and data != trained_on:
-            raise CheckpointError(
+            raise OtherCheckpointError(
                 f"{folder}: was trained on other data: it has the identity {trained_on}; the data that is "
                 f"given has {data}. Nothing was changed"
             )
@@ -185,7 +185,7 @@ def check_structure(folder: epath.Path, saved: Mapping[str, SavedArray], wanted:
         _check_array(folder, name.split("/", 1)[1], array, leaf)
     for name in saved:
         if name not in wanted and not _is_section(name):
-            raise CheckpointError(
+            raise OtherCheckpointError(
                 f"{folder}: a checkpoint of another architecture: it has {name.split('/', 1)[1]} "
                 f"({_in_words(saved[name])}), for which the configuration has no place. Nothing was changed"
             )
@@ -278,7 +278,7 @@ def _description(folder: epath.Path) -> Description:
     try:
         return read_description(meta)
     except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}. Nothing was changed") from error
+        raise OtherCheckpointError(f"{folder}: {error}. Nothing was changed") from error
 
 
 def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
@@ -332,12 +332,12 @@ def _check_array(folder: epath.Path, name: str, saved: SavedArray | None, wanted
     if saved is not None and (saved.shape, saved.dtype) == (shape, dtype):
         return
     if name == "params/embedding" and saved is not None and saved.shape[1:] == shape[1:]:
-        raise CheckpointError(
+        raise OtherCheckpointError(
             f"{folder}: the tokenizer does not fit the weights: the embedding table has {saved.shape[0]} "
             f"rows; the tokenizer asks for {shape[0]}"
         )
     found = "nothing" if saved is None else _in_words(saved)
-    raise CheckpointError(
+    raise OtherCheckpointError(
         f"{folder}: a checkpoint of another architecture: of {name} it has {found}; "
         f"the configuration asks for {dtype}{list(shape)}. Nothing was changed"
     )

@@ -22,7 +22,7 @@ from typing import Any
 from absl import logging
 
 from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
-from birdie_jax.errors import ConfigError, DataError, LeaseLost
+from birdie_jax.errors import ConfigError, DataError, LeaseLost, WorkdirInUse
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import Workdir
 
@@ -54,8 +54,8 @@ class Lease:
         """Take the lease.
 
         Raises:
-            ConfigError: another trainer holds it; the message names host, process and since when. Or the
-                file cannot be read or written.
+            WorkdirInUse: another trainer holds it; the message names host, process and since when.
+            ConfigError: the file cannot be read or written.
         """
         try:
             self._file = lease_file(self._path)
@@ -99,7 +99,7 @@ class Lease:
             return file.replace(found, self._contents())
         if _same_machine(holder):
             if _is_alive(holder):
-                raise ConfigError(self._refusal(holder))
+                raise WorkdirInUse(self._refusal(holder))
         else:
             logging.warning(
                 "%s: has a lease of %s; waiting %.0f seconds for a sign of life",
@@ -116,7 +116,7 @@ class Lease:
                 if now != found:
                     if "released" in _parse(now):
                         return None
-                    raise ConfigError(self._refusal(_parse(now)))
+                    raise WorkdirInUse(self._refusal(_parse(now)))
         taken = file.replace(found, self._contents())
         if taken is not None:
             logging.warning(

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.engine.checkpoint_format import SavedArray, named_leaves, step_folder
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
-from birdie_jax.errors import CheckpointError, DamagedError
+from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError
 from birdie_jax.storage import absolute
 from birdie_jax.storage.workdir import Workdir
 
@@ -122,11 +122,11 @@ def _newest_whole(
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be listed: {error}") from error
     if not steps:
-        raise CheckpointError(
+        raise OtherCheckpointError(
             f"{directory}: holds no checkpoint; allowed: the workdir of a run that saved one"
         )
     if step is not None and step not in steps:
-        raise CheckpointError(
+        raise OtherCheckpointError(
             f"{directory}: has no checkpoint of step {step}; allowed: {', '.join(map(str, steps))}"
         )
     for candidate in [step] if step is not None else reversed(steps):

@@ -17,6 +17,7 @@ import jax
 from etils import epath
 
 from birdie_jax.engine.coordination import Processes
+from birdie_jax.errors import exit_status
 from birdie_jax.storage import is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
@@ -144,7 +145,7 @@ class Watch:
             text = str(error) or type(error).__name__
             print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
             self.processes.write("failed", text.splitlines()[0][:1000])
-            self._exit(1)
+            self._exit(exit_status(error))
 
     def _listen(self) -> None:
         heard = {index: (_Beat(), time.monotonic()) for index in range(self.processes.count)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from etils import epath
 
-from birdie_jax.errors import StoreError
+from birdie_jax.errors import NoBucketError, StoreError
 from birdie_jax.storage.object_store import REQUEST_SECONDS, file_system, store_errors
 
 # The name of an object's metadata that says which call has written it.
@@ -69,7 +69,7 @@ def replace_at(
     except StoreError as error:
         if _is_status(error, _NOT_FOUND):
             message = f"cannot be written: there is no bucket {blob.bucket.name}"
-            raise StoreError(errno.EIO, message, os.fspath(path)) from error
+            raise NoBucketError(errno.EIO, message, os.fspath(path)) from error
         if not _is_status(error, _PRECONDITION_FAILED):
             raise
         # An answer may have been lost, and the same write been tried again.

@@ -21,7 +21,7 @@ import fsspec
 import fsspec.config
 from etils import epath
 
-from birdie_jax.errors import ConfigError, StoreError, one_line, shown
+from birdie_jax.errors import ConfigError, NoBucketError, StoreError, one_line, shown
 
 REQUEST_SECONDS = 15
 """How long a store may be silent, or take to be connected to, before a request is tried again."""
@@ -130,7 +130,8 @@ def store_errors(path: epath.PathLike, doing: str) -> Iterator[None]:
         # Nothing else is missing where something is written; for the rest the answers are the same.
         if doing == "written" or not _has_bucket(path, doing):
             bucket = name.partition("://")[2].partition("/")[0]
-            raise StoreError(errno.EIO, f"cannot be {doing}: there is no bucket {bucket}", name) from error
+            message = f"cannot be {doing}: there is no bucket {bucket}"
+            raise NoBucketError(errno.EIO, message, name) from error
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
     except StoreError:
         raise

@@ -212,7 +212,7 @@ NOWHERE = "gs://no-such-bucket-1"
 def test_a_bucket_that_is_not_there_is_named_by_every_command(store, url, verb, flags):
     given = [flag.format(url=url, text=store.text) for flag in flags]
     status, stdout, stderr = store.verbs.run(verb, *given)
-    assert status == 1, stdout + stderr
+    assert status == 2, stdout + stderr
     line = told(verb, stderr)
     assert NOWHERE in line and "there is no bucket no-such-bucket-1" in line
 

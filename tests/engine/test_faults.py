@@ -72,7 +72,7 @@ def test_full_disk_keeps_what_was_saved(corpus, tmp_path):
 )
 def test_wrong_input_is_told_without_a_traceback(corpus, tmp_path, overrides, message):
     status, output = finish(train_command(tmp_path / "run", corpus, *overrides))
-    assert status != 0
+    assert status == 2
     assert message in output
     assert "Traceback" not in output
 
@@ -80,7 +80,7 @@ def test_wrong_input_is_told_without_a_traceback(corpus, tmp_path, overrides, me
 def test_a_corrected_command_takes_the_workdir_of_one_that_made_no_step(corpus, tmp_path):
     run, fixed = tmp_path / "run", ("--config.train.num_steps=1", "--config.eval.rows=1")
     status, output = finish(train_command(run, tmp_path / "none.jsonl", *fixed))
-    assert status == 1 and "none.jsonl" in output
+    assert status == 2 and "none.jsonl" in output
     # Killed before its first step, with a tokenizer of its own, which that of the right text is not.
     process = start(train_command(run, corpus, *fixed, "--config.data.vocab_size=290"))
     while process.poll() is None and not (run / "tokenizer.model").exists():
@@ -92,7 +92,7 @@ def test_a_corrected_command_takes_the_workdir_of_one_that_made_no_step(corpus, 
     assert status == 0, output
     assert "held a run of another configuration that ended before its first step" in output
     status, output = finish(train_command(run, corpus, *fixed, "--config.seed=3"))
-    assert status == 1 and "holds a run of another configuration; use another workdir" in output
+    assert status == 2 and "holds a run of another configuration; use another workdir" in output
 
 
 def test_shards_of_another_tokenizer(corpus, tmp_path):
@@ -103,6 +103,6 @@ def test_shards_of_another_tokenizer(corpus, tmp_path):
     (tmp_path / "run/config.json").unlink()
     shutil.rmtree(tmp_path / "run/checkpoints")
     status, output = finish([*command, "--config.data.vocab_size=290"])
-    assert status == 1
+    assert status == 2
     assert "tokenizer" in output
     assert "Traceback" not in output

@@ -173,7 +173,7 @@ def test_two_processes_join():
 def test_train_refuses_some_of_the_flags(tmp_path):
     command = ("train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}", "--num_processes=2")
     ((status, _, errors),) = run_commands([command])
-    assert status == 1
+    assert status == 2
     assert errors.splitlines()[-1].startswith(
         "birdie_jax.train: --coordinator_address, --process_id: not given; found --num_processes=2;"
     )

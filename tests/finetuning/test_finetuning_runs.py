@@ -152,7 +152,7 @@ def test_other_verbs_take_a_fine_tuned_run(whole, tmp_path):
     assert by_folder[:2] == by_arm[:2]
     assert report[0] == 0 and (workdir / "report.html").is_file()
     assert "stage/1 backward/loss" in (workdir / "report.html").read_text()
-    assert otherwise[0] == 1
+    assert otherwise[0] == 2
     assert "this model was not trained on it; allowed: prefix_lm" in otherwise[2]
 
 
@@ -176,7 +176,7 @@ def test_what_a_run_cannot_start_from_is_refused(source, tmp_path):
         ],
         XLA_FLAGS="--xla_force_host_platform_device_count=2",
     )
-    assert nothing[0] == wider[0] == computed[0] == rows[0] == 1
+    assert nothing[0] == wider[0] == computed[0] == rows[0] == 2
     assert "config.init.from: found ''; allowed: with config.finetune.stages a workdir" in nothing[2]
     assert not (tmp_path / "run").exists()
     assert re.search(r"init\.from: found \S+, which lacks blocks/mixer/.* float32\[2, ", wider[2]), wider[2]

@@ -107,7 +107,7 @@ def test_a_file_is_gone_on_with(workdir, tmp_path):
     assert texts[0] != texts[1]
 
     other = run("generate", *arguments, "--seed=1")
-    assert other.returncode == 1
+    assert other.returncode == 2
     assert f"{output}: exists, and its line 1 is not an answer of this command" in other.stderr
     assert output.read_text() == whole
 
@@ -131,6 +131,6 @@ def test_faults_are_told_in_one_line(workdir, tmp_path):
     ]
     for arguments, message in cases:
         finished = run("generate", *arguments)
-        assert finished.returncode == 1
+        assert finished.returncode == 2
         assert finished.stderr == f"birdie_jax.generate: {message}\n"
         assert finished.stdout == ""

@@ -102,6 +102,6 @@ def test_what_is_refused(folder):
     }
     results = run_commands([("generate", *arguments) for arguments in cases])
     for (status, output, error), message in zip(results, cases.values(), strict=True):
-        assert (status, output) == (1, ""), (message, error)
+        assert (status, output) == (2, ""), (message, error)
         assert error.startswith(f"birdie_jax.generate: {message}"), error
         assert error.count("\n") == 1

@@ -106,7 +106,7 @@ def test_wrong_input_is_told_in_one_line(folder, measured):
     ]
     results = run_commands([("prune", *arguments) for arguments, _ in cases])
     for (arguments, said), (status, output, errors) in zip(cases, results, strict=True):
-        assert status == 1, (arguments, output, errors)
+        assert status == 2, (arguments, output, errors)
         *_, line = errors.splitlines()
         assert line.startswith("birdie_jax.prune: "), errors
         assert said in line, line

@@ -387,12 +387,12 @@ def test_report_verb_prints_the_path_and_needs_no_jax(short):
 def test_report_verb_refuses_in_one_line(short):
     (short / "report.html").mkdir()
     refused = {
-        short / "nowhere": f"{short / 'nowhere'}: found no such",
-        short: f"{short / 'report.html'}: ",
+        short / "nowhere": (2, f"{short / 'nowhere'}: found no such"),
+        short: (1, f"{short / 'report.html'}: "),
     }
     results = run_commands([("report", f"--workdir={workdir}") for workdir in refused])
-    for said, (status, _, errors) in zip(refused.values(), results, strict=True):
-        assert status == 1
+    for (expected, said), (status, _, errors) in zip(refused.values(), results, strict=True):
+        assert status == expected
         (line,) = errors.splitlines()
         assert line.startswith(f"birdie_jax.report: {said}")
 

@@ -149,7 +149,7 @@ def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
     assert [(answer["name"], answer["answer"]) for answer in answers] == [
         tuple(row.split("\t")) for row in lines
     ]
-    assert refused[0] == 1 and "--predictions is not given; allowed with --task test" in refused[2]
+    assert refused[0] == 2 and "--predictions is not given; allowed with --task test" in refused[2]
     for (status, _, errors), name, found, asked in (
         (in_place_of_scores, "glue", "scores", "predictions"),
         (in_place_of_predictions, "test", "predictions", "scores"),
@@ -158,7 +158,7 @@ def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
             f"--task: found {name}, under which {kept / name}.json keeps {found}; allowed for {asked}: "
             "another name, as in --task=NAME=glue:setting=value"
         )
-        assert status == 1 and said in errors, errors
+        assert status == 2 and said in errors, errors
     assert parse_evaluation((kept / "glue.json").read_bytes(), "glue.json").metrics.keys() == {"accuracy"}
     assert len((kept / "glue.jsonl").read_text().splitlines()) == 2
     assert report[0] == 0, report

@@ -338,5 +338,5 @@ def test_the_page_leads_to_a_table(task_folder, tmp_path):
     (written,) = (tmp_path / "out").rglob("results_*.json")
     assert json.loads(written.read_text())["config"]["step"] == 5
     done = run([one.replace("runs/tiny", "nowhere") for one in command[1:]])
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("birdie_jax.lm_eval: nowhere/config.json")
