@@ -5,6 +5,7 @@ writes a script that it reads back as the same arguments.
 """
 
 import argparse
+import itertools
 import os
 import re
 import shlex
@@ -27,8 +28,24 @@ _MAX_DIGITS = 9
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+# What a command ends with where only another command line or configuration helps; docs/launch_local.md.
+WRONG_COMMAND = 2
+
+
 class LaunchError(Exception):
-    """A launcher cannot do what it was asked; the message names the option or the command."""
+    """A program that a launcher runs has failed; the message names it.
+
+    Attributes:
+        status: the exit status of the launcher.
+    """
+
+    status = 1
+
+
+class UsageError(LaunchError):
+    """A launcher cannot be used so; the message names the option or the command."""
+
+    status = WRONG_COMMAND
 
 
 class Parser(argparse.ArgumentParser):
@@ -144,10 +161,10 @@ def require_command(command: Sequence[str]) -> None:
     """Check that a command was given.
 
     Raises:
-        LaunchError: none was.
+        UsageError: none was.
     """
     if not command:
-        raise LaunchError("no command: give it after --, as in -- python -m birdie_jax.train --config=...")
+        raise UsageError("no command: give it after --, as in -- python -m birdie_jax.train --config=...")
 
 
 def parse_name(text: str) -> str:
@@ -214,6 +231,41 @@ def read_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict
     return {one: environment[one] for one in names}
 
 
+def check_configuration(run: Commands, launcher: str, command: Sequence[str]) -> None:
+    """Let a command that trains check its configuration on this machine, before another one is paid for.
+
+    Where the command cannot run here, as without its packages, that is printed, and nothing is checked.
+
+    Args:
+        run: runs the command.
+        launcher: the launcher's name, for messages.
+        command: the command of the run.
+
+    Raises:
+        UsageError: the command line or the configuration cannot be used.
+    """
+    if not _trains(command):
+        return
+    try:
+        status, _, said = run.capture([*command, "--check"], assumed=(0, ""))
+    except LaunchError as error:
+        status, said = 1, str(error)
+    reason = said.strip().splitlines()[-1] if said.strip() else f"it ended with {status}"
+    if status == WRONG_COMMAND:
+        raise UsageError(reason)
+    if status:
+        print(f"launch.{launcher}: the configuration is not checked on this machine: {reason}", flush=True)
+
+
+def _trains(command: Sequence[str]) -> bool:
+    """Return whether a command is `... -m birdie_jax.train ...` or `birdie train ...`."""
+    pairs = list(itertools.pairwise(command))
+    return ("-m", "birdie_jax.train") in pairs or any(
+        Path(program).name == "birdie" and verb == "train" for program, verb in pairs[:1]
+    )
+
+
 def exit_with_error(launcher: str, error: Exception) -> NoReturn:
-    """End the launcher with its error in one line."""
-    sys.exit(f"launch.{launcher}: {_one_line(str(error))}")
+    """End the launcher with its error in one line, and with the error's status."""
+    print(f"launch.{launcher}: {_one_line(str(error))}", file=sys.stderr)
+    sys.exit(error.status if isinstance(error, LaunchError) else 1)

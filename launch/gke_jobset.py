@@ -6,8 +6,9 @@ r"""Run on TPU slices in Google Kubernetes Engine, as a JobSet that Kubernetes s
 
 Writes the JobSet to `--manifest`, as JSON, and applies it with kubectl. A job of the set is a slice, and a
 pod is a host of it. A pod that fails, or a slice that is preempted, ends the set's jobs; the JobSet
-makes all of them anew, and the same command goes on from its checkpoint. Failures count towards
-`--restarts`, disruptions do not.
+makes all of them anew, and the same command resumes from its checkpoint. Failures count towards
+`--restarts`, disruptions do not. A command that ends with 2, because it or its configuration is wrong,
+fails the set. A set of the same name that has ended, or has another manifest, is deleted before.
 
 The pods share no disk: the workdir is in a bucket, to which the service account of Kubernetes that
 `--service_account` names has rights, or below /mnt/birdie, where `--claim` mounts a PersistentVolumeClaim
@@ -35,9 +36,12 @@ from typing import Any
 
 from .commands import (
     REPOSITORY,
+    WRONG_COMMAND,
     Commands,
     LaunchError,
     Parser,
+    UsageError,
+    check_configuration,
     exit_with_error,
     parse_arguments,
     parse_name,
@@ -67,26 +71,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = REPOSITORY / manifest
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(make_jobset(options, command), indent=2) + "\n", encoding="utf-8")
+        check_configuration(run, "gke_jobset", command)
         # Server-side: no copy of the manifest is kept in an annotation.
         apply = ["kubectl", "apply", "--server-side", f"--namespace={options.namespace}"]
         if options.pass_env:
             values = read_variables(options.pass_env, os.environ)
             run.run([*apply, "--filename=-"], stdin=json.dumps(make_secret(options, values)))
-        run.run([*apply, f"--filename={manifest}"])
+        _apply_jobset(run, options, [*apply, f"--filename={manifest}"])
     except (LaunchError, OSError) as error:
         exit_with_error("gke_jobset", error)
     return 0
+
+
+def _apply_jobset(run: Commands, options: argparse.Namespace, apply: Sequence[str]) -> None:
+    """Apply the manifest; a JobSet that has ended, or that has another manifest, is deleted before.
+
+    Kubernetes changes no JobSet that there is, and starts none again that has ended.
+
+    Raises:
+        LaunchError: kubectl failed.
+    """
+    jobset = [f"--namespace={options.namespace}", "jobset", options.name]
+    ended = ["kubectl", "get", *jobset, "--ignore-not-found", "--output=jsonpath={.status.terminalState}"]
+    # Its pods have time to save, and are gone before new ones start.
+    delete = ["kubectl", "delete", *jobset, "--cascade=foreground"]
+    status, state, said = run.capture(ended, assumed=(0, ""))
+    if status:
+        raise LaunchError(f"{' '.join(ended[:5])}: failed with exit status {status}: {said}")
+    if state:
+        run.run(delete)
+    status, written, said = run.capture(apply, assumed=(0, ""))
+    if status and "immutable" in said:
+        print("launch.gke_jobset: replaces the JobSet, which has another manifest", flush=True)
+        run.run(delete)
+        status, written, said = run.capture(apply, assumed=(0, ""))
+    if status:
+        raise LaunchError(f"{' '.join(apply[:5])}: failed with exit status {status}: {said}")
+    if written:
+        print(written, flush=True)
 
 
 def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
     """Return the JobSet.
 
     Raises:
-        LaunchError: the slice cannot be divided among hosts of so many chips.
+        UsageError: the slice cannot be divided among hosts of so many chips.
     """
     chips = math.prod(map(int, options.topology.split("x")))
     if chips % options.chips_per_host:
-        raise LaunchError(
+        raise UsageError(
             f"--topology: {options.topology} has {chips} chips; allowed: a multiple of"
             f" --chips_per_host={options.chips_per_host}"
         )
@@ -98,12 +131,26 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
         "parallelism": hosts,
         # A lost host stops the whole run: the JobSet restarts all jobs, and a job restarts no pod.
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": [disrupted]}]},
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [WRONG_COMMAND]}},
+            ]
+        },
         "template": {"spec": _make_pod_spec(options, command)},
     }
+    # Of both kinds the reason is the same; the message says which it is.
     disruption = {
+        "name": "disruption",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": ["condition DisruptionTarget"],
+    }
+    wrong_command = {
+        "name": "wrong_command",
+        "action": "FailJobSet",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": [f"exit code {WRONG_COMMAND} "],
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -114,7 +161,7 @@ def make_jobset(options: argparse.Namespace, command: Sequence[str]) -> dict[str
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
         "spec": {
-            "failurePolicy": {"maxRestarts": options.restarts, "rules": [disruption]},
+            "failurePolicy": {"maxRestarts": options.restarts, "rules": [wrong_command, disruption]},
             "replicatedJobs": [{"name": "slice", "replicas": options.slices, "template": {"spec": job}}],
         },
     }

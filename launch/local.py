@@ -7,12 +7,12 @@ Every process is the command with `--coordinator_address`, `--num_processes` and
 What they print is printed here, each line after the number of its process.
 
 - A process that fails ends the job: the others are sent SIGTERM, and those that still run `--grace_seconds`
-  later are killed. Then the job is started again, at most `--restarts` times, and goes on from its
-  checkpoint.
+  later are killed. Then the job is started again, at most `--restarts` times, and resumes from its
+  checkpoint. It is not started again where a process ends with 2: the command itself is wrong.
 - SIGTERM and Ctrl-C are forwarded to every process once, so that the run saves and ends; it has
   `--stop_seconds` for that. A second signal kills them. SIGHUP is forwarded as SIGTERM.
-- The exit status is 0 if every process ended with 0, 128 + the signal if one was forwarded, and otherwise
-  that of the process that failed first (128 + the signal that killed it).
+- The exit status is 0 if every process ended with 0, 128 + the signal if one was forwarded, 2 if a process
+  ended with 2, and otherwise that of the process that failed first (128 + the signal that killed it).
 """
 
 import argparse
@@ -24,8 +24,10 @@ import time
 from collections.abc import Sequence
 
 from .commands import (
+    WRONG_COMMAND,
     LaunchError,
     Parser,
+    UsageError,
     exit_with_error,
     format_command,
     parse_arguments,
@@ -63,12 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = run_group(commands, options.grace_seconds, options.stop_seconds)
         starts += 1
         _report(result)
-        if result.status == 0 or result.forwarded is not None or starts > options.restarts:
+        if result.status == 0 or result.forwarded is not None:
+            break
+        if WRONG_COMMAND in result.statuses:
+            print("launch.local: not started again: the command or its configuration is wrong", flush=True)
+            return WRONG_COMMAND
+        if starts > options.restarts:
+            print(f"launch.local: giving up after {options.restarts} restarts", flush=True)
             break
         print(f"launch.local: starting again, restart {starts} of {options.restarts}", flush=True)
         time.sleep(_RESTART_PAUSE_SECONDS)
-    if result.status and result.forwarded is None:
-        print(f"launch.local: giving up after {options.restarts} restarts", flush=True)
     return result.status
 
 
@@ -103,7 +109,7 @@ def _device_variables(options: argparse.Namespace) -> list[list[str]]:
     for option in ("fake_devices", "gpus"):
         devices = getattr(options, option)
         if devices is not None and devices % options.processes:
-            raise LaunchError(
+            raise UsageError(
                 f"--{option}: found {devices}; allowed: a multiple of --processes={options.processes}"
             )
     shares = []

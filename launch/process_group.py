@@ -26,6 +26,7 @@ class GroupResult(NamedTuple):
         first_failed: the index of the process that failed first by itself, or None.
         first_status: the exit status of that process, negative if a signal killed it; 0 if none failed.
         killed: the indices of the processes that did not end in time.
+        statuses: the exit status of every process, by its index.
     """
 
     status: int
@@ -33,6 +34,7 @@ class GroupResult(NamedTuple):
     first_failed: int | None
     first_status: int
     killed: list[int]
+    statuses: list[int]
 
 
 def run_group(commands: Sequence[Sequence[str]], grace_seconds: float, stop_seconds: float) -> GroupResult:
@@ -158,7 +160,8 @@ class _Group:
                 status = 128 + self.forwarded
             else:
                 status = first if first > 0 else 128 - first
-        return GroupResult(status, self.forwarded, self.first_failed, first, self.killed)
+        ended = [self.statuses[index] for index in sorted(self.statuses)]
+        return GroupResult(status, self.forwarded, self.first_failed, first, self.killed, ended)
 
 
 def _signal_group(process: subprocess.Popen, number: signal.Signals) -> None:

@@ -8,10 +8,12 @@ folder and the workdir have to be on a file system that all nodes share.
 
 A job that is preempted, or loses a node, is requeued by Slurm. A job that fails, or that was signalled
 `--stop_seconds` before its time limit to save and end, requeues itself, unless it has been requeued
-`--restarts` times. In both cases the same command goes on from its checkpoint.
+`--restarts` times. In both cases the same command resumes from its checkpoint. A command that ends with 2,
+because it or its configuration is wrong, is not requeued.
 
-The job gets HOME, PATH and USER of the environment, and the variables that `--pass_env` names; Slurm takes
-their values from the environment of sbatch, and they are never on a command line.
+The job gets HOME, PATH, USER, LD_LIBRARY_PATH, XDG_CACHE_HOME and the proxies of the environment, as far as
+they are set, and the variables that `--pass_env` names; Slurm takes their values from the environment of
+sbatch, and they are never on a command line.
 
 Written after
 https://slurm.schedmd.com/sbatch.html
@@ -20,8 +22,9 @@ https://slurm.schedmd.com/preempt.html
 """
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .commands import (
@@ -30,6 +33,7 @@ from .commands import (
     Commands,
     LaunchError,
     Parser,
+    check_configuration,
     exit_with_error,
     parse_arguments,
     parse_name,
@@ -42,16 +46,22 @@ from .commands import (
 )
 from .storage import check_workdir_url, workdir_of
 
-_ENVIRONMENT = ("HOME", "PATH", "USER")
+# What programs need on any node: where they find their files and libraries, and the way to the network.
+_ENVIRONMENT = (
+    *("HOME", "PATH", "USER", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
+    *(name for proxy in ("http_proxy", "https_proxy", "no_proxy") for name in (proxy, proxy.upper())),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Submit the job; return the exit status."""
     options, command = parse_arguments(make_parser(), arguments)
+    run = Commands(options.dry_run)
     try:
         require_command(command)
         check_workdir_url(workdir_of(command) or "")
-        Commands(options.dry_run).run(make_sbatch_command(options, command))
+        check_configuration(run, "slurm", command)
+        run.run(make_sbatch_command(options, command))
     except LaunchError as error:
         exit_with_error("slurm", error)
     return 0
@@ -73,7 +83,7 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
         f"--output={options.name}-%j.log",
         # Slurm sends it to what srun started, not to the script.
         f"--signal=TERM@{options.stop_seconds}",
-        f"--export={','.join((*_ENVIRONMENT, *options.pass_env))}",
+        f"--export={','.join(_exported(options.pass_env, os.environ))}",
     ]
     for option in ("partition", "account", "qos", "constraint"):
         if getattr(options, option):
@@ -81,6 +91,11 @@ def make_sbatch_command(options: argparse.Namespace, command: Sequence[str]) -> 
     script = Path(__file__).resolve().with_name("slurm.sbatch")
     script = script.relative_to(REPOSITORY) if IS_CHECKOUT else script
     return [*submit, str(script), str(options.restarts), *command]
+
+
+def _exported(passed: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables that the job gets; Slurm takes their values by itself."""
+    return [*(name for name in _ENVIRONMENT if name in environment), *passed]
 
 
 def make_parser() -> argparse.ArgumentParser:

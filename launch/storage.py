@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from .commands import LaunchError
+from .commands import UsageError
 
 MOUNT = "/mnt/birdie"
 """Where a shared file system is mounted on every worker."""
@@ -31,7 +31,7 @@ def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> No
         shared: whether that option was given.
 
     Raises:
-        LaunchError: the workdir is neither in a bucket nor in the shared folder, something in the shared
+        UsageError: the workdir is neither in a bucket nor in the shared folder, something in the shared
             folder is named that is not shared, or there is one and nothing in it is named.
     """
     workdir = workdir_of(command)
@@ -41,40 +41,45 @@ def check_storage(command: Sequence[str], shared_by: str, *, shared: bool) -> No
     buckets = f"gs://BUCKET/..., or a folder below {MOUNT} with {shared_by}"
     for value in _values(command):
         if value.startswith("s3://"):
-            raise LaunchError(
+            raise UsageError(
                 f"{_shown(value)}: workers are not given the s3 extra; copy it to gs://BUCKET/..."
             )
     if not workdir.startswith("gs://") and not _is_below_mount(workdir):
-        raise LaunchError(
+        raise UsageError(
             f"--workdir: found {_shown(workdir)}, which the workers do not share; allowed: {buckets}"
         )
     if uses_mount(command) and not shared:
         below = next(value for value in _values(command) if _is_below_mount(value))
-        raise LaunchError(f"{shared_by}: not given, and {_shown(below)} needs it; allowed: {buckets}")
+        raise UsageError(f"{shared_by}: not given, and {_shown(below)} needs it; allowed: {buckets}")
     if shared and not uses_mount(command):
-        raise LaunchError(f"{shared_by}: given, and nothing in the command is below {MOUNT}; leave it out")
+        raise UsageError(f"{shared_by}: given, and nothing in the command is below {MOUNT}; leave it out")
 
 
 def check_workdir_url(workdir: str) -> None:
     """Check the scheme of a workdir that is a URL.
 
     Raises:
-        LaunchError: checkpoints cannot be written there.
+        UsageError: checkpoints cannot be written there.
     """
     if workdir.startswith("gs://") or (found := _URL.match(workdir)) is None:
         return
     reason = ", to which orbax writes no checkpoints" if found.group(1) == "s3" else ""
-    raise LaunchError(
+    raise UsageError(
         f"--workdir: found {_shown(workdir)}{reason}; allowed: gs://BUCKET/..., or a folder that all share"
     )
 
 
 def workdir_of(command: Sequence[str]) -> str | None:
     """Return the value of a command's last `--workdir`, or None if it has none."""
+    return flag_of(command, "workdir")
+
+
+def flag_of(command: Sequence[str], flag: str) -> str | None:
+    """Return the value of the last flag of this name in a command, or None if there is none."""
     found = None
     for index, argument in enumerate(command):
         name, equals, value = argument.partition("=")
-        if name in ("--workdir", "-workdir"):
+        if name in (f"--{flag}", f"-{flag}"):
             following = command[index + 1] if index + 1 < len(command) else ""
             found = value if equals else following
     return found

@@ -7,9 +7,12 @@ r"""Run on one or several TPU slices of Google Cloud, through preemptions, to th
 
 `train` requests the slices as a queued resource, waits until they are active, sends the code and
 constraints.txt, installs, starts the command on all workers, and follows their logs. When the slices are
-preempted, it deletes what is left, requests them again, and starts the same command, which goes on from its
-checkpoint. When the command fails, it is restarted on the same slices. There are at most `--restarts`
-restarts of both kinds together. In the end the slices are deleted, unless `--keep` is given.
+preempted, it deletes what is left, requests them again, and starts the same command, which resumes from its
+checkpoint. When the command fails, it is restarted on the same slices, unless it ends with 2: then it or
+its configuration is wrong. There are at most `--restarts` restarts of both kinds together. When the command
+has succeeded, and when the launcher gives up, the slices are deleted, unless `--keep` is given.
+
+The log of each worker and start is copied to `WORKDIR/logs`, every five minutes and when the command ends.
 
 Ctrl-C stops only the following of the logs: the run goes on, and `train` or `run` with the same arguments
 follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of `train`.
@@ -17,7 +20,8 @@ follows it again. `create`, `push`, `run`, `stop` and `delete` are the parts of 
 The workers share no disk: the workdir is in a bucket, to which `--service_account` has rights, or below
 /mnt/birdie, where `--nfs` mounts a file system on all of them.
 
-The commit that is checked out is sent. Values of `--pass_env` are written to a file that only its owner can
+The commit that is checked out is sent; files that git does not ignore and that are not in it are refused.
+Values of `--pass_env` are written to a file that only its owner can
 read, never on a command line.
 """
 
@@ -28,9 +32,12 @@ import sys
 from collections.abc import Sequence
 
 from .commands import (
+    WRONG_COMMAND,
     Commands,
     LaunchError,
     Parser,
+    UsageError,
+    check_configuration,
     exit_with_error,
     parse_arguments,
     parse_name,
@@ -41,7 +48,7 @@ from .commands import (
     program,
     require_command,
 )
-from .storage import check_storage, uses_mount
+from .storage import check_storage, uses_mount, workdir_of
 from .tpu_slices import TERMINATED, PreemptionError, Slices
 
 _SERVER = re.compile(r"[A-Za-z0-9.-]+:/[A-Za-z0-9._/-]*")
@@ -54,10 +61,21 @@ class RunError(Exception):
     """The command or its installation failed; `args[0]` says how."""
 
 
+class GaveUpError(LaunchError):
+    """The run is not started again; the message says why."""
+
+
+class WrongCommandError(GaveUpError):
+    """The command or its configuration is wrong: started again, it would fail again."""
+
+    status = WRONG_COMMAND
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the action; return the exit status."""
     options, command = parse_arguments(make_parser(), arguments)
-    slices = Slices(options, Commands(options.dry_run), command)
+    commands = Commands(options.dry_run)
+    slices = Slices(options, commands, command)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if options.action in ("train", "run"):
@@ -67,11 +85,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_storage(command, "--nfs=SERVER:/FOLDER", shared=shared)
         if options.action in ("train", "create"):
             _require_options(options, "accelerator_type", "runtime_version")
+        if options.action == "train":
+            check_configuration(commands, "tpu_pod", command)
         _run_action(options.action, slices, command)
     except PreemptionError as preempted:
         exit_with_error("tpu_pod", LaunchError(_describe_preemption(preempted)))
-    except (LaunchError, RunError) as error:
+    except (UsageError, GaveUpError) as error:
         exit_with_error("tpu_pod", error)
+    except (LaunchError, RunError) as error:
+        left = f"{error}; slices that there are stay, and are billed: `delete` deletes them"
+        exit_with_error("tpu_pod", LaunchError(left) if options.action == "train" else error)
     except KeyboardInterrupt:
         again = "the same command follows it; `stop` saves and stops, `delete` deletes the slices"
         print(f"launch.tpu_pod: interrupted; the run goes on; {again}", flush=True)
@@ -97,11 +120,22 @@ def _run_action(action: str, slices: Slices, command: Sequence[str]) -> None:
 
 
 def train(slices: Slices, command: Sequence[str]) -> None:
-    """Create the slices if there are none, run the command, and restart it until it succeeds.
+    """Create the slices if there are none, run the command, restart it until it succeeds, and delete them.
 
     Raises:
-        LaunchError: the command failed, and no restart is left.
+        GaveUpError: the command failed, and no restart is left or would help; the slices are deleted too.
     """
+    try:
+        _train(slices, command)
+    except GaveUpError:
+        if not slices.options.keep:
+            slices.delete()
+        raise
+    if not slices.options.keep:
+        slices.delete()
+
+
+def _train(slices: Slices, command: Sequence[str]) -> None:
     restarts = 0
     while True:
         try:
@@ -114,10 +148,8 @@ def train(slices: Slices, command: Sequence[str]) -> None:
             reason = str(failed)
         restarts += 1
         if restarts > slices.options.restarts:
-            raise LaunchError(f"{reason}; giving up after --restarts={slices.options.restarts}")
+            raise GaveUpError(f"{reason}; giving up after --restarts={slices.options.restarts}")
         print(f"launch.tpu_pod: {reason}; restart {restarts} of {slices.options.restarts}", flush=True)
-    if not slices.options.keep:
-        slices.delete()
 
 
 def run(slices: Slices, command: Sequence[str]) -> None:
@@ -125,9 +157,11 @@ def run(slices: Slices, command: Sequence[str]) -> None:
 
     Raises:
         RunError: it failed on some worker, and has been stopped on all.
+        WrongCommandError: the command or its configuration is wrong, as a worker says.
         PreemptionError: the slices were preempted.
     """
-    status = slices.status_on_workers("start", *command)
+    workdir = workdir_of(command)
+    status = slices.status_on_workers("start", f"{workdir}/logs" if workdir else "", *command)
     lines = "+1"
     while status == 0:
         status = slices.status_on_workers("follow", lines)
@@ -143,6 +177,10 @@ def run(slices: Slices, command: Sequence[str]) -> None:
     if (state := slices.state(assumed="ACTIVE")) != "ACTIVE":
         raise PreemptionError(state)
     slices.status_on_workers("stop", str(slices.options.stop_seconds))
+    if slices.command_is_wrong():
+        raise WrongCommandError(
+            f"the command ended with exit status {WRONG_COMMAND}: it or its configuration is wrong"
+        )
     raise RunError(f"the command failed with exit status {status}")
 
 
@@ -180,7 +218,7 @@ def _describe_preemption(preempted: PreemptionError) -> str:
 def _require_options(options: argparse.Namespace, *names: str) -> None:
     for one in names:
         if not getattr(options, one):
-            raise LaunchError(f"--{one}: not given; {options.action} needs it")
+            raise UsageError(f"--{one}: not given; {options.action} needs it")
 
 
 def _parse_server(text: str) -> str:

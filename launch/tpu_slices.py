@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from .commands import (
     IS_CHECKOUT,
     REPOSITORY,
+    WRONG_COMMAND,
     Commands,
     LaunchError,
+    UsageError,
     format_remote,
     read_variables,
 )
-from .storage import uses_buckets
+from .storage import flag_of, uses_buckets
 
 TERMINATED = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "PREEMPTED"})
 _PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "DELETING"})
@@ -30,6 +32,8 @@ _ALL_WORKERS = ("--node=all", "--worker=all", "--batch-size=all")
 # A connection to a preempted worker is closed after two minutes.
 _KEEP_ALIVE = ("--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4")
 _DESCRIBE_ATTEMPTS = 5
+# How many files a message names.
+_MAX_FILES = 5
 
 
 class PreemptionError(Exception):
@@ -45,11 +49,12 @@ class Slices:
         command: the command of the run, or nothing where it is not known.
 
     Attributes:
+        command: the command of the run.
         extras: the extras of the package that the workers need, with commas.
     """
 
     def __init__(self, options: argparse.Namespace, run: Commands, command: Sequence[str] = ()):
-        self.options, self.run = options, run
+        self.options, self.run, self.command = options, run, command
         self.extras = "tpu,gcs" if not command or uses_buckets(command) else "tpu"
         self.location = [f"--zone={options.zone}"]
         if options.project:
@@ -123,15 +128,36 @@ class Slices:
         """Pack the commit that is checked out, once: after a preemption the same archive is sent again.
 
         Raises:
-            LaunchError: there is no checkout, or files differ from its commit.
+            UsageError: there is no checkout, it has files that its commit has not or has otherwise, or the
+                command's configuration is no file of it.
         """
         if not IS_CHECKOUT:
-            raise LaunchError("found an installed wheel; allowed: a checkout, whose commit is sent")
-        if self.run.status(["git", "diff", "--quiet", "HEAD", "--"]):
-            raise LaunchError("there are changes that are not committed; they would be left behind")
+            raise UsageError("found an installed wheel; allowed: a checkout, whose commit is sent")
+        self._check_commit()
         if not self.run.dry_run:
             (REPOSITORY / self.archive).parent.mkdir(parents=True, exist_ok=True)
         self.run.run(["git", "archive", "--format=tar.gz", f"--output={self.archive}", "HEAD"])
+
+    def _check_commit(self) -> None:
+        """Check that the commit has all files of the checkout, and the command's configuration."""
+        status, found, _ = self.run.capture(
+            ["git", "status", "--porcelain", "--untracked-files=all"], assumed=(0, "")
+        )
+        if status:
+            raise LaunchError(f"git status: failed with exit status {status}")
+        files = [line.split(maxsplit=1)[1] for line in found.splitlines()]
+        if files:
+            more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+            raise UsageError(
+                f"not committed, and so not sent: {', '.join(files[:_MAX_FILES])}{more}; commit them, or "
+                "have git ignore them"
+            )
+        # It may be outside of the checkout, or one that git ignores.
+        config = (flag_of(self.command, "config") or "").partition(":")[0]
+        if config.endswith(".py"):
+            known = ["git", "ls-files", "--error-unmatch", "--", config]
+            if self.run.capture(known, assumed=(0, ""))[0]:
+                raise UsageError(f"--config: found {config}; allowed: a file of the commit that is sent")
 
     def push(self) -> None:
         """Send the archive and the environment to every worker, and install there."""
@@ -157,6 +183,11 @@ class Slices:
     def status_on_workers(self, *action: str) -> int:
         """Run an action of tpu_worker.sh on every worker; return 0 if it succeeded on all."""
         return self.run.status(self._ssh(self._worker(*action)))
+
+    def command_is_wrong(self) -> bool:
+        """Whether the command has ended, on some worker, as one that would fail again."""
+        _, answers, _ = self.run.capture(self._ssh(self._worker("status")), assumed=(0, ""))
+        return f"status {WRONG_COMMAND}" in answers.splitlines()
 
     def stop(self) -> None:
         """Let the command save and end on every worker."""

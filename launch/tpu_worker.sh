@@ -6,10 +6,14 @@
 #   tpu_worker.sh install EXTRAS     make .venv with the tested versions and these extras, "tpu,gcs"
 #   tpu_worker.sh installed EXTRAS   end with 0 if that has been done
 #   tpu_worker.sh mount SERVER:/DIR  mount a network file system at /mnt/birdie
-#   tpu_worker.sh start COMMAND...   start the command, unless it is running; fresh log
+#   tpu_worker.sh start LOGS COMMAND...
+#                                    start the command, unless it is running, with a log of its own, which is copied
+#                                    into LOGS, a folder or gs://..., every five minutes and at the end; '' for none
 #   tpu_worker.sh follow LINES       show the log from LINES before its end (+1: all of it) to the command's end,
 #                                    and end as the command ended
 #   tpu_worker.sh running            end with 0 if the command is running
+#   tpu_worker.sh status             print "status N" if the command has ended with N
+#   tpu_worker.sh keep               copy the log into the LOGS of `start`
 #   tpu_worker.sh stop SECONDS       SIGTERM, wait so long for it to save and end, then SIGKILL
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,12 +26,17 @@ running() {
 }
 
 start() {
+    local kept=$1
+    shift
     if running; then
         echo "already running"
         return 0
     fi
     rm -f "$state/status" "$state/pid" "$state/child"
+    # The logs of earlier starts stay beside it.
+    [ ! -s "$state/log" ] || mv "$state/log" "$state/log.$(date -u -r "$state/log" +%Y%m%dT%H%M%SZ)"
     : >"$state/log"
+    echo "${kept:+$kept/$HOSTNAME-$(date -u +%Y%m%dT%H%M%SZ).log}" >"$state/kept"
     if [ -f "$state/environment" ]; then
         set -a
         . "$state/environment"
@@ -35,10 +44,16 @@ start() {
     fi
     # In a session of its own; the number of that session's group is the number of its first process.
     setsid bash -c '"$@" &
-        echo "$!" >"$0/child"
+        child=$!
+        echo "$child" >"$0/child"
         echo "$$" >"$0/pid.new" && mv "$0/pid.new" "$0/pid"
+        # Not of this group, which has ended when nothing of the command is left.
+        setsid bash -c "while sleep 300 && kill -0 $$; do bash launch/tpu_worker.sh keep; done" 2>/dev/null &
+        keeper=$!
         status=0
-        wait "$!" || status=$?
+        wait "$child" || status=$?
+        kill -- "-$keeper"
+        bash launch/tpu_worker.sh keep
         echo "$status" >"$0/status"' "$state" "$@" </dev/null >>"$state/log" 2>&1 &
     while [ ! -f "$state/status" ] && ! running; do sleep 0.1; done
 }
@@ -62,6 +77,17 @@ stop() {
     done
     kill -KILL -- "-$group" 2>/dev/null || true
     while running; do sleep 0.1; done
+    keep
+}
+
+keep() {
+    local kept
+    kept=$(cat "$state/kept")
+    case "$kept" in
+    '') ;;
+    gs://*) timeout 60 gcloud storage cp --quiet --no-user-output-enabled "$state/log" "$kept" ;;
+    *) mkdir -p "$(dirname "$kept")" && cp "$state/log" "$kept" ;;
+    esac || echo "tpu_worker.sh: the log could not be copied to $kept" >&2
 }
 
 action=$1
@@ -92,6 +118,8 @@ installed)
     [ "$installed" = "$1" ] || [ "$installed" = "$1,gcs" ]
     ;;
 running) running ;;
+status) [ ! -f "$state/status" ] || echo "status $(cat "$state/status")" ;;
+keep) keep ;;
 start) start "$@" ;;
 follow) follow "$1" ;;
 stop) stop "$1" ;;

@@ -12,7 +12,7 @@ from tests.launch.stand_in import REPOSITORY, StandIns
 
 @pytest.fixture
 def stand_ins(tmp_path) -> StandIns:
-    return StandIns(tmp_path, "gcloud", "git", "kubectl", "sbatch", "scontrol", "srun", "uv")
+    return StandIns(tmp_path, "gcloud", "git", "kubectl", "python", "sbatch", "scontrol", "srun", "uv")
 
 
 @pytest.fixture

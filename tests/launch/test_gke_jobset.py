@@ -49,7 +49,13 @@ def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
     assert [words_of(line) for line in dry.stdout.splitlines()] == stand_ins.calls()
     apply = ["kubectl", "apply", "--server-side", "--namespace=team"]
     file = f"--filename=build/launch/{run_name}.jobset.json"
-    assert stand_ins.calls() == [[*apply, "--filename=-"], [*apply, file]]
+    find = ["kubectl", "get", "--namespace=team", "jobset", run_name, "--ignore-not-found"]
+    assert stand_ins.calls() == [
+        [*COMMAND, *HOSTILE, "--check"],
+        [*apply, "--filename=-"],
+        [*find, "--output=jsonpath={.status.terminalState}"],
+        [*apply, file],
+    ]
     assert manifest(run_name) == before
     assert pod(run_name)["serviceAccountName"] == "birdie"
     (container,) = pod(run_name)["containers"]
@@ -59,7 +65,7 @@ def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
 def test_secrets_are_in_standard_input_alone(stand_ins, launch, run_name):
     done = launch("gke_jobset", *options(run_name, "--pass_env=TOKEN"), "--", *COMMAND, TOKEN=SECRET)
     assert done.returncode == 0
-    given = json.loads(stand_ins.standard_input()[0])
+    given = json.loads(stand_ins.standard_input()[1])
     assert (given["kind"], given["stringData"]) == ("Secret", {"TOKEN": SECRET})
     (container,) = pod(run_name)["containers"]
     key = {"name": given["metadata"]["name"], "key": "TOKEN"}
@@ -81,11 +87,27 @@ def test_jobset(stand_ins, launch, run_name):
     whole = manifest(run_name)
     assert (whole["apiVersion"], whole["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert whole["spec"]["failurePolicy"]["maxRestarts"] == 5
+    # What Kubernetes says of a failed job, and what the set does then.
+    for said, action in {
+        "Pod a/b has condition DisruptionTarget matching FailJob rule at index 0": (
+            "RestartJobSetAndIgnoreMaxRestarts"
+        ),
+        "Container train for pod a/b failed with exit code 2 matching FailJob rule at index 1": (
+            "FailJobSet"
+        ),
+    }.items():
+        (found,) = (
+            rule["action"]
+            for rule in whole["spec"]["failurePolicy"]["rules"]
+            if any(re.search(pattern, said) for pattern in rule["onJobFailureMessagePatterns"])
+        )
+        assert found == action
     (replicated,) = whole["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     # 64 chips, 4 a host.
     assert (replicated["replicas"], job["completions"], job["parallelism"]) == (2, 16, 16)
     assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
+    assert job["podFailurePolicy"]["rules"][1]["onExitCodes"] == {"operator": "In", "values": [2]}
     assert pod(run_name)["restartPolicy"] == "Never"
     assert pod(run_name)["terminationGracePeriodSeconds"] == 60
     assert pod(run_name)["nodeSelector"] == {
@@ -106,7 +128,7 @@ def test_jobset(stand_ins, launch, run_name):
 def test_run_that_pods_cannot_share(stand_ins, launch, run_name):
     done = launch("gke_jobset", *options(run_name), "--", *ON_A_SHARE)
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert line.startswith("launch.gke_jobset: --claim=CLAIM: not given, and '/mnt/birdie/run' needs it")
     assert stand_ins.calls() == [] and not (REPOSITORY / f"build/launch/{run_name}.jobset.json").exists()
 
@@ -122,9 +144,39 @@ def test_run_that_pods_cannot_share(stand_ins, launch, run_name):
 )
 def test_refused(stand_ins, launch, run_name, change, message):
     done = launch("gke_jobset", *options(run_name, *change), "--", *COMMAND)
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert message in done.stderr
-    assert stand_ins.calls() == []
+    assert stand_ins.calls("kubectl") == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "verbs"),
+    [
+        ([("get", [[0, "Failed", ""]])], ["get", "delete", "apply"]),
+        (
+            [("apply", [[1, "", "spec.replicatedJobs: field is immutable"], [0, "applied", ""]])],
+            ["get", "apply", "delete", "apply"],
+        ),
+        ([], ["get", "apply"]),
+    ],
+)
+def test_a_set_that_has_ended_or_changed_is_replaced(stand_ins, launch, run_name, rules, verbs):
+    """Kubernetes changes none, and starts none again; one that runs as asked is left alone."""
+    stand_ins.rules(rules)
+    done = launch("gke_jobset", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    calls = stand_ins.calls("kubectl")
+    assert [call[1] for call in calls] == verbs
+    for call in calls:
+        if call[1] == "delete":
+            assert call[2:] == ["--namespace=default", "jobset", run_name, "--cascade=foreground"]
+
+
+def test_a_wrong_configuration_is_not_applied(stand_ins, launch, run_name):
+    stand_ins.rules([("--check", [[2, "", "birdie_jax.train: config.no: unknown field"]])])
+    done = launch("gke_jobset", *options(run_name), "--", *COMMAND)
+    assert (done.returncode, stand_ins.calls("kubectl")) == (2, [])
+    assert done.stderr == "launch.gke_jobset: birdie_jax.train: config.no: unknown field\n"
 
 
 def test_cluster_that_refuses(stand_ins, launch, run_name):

@@ -38,6 +38,10 @@ print("ready", me, flush=True)
 if "killed" in how and me == 1 and start == 1:
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
+if "wrong" in how:
+    # Another process may end of its end.
+    time.sleep(0.3 * (1 - me))
+    sys.exit(75 if me == 0 else 2)
 if "fails" in how and me == 1:
     time.sleep(0.2)
     sys.exit(7)
@@ -126,6 +130,14 @@ def test_one_killed_ends_the_others_and_all_start_again(start, tmp_path):
     first, second = _lines(tmp_path, "starts")
     assert first == second and len(first) == 2
     assert _lines(tmp_path, "signals") == [[str(signal.SIGTERM.value)], []]
+
+
+def test_a_wrong_command_is_not_started_again(start, tmp_path):
+    process = start("wrong")
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 2
+    assert [len(one) for one in _lines(tmp_path, "starts")] == [1, 1]
+    assert output.endswith("launch.local: not started again: the command or its configuration is wrong\n")
 
 
 def test_one_that_does_not_end_in_time_is_killed(start, tmp_path):
@@ -233,21 +245,20 @@ def test_gpus_are_shared():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("arguments", "message"),
     [
         (
             ["--processes=3", "--gpus=8", "--", "x"],
-            1,
             "--gpus: found 8; allowed: a multiple of --processes",
         ),
-        (["--processes=0", "--", "x"], 2, "--processes: found '0'; allowed: 1 or more"),
-        (["--processes=2"], 1, "no command: give it after --"),
-        (["--processes=2", "--", "--x"], 2, "command: found '--x'; allowed: a program"),
-        (["--processes=2", "--gpus=2", "--fake_devices=2", "--", "x"], 2, "not allowed with argument"),
-        (["--proc=2", "--", "x"], 2, "--processes"),
+        (["--processes=0", "--", "x"], "--processes: found '0'; allowed: 1 or more"),
+        (["--processes=2"], "no command: give it after --"),
+        (["--processes=2", "--", "--x"], "command: found '--x'; allowed: a program"),
+        (["--processes=2", "--gpus=2", "--fake_devices=2", "--", "x"], "not allowed with argument"),
+        (["--proc=2", "--", "x"], "--processes"),
     ],
 )
-def test_refused(arguments, status, message):
+def test_refused(arguments, message):
     done = _dry(*arguments)
-    assert done.returncode == status
+    assert done.returncode == 2
     assert message in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from tests.launch.hostile import HOSTILE
 from tests.launch.stand_in import REPOSITORY, words_of
 
-COMMAND = [".venv/bin/python", "-m", "birdie_jax.train", "--workdir=/shared/run"]
+COMMAND = ["python", "-m", "birdie_jax.train", "--workdir=/shared/run"]
 SECRET = "s3cret value"
 
 
@@ -19,20 +19,30 @@ def options(*more: str) -> list[str]:
     return ["--name=birdie", "--nodes=2", "--gpus_per_node=8", "--time=24:00:00", *more]
 
 
-def test_dry_run_prints_what_a_real_run_submits(stand_ins, launch):
+def test_dry_run_prints_what_a_real_run_submits(stand_ins, launch, monkeypatch):
+    for name in [name for name in os.environ if name.lower().endswith("_proxy") or "XDG" in name]:
+        monkeypatch.delenv(name)
     arguments = options("--pass_env=TOKEN", "--partition=p", "--qos=q", "--account=a", "--constraint=h200")
-    dry = launch("slurm", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    given = {
+        "USER": "me",
+        "TOKEN": SECRET,
+        "LD_LIBRARY_PATH": "/opt/lib",
+        "https_proxy": "http://proxy:3128",
+    }
+    dry = launch("slurm", *arguments, "--dry_run", "--", *COMMAND, *HOSTILE, **given)
     assert dry.returncode == 0 and stand_ins.calls() == []
-    real = launch("slurm", *arguments, "--", *COMMAND, *HOSTILE, TOKEN=SECRET)
+    real = launch("slurm", *arguments, "--", *COMMAND, *HOSTILE, **given)
     assert real.returncode == 0
     assert [words_of(line) for line in dry.stdout.splitlines()] == stand_ins.calls()
-    (submitted,) = stand_ins.calls()
+    checked, submitted = stand_ins.calls()
+    assert checked == [*COMMAND, *HOSTILE, "--check"]
     script = submitted.index("launch/slurm.sbatch")
     assert submitted[script + 1 :] == ["100", *COMMAND, *HOSTILE]
     assert submitted[:script] == [
         *("sbatch", "--job-name=birdie", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8"),
         *("--time=24:00:00", "--exclusive", "--mem=0", "--requeue", "--open-mode=append"),
-        *("--output=birdie-%j.log", "--signal=TERM@300", "--export=HOME,PATH,USER,TOKEN"),
+        *("--output=birdie-%j.log", "--signal=TERM@300"),
+        "--export=HOME,PATH,USER,LD_LIBRARY_PATH,https_proxy,TOKEN",
         *("--partition=p", "--account=a", "--qos=q", "--constraint=h200"),
     ]
     seen = json.dumps(stand_ins.calls()) + dry.stdout + dry.stderr + real.stdout + real.stderr
@@ -82,6 +92,22 @@ def test_script_puts_the_job_back_so_many_times(stand_ins, status, restarts, sai
         assert (process.returncode, stand_ins.calls("scontrol")) == (status, [])
 
 
+def test_script_does_not_put_back_a_wrong_command(stand_ins):
+    stand_ins.rules([("--label", [[2, "", ""]])])
+    process = script(stand_ins, "3", *COMMAND)
+    assert process.communicate(timeout=30)[0] == (
+        "slurm.sbatch: ended with 2: the command or its configuration is wrong; not put back\n"
+    )
+    assert (process.returncode, stand_ins.calls("scontrol")) == (2, [])
+
+
+def test_a_wrong_configuration_is_not_submitted(stand_ins, launch):
+    stand_ins.rules([("--check", [[2, "", "birdie_jax.train: config.no: unknown field"]])])
+    done = launch("slurm", *options(), "--", *COMMAND)
+    assert (done.returncode, stand_ins.calls("sbatch")) == (2, [])
+    assert done.stderr == "launch.slurm: birdie_jax.train: config.no: unknown field\n"
+
+
 def test_job_that_slurm_ends_does_not_put_itself_back(stand_ins):
     """Cancelled or preempted: Slurm signals the script too, and knows itself what becomes of the job."""
     stand_ins.rules([("--label", ["slow"])])
@@ -103,6 +129,6 @@ def test_workdir_that_cannot_be_written_is_refused_before_the_job_waits(stand_in
         "slurm", *options(), "--", "python", "-m", "birdie_jax.train", "--workdir=s3://bucket/run"
     )
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert line.startswith("launch.slurm: --workdir: found 's3://bucket/run'")
     assert stand_ins.calls() == []

@@ -47,6 +47,7 @@ def test_dry_run_prints_what_a_real_run_executes(stand_ins, launch, run_name):
     assert real.returncode == 0
     printed = [words_of(line) for line in dry.stdout.splitlines()]
     assert printed == stand_ins.calls()
+    assert printed[0] == [*ON_A_SHARE, *HOSTILE, "--check"]
     assert kinds(stand_ins.calls("gcloud")) == [
         *("describe", "create", "describe", "scp", "unpack", "scp"),
         *("mount", "install", "start", "follow", "delete"),
@@ -93,6 +94,7 @@ def test_preemptions_are_followed_so_many_times_and_no_more(stand_ins, launch, r
         "launch.tpu_pod: the slices were preempted (SUSPENDED); giving up after --restarts=2\n"
     )
     assert kinds(stand_ins.calls("gcloud")).count("start") == 3
+    assert kinds(stand_ins.calls("gcloud"))[-1] == "delete"
 
 
 @pytest.mark.parametrize(
@@ -123,20 +125,59 @@ def test_failed_command_is_started_again_where_it_is(stand_ins, launch, run_name
     after = kinds(stand_ins.calls("gcloud"))
     after = after[after.index("follow") :]
     assert after == [
-        *("follow", "describe", "running", "describe", "stop"),
+        *("follow", "describe", "running", "describe", "stop", "status"),
         *("describe", "installed", "start", "follow", "delete"),
     ]
     assert "the command failed with exit status 7; restart 1 of 20" in done.stdout
 
 
-def test_command_that_always_fails(stand_ins, launch, run_name):
+@pytest.mark.parametrize("keeps", [False, True])
+def test_command_that_always_fails(stand_ins, launch, run_name, keeps):
+    """Slices that nothing runs on are billed: they go, unless they are to be kept."""
     stand_ins.rules(
         [("describe", [NOT_FOUND, ACTIVE]), ("follow", [[7, "", ""]]), ("worker.sh running", [FAILED])]
     )
-    done = launch("tpu_pod", *options(run_name, "train", "--restarts=1"), "--", *COMMAND)
+    more = ["--restarts=1", *(["--keep"] if keeps else [])]
+    done = launch("tpu_pod", *options(run_name, "train", *more), "--", *COMMAND)
     assert done.returncode == 1
     assert "the command failed with exit status 7; giving up after --restarts=1" in done.stderr
-    assert "delete" not in kinds(stand_ins.calls("gcloud"))
+    assert ("delete" in kinds(stand_ins.calls("gcloud"))) is not keeps
+
+
+def test_a_wrong_command_is_not_started_again(stand_ins, launch, run_name):
+    """That some worker ended with 2 is asked: gcloud's own status may be another worker's."""
+    stand_ins.rules(
+        [
+            *(("describe", [NOT_FOUND, ACTIVE]), ("follow", [[75, "", ""]])),
+            *(("worker.sh running", [FAILED]), ("worker.sh status", [[0, "status 75\nstatus 2", ""]])),
+        ]
+    )
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert (done.returncode, kinds(stand_ins.calls("gcloud")).count("start")) == (2, 1)
+    assert done.stderr == (
+        "launch.tpu_pod: the command ended with exit status 2: it or its configuration is wrong\n"
+    )
+    assert kinds(stand_ins.calls("gcloud"))[-3:] == ["stop", "status", "delete"]
+
+
+def test_a_wrong_configuration_is_refused_before_anything_is_requested(stand_ins, launch, run_name):
+    said = "birdie_jax.train: config.batching.rows: found 0; allowed: at least 1"
+    stand_ins.rules([("--check", [[2, "", f"a warning\n{said}"]])])
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert (done.returncode, done.stderr) == (2, f"launch.tpu_pod: {said}\n")
+    assert stand_ins.calls() == [[*COMMAND, "--check"]]
+
+
+def test_a_machine_without_the_packages_does_not_check(stand_ins, launch, run_name):
+    stand_ins.rules(
+        [("--check", [[1, "", "ModuleNotFoundError: No module named 'jax'"]]), ("describe", [ACTIVE])]
+    )
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
+    assert done.returncode == 0
+    assert (
+        "launch.tpu_pod: the configuration is not checked on this machine: ModuleNotFoundError: No module "
+        "named 'jax'\n"
+    ) in done.stdout
 
 
 def test_lost_connection_is_made_again_and_nothing_restarted(stand_ins, launch, run_name):
@@ -156,16 +197,32 @@ def test_train_goes_on_with_what_is_there(stand_ins, launch, run_name):
 
 
 @pytest.mark.parametrize(
-    ("rule", "message", "asked"),
+    ("rule", "status", "message", "asked"),
     [
-        (("describe", [[1, "", "PERMISSION_DENIED: no"]]), "had: PERMISSION_DENIED: no", ["describe"] * 5),
-        (("diff", [FAILED]), "not committed", []),
+        (
+            ("describe", [[1, "", "PERMISSION_DENIED: no"]]),
+            *(1, "had: PERMISSION_DENIED: no; slices that there are stay, and are billed: "),
+            ["describe"] * 5,
+        ),
+        (
+            ("--porcelain", [[0, " M launch/local.py\n?? configs/new.py", ""]]),
+            *(2, "not committed, and so not sent: launch/local.py, configs/new.py; commit them, or "),
+            [],
+        ),
+        (
+            ("--error-unmatch", [FAILED]),
+            2,
+            "--config: found configs/own.py; allowed: a file of the commit",
+            [],
+        ),
     ],
 )
-def test_what_stops_a_run_before_anything_is_created(stand_ins, launch, run_name, *, rule, message, asked):
+def test_what_stops_a_run_before_anything_is_created(
+    stand_ins, launch, run_name, *, rule, status, message, asked
+):
     stand_ins.rules([rule])
-    done = launch("tpu_pod", *options(run_name), "--", *COMMAND)
-    assert done.returncode == 1
+    done = launch("tpu_pod", *options(run_name), "--", *COMMAND, "--config=configs/own.py:hawk")
+    assert done.returncode == status
     assert message in done.stderr
     assert kinds(stand_ins.calls("gcloud")) == asked
 
@@ -223,13 +280,13 @@ def test_slices_are_made_ready_before_a_command_is_known(stand_ins, launch, run_
     assert launch("tpu_pod", *options(run_name, "push")).returncode == 0
     assert any(word.endswith("install tpu,gcs") for call in stand_ins.calls("gcloud") for word in call)
     done = launch("tpu_pod", *options(run_name))
-    assert (done.returncode, "no command" in done.stderr) == (1, True)
+    assert (done.returncode, "no command" in done.stderr) == (2, True)
 
 
 def test_run_that_workers_cannot_share(stand_ins, launch, run_name):
     done = launch("tpu_pod", *options(run_name), "--", *ON_A_SHARE)
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert line.startswith(
         "launch.tpu_pod: --nfs=SERVER:/FOLDER: not given, and '/mnt/birdie/run' needs it"
     )

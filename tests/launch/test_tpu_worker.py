@@ -59,7 +59,7 @@ def _wait_for(path: Path) -> None:
 @pytest.mark.parametrize("status", [0, 7])
 def test_follow_shows_the_log_and_ends_as_the_command_did(worker, tmp_path, status):
     command = program(tmp_path, f"print('one'); print('two'); raise SystemExit({status})")
-    assert worker("start", *command).returncode == 0
+    assert worker("start", "", *command).returncode == 0
     followed = worker("follow", "+1")
     assert followed.returncode == status
     assert [line.split("] ")[1] for line in followed.stdout.splitlines()] == ["one", "two"]
@@ -68,16 +68,16 @@ def test_follow_shows_the_log_and_ends_as_the_command_did(worker, tmp_path, stat
 
 def test_start_does_nothing_while_the_command_runs(worker, tmp_path):
     command = program(tmp_path, WAITS)
-    assert worker("start", *command).returncode == 0
+    assert worker("start", "", *command).returncode == 0
     _wait_for(tmp_path / "starts")
-    again = worker("start", *command)
+    again = worker("start", "", *command)
     assert (again.returncode, again.stdout) == (0, "already running\n")
     assert worker("running").returncode == 0
     assert (tmp_path / "starts").read_text() == "start\n"
 
 
 def test_stop_lets_the_command_save(worker, tmp_path):
-    worker("start", *program(tmp_path, WAITS))
+    worker("start", "", *program(tmp_path, WAITS))
     _wait_for(tmp_path / "starts")
     assert worker("stop", "20").returncode == 0
     assert (tmp_path / "signals").read_text() == f"{signal.SIGTERM.value}\n"
@@ -88,17 +88,41 @@ def test_stop_lets_the_command_save(worker, tmp_path):
 
 def test_stop_kills_what_does_not_end(worker, tmp_path):
     text = WAITS.replace("    sys.exit(143)\n", "")
-    worker("start", *program(tmp_path, text))
+    worker("start", "", *program(tmp_path, text))
     _wait_for(tmp_path / "starts")
     assert worker("stop", "1").returncode == 0
     assert worker("running").returncode != 0
     assert worker("follow", "+1").returncode == 137
 
 
+@pytest.mark.parametrize("status", [0, 2])
+def test_logs_of_all_starts_are_kept(worker, tmp_path, status):
+    kept = tmp_path / "run" / "logs"
+    for word in ("first", "second"):
+        worker("start", str(kept), *program(tmp_path, f"print('{word}'); raise SystemExit({status})"))
+        assert worker("follow", "+1").returncode == status
+        assert worker("status").stdout == f"status {status}\n"
+        # Names have seconds.
+        time.sleep(1.1)
+    here = [*tmp_path.glob(".launch/log"), *tmp_path.glob(".launch/log.*")]
+    for logs in (list(kept.iterdir()), here):
+        assert sorted(log.read_text() for log in logs) == ["first\n", "second\n"]
+
+
+def test_a_command_that_is_killed_has_its_log_kept(worker, tmp_path):
+    text = WAITS.replace("    sys.exit(143)\n", "")
+    worker("start", str(tmp_path / "logs"), *program(tmp_path, text))
+    _wait_for(tmp_path / "starts")
+    assert worker("status").stdout == ""
+    assert worker("stop", "1").returncode == 0
+    (log,) = (tmp_path / "logs").iterdir()
+    assert log.read_text().startswith("ready\nsaved\n")
+
+
 def test_command_started_again_has_a_log_of_its_own(worker, tmp_path):
-    worker("start", *program(tmp_path, "print('first'); raise SystemExit(1)"))
+    worker("start", "", *program(tmp_path, "print('first'); raise SystemExit(1)"))
     assert worker("follow", "+1").returncode == 1
-    worker("start", *program(tmp_path, "print('second')"))
+    worker("start", "", *program(tmp_path, "print('second')"))
     followed = worker("follow", "+1")
     assert followed.returncode == 0
     assert followed.stdout.endswith("] second\n") and "first" not in followed.stdout
