@@ -36,7 +36,7 @@ def prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tupl
     folder = processes.broadcast_from_first("text", lambda: str(_text_folder(config)))
     if not processes.first:
         # Processes of a host that shares no folder with the first one's prepare it one after another.
-        folder = _text_folder(config, wait=True)
+        folder = _text_folder(config)
     tokenizer = load_tokenizer(folder)
     sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
     text = TrainingText(
@@ -71,7 +71,7 @@ def check_same_text(train: TokenShards, validation: TokenShards, processes: Proc
         )
 
 
-def _text_folder(config: Config, wait: bool = False) -> str | Location:
+def _text_folder(config: Config) -> str | Location:
     """Return the folder with the prepared text, after preparing it if it is not there."""
     data = config.data
     if data.prepared:
@@ -85,7 +85,7 @@ def _text_folder(config: Config, wait: bool = False) -> str | Location:
     }
     root = locate(data.cache_dir) if data.cache_dir else cache_folder() / "data"
     folder = cached_folder(root, data.source, **settings)
-    return prepare(data.source, folder, wait=wait, **settings)
+    return prepare(data.source, folder, **settings)
 
 
 def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:

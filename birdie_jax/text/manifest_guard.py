@@ -12,7 +12,7 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from birdie_jax.errors import DataError
+from birdie_jax.errors import OvertakenError
 from birdie_jax.storage import is_remote, read_bytes
 from birdie_jax.storage.files import upload
 from birdie_jax.storage.generations import find_generation, list_generations, remove_at, replace_at
@@ -50,7 +50,8 @@ class ManifestGuard:
         one that goes on and will stop before it names them.
 
         Raises:
-            DataError: another preparation has begun meanwhile, or the store does not answer.
+            OvertakenError: another preparation has begun meanwhile.
+            DataError: the store does not answer.
         """
         if self._is_guarded_by_store():
             self.save(manifest)
@@ -60,7 +61,8 @@ class ManifestGuard:
         """Check that nobody has replaced the manifest.
 
         Raises:
-            DataError: another preparation has, or the store does not answer.
+            OvertakenError: another preparation has.
+            DataError: the store does not answer.
         """
         if not is_remote(self._directory):
             return
@@ -76,7 +78,8 @@ class ManifestGuard:
         """Replace the manifest.
 
         Raises:
-            DataError: another preparation has replaced it, or it cannot be written; the other is kept.
+            OvertakenError: another preparation has replaced it, which is kept.
+            DataError: it cannot be written; the other is kept.
         """
         contents = manifest.to_json()
         if self._is_guarded_by_store():
@@ -99,7 +102,8 @@ class ManifestGuard:
             then: what a message says at its end.
 
         Raises:
-            DataError: another preparation has taken over, or the file cannot be written.
+            OvertakenError: another preparation has taken over.
+            DataError: the file cannot be written.
         """
         if not self._is_guarded_by_store():
             self.check()
@@ -122,7 +126,8 @@ class ManifestGuard:
         """Remove shards from the folder, where the store can tell that they are not another owner's.
 
         Raises:
-            DataError: another preparation has taken over, or the store does not answer.
+            OvertakenError: another preparation has taken over.
+            DataError: the store does not answer.
         """
         if not self._is_guarded_by_store():
             return
@@ -137,10 +142,8 @@ class ManifestGuard:
     def _is_guarded_by_store(self) -> bool:
         return os.fspath(self._directory).startswith("gs://")
 
-    def _lost(self) -> DataError:
-        return DataError(
-            f"{self._path}: another prepare_data is writing there, and this one stops; let the other end"
-        )
+    def _lost(self) -> OvertakenError:
+        return OvertakenError(f"{self._path}: another prepare_data is writing there, and this one stops")
 
 
 def _read_or_none(path: Location) -> bytes | None:

@@ -10,12 +10,14 @@ bytes, because a document's split and records depend on the document alone.
 import fcntl
 import numbers
 import os
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from birdie_jax.errors import DataError, shown
+from birdie_jax.errors import DataError, OvertakenError, one_line, shown
 from birdie_jax.storage import exists, is_remote, list_names, remove
 from birdie_jax.text.array_record_file import check_utf8
 from birdie_jax.text.locations import Location, locate
@@ -61,6 +63,10 @@ _COUNTS = {
 
 _MAX_PATH = 4096
 
+# In a bucket: how often the manifest of another process is looked at, and how long it may stay as it is.
+_POLL_SECONDS = 5.0
+_STANDSTILL_SECONDS = 3600.0
+
 
 def prepare(
     source_spec: str,
@@ -77,9 +83,11 @@ def prepare(
     workers: int | None = None,
     seed: int = 0,
     progress: bool = True,
-    wait: bool = False,
 ) -> Location:
     """Make, or go on making, a folder of token shards; return the folder.
+
+    Where another process is preparing the same folder, this one says so on standard error, waits until the
+    other has ended, and returns what it made, or makes what it has left.
 
     Args:
         source_spec: see `open_source`.
@@ -96,9 +104,6 @@ def prepare(
         workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
         seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
-        wait: whether to wait for another process that is preparing the same folder, or to refuse. In a
-            bucket nothing waits: of two that write, the one that began first stops, and overwrites nothing
-            of the other.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -135,35 +140,58 @@ def prepare(
         split_rule=SPLIT_RULE,
         seed=0 if given else seed,
     )
-    with _lock_folder(directory, wait):
-        guard = ManifestGuard(directory)
-        resumed = resume_manifest(directory, settings, source)
-        manifest, record = resumed or start_manifest(directory, settings, source, guard)
-        if manifest.complete:
+    processes = _available_processors() if workers is None else workers
+    while True:
+        try:
+            with _lock_folder(directory):
+                _prepare(source, directory, settings, given, workers=processes, progress=progress)
+        except OvertakenError:
+            _wait_for_other(directory, settings)
+        else:
             return directory
-        if resumed:
-            guard.take_over(manifest)
-        with PreparationProgress(source.total_bytes, enabled=progress) as progress_shown:
-            if manifest.tokenizer is None:
-                tokenizer = given or _train_tokenizer(source, settings, progress_shown)
-                guard.write(directory / TOKENIZER_NAME, tokenizer.model_bytes)
-                identity = TokenizerIdentity(tokenizer.sha256, tokenizer.num_pieces, tokenizer.vocab_size)
-                manifest = replace(manifest, tokenizer=identity, dtype=choose_dtype(tokenizer.vocab_size))
-                guard.save(manifest)
-            else:
-                tokenizer = load_tokenizer(directory)
-            processes = _available_processors() if workers is None else workers
-            write_shards(
-                source,
-                directory,
-                manifest,
-                tokenizer,
-                record,
-                guard=guard,
-                workers=processes,
-                progress=progress_shown,
-            )
-    return directory
+
+
+def _prepare(
+    source: Source,
+    directory: Location,
+    settings: PreparationSettings,
+    given: Tokenizer | None,
+    *,
+    workers: int,
+    progress: bool,
+) -> None:
+    """Make a folder that no other process prepares, or what is left of it.
+
+    Raises:
+        OvertakenError: in a bucket another process has begun to prepare it.
+        DataError: as `prepare`.
+    """
+    guard = ManifestGuard(directory)
+    resumed = resume_manifest(directory, settings, source)
+    manifest, record = resumed or start_manifest(directory, settings, source, guard)
+    if manifest.complete:
+        return
+    if resumed:
+        guard.take_over(manifest)
+    with PreparationProgress(source.total_bytes, enabled=progress) as progress_shown:
+        if manifest.tokenizer is None:
+            tokenizer = given or _train_tokenizer(source, settings, progress_shown)
+            guard.write(directory / TOKENIZER_NAME, tokenizer.model_bytes)
+            identity = TokenizerIdentity(tokenizer.sha256, tokenizer.num_pieces, tokenizer.vocab_size)
+            manifest = replace(manifest, tokenizer=identity, dtype=choose_dtype(tokenizer.vocab_size))
+            guard.save(manifest)
+        else:
+            tokenizer = load_tokenizer(directory)
+        write_shards(
+            source,
+            directory,
+            manifest,
+            tokenizer,
+            record,
+            guard=guard,
+            workers=workers,
+            progress=progress_shown,
+        )
 
 
 def _available_processors() -> int:
@@ -183,11 +211,40 @@ def _check_counts(**counts: int) -> None:
         _check(name, count, allowed, f"{lowest} to {highest:,}")
 
 
-@contextmanager
-def _lock_folder(directory: Location, wait: bool) -> Iterator[None]:
-    """Make the folder, and hold it against another preparation; a killed process lets go of it.
+def _wait_for_other(directory: Location, settings: PreparationSettings) -> None:
+    """Wait in a bucket until the process that prepares a folder now has ended, or has other settings.
 
-    A bucket has neither folders nor locks: there the manifest is guarded instead.
+    Raises:
+        OvertakenError: it has written nothing for so long that it may be gone.
+        DataError: the store does not answer.
+    """
+    _say_waiting(directory)
+    before, since = None, time.monotonic()
+    while True:
+        now = load_manifest(directory)
+        if now.complete or (now.tokenizer is not None and now.settings != settings):
+            return
+        if now != before:
+            before, since = now, time.monotonic()
+        if time.monotonic() - since > _STANDSTILL_SECONDS:
+            raise OvertakenError(
+                f"{directory}: the other prepare_data that is writing there has finished no shard for "
+                f"{_STANDSTILL_SECONDS / 60:.0f} minutes; the same command takes its place"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _say_waiting(directory: Location) -> None:
+    message = f"{one_line(str(directory))}: another prepare_data is writing there; waiting until it ends"
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _lock_folder(directory: Location) -> Iterator[None]:
+    """Make the folder, and hold it against another preparation, which this one waits for.
+
+    A killed process lets go of it. A bucket has neither folders nor locks: there the manifest is guarded
+    instead.
     """
     if is_remote(directory):
         with os_errors_as_data_errors(f"{directory}: the output folder cannot be used"):
@@ -203,9 +260,10 @@ def _lock_folder(directory: Location, wait: bool) -> Iterator[None]:
         raise DataError(f"{directory}: the output folder cannot be made: {error}") from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"{directory}: another prepare_data is writing there; wait for it") from error
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say_waiting(directory)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         with os_errors_as_data_errors(f"{directory}: the output folder cannot be used"):
             yield
     finally:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from birdie_jax.errors import DataError, shown
-from birdie_jax.storage import is_remote
+from birdie_jax.storage import exists, is_remote
 from birdie_jax.text.documents import Document, find_reader, supported_suffixes
 from birdie_jax.text.file_discovery import find_below, find_matches, find_status, keep_first_of_each
 from birdie_jax.text.locations import Location, locate
+from birdie_jax.text.manifest import MANIFEST_NAME
 from birdie_jax.text.regular_files import read_regular
 from birdie_jax.text.remote_files import ObjectState, find_objects, is_glob
 from birdie_jax.text.source_files import (
@@ -23,6 +24,7 @@ from birdie_jax.text.source_files import (
     open_unchanged,
     real_path,
 )
+from birdie_jax.text.source_record import SOURCE_RECORD_NAME
 
 STANDARD_LIBRARY = "stdlib"
 
@@ -152,7 +154,8 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     Args:
         spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
             supported files but hidden ones; or a glob, where `**` stands for any folders. Links to folders
-            are followed, and a file that several paths lead to is read once. Or any of these by URL.
+            are followed, and a file that several paths lead to is read once. Or any of these by URL. What a
+            prepared folder within it holds is no document.
         text_field: the field of JSON lines and Parquet that holds the text.
 
     Raises:
@@ -169,13 +172,13 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     if spec == STANDARD_LIBRARY:
         files = _find_standard_library()
     elif (status := find_status(path)) is None:
-        files = [file for file in find_matches(spec) if not os.path.isdir(file)]
+        files = [file for file in find_matches(spec) if not os.path.isdir(file) and not _is_record(file)]
         if not files:
             raise DataError(
                 f"input {shown(spec)}: is no file, no folder, not {STANDARD_LIBRARY!r}, and matches no file"
             )
     elif stat.S_ISDIR(status.st_mode):
-        files = [file for file in find_below(path) if find_reader(file)]
+        files = [file for file in find_below(path) if find_reader(file) and not _is_record(file)]
         if not files:
             raise DataError(
                 f"{path}: the folder holds no file of a supported suffix: {supported_suffixes()}"
@@ -196,9 +199,16 @@ def _open_remote(spec: str, text_field: str) -> Source:
             raise DataError(
                 f"{spec}: the folder holds no file of a supported suffix: {supported_suffixes()}"
             )
+    if root not in found:
+        found = {file: state for file, state in found.items() if not _is_record(file)}
     source = Source(spec, text_field, tuple(found), tuple(found.values()))
     _check_suffixes(source.files)
     return source
+
+
+def _is_record(file: Location) -> bool:
+    """Return whether a file is one that `prepare` writes: the only one of its folder that is read here."""
+    return file.name == SOURCE_RECORD_NAME and exists(file.parent / MANIFEST_NAME)
 
 
 def _check_suffixes(files: Iterable[Location]) -> None:

@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -146,16 +147,31 @@ def test_files_of_others_are_not_touched(run, corpus, tmp_path):
     assert path.read_text() == "precious"
 
 
-def test_two_preparations_of_one_folder(run, corpus, tmp_path):
+def test_of_two_that_prepare_one_folder_the_second_waits_and_says_so(run, corpus, tmp_path, capfd):
     (tmp_path / "out").mkdir()
     descriptor = os.open(tmp_path / "out", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        with pytest.raises(DataError, match="another prepare_data is writing there"):
-            run(corpus, tmp_path / "out")
-    finally:
-        os.close(descriptor)
+    other = threading.Timer(0.3, os.close, [descriptor])
+    other.start()
     assert load_manifest(run(corpus, tmp_path / "out")).complete
+    assert not other.is_alive()
+    said = f"{tmp_path}/out: another prepare_data is writing there; waiting until it ends\n"
+    assert capfd.readouterr().err == said
+
+
+def test_a_folder_within_the_source_is_no_source(run, tmp_path, make_texts, make_json_lines):
+    """What a preparation writes there has lines of JSON as well."""
+    source = tmp_path / "data"
+    source.mkdir()
+    make_json_lines(source / "z.jsonl", make_texts(100))
+    expected = contents(run(source / "z.jsonl", tmp_path / "beside"))
+    for spec in (source, source / "**" / "*.jsonl"):
+        output = source / ("of_a_folder" if spec == source else "of_a_glob")
+        for _ in range(2):
+            found = contents(run(spec, output))
+            assert {name: found[name] for name in found if name.endswith("arrayrecord")} == {
+                name: expected[name] for name in expected if name.endswith("arrayrecord")
+            }
 
 
 @pytest.mark.parametrize(

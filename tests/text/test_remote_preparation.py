@@ -1,4 +1,4 @@
-"""A folder prepared in a bucket is that of a disk, also after a kill; of two that write one stops."""
+"""A folder prepared in a bucket is that of a disk, also after a kill; of two that write one waits."""
 
 import contextlib
 import functools
@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from birdie_jax.errors import DataError
+from birdie_jax.errors import DataError, OvertakenError, exit_status
 from birdie_jax.storage import generations, list_names, write_whole
-from birdie_jax.text import TokenShards, load_manifest, manifest_guard, prepare
+from birdie_jax.text import TokenShards, load_manifest, manifest_guard, preparation, prepare
 from birdie_jax.text.locations import locate
 from birdie_jax.text.manifest_guard import ManifestGuard
 from tests.text.prepared_folders import command, contents, message_after_outage
@@ -125,7 +125,7 @@ class _Overtaken:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_of_two_writers_one_stops_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
+def test_of_two_writers_one_waits_and_overwrites_nothing(corpus, settings, url, monkeypatch, other):
     """Whenever the other one gets in between: before any write, of any file."""
     changes = dict(OTHERS[other])
     text = corpus.read_bytes()[:20_000].rpartition(b"\n")[0]
@@ -154,9 +154,8 @@ def test_of_two_writers_one_stops_and_overwrites_nothing(corpus, settings, url, 
             break
         stopped.append(error is not None)
         assert _without_times(target) == wholes[error is not None]
-        assert error is None or str(error).startswith(
-            f"{target}/manifest.json: another prepare_data is writing there, and this one stops"
-        )
+        # It has waited, and found what it did not ask for.
+        assert error is None or re.search("holds another preparation|has changed since", str(error))
     assert len(stopped) > 8
     assert any(stopped), "the other one never won"
 
@@ -178,8 +177,8 @@ def _without_times(folder):
 
 
 @pytest.mark.parametrize("place", ["save", "check"])
-def test_of_two_writers_one_stops_where_the_store_checks_no_generation(
-    corpus, settings, url, monkeypatch, place
+def test_of_two_writers_one_waits_where_the_store_checks_no_generation(
+    corpus, settings, url, monkeypatch, capfd, *, place
 ):
     expected = contents(prepare(str(corpus), f"{url}/whole", **settings))
     url += "/other"
@@ -195,10 +194,33 @@ def test_of_two_writers_one_stops_where_the_store_checks_no_generation(
         whole(self, *manifest)
 
     monkeypatch.setattr(ManifestGuard, place, overtaken)
-    message = re.escape(f"{url}/manifest.json") + ": another prepare_data is writing there, and this one"
-    with pytest.raises(DataError, match=message):
-        prepare(str(corpus), url, **settings)
+    prepare(str(corpus), url, **settings)
+    said = f"{url}: another prepare_data is writing there; waiting until it ends\n"
+    assert capfd.readouterr().err == said
     assert contents(url) == expected
+
+
+def test_one_that_waits_for_a_process_that_is_gone_ends(corpus, settings, url, monkeypatch):
+    """After an hour without a shard; the same command then takes its place."""
+    monkeypatch.setattr(preparation, "_STANDSTILL_SECONDS", 0.0)
+    monkeypatch.setattr(preparation, "_POLL_SECONDS", 0.01)
+    save, saved = ManifestGuard.save, 0
+
+    def overtaken(self, manifest):
+        nonlocal saved
+        saved += 1
+        save(self, manifest)
+        if saved == 3:
+            raise OvertakenError("as by a process that is killed now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestGuard, "save", overtaken)
+        with pytest.raises(
+            OvertakenError, match=f"^{url}: the other prepare_data .* finished no shard for"
+        ):
+            prepare(str(corpus), url, **settings)
+    assert exit_status(OvertakenError("")) == 1
+    assert load_manifest(locate(prepare(str(corpus), url, **settings))).complete
 
 
 def test_shards_that_no_manifest_names_are_removed(corpus, settings, url, monkeypatch):
