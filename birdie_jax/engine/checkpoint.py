@@ -37,6 +37,7 @@ from birdie_jax.storage import absolute, exists, is_of_store, is_remote, move_fo
 from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 
 _FULL = "No space left on device"
+_MISSING = (NotADirectoryError, FileNotFoundError)
 _WRITING_ERRORS = (OSError, ValueError, RuntimeError)
 
 
@@ -247,8 +248,10 @@ class Checkpoints:
             if is_remote(self.directory)
             else f"{_free_mebibytes(self.directory):.0f} MiB are free there. "
         )
-        good = self._workdir.last_good()
-        cause = _FULL if _FULL in str(error) else first_line(error)
+        good, cause = self._workdir.last_good(), _FULL if _FULL in str(error) else first_line(error)
+        if is_remote(self.directory):
+            # A bucket has no folders: what orbax misses has not arrived there.
+            cause = f"the store did not answer: {cause}" if isinstance(error, _MISSING) else cause
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
             f"Last good checkpoint: {good}; {'make room and ' if room else ''}run the same command "

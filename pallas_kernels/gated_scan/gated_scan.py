@@ -66,7 +66,8 @@ def gated_scan(
         that was read.
 
     Raises:
-        ValueError: shapes or counts differ, or the direction or the implementation is unknown.
+        ValueError: shapes or counts differ, an axis is empty, or the direction or the implementation is
+            unknown.
     """
     inputs = GatedScanInputs(tuple(operands), gate, tuple(parameters), h0, resets)
     _check(cell, inputs, direction, implementation)
@@ -106,6 +107,8 @@ def _check(cell: Cell, inputs: GatedScanInputs, direction: str, implementation: 
     shape = inputs.operands[0].shape
     if len(shape) != 3:
         raise ValueError(f"gated_scan: operands must be [batch, length, channels]; found {tuple(shape)}")
+    if 0 in shape:
+        raise ValueError(f"gated_scan: found {tuple(shape)} for operands; allowed: at least 1 of each axis")
     batch, length, channels = shape
     if direction == "both" and channels % 2:
         raise ValueError(f"gated_scan: the number of channels must be even; found {channels}")

@@ -56,7 +56,7 @@ def linear_scan(
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
 
     Raises:
-        ValueError: shapes differ, or the implementation is unknown.
+        ValueError: shapes differ or have an empty axis, or the implementation is unknown.
     """
     settings = _StaticArguments("reverse" if reverse else "forward", implementation)
     return _checked("linear_scan", settings, a, x, h0=h0, resets={"reset": reset})
@@ -82,8 +82,8 @@ def bidirectional_scan(
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
 
     Raises:
-        ValueError: shapes differ, the number of channels is odd, only one reset is given, or the
-            implementation is unknown.
+        ValueError: shapes differ or have an empty axis, the number of channels is odd, only one reset is
+            given, or the implementation is unknown.
     """
     if a.shape[-1] % 2:
         raise ValueError(f"bidirectional_scan: the number of channels must be even; found {a.shape[-1]}")
@@ -107,6 +107,8 @@ def _checked(name, settings, a, x, *, h0, resets):
             f"{name}: a and x must both be [batch, length, channels]; "
             f"found a {tuple(a.shape)} and x {tuple(x.shape)}"
         )
+    if 0 in a.shape:
+        raise ValueError(f"{name}: found {tuple(a.shape)} for a and x; allowed: at least 1 of each axis")
     if h0 is not None and h0.shape != (a.shape[0], a.shape[2]):
         raise ValueError(
             f"{name}: h0 must be [batch, channels] = {(a.shape[0], a.shape[2])}; found {tuple(h0.shape)}"

@@ -96,7 +96,8 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
         y in the type of `u`, and in float32 the state after the last step that was read.
 
     Raises:
-        ValueError: shapes or counts differ, or the direction or the implementation is unknown.
+        ValueError: shapes or counts differ, an axis is empty, or the direction or the implementation is
+            unknown.
     """  # noqa: D400, D415
     _check_choices(direction, implementation)
     _check_shapes(u, A, {"dt": dt, "z": z}, {"B": B, "C": C}, {"D": D, "dt_bias": dt_bias, "h0": h0})
@@ -139,9 +140,13 @@ def _check_choices(direction, implementation):
 def _check_shapes(u, A, sequences, columns, others):
     if u.ndim != 3:
         raise ValueError(f"selective_scan: u must be [batch, length, channels]; found {tuple(u.shape)}")
+    if 0 in u.shape:
+        raise ValueError(f"selective_scan: found {tuple(u.shape)} for u; allowed: at least 1 of each axis")
     batch, length, channels = u.shape
     if A.ndim != 2 or A.shape[0] != channels:
         raise ValueError(f"selective_scan: A must be ({channels}, N); found {tuple(A.shape)}")
+    if not A.shape[1]:
+        raise ValueError(f"selective_scan: found {tuple(A.shape)} for A; allowed: at least 1 state")
     states = A.shape[1]
     wanted = [
         *((name, array, (batch, length, channels)) for name, array in sequences.items()),

@@ -140,6 +140,11 @@ def test_tpus_get_the_kernel_where_its_tiles_fit(shape, kernel, direction):
             {},
             r"operands must be \[batch, length, channels\]; found \(5, 4\)",
         ),
+        (
+            {"operands": (jnp.zeros((1, 0, 4)),) * 3},
+            {},
+            r"found \(1, 0, 4\) for operands; allowed: at least 1 of each axis",
+        ),
         ({"gate": jnp.zeros((1, 5, 3))}, {}, r"gate must be \(1, 5, 4\); found \(1, 5, 3\)"),
         ({"operands": ()}, {}, r"operands of gated are \('input_gate', 'candidate', .*\); found 0"),
         ({"parameters": (jnp.zeros(3),)}, {}, r"bias must be \(4,\); found \(3,\)"),

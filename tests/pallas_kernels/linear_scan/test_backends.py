@@ -144,6 +144,7 @@ def test_a_kernel_for_another_platform_is_refused():
     ("channels", "options", "message"),
     [
         (3, {}, "the number of channels must be even; found 3"),
+        (0, {}, r"found \(1, 5, 0\) for a and x; allowed: at least 1 of each axis"),
         (4, {"forward_reset": jnp.zeros((1, 5), bool)}, "give both resets or neither"),
         (
             4,

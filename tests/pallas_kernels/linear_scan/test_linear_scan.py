@@ -151,6 +151,10 @@ def test_xla_can_be_asked_for_by_name():
             dict.fromkeys("ax", jnp.zeros((5, 3))),
             "a and x must both be [batch, length, channels]; found a (5, 3) and x (5, 3)",
         ),
+        (
+            dict.fromkeys("ax", jnp.zeros((2, 0, 3))),
+            "found (2, 0, 3) for a and x; allowed: at least 1 of each axis",
+        ),
         ({"h0": jnp.zeros((2, 5))}, "h0 must be [batch, channels] = (2, 3); found (2, 5)"),
         ({"reset": jnp.zeros((2, 3), bool)}, "reset must be [batch, length] = (2, 5); found (2, 3)"),
     ],

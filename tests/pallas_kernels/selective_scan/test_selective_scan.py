@@ -189,6 +189,8 @@ def test_a_kernel_for_another_platform_is_refused():
     ("changed", "options", "message"),
     [
         ({"u": jnp.zeros((5, 4))}, {}, r"u must be \[batch, length, channels\]; found \(5, 4\)"),
+        ({"u": jnp.zeros((1, 0, 4))}, {}, r"found \(1, 0, 4\) for u; allowed: at least 1 of each axis"),
+        ({"A": jnp.zeros((0, 4))}, {}, r"found \(4, 0\) for A; allowed: at least 1 state"),
         ({"u": jnp.zeros((1, 5, 3))}, {}, r"A must be \(3, N\); found \(4, 3\)"),
         ({"dt": jnp.zeros((1, 5, 3))}, {}, r"dt must be \(1, 5, 4\); found \(1, 5, 3\)"),
         ({"B": jnp.zeros((1, 5, 2))}, {}, r"B must be \(1, 5, 3\); found \(1, 5, 2\)"),
