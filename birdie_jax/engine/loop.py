@@ -1,9 +1,10 @@
 """The train loop: any step on any batches, from the newest checkpoint to the last step."""
 
+import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
@@ -84,6 +85,7 @@ class HookRunner:
             assert result is not None  # it has just been checked
             state = result.state
             if scalars:
+                _check_finite(hook.name, step, scalars)
                 file.write(step, scalars, f"hook {hook.name!r}")
             log.exclude(time.monotonic() - begin)
         return state
@@ -105,6 +107,13 @@ class HookRunner:
             return step < self._num_steps and bool(self._stop.ask())
 
         return HookCall(step, self._num_steps, is_first, heartbeat, should_stop)
+
+
+def _check_finite(hook: str, step: int, scalars: Mapping[str, float]) -> None:
+    """Raise `TrainingDiverged` if a hook measured NaN or infinity; name the hook, step and scalars."""
+    bad = [f"{name} {value:.4g}" for name, value in scalars.items() if not math.isfinite(value)]
+    if bad:
+        raise TrainingDiverged(f"step {step}: hook {hook!r} measured {', '.join(bad)}")
 
 
 class Outcome(NamedTuple):
@@ -158,7 +167,8 @@ def train(
             shape or type of an array of the state, or logs a name that the loop or another hook logs; a
             batch is empty, or the batches end early.
         WorkdirInUse: another trainer holds the workdir.
-        TrainingDiverged: the loss, or what a hook measures, became NaN or infinite.
+        TrainingDiverged: the loss, or what a hook measures, became NaN or infinite. Another metric of the
+            step that is not finite is left out of `metrics.jsonl`, with one warning.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """

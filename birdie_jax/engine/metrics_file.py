@@ -129,6 +129,7 @@ class MetricsFile:
         for _, scalars in kept:
             self.kept.update(scalars)
         self._owners = dict.fromkeys(STEP_SCALARS, THE_STEP)
+        self._warned: set[str] = set()
         self._lines: _LocalLines | _BucketLines | None = None
         if not writes:
             return
@@ -139,7 +140,9 @@ class MetricsFile:
             self._lines = _LocalLines(workdir, first_step, lines)
 
     def write(self, step: int, scalars: Mapping[str, float], owner: str = THE_STEP) -> None:
-        """Append one object of `step` and `scalars`; a value that is not finite is left out.
+        """Append one object of `step` and `scalars`.
+
+        JSON has no NaN and no infinity: such a value is left out, with a warning, one for each name.
 
         Args:
             step: the number of train steps done.
@@ -160,6 +163,12 @@ class MetricsFile:
         if self._lines is None:
             return
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
+        for name in scalars.keys() - finite.keys() - self._warned:
+            self._warned.add(name)
+            logging.warning(
+                "%s: step %d: %s is %.4g, and is left out; so are further values of it that are not finite",
+                *(self.path, step, name, scalars[name]),
+            )
         self._lines.append(json.dumps({"step": step, **finite}) + "\n")
         self._lines.events.write(step, finite)
 

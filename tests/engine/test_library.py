@@ -124,11 +124,18 @@ class Divider:
         pass
 
 
+class Diverging(Divider):
+    """A hook that finds that the run has diverged."""
+
+    def run(self, state, call):
+        raise TrainingDiverged(f"step {call.step}: found nan")
+
+
 class Measuring(Divider):
     """A hook that measures NaN."""
 
     def run(self, state, call):
-        raise TrainingDiverged(f"step {call.step}: found nan")
+        return HookResult(state, {"recall": 0.5, "error": jnp.float32("nan"), "bits": float("inf")})
 
 
 class Forgetful(Divider):
@@ -145,7 +152,11 @@ def train_on_page(names, tmp_path, hooks):
 
 @pytest.mark.parametrize(
     ("hook", "said"),
-    [(Divider(), "step 3: the loss is nan and the gradient norm nan"), (Measuring(), "step 2: found nan")],
+    [
+        (Divider(), "step 3: the loss is nan and the gradient norm nan"),
+        (Diverging(), "step 2: found nan"),
+        (Measuring(), "step 2: hook 'divider' measured error nan, bits inf"),
+    ],
 )
 def test_what_a_hook_finds_or_makes_nan_ends_a_run_before_anything_is_saved(page, tmp_path, hook, said):
     with pytest.raises(TrainingDiverged, match=f"^{said}; last good checkpoint: there is no checkpoint$"):

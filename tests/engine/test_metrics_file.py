@@ -20,18 +20,21 @@ def log_steps(tmp_path, *steps):
     file.close()
 
 
-def test_file_takes_back_what_is_run_again(tmp_path):
+def test_file_takes_back_what_is_run_again(tmp_path, caplog):
     (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
     log_steps(tmp_path, 0, 2, 4, 6)
     with (tmp_path / "metrics.jsonl").open("a") as damaged:
         damaged.write('{"step": 8, "lo')
     file = MetricsFile(Workdir(tmp_path), 4)
     assert file.kept["tokens_seen"] == 40
-    file.write(6, {"loss": 7.0, "grad_norm": float("nan")})
+    file.write(6, {"loss": 7.0, "recall": float("nan")})
+    assert f"{file.path}: step 6: recall is nan, and is left out" in caplog.text
+    file.write(8, {"loss": 7.0, "recall": float("inf")})
+    assert caplog.text.count("recall") == 1
     file.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [0, 2, 4, 6]
-    assert lines[-1] == {"step": 6, "loss": 7.0}
+    assert [line["step"] for line in lines] == [0, 2, 4, 6, 8]
+    assert lines[-1] == {"step": 8, "loss": 7.0}
     assert list((tmp_path / "tensorboard").iterdir())
 
 
