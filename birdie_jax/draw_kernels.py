@@ -9,11 +9,16 @@ before and after; |K| is scaled to 0 ... 1 within a layer, its two directions to
 the layer's heads. With --layers the curves of K in these layers, a colour for each workdir.
 """
 
+import io
+
 from absl import flags
+from matplotlib.figure import Figure
 
 from birdie_jax.command_line import define_path, start
-from birdie_jax.errors import ConfigError
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.reporting.kernels import draw_curves, draw_maps, layer_kernels
+from birdie_jax.storage import make_path, write_whole
+from birdie_jax.storage.outputs import Output, check_outputs
 from birdie_jax.trained_model import model_of_workdir
 
 _WORKDIR = flags.DEFINE_multi_string("workdir", None, "Folder of a run; may be repeated.", required=True)
@@ -30,6 +35,15 @@ def main(arguments: list[str]) -> None:
     Raises:
         BirdieError: a run or the picture's file cannot be used, or a model has no such layer.
     """
+    output = make_path(_OUTPUT.value)
+    picture_format, formats = output.suffix.removeprefix("."), Figure().canvas.get_supported_filetypes()
+    if picture_format.lower() not in formats:
+        raise ConfigError(
+            f"--output={output}: found the format {shown(picture_format)}; allowed: {', '.join(formats)}"
+        )
+    check_outputs([Output("--output", output)])
+    if "" in _WORKDIR.value:
+        raise ConfigError("--workdir: found ''; allowed: the folder of a run")
     kernels = {}
     for workdir in _WORKDIR.value:
         kernels[workdir] = layer_kernels(model_of_workdir(workdir).params, _REACH.value + 1)
@@ -39,12 +53,11 @@ def main(arguments: list[str]) -> None:
             raise ConfigError(f"--layers: found {wrong[0]}; allowed: {allowed}")
     chosen = [int(layer) for layer in _LAYERS.value]
     figure = draw_curves(kernels, chosen) if chosen else draw_maps(kernels)
-    try:
-        figure.savefig(_OUTPUT.value)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--output={_OUTPUT.value}: {error}") from error
+    contents = io.BytesIO()
+    figure.savefig(contents, format=picture_format)
+    write_whole(output, contents.getvalue())
     print(_OUTPUT.value)
 
 
 if __name__ == "__main__":
-    start("draw_kernels", main)
+    start("draw_kernels", main, OSError)

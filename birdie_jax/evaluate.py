@@ -20,8 +20,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 from absl import flags, logging
 
 from birdie_jax.command_line import define_path, start
@@ -32,9 +33,11 @@ from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval
 from birdie_jax.storage import make_path, write_json, write_whole
+from birdie_jax.storage.outputs import Output, check_outputs, check_writable
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TASKS, Share, TaskModel
 from birdie_jax.tasks.evaluation import (
+    AskedArms,
     Evaluation,
     NamedTask,
     answers_to_jsonl,
@@ -43,6 +46,7 @@ from birdie_jax.tasks.evaluation import (
     check_predictions,
     check_tasks,
     evaluate,
+    files_of_tasks,
     tasks_of_flags,
     write_predictions,
 )
@@ -122,13 +126,21 @@ def run(processes: Processes) -> None:
         if not other:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
     check_predictions(tasks, _PREDICTIONS.value, _COMPARE.value)
+    if processes.first:
+        check_outputs(_outputs(tasks), files_of_tasks(tasks))
     first = _load(_WORKDIR.value, _MODEL.value, _STEP.value)
+    kept = Workdir(_WORKDIR.value) if processes.first and _WORKDIR.value is not None else None
     if _WORKDIR.value is not None:
         check_kept_evaluations(Workdir(_WORKDIR.value), first.step, tasks)
-    kept = Workdir(_WORKDIR.value) if processes.first and _WORKDIR.value is not None else None
-    asked = [_ask(first, tasks, processes, kept)]
+    if kept is not None:
+        files = [f"{named.name}.{suffix}" for named in tasks for suffix in ("json", "jsonl")]
+        check_writable(Output("--workdir", kept.evaluation(first.step, "").parent, "folder", files))
+    models = [_prepare(first, tasks, processes)]
     for other in _COMPARE.value:
-        asked.append(_ask(_load_any(other), tasks, processes))
+        # Read before the first question is asked, and kept on the host, where there is room.
+        loaded = _load_any(other)
+        models.append(_prepare(loaded._replace(params=jax.device_get(loaded.params)), tasks, processes))
+    asked = [_ask(model, tasks, None if number else kept) for number, model in enumerate(models)]
     if not processes.first:
         return
     differences = [_differences(tasks, asked[0], others) for others in asked[1:]]
@@ -145,6 +157,16 @@ def run(processes: Processes) -> None:
     _print(asked, differences)
 
 
+def _outputs(tasks: Sequence[NamedTask]) -> list[Output]:
+    outputs = [Output("--json", _JSON.value)] if _JSON.value is not None else []
+    if _ANSWERS.value is not None:
+        outputs.append(Output("--answers", _ANSWERS.value))
+    if _PREDICTIONS.value is not None:
+        files = [named.task.predictions_file for named in tasks if named.task.predictions_file]
+        outputs.append(Output("--predictions", _PREDICTIONS.value, "folder", files))
+    return outputs
+
+
 def _load(workdir: str | None, model: str | None, step: int | None) -> TrainedModel:
     if workdir is not None:
         return model_of_workdir(workdir, step)
@@ -159,15 +181,32 @@ def _load_any(folder: str) -> TrainedModel:
     return model_of_folder(folder)
 
 
-def _ask(
-    trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes, kept: Workdir | None = None
-) -> list[Evaluation]:
-    """Measure all tasks; each is kept in the workdir, if there is one, before the next is asked."""
+class _AskedModel(NamedTuple):
+    """A model that can be asked all tasks.
+
+    Attributes:
+        trained: the model.
+        arms: the arms in whose forms it is asked.
+        processes: the processes that share the questions.
+    """
+
+    trained: TrainedModel
+    arms: AskedArms
+    processes: Processes
+
+
+def _prepare(trained: TrainedModel, tasks: Sequence[NamedTask], processes: Processes) -> _AskedModel:
+    """Check that a model can be asked all tasks, and read what they ask."""
     arms = arms_of_tasks(trained.arms, _OBJECTIVE.value, tasks)
-    max_length = max_length_of(trained.model, trained.config)
-    check_tasks(tasks, arms, trained.config, max_length)
+    check_tasks(tasks, arms, trained.config, max_length_of(trained.model, trained.config))
     for named in tasks:
         named.task.check_data(trained.tokenizer)
+    return _AskedModel(trained, arms, processes)
+
+
+def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = None) -> list[Evaluation]:
+    """Measure all tasks; each is kept in the workdir, if there is one, before the next is asked."""
+    trained, arms, processes = asked
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
     model = TaskModel(
@@ -176,7 +215,7 @@ def _ask(
         trained.tokenizer,
         arms.prompts,
         arm_in_place=arms.in_place,
-        max_length=max_length,
+        max_length=max_length_of(trained.model, trained.config),
         rows=_ROWS.value,
         batch_tokens=_BATCH_TOKENS.value,
         share=Share(processes.index, processes.count, processes.gather),
@@ -192,8 +231,8 @@ def _ask(
     evaluations = []
     for named in tasks:
         shown = _Progress(named.name)
-        asked = dataclasses.replace(identity, prompt_format=arms.of(named.task).name)
-        evaluations.append(evaluate(named, model, asked, shown, _SEED.value))
+        in_form = dataclasses.replace(identity, prompt_format=arms.of(named.task).name)
+        evaluations.append(evaluate(named, model, in_form, shown, _SEED.value))
         shown.end(evaluations[-1].record)
         if kept is not None:
             _keep(kept, evaluations[-1])

@@ -11,9 +11,10 @@ from absl import flags, logging
 
 from birdie_jax.command_line import define_path, start
 from birdie_jax.errors import ConfigError
-from birdie_jax.interop import write_huggingface, write_model
+from birdie_jax.interop import ExportedModel, read_model, write_huggingface, write_model
 from birdie_jax.storage import make_path
-from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
+from birdie_jax.storage.outputs import Input, Output, check_outputs
+from birdie_jax.trained_model import model_of_workdir
 
 _WORKDIR = define_path("workdir", "Folder of the run.")
 _MODEL = define_path(
@@ -26,8 +27,8 @@ _FORMAT = flags.DEFINE_enum(
 )
 
 
-def _load_model() -> TrainedModel:
-    """Return the model of --workdir or --model.
+def _load_model() -> tuple[str, ExportedModel]:
+    """Return the folder and step of --workdir or --model in words, and the model as it is stored.
 
     Raises:
         ConfigError: both flags are given, or none; or --step is given with --model.
@@ -35,23 +36,27 @@ def _load_model() -> TrainedModel:
     if (_WORKDIR.value is None) == (_MODEL.value is None):
         raise ConfigError("give either --workdir, a run, or --model, an exported folder")
     if _MODEL.value is None:
-        return model_of_workdir(_WORKDIR.value, _STEP.value)
+        trained = model_of_workdir(_WORKDIR.value, _STEP.value)
+        read = ExportedModel(trained.config, trained.params, trained.tokenizer, trained.step)
+        return trained.origin, read
     if _STEP.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
-    return model_of_folder(_MODEL.value)
+    read = read_model(make_path(_MODEL.value))
+    return f"{_MODEL.value} step {read.step}", read
 
 
 def main(arguments: list[str]) -> None:
     """Write the folder."""
     logging.set_verbosity(logging.WARNING)
+    read = Input("--workdir or --model", _WORKDIR.value or _MODEL.value or "")
+    check_outputs([Output("--output", _OUTPUT.value, "new folder")], [read])
     output = make_path(_OUTPUT.value)
-    trained = _load_model()
-    parts = trained.config, trained.params, trained.tokenizer
+    origin, model = _load_model()
     if _FORMAT.value == "huggingface":
-        write_huggingface(output, *parts)
+        write_huggingface(output, model.config, model.params, model.tokenizer)
     else:
-        write_model(output, *parts, trained.step)
-    print(f"{trained.origin}: exported to {output}")
+        write_model(output, *model)
+    print(f"{origin}: exported to {output}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from absl import flags, logging
 
 from birdie_jax.command_line import define_path, start
 from birdie_jax.compiled_programs import cache_compiled_programs
-from birdie_jax.errors import PromptError
+from birdie_jax.errors import PromptError, shown
 from birdie_jax.generation import (
     STOP_TOKENS,
     Generator,
@@ -39,14 +39,15 @@ from birdie_jax.generation import (
     make_prompt,
     make_question,
 )
-from birdie_jax.generation.answering import Answering, Record, check_output, read_records
+from birdie_jax.generation.answering import Answering, Record, read_records
 from birdie_jax.generation.timing import describe_generation
 from birdie_jax.interop import StoredState, read_state, write_state
 from birdie_jax.models.encoder_config import refuse_cache
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import OBJECTIVES, Arm
 from birdie_jax.pruning import parse_pruning
-from birdie_jax.storage import is_remote, make_path
+from birdie_jax.storage import make_path
+from birdie_jax.storage.outputs import Input, Output, check_outputs
 from birdie_jax.tasks.task_model import max_length_of
 from birdie_jax.text import locate, read_text
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
@@ -71,7 +72,7 @@ _MAX_TOKENS = flags.DEFINE_integer(
     "max_tokens", 64, "Largest number of tokens of an answer.", lower_bound=1, upper_bound=_MANY
 )
 _TEMPERATURE = flags.DEFINE_float(
-    "temperature", 0.0, "Divides the logits; 0: the most probable token, always."
+    "temperature", 0.0, "Divides the logits, 1e-6 to 1e6; 0: the most probable token, always."
 )
 _TOP_K = flags.DEFINE_integer(
     "top_k", 0, "Only the k most probable tokens; 0: all. Applied first.", lower_bound=0, upper_bound=_MANY
@@ -131,6 +132,11 @@ def run() -> None:
         raise PromptError("give either --prompt, which may be repeated, or --prompt_file")
     _check_state_flags()
     pruning = parse_pruning(_KEEP.value, _PRUNING.value)
+    if pruning.keep == 1 and _PRUNING.value:
+        raise PromptError(
+            f"--pruning: found {shown(_PRUNING.value[0])}; allowed: with --keep below 1, as nothing is "
+            "pruned without it"
+        )
     if pruning.keep < 1 and (_CONTEXT_FILE.value is not None or _LOAD_STATE.value is not None):
         raise PromptError(
             f"--keep={_KEEP.value}: prunes prompts; allowed: 1 with --context_file and --load_state, whose "
@@ -152,9 +158,8 @@ def run() -> None:
         raise PromptError(f"--stop_token: {error}") from error
     if "" in _STOP.value:
         raise PromptError("--stop: found ''; allowed: text of at least one character")
+    _check_files()
     records = read_records(Path(_PROMPT_FILE.value)) if _PROMPT_FILE.value is not None else None
-    if _OUTPUT.value is not None:
-        check_output(Path(_OUTPUT.value))
     stored = None if _LOAD_STATE.value is None else read_state(make_path(_LOAD_STATE.value))
     context = None if _CONTEXT_FILE.value is None else read_text(locate(_CONTEXT_FILE.value))
     trained = _load_model()
@@ -238,8 +243,17 @@ def _check_state_flags() -> None:
     for name, flag in (("save_state", _SAVE_STATE), ("context_chunk", _CONTEXT_CHUNK)):
         if flag.value is not None and _CONTEXT_FILE.value is None:
             raise PromptError(f"--{name}={flag.value}: is for --context_file, which is not given")
-    if _SAVE_STATE.value is not None and not is_remote(_SAVE_STATE.value):
-        check_output(Path(make_path(_SAVE_STATE.value)))
+
+
+def _check_files() -> None:
+    """Check that what is written overwrites nothing that is read, and can be written."""
+    read = (("prompt_file", _PROMPT_FILE), ("context_file", _CONTEXT_FILE), ("load_state", _LOAD_STATE))
+    outputs = [Output("--output", _OUTPUT.value, "lines")] if _OUTPUT.value is not None else []
+    if _SAVE_STATE.value is not None:
+        outputs.append(Output("--save_state", _SAVE_STATE.value))
+    check_outputs(
+        outputs, [Input(f"--{name}", flag.value) for name, flag in read if flag.value is not None]
+    )
 
 
 def _choose_arm(trained: TrainedModel, stored: StoredState | None) -> Arm:
@@ -247,7 +261,7 @@ def _choose_arm(trained: TrainedModel, stored: StoredState | None) -> Arm:
     if stored is None:
         return choose_arm(trained.arms, _OBJECTIVE.value)
     read = stored.description
-    arm = choose_arm(trained.arms, _OBJECTIVE.value or read.arm)
+    arm = choose_arm(trained.arms, read.arm if _OBJECTIVE.value is None else _OBJECTIVE.value)
     if (arm.objective.name, arm.objective.marker) != (read.objective, read.marker):
         raise PromptError(
             f"objective {arm.name}: {stored.path} was read in the form of {read.arm}; allowed: that one"

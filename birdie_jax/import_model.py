@@ -13,6 +13,7 @@ from absl import flags, logging
 from birdie_jax.command_line import define_path, start
 from birdie_jax.interop import read_huggingface, write_model
 from birdie_jax.storage import make_path
+from birdie_jax.storage.outputs import Input, Output, check_outputs
 
 _SOURCE = define_path("source", "Folder of a model of Hugging Face's.", required=True)
 _OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
@@ -20,16 +21,18 @@ _DTYPE = flags.DEFINE_enum(
     "dtype",
     "float32",
     ["float32", "bfloat16"],
-    "Type of activations and matrix products; parameters are float32.",
+    "Type of activations and matrix products; the folder keeps the type of each parameter.",
 )
 
 
 def main(arguments: list[str]) -> None:
     """Write the folder."""
     logging.set_verbosity(logging.WARNING)
+    read = Input("--source", _SOURCE.value)
+    check_outputs([Output("--output", _OUTPUT.value, "new folder")], [read])
     output = make_path(_OUTPUT.value)
     read = read_huggingface(_SOURCE.value, _DTYPE.value)
-    write_model(output, read.config, read.params, read.tokenizer, read.step)
+    write_model(output, *read)
     model = read.config.model
     print(f"{_SOURCE.value}: {model.name}, {model.layers} layers of {model.features}, imported to {output}")
 

@@ -6,10 +6,12 @@ they are not given, it adds `--model birdie_jax` and `--batch_size auto`. A prog
 has the model under the name `birdie_jax` in `lm_eval.simple_evaluate`. See docs/lm_harness.md.
 """
 
+import argparse
 import dataclasses
 import sys
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from birdie_jax.command_line import refuse
@@ -30,6 +32,7 @@ except ModuleNotFoundError as error:
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.generation import choose_arm
 from birdie_jax.storage import Bounds, parse_typed
+from birdie_jax.storage.outputs import Output, check_outputs
 from birdie_jax.tasks.lm_harness import HarnessModel, Normalization
 from birdie_jax.tasks.task_model import TaskModel, max_length_of
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
@@ -179,11 +182,27 @@ def with_defaults(arguments: Sequence[str]) -> list[str]:
     return given
 
 
+def check_output(arguments: Sequence[str]) -> None:
+    """Check that the harness can write below `--output_path`, before it asks anything.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--output_path", "-o")
+    given = parser.parse_known_args(arguments)[0].output_path
+    if given:
+        # The name of a file is that of its results without their date.
+        folder = Path(given).parent if Path(given).suffix == ".json" else Path(given)
+        check_outputs([Output("--output_path", folder, "folder")])
+
+
 def main() -> None:
     """Run the harness's command; a user's error is printed as one line."""
     cache_compiled_programs()
     sys.argv[1:] = with_defaults(sys.argv[1:])
     try:
+        check_output(sys.argv[1:])
         cli_evaluate()
     except BirdieError as error:
         refuse("lm_eval", error)

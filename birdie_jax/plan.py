@@ -10,8 +10,6 @@ batch is planned.
 """
 
 import dataclasses
-import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 
 import jax
 from absl import flags, logging
+from ml_collections import config_flags
 
 from birdie_jax.command_line import define_path, start
 from birdie_jax.config import Config, MeshConfig, parse_config
@@ -38,7 +37,8 @@ from birdie_jax.planning import (
     plan_run,
 )
 from birdie_jax.resolve import ResolvedRun, resolve_run
-from birdie_jax.storage import is_remote
+from birdie_jax.storage import is_remote, make_path, write_json
+from birdie_jax.storage.outputs import Input, Output, check_outputs
 from birdie_jax.text import Tokenizer, load_tokenizer
 from birdie_jax.vocabulary import padded_vocab_size
 from hlo_analysis import UnknownTripCountError
@@ -69,7 +69,7 @@ _LARGEST_BATCH = flags.DEFINE_enum(
 
 def run(config: Config) -> None:
     """Plan, print and write."""
-    _check_json()
+    _check_json(config)
     topology = make_topology(_TOPOLOGY.value)
     vocab_size = embedding_rows(config)
     stages = read_stages(config)
@@ -85,7 +85,7 @@ def run(config: Config) -> None:
     plans = [plan_run(one, topology) for one in runs]
     if meshes:
         print(comparison_table(plans))
-        write_json({"plans": [plan_as_json(plan) for plan in plans]})
+        _write({"plans": [plan_as_json(plan) for plan in plans]})
         return
     resolved, plan, largest = runs[0], plans[0], None
     if _LARGEST_BATCH.value != "skip":
@@ -93,7 +93,7 @@ def run(config: Config) -> None:
     if resolved.explanation:
         print(f"{resolved.explanation}\n")
     print(plan_as_text(plan, largest))
-    write_json(plan_as_json(plan, largest))
+    _write(plan_as_json(plan, largest))
 
 
 def _resolve(
@@ -136,24 +136,27 @@ def parse_mesh(text: str) -> MeshConfig:
     return MeshConfig(**sizes)
 
 
-def _check_json() -> None:
+def _check_json(config: Config) -> None:
     """Check the file of --json before what takes minutes.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: it is also read, or cannot be written.
     """
     if _JSON.value is None:
         return
-    path = Path(_JSON.value)
-    if os.path.isdir(path) or not os.path.isdir(path.parent):
-        found = "a folder" if os.path.isdir(path) else f"no folder {path.parent}"
-        raise ConfigError(f"--json={path}: found {found}; allowed: a file, in a folder that is there")
+    read = {
+        "--config": config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")[0],
+        "--config.data.prepared": config.data.prepared,
+        "--config.data.tokenizer": config.data.tokenizer,
+    }
+    inputs = [Input(flag, path) for flag, path in read.items() if path]
+    check_outputs([Output("--json", _JSON.value)], inputs)
 
 
-def write_json(plan: dict[str, Any]) -> None:
+def _write(plan: dict[str, Any]) -> None:
     """Write the file of --json, if there is one."""
     if _JSON.value is not None:
-        Path(_JSON.value).write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+        write_json(make_path(_JSON.value), plan)
 
 
 def main(arguments: list[str]) -> None:

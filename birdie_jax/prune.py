@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+import jax
 from absl import flags, logging
 
 from birdie_jax.command_line import define_path, start
@@ -30,10 +31,14 @@ from birdie_jax.pruning import POLICIES, PruningSettings, parse_pruning
 from birdie_jax.pruning_cost.cells import (
     FORMAT_VERSION,
     INFLUENCE,
+    PAGE,
+    RESULTS,
+    TABLE,
     Cell,
     CellFolder,
     StudySettings,
     cells_table,
+    outputs_below,
     summarise_cells,
 )
 from birdie_jax.pruning_cost.page import FlowPictures, PageHeading, ShownText, render_page
@@ -48,6 +53,7 @@ from birdie_jax.pruning_cost.study import (
     measure_cells,
 )
 from birdie_jax.storage import make_path, to_plain, write_json, write_whole
+from birdie_jax.storage.outputs import Input, check_outputs
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _MANY = 1 << 20
@@ -110,7 +116,12 @@ def run() -> None:
             )
     settings = parse_pruning(min(shares), _PRUNING.value)
     policies = list(dict.fromkeys(_POLICY.value))
+    if not policies:
+        raise ConfigError(f"--policy: found ''; allowed: one or more of {', '.join(POLICIES)}")
     asked = list(conditions(settings, policies, shares, contexts))
+    root = make_path(_OUTPUT.value)
+    read = [Input("--text", _TEXT.value, all_files=True)] if _TEXT.value is not None else []
+    check_outputs(outputs_below(root), read)
     trained = _load_model()
     _check_model(trained, settings)
     arm = choose_arm(trained.arms, _OBJECTIVE.value)
@@ -125,15 +136,16 @@ def run() -> None:
         windows.continuation,
         sorted(_PRUNING.value),
     )
-    folder = CellFolder(make_path(_OUTPUT.value), kept)
+    others = [_compared_model(workdir, trained) for workdir in _COMPARE.value]
+    folder = CellFolder(root, kept)
     print(f"{trained.origin}: {trained.model.config.name}, asked as {arm.name}", file=sys.stderr)
     cells = measure_cells(trained, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)
-    for other in _COMPARE.value:
-        cells += _compared_cells(other, trained, windows, contexts, folder)
+    for other in others:
+        cells += _compared_cells(other, windows, contexts, folder)
     summaries = summarise_cells(cells, windows.documents, _SEED.value)
-    write_json(folder.root / "results.json", {"cells": [to_plain(one) for one in summaries]})
+    write_json(folder.root / RESULTS, {"cells": [to_plain(one) for one in summaries]})
     table = cells_table(summaries)
-    write_whole(folder.root / "table.txt", (table + "\n").encode())
+    write_whole(folder.root / TABLE, (table + "\n").encode())
     texts = _shown_texts(trained, arm.objective, windows, settings, policies)
     flow = _flow(trained, arm.objective, windows, settings) if INFLUENCE in policies else None
     description = (
@@ -142,7 +154,7 @@ def run() -> None:
     )
     heading = PageHeading(trained.origin, description, trained.model.config.layers)
     page = render_page(heading, summaries, texts, flow)
-    path = folder.root / "index.html"
+    path = folder.root / PAGE
     write_whole(path, page.encode(errors="backslashreplace"))
     print(table)
     print(path)
@@ -209,24 +221,31 @@ def _windows(trained: TrainedModel, context: int) -> HeldOutWindows:
     )
 
 
-def _compared_cells(
-    workdir: str,
-    first: TrainedModel,
-    windows: HeldOutWindows,
-    contexts: Sequence[int],
-    folder: CellFolder,
-) -> list[Cell]:
-    """Return the dense cells of another model on the same windows.
+def _compared_model(workdir: str, first: TrainedModel) -> TrainedModel:
+    """Return another model, its parameters on the host, after checking that it reads the same tokens.
 
     Raises:
-        ConfigError: it has another tokenizer, so that a token is not a token.
+        ConfigError: no workdir is given, or the model has another tokenizer, or it is an encoder.
+        PromptError: it has not learned the form in which contexts are read.
     """
+    if not workdir:
+        raise ConfigError("--compare: found ''; allowed: a workdir")
     other = model_of_workdir(workdir)
+    if architecture_of(other.model.config).encoder:
+        refuse_cache(other.model.config)
     if other.tokenizer.sha256 != first.tokenizer.sha256:
         raise ConfigError(
             f"--compare: {workdir} has the tokenizer of SHA-256 {other.tokenizer.sha256}, the first model "
             f"{first.tokenizer.sha256}; allowed: models of one tokenizer"
         )
+    choose_arm(other.arms, _OBJECTIVE.value)
+    return other._replace(params=jax.device_get(other.params))
+
+
+def _compared_cells(
+    other: TrainedModel, windows: HeldOutWindows, contexts: Sequence[int], folder: CellFolder
+) -> list[Cell]:
+    """Return the dense cells of another model on the same windows."""
     arm = choose_arm(other.arms, _OBJECTIVE.value)
     asked = [Condition("dense", 1.0, context, None) for context in contexts]
     return measure_cells(other, arm.objective, windows, asked, folder, rows=_ROWS.value, log=_log)

@@ -1,6 +1,5 @@
 """A configuration that an earlier run has saved as JSON."""
 
-import json
 from typing import Any
 
 import ml_collections
@@ -10,6 +9,8 @@ from etils import epath
 from birdie_jax.config import Config, default_config, parse_config
 from birdie_jax.errors import ConfigError
 from birdie_jax.storage import read_bytes
+from birdie_jax.storage.json_text import parse_json
+from birdie_jax.storage.workdir import check_configuration
 
 # Sections whose fields are named by the user.
 _USER_NAMED = ("config.objectives.arms", "config.eval.tasks", "config.finetune.stages")
@@ -22,7 +23,7 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
         ConfigError: there is no such file, or no object in it; the message says what is `allowed`.
     """
     try:
-        found = json.loads(read_bytes(path))
+        found = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: not found; allowed: {allowed}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -39,8 +40,9 @@ def parse_saved_config(found: dict[str, Any], path: epath.PathLike) -> Config:
     are known no more are left out, with a warning.
 
     Raises:
-        ConfigError: a field has an unusable value.
+        ConfigError: it is no configuration, or a field has an unusable value.
     """
+    check_configuration(found, path)
     whole = _updated(default_config().to_dict(), found, "config", path)
     try:
         return parse_config(ml_collections.ConfigDict(whole))

@@ -99,7 +99,7 @@ def test_the_report_shows_it(folder, asked):
     assert "evaluated at step 5" in (folder / "runs/a/report.html").read_text()
 
 
-def test_wrong_input_is_told_in_one_line(folder):
+def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
     workdir = f"--workdir={folder}/runs/a"
     (folder / "empty.jsonl").write_text("")
     (folder / "bad.jsonl").write_text('{"prompt": "a", "reference": "b"}\n{"prompt": 3}\n{\n')
@@ -117,7 +117,15 @@ def test_wrong_input_is_told_in_one_line(folder):
         ((workdir, f"--task=jsonl:path={folder}/bad.jsonl"), f"{folder}/bad.jsonl"),
         ((workdir, good, f"--task=jsonl:path={folder}/absent.jsonl"), f"{folder}/absent.jsonl"),
         ((workdir, "--task=phonebook", "--objective=copyign"), "objective 'copyign' is unknown"),
+        ((workdir, good, f"--compare={folder}/nope"), f"{folder}/nope/config.json: not found"),
+        ((workdir, "--task=" + "x" * 300 + "=phonebook"), "--task: found the name 'xxx"),
+        ((workdir, good, f"--json={folder}"), f"--json={folder}: found a folder; allowed: a file"),
+        ((workdir, good, f"--answers={folder}/no/a"), f"--answers={folder}/no/a: found no folder"),
+        ((workdir, good, f"--json={folder}/text.txt"), "is what path of --task perplexity reads"),
+        ((workdir, good, f"--json={folder}/runs/a/config.json"), "is a file of the run or the exported"),
+        ((workdir, good, f"--json={folder}/a", f"--answers={folder}/a"), "is what --json writes too"),
     ]
+    before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
     results = run_commands([("evaluate", *arguments) for arguments, _ in cases])
     for (arguments, said), (status, output, errors) in zip(cases, results, strict=True):
         assert status == 2, (arguments, output, errors)
@@ -127,6 +135,7 @@ def test_wrong_input_is_told_in_one_line(folder):
         assert "Traceback" not in errors
         # Not even the tasks that are good: nothing was asked.
         assert " answers in " not in errors
+    assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
 def test_two_processes_find_what_one_finds(folder, asked, tmp_path):

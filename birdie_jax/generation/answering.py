@@ -13,6 +13,7 @@ from birdie_jax.generation.generator import Generator
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models.saved_state import SavedState
+from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.text import Tokenizer
 
 # A JSON object: a prompt with whatever else its line says.
@@ -43,7 +44,10 @@ def read_records(path: Path) -> list[Record]:
         if not line.strip():
             raise PromptError(f"{where}: is empty; allowed: a JSON object with the field {PROMPT_FIELD!r}")
         try:
-            record = json.loads(line)
+            # Its fields are copied into the answers, which are JSON.
+            record = parse_json(line, finite=True)
+        except RepeatedField as error:
+            raise PromptError(f"{where}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise PromptError(f"{where}: is not JSON ({error})") from error
         if not isinstance(record, dict) or not isinstance(record.get(PROMPT_FIELD), str):
@@ -126,32 +130,6 @@ def append_lines(path: Path, lines: str) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(lines)
     except OSError as error:
-        raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
-
-
-def check_output(path: Path) -> None:
-    """Check that answers can be added to `path`, and leave it as it is.
-
-    Raises:
-        PromptError: it is a folder or a pipe, its folder is missing, or it may not be written.
-    """
-    if os.path.isdir(path):
-        raise PromptError(f"{path}: found a folder; allowed: a file")
-    if _is_pipe(path) and not str(path).startswith("/dev/"):
-        raise PromptError(
-            f"{path}: found a named pipe; allowed: a file, or standard output without --output"
-        )
-    if not path.parent.is_dir():
-        raise PromptError(
-            f"{path}: cannot be written: {path.parent} is no folder; allowed: one that is there"
-        )
-    try:
-        existed = path.exists()
-        with path.open("ab"):
-            pass
-        if not existed:
-            path.unlink()
-    except (OSError, ValueError) as error:
         raise PromptError(f"{path}: cannot be written: {describe_os_error(error)}") from error
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 Scores = Float[Array, "rows vocab"]
 
 _EXCLUDED = -jnp.inf
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e6
 # Minus infinity among floats as integers of the same order.
 _ORDER_OF_EXCLUDED = -0x7F800001
 
@@ -19,7 +20,8 @@ class Sampling:
     """The rule by which the next token is chosen, its parts in the order in which they are applied.
 
     Attributes:
-        temperature: the divisor of the logits; 0 chooses the most probable token (greedy).
+        temperature: the divisor of the logits, from 1e-6 to 1e6, with which they stay within float32; 0
+            chooses the most probable token (greedy).
         top_k: the number of most probable tokens that are kept, with all that tie with the last of them;
             0 = all.
         top_p: the probability that the smallest set of most probable tokens has to hold, of the tokens kept
@@ -40,6 +42,9 @@ class Sampling:
         finite = math.isfinite(self.temperature)
         _require(finite, "temperature", self.temperature, "a finite number of at least 0")
         _require(self.temperature >= 0, "temperature", self.temperature, "at least 0")
+        usable = self.greedy or _MIN_TEMPERATURE <= self.temperature <= _MAX_TEMPERATURE
+        allowed = f"0, which is greedy, or from {_MIN_TEMPERATURE:g} to {_MAX_TEMPERATURE:g}"
+        _require(usable, "temperature", self.temperature, allowed)
         _require(self.top_k >= 0, "top_k", self.top_k, "at least 0; 0 = no limit")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1; 1 = no limit")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1; 0 = no limit")

@@ -14,10 +14,19 @@ from jaxtyping import Float, Int
 from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.storage import exists, is_remote, parse_typed, read_bytes, to_plain, write_json
+from birdie_jax.storage.outputs import Output
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 
 FORMAT_VERSION = 1
 DENSE = "dense"
+RESULTS, TABLE, PAGE = "results.json", "table.txt", "index.html"
+_SETTINGS, _CELLS = "settings.json", "cells"
+
+
+def outputs_below(root: epath.Path) -> list[Output]:
+    """Return what `prune` writes below its output folder."""
+    files = (_SETTINGS, RESULTS, TABLE, PAGE)
+    return [Output("--output", root, "folder", files), Output("--output", root / _CELLS, "folder")]
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,8 @@ class CellFolder:
         """
         self.root = root
         if not is_remote(root):
-            (root / "cells").mkdir(parents=True, exist_ok=True)
-        path = root / "settings.json"
+            (root / _CELLS).mkdir(parents=True, exist_ok=True)
+        path = root / _SETTINGS
         if not exists(path):
             write_json(path, to_plain(settings))
             return
@@ -107,7 +116,7 @@ class CellFolder:
     def path(self, parameters_sha256: str, policy: str, keep: float, context: int) -> epath.Path:
         """Return the file of a cell."""
         name = f"{parameters_sha256[:12]}-{policy}-{keep:g}-{context}.json"
-        return self.root / "cells" / name
+        return self.root / _CELLS / name
 
     def read(self, parameters_sha256: str, policy: str, keep: float, context: int) -> Cell | None:
         """Return a cell; None where it is not measured yet.

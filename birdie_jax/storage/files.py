@@ -12,7 +12,13 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from birdie_jax.storage.object_store import file_system, find_first, is_remote, store_errors
+from birdie_jax.storage.object_store import (
+    begin_upload,
+    file_system,
+    find_first,
+    is_remote,
+    store_errors,
+)
 
 # What a local file is called until it is whole.
 PARTIAL_SUFFIX = ".partial"
@@ -58,10 +64,43 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
             file_system(path).pipe_file(os.fspath(path), contents)
         return
     path = Path(path)
-    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-    with _naming(path):
+    with _naming(path), _temporary(path) as temporary:
         temporary.write_bytes(contents)
         publish(temporary, path)
+
+
+def prove_writable(path: epath.PathLike) -> None:
+    """Begin to write a file as `write_whole` does, and leave neither the file nor a part of it.
+
+    What only the end of a write shows, such as a full disk, is not found.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if is_remote(path):
+        with store_errors(path, "written"):
+            begin_upload(path)
+        return
+    path = Path(path)
+    with _naming(path), _temporary(path) as temporary:
+        existed = os.path.lexists(temporary)
+        with temporary.open("ab"):
+            pass
+        if not existed:
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """Give the name that a local file has until it is whole; where writing fails, the part is removed."""
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    try:
+        yield temporary
+    except OSError:
+        # What cannot be removed was not written here, as a folder of that name.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def create_whole(path: epath.PathLike, contents: bytes) -> bool:
@@ -225,9 +264,9 @@ def upload(file: Path, path: epath.PathLike) -> None:
         OSError: it cannot be copied.
     """
     if not is_remote(path):
-        temporary = Path(f"{os.fspath(path)}{PARTIAL_SUFFIX}")
-        shutil.copyfile(file, temporary)
-        publish(temporary, path)
+        with _temporary(Path(path)) as temporary:
+            shutil.copyfile(file, temporary)
+            publish(temporary, path)
         return
     with store_errors(path, "written"):
         file_system(path).put_file(os.fspath(file), os.fspath(path), chunksize=_PART_BYTES)

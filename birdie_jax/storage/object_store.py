@@ -172,6 +172,26 @@ def find_first(path: epath.PathLike) -> str | None:
         page = {"pageToken": answer["nextPageToken"]}
 
 
+def begin_upload(path: epath.PathLike) -> None:
+    """Begin to write an object in parts, and give it up: the store says whether it may be written.
+
+    No object is made, and one of that name stays as it is. Call it within `store_errors`.
+
+    Raises:
+        Exception: what the library of the store raises.
+    """
+    scheme, _, rest = os.fspath(path).partition("://")
+    bucket, _, name = rest.partition("/")
+    store = file_system(path)
+    if scheme == "s3":
+        begun = store.call_s3("create_multipart_upload", Bucket=bucket, Key=name)
+        store.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=begun["UploadId"])
+        return
+    # One that gets no part is forgotten by itself; its address alone could be cancelled.
+    address = store.base.replace("/storage/", "/upload/storage/") + "b/{}/o"
+    store.call("POST", address, bucket, uploadType="resumable", name=name, json={"name": name})
+
+
 def _has_bucket(path: epath.PathLike, doing: str) -> bool:
     """Tell whether there is the bucket in which something was not found."""
     try:

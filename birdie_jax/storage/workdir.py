@@ -20,9 +20,12 @@ from birdie_jax.storage import (
     write_json,
     write_whole,
 )
+from birdie_jax.storage.json_text import parse_json
 
 # By which orbax marks a checkpoint in a bucket as whole: its folder has its name from the start.
 WHOLE_MARK = "commit_success.txt"
+# What the configuration of every run has, since there are runs.
+_SECTIONS = ("batching", "data", "model", "optimizer", "train")
 # What changes neither the batches nor the arithmetic (a mesh: no more than its rounding), and so may differ
 # when a run goes on.
 FREE_FIELDS = frozenset(
@@ -157,6 +160,22 @@ class Workdir:
         """Return the file by which processes look whether they share the folder."""
         return self.root / f".sharing-probe-{token}"
 
+    def _folders(self) -> tuple[epath.Path, ...]:
+        return (
+            *(self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks),
+            *(self.metrics_parts, self.evaluations),
+        )
+
+    def _files(self) -> tuple[epath.Path, ...]:
+        return (
+            *(self.config, self.tokenizer, self.text, self.arms),
+            *(self.masked_samples, self.metrics, self.summary, self.report, self.lease),
+        )
+
+    def names(self) -> frozenset[str]:
+        """Return the names of what a run writes, below its folder."""
+        return frozenset(path.name for path in (*self._folders(), *self._files()))
+
     def make(self) -> None:
         """Make the folder, and check that what it holds already is of the right kinds.
 
@@ -169,16 +188,10 @@ class Workdir:
                 list_names(self.root)
                 return
             self.root.mkdir(parents=True, exist_ok=True)
-            for folder in (
-                *(self.checkpoints, self.damaged_checkpoints, self.tensorboard, self.stacks),
-                *(self.metrics_parts, self.evaluations),
-            ):
+            for folder in self._folders():
                 if os.path.lexists(folder) and not folder.is_dir():
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")
-            for file in (
-                *(self.config, self.tokenizer, self.text, self.arms),
-                *(self.masked_samples, self.metrics, self.summary, self.report, self.lease),
-            ):
+            for file in self._files():
                 # A pipe would keep its reader waiting.
                 if os.path.lexists(file) and not os.path.isfile(file):
                     raise ConfigError(f"{file}: is no file; allowed: a file, or nothing")
@@ -230,8 +243,8 @@ class Workdir:
 
         Raises:
             ConfigError: the folder holds a run of another configuration (names every field that differs),
-                or its config.json cannot be read or is missing beside checkpoints, or the folder cannot be
-                made.
+                or its config.json cannot be read, is no configuration, or is missing beside checkpoints, or
+                the folder cannot be made.
         """
         self.make()
         default = flat(json.loads(json.dumps(defaults)))
@@ -240,6 +253,7 @@ class Workdir:
         wanted = flat(json.loads(json.dumps(config)), free_form)
         found = self._read_config()
         if found is not None:
+            check_configuration(found, self.config)
             before = flat(found, free_form)
             added = [name for name in wanted if name not in before and name in default]
             removed = [name for name in before if name not in wanted]
@@ -333,7 +347,7 @@ class Workdir:
     def _read_object(self, path: epath.Path) -> dict[str, Any] | None:
         """Return the JSON object in a file, or None if there is no file."""
         try:
-            found = json.loads(read_bytes(path))
+            found = parse_json(read_bytes(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
@@ -341,6 +355,20 @@ class Workdir:
         if not isinstance(found, dict):
             raise ConfigError(f"{path}: cannot be used: found {type(found).__name__}; allowed: an object")
         return found
+
+
+def check_configuration(found: Mapping[str, Any], path: epath.PathLike) -> None:
+    """Check that what a config.json holds is the configuration of a run, of whatever version.
+
+    Raises:
+        ConfigError: it lacks a section that all versions have.
+    """
+    missing = [name for name in _SECTIONS if not isinstance(found.get(name), Mapping)]
+    if missing:
+        raise ConfigError(
+            f"{path}: is no configuration of a run: found the fields {shown(list(found))}; missing: "
+            f"{', '.join(missing)}"
+        )
 
 
 def flat(section: Mapping[str, Any], whole: Container[str] = (), prefix: str = "") -> dict[str, Any]:

@@ -17,18 +17,20 @@ from birdie_jax.objectives import Arm, make_objective
 from birdie_jax.objectives.masked_lm import MaskedLM
 from birdie_jax.resolve import configured_mixture
 from birdie_jax.storage import exists, is_remote, make_path, read_bytes, write_whole
+from birdie_jax.storage.outputs import Input
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.head_task import trained_head
 from birdie_jax.tasks.question import ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import TASKS, task_of_flag, task_of_section
-from birdie_jax.tasks.summary import summarise
+from birdie_jax.tasks.summary import settings_of, summarise
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import PROMPT_OBJECTIVE
 
 # A name is part of files' and metrics' names.
 _NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
-_NAMED_FLAG = re.compile(r"(?P<name>[A-Za-z0-9_]+)=(?P<task>[A-Za-z0-9_]+(?::.*)?)", re.DOTALL)
+_NAME_RULE = "letters, digits, underscores, at most 100"
+_NAMED_FLAG = re.compile(r"(?P<name>[A-Za-z0-9_]*)=(?P<task>[A-Za-z0-9_]+(?::.*)?)", re.DOTALL)
 
 
 class NamedTask(NamedTuple):
@@ -81,6 +83,8 @@ def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTas
     named = []
     for value in values:
         match = _NAMED_FLAG.fullmatch(value)
+        if match and not _NAME.fullmatch(match["name"]):
+            raise ConfigError(f"{flag}: found the name {shown(match['name'], 80)}; allowed: {_NAME_RULE}")
         task = task_of_flag(match["task"] if match else value, flag)
         named.append(NamedTask(match["name"] if match else task.name, task))
     names = [one.name for one in named]
@@ -91,6 +95,16 @@ def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTas
                 f"in {flag}=NAME={name}:setting=value"
             )
     return named
+
+
+def files_of_tasks(tasks: Iterable[NamedTask]) -> list[Input]:
+    """Return the files and folders that tasks read, by their settings `path` and `..._path`."""
+    return [
+        Input(f"{setting} of --task {name}", path, all_files=True)
+        for name, task in tasks
+        for setting, path in settings_of(task).items()
+        if path and (setting == "path" or setting.endswith("_path"))
+    ]
 
 
 def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
@@ -105,9 +119,7 @@ def tasks_of_config(sections: Mapping[str, Any], where: str) -> list[NamedTask]:
     """
     for name in sections:
         if not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"{where}: found the name {shown(name)}; allowed: letters, digits, underscores, at most 100"
-            )
+            raise ConfigError(f"{where}: found the name {shown(name)}; allowed: {_NAME_RULE}")
     return [
         NamedTask(name, task_of_section(sections[name], f"{where}.{name}")) for name in sorted(sections)
     ]

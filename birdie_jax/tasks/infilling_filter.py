@@ -16,6 +16,7 @@ from birdie_jax.command_line import define_path, start
 from birdie_jax.errors import ConfigError, DataError, one_line
 from birdie_jax.generation.answering import to_jsonl
 from birdie_jax.storage import write_whole
+from birdie_jax.storage.outputs import Input, Output, check_outputs
 from birdie_jax.tasks.story_filter import SIMILARITY, filter_stories, read_stories, read_votes
 from birdie_jax.text.locations import locate, reason
 
@@ -32,9 +33,11 @@ def main(arguments: list[str]) -> None:
     del arguments
     if not 0 < _SIMILARITY.value <= 1:
         raise ConfigError(f"--similarity: found {_SIMILARITY.value}; allowed: more than 0 and at most 1")
+    read = [Input("--input", _INPUT.value)]
+    if _VOTES.value is not None:
+        read.append(Input("--votes", _VOTES.value))
+    check_outputs([Output("--output", _OUTPUT.value)], read)
     output = locate(_OUTPUT.value)
-    if output in (locate(_INPUT.value), _VOTES.value and locate(_VOTES.value)):
-        raise ConfigError(f"--output={_OUTPUT.value}: is what is read; allowed: another file")
     stories = read_stories(_INPUT.value)
     votes = None if _VOTES.value is None else read_votes(_VOTES.value)
     kept, told = filter_stories(stories, votes, _VOTES.value or "", _SIMILARITY.value)

@@ -127,6 +127,10 @@ def test_faults_are_told_in_one_line(workdir, tmp_path):
             "least one token",
         ),
         ([good], "give either --prompt, which may be repeated, or --prompt_file"),
+        (
+            [good, f"--prompt_file={bad_file}", f"--output={bad_file}"],
+            f"--output={bad_file}: is what --prompt_file reads; allowed: another name",
+        ),
         ([good, "--prompt=a", "--temperature=-1"], "--temperature: found -1.0; allowed: at least 0"),
     ]
     for arguments, message in cases:

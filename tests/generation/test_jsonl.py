@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from birdie_jax.errors import PromptError
-from birdie_jax.generation.answering import check_output, count_finished_lines, read_records, to_jsonl
+from birdie_jax.generation.answering import count_finished_lines, read_records, to_jsonl
 
 
 def test_records_come_back_with_all_their_fields(tmp_path):
@@ -32,6 +32,18 @@ def test_records_come_back_with_all_their_fields(tmp_path):
         (
             '{"prompt": "a", "generated": "b"}\n',
             "{path} line 1: has the field 'generated', which the answer adds; allowed: any other name",
+        ),
+        ('{"prompt": "a", "prompt": "b"}\n', "{path} line 1: has the field 'prompt' twice; allowed: once"),
+        (
+            '{"prompt": "a", "more": [{"id": 1, "id": 1}]}\n',
+            "{path} line 1: has the field 'id' twice; allowed: once",
+        ),
+        *(
+            (
+                f'{{"prompt": "a", "score": {number}}}\n',
+                f"{{path}} line 1: is not JSON (found {number}; allowed: finite numbers)",
+            )
+            for number in ("NaN", "-Infinity", "1e999")
         ),
     ],
 )
@@ -126,28 +138,5 @@ def test_pipes_of_a_shell_are_read_and_named_pipes_are_refused(tmp_path):
     os.close(reading)
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "missing folder", "file for a folder", "long name"])
-def test_an_output_that_cannot_be_written_is_refused(tmp_path, kind):
-    path = tmp_path / "answers.jsonl"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "long name":
-        path = tmp_path / ("x" * 300)
-    else:
-        (tmp_path / "file").touch()
-        path = tmp_path / ("file" if kind == "file for a folder" else "nowhere") / "answers.jsonl"
-    with pytest.raises(PromptError, match=r"allowed: |cannot be written: File name too long"):
-        check_output(path)
-
-
-def test_a_check_of_the_output_leaves_it_as_it_is(tmp_path):
-    path = tmp_path / "answers.jsonl"
-    check_output(path)
-    assert not path.exists()
-    path.write_text("one\n")
-    check_output(path)
-    assert path.read_text() == "one\n"
-    check_output(Path("/dev/null"))
+def test_a_device_holds_no_finished_lines():
     assert count_finished_lines(Path("/dev/null"), []) == 0

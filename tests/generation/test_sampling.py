@@ -93,6 +93,13 @@ def test_a_draw_depends_on_key_and_index_and_not_on_other_rows():
     [
         ({"temperature": -0.5}, "temperature: found -0.5; allowed: at least 0"),
         ({"temperature": float("nan")}, "temperature: found nan; allowed: a finite number of at least 0"),
+        *(
+            (
+                {"temperature": temperature},
+                f"temperature: found {temperature}; allowed: 0, which is greedy, or from 1e-06 to 1e+06",
+            )
+            for temperature in (5e-324, 1e-46, 1e-38, 9e-7, 2e6, 1e300)
+        ),
         ({"temperature": 1.0, "top_k": -1}, "top_k: found -1; allowed: at least 0; 0 = no limit"),
         (
             {"temperature": 1.0, "top_p": 0.0},

@@ -81,7 +81,12 @@ def test_what_is_refused(folder):
             run,
             book,
             f"--save_state={folder / 'no' / 'state'}",
-        ): f"{folder / 'no' / 'state'}: cannot be writ",
+        ): f"--save_state={folder / 'no' / 'state'}: found no folder {folder / 'no'}; allowed: ",
+        (run, book, f"--save_state={folder / 'book.txt'}"): (
+            f"--save_state={folder / 'book.txt'}: is what --context_file reads; allowed: another name"
+        ),
+        (run, ask, "--pruning=policy=random"): "--pruning: found 'policy=random'; allowed: with --keep be",
+        (run, ask, "--temperature=1e-38"): "--temperature: found 1e-38; allowed: 0, which is greedy, or ",
         (run, f"--load_state={folder / 'no'}", ask): f"{folder / 'no'}: not found; allowed: a file that ",
         (
             run,

@@ -89,6 +89,7 @@ def test_wrong_input_is_told_in_one_line(folder, measured):
     section = AttentionConfig(heads=2)
     write_workdir(folder / "attention", micro_config(name="transformer", sections=(section,)))
     run, out, text = f"--workdir={folder}/run", f"--output={folder}/out", f"--text={folder}/text*.txt"
+    new = f"--output={folder}/new"
     cases = [
         ((run, out, text, *SIZES, "--keep=0.5,x"), "--keep: found '0.5,x'; allowed: numbers"),
         ((run, out, text, *SIZES, "--keep=0"), "keep: found 0.0; allowed: above 0, at most 1"),
@@ -102,6 +103,11 @@ def test_wrong_input_is_told_in_one_line(folder, measured):
         ((run, out, *SIZES), "text.json: not found; allowed: --text"),
         ((out, text), "give either --workdir, a run, or --model"),
         ((f"--model={folder}/x", out), "--model: an exported folder has one step and no text"),
+        ((run, out, text, *SIZES, "--policy="), "--policy: found ''; allowed: one or more of influence"),
+        ((run, out, text, *SIZES, "--compare="), "--compare: found ''; allowed: a workdir"),
+        ((run, new, text, *SIZES, f"--compare={folder}/no"), f"{folder}/no/config.json: not found"),
+        ((run, f"--output={folder}/text0.txt", text), f"found the file {folder}/text0.txt; allowed: a fol"),
+        ((run, f"--output={folder}/in", f"--text={folder}"), "is in the folder"),
         ((f"--workdir={folder}/attention", out, text), "found model 'transformer', which has attention"),
     ]
     results = run_commands([("prune", *arguments) for arguments, _ in cases])
@@ -111,3 +117,5 @@ def test_wrong_input_is_told_in_one_line(folder, measured):
         assert line.startswith("birdie_jax.prune: "), errors
         assert said in line, line
         assert "Traceback" not in errors
+        assert ": loss " not in errors
+    assert not (folder / "new").exists()

@@ -24,6 +24,7 @@ from birdie_jax.storage import (
     write_json,
     write_whole,
 )
+from birdie_jax.storage.files import prove_writable
 from birdie_jax.storage.generations import find_generation, replace_at
 from tests.at_once import run_at_once
 from tests.gcs_server import BUCKET
@@ -34,6 +35,7 @@ PAUSES = 36
 OPERATIONS = {
     "read": read_bytes,
     "written": lambda path: write_whole(path, b"x"),
+    "proved writable": prove_writable,
     "looked for": exists,
     "listed": list_names,
     "listed with sizes": list_files,
@@ -65,6 +67,14 @@ def test_written_whole_and_replaced(bucket, tmp_path, monkeypatch):
     assert json.loads(read_bytes(path)) == {"a": [1, 2.5]}
     assert list_names(bucket.root / "a") == ["b.json"]
     assert is_remote(path) and list(tmp_path.iterdir()) == []
+
+
+def test_a_proof_that_an_object_can_be_written_changes_nothing(bucket):
+    write_whole(bucket.root / "a", b"old")
+    for name in ("a", "b", "c d/#1?"):
+        prove_writable(bucket.root / name)
+    assert list_files(bucket.root) == {"a": 3}
+    assert read_bytes(bucket.root / "a") == b"old"
 
 
 def test_what_was_there_stays_when_a_write_fails(bucket, hasty):

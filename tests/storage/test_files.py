@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from birdie_jax.storage import PARTIAL_SUFFIX, write_json, write_whole
+from birdie_jax.storage import PARTIAL_SUFFIX, upload, write_json, write_whole
 
 
 def test_a_write_replaces_the_whole_file(tmp_path):
@@ -24,3 +24,12 @@ def test_a_failed_write_keeps_the_old_contents(tmp_path):
     with pytest.raises(OSError, match="partial"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_a_failed_write_leaves_no_part(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "source").write_bytes(b"new")
+    for write in (lambda path: write_whole(path, b"new"), lambda path: upload(tmp_path / "source", path)):
+        with pytest.raises(IsADirectoryError):
+            write(tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "source"]

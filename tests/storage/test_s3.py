@@ -19,6 +19,7 @@ from birdie_jax.storage import (
     upload,
     write_whole,
 )
+from birdie_jax.storage.files import prove_writable
 from birdie_jax.storage.object_store import file_system
 from tests.forked_verbs import run_commands
 from tests.pages.page_commands import REPOSITORY
@@ -37,6 +38,16 @@ def test_written_read_replaced_and_copied(s3_url, tmp_path, contents):
     upload(tmp_path / "here", make_path(s3_url) / "back")
     assert read_bytes(f"{s3_url}/back") == contents
     assert list_files(s3_url) == {"a b/#1.json": len(contents), "back": len(contents)}
+
+
+def test_a_proof_that_an_object_can_be_written_changes_nothing(s3_url):
+    write_whole(f"{s3_url}/a", b"old")
+    for name in ("a", "b", "c d/#1"):
+        prove_writable(f"{s3_url}/{name}")
+    assert list_files(s3_url) == {"a": 3}
+    assert read_bytes(f"{s3_url}/a") == b"old"
+    found = file_system(s3_url).call_s3("list_multipart_uploads", Bucket=s3_url.split("/")[2])
+    assert not found.get("Uploads")
 
 
 def test_what_is_there_and_what_is_not(s3_url):

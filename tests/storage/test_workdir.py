@@ -9,6 +9,7 @@ import pytest
 from birdie_jax.config import CheckpointConfig, Config, ObjectivesConfig, OptimizerConfig, to_dict
 from birdie_jax.engine import Workdir
 from birdie_jax.errors import ConfigError
+from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import differences, flat
 
@@ -104,6 +105,40 @@ def test_a_field_that_is_known_no_more_is_left_out(tmp_path, caplog):
     claim(tmp_path)
     assert "config.model.colour is known no more, and left out" in caplog.text
     assert "colour" not in json.loads((tmp_path / "config.json").read_text())["model"]
+
+
+NO_CONFIGURATIONS = {
+    "{}": "found the fields []; missing: batching, data, model, optimizer, train",
+    '{"evaluations": [], "differences": []}': "found the fields ['evaluations', 'differences']; missing: b",
+    '{"data": {}, "model": {}, "batching": {}, "optimizer": {}, "train": 3}': "missing: train",
+}
+
+
+@pytest.mark.parametrize(("contents", "said"), NO_CONFIGURATIONS.items())
+@pytest.mark.parametrize("begun", [True, False])
+def test_json_that_is_no_configuration_is_kept(tmp_path, contents, said, begun):
+    workdir = Workdir(tmp_path)
+    workdir.config.write_text(contents)
+    claims = (
+        lambda: workdir.claim(to_dict(Config()), to_dict(Config()), begun=begun),
+        lambda: parse_saved_config(json.loads(contents), workdir.config),
+    )
+    for claim_it in claims:
+        with pytest.raises(ConfigError) as refused:
+            claim_it()
+        assert str(refused.value).startswith(f"{workdir.config}: is no configuration of a run: ")
+        assert said in str(refused.value)
+    assert workdir.config.read_text() == contents
+
+
+def test_a_field_that_a_configuration_has_twice_is_named(tmp_path):
+    claim(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 0, "seed": 7'))
+    for use in (lambda: claim(tmp_path), lambda: read_json(path, "a run")):
+        with pytest.raises(ConfigError) as refused:
+            use()
+        assert str(refused.value) == f"{path}: cannot be used: has the field 'seed' twice; allowed: once"
 
 
 @pytest.mark.parametrize("contents", ["{", "[]", "3", "null", '"a"', "[" * 100_000])

@@ -168,9 +168,12 @@ def test_what_the_command_refuses(tmp_path):
     stories.write_text(json.dumps(record("the cat sat")) + "\n")
     for arguments, said in (
         ((f"--input={stories}", f"--output={tmp_path}/x", "--similarity=0"), "--similarity: found 0.0;"),
-        ((f"--input={stories}", f"--output={stories}"), f"--output={stories}: is what is read; allowed:"),
+        (
+            (f"--input={stories}", f"--output={stories}"),
+            f"--output={stories}: is what --input reads;",
+        ),
         ((f"--input={tmp_path}/none.jsonl", f"--output={tmp_path}/x"), f"{tmp_path}/none.jsonl: cannot"),
-        ((f"--input={stories}", f"--output={tmp_path}/no/x"), f"{tmp_path}/no/x: cannot be written: No"),
+        ((f"--input={stories}", f"--output={tmp_path}/no/x"), f"--output={tmp_path}/no/x: found no folder"),
     ):
         with pytest.raises(BirdieError, match=f"^{re.escape(said)}"):
             run(*arguments)

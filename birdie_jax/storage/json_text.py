@@ -1,0 +1,44 @@
+"""JSON that a user wrote: an object has each field once, and, on demand, every number is finite."""
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+from birdie_jax.errors import shown
+
+
+class RepeatedField(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
+    """An object has a field twice, of which `json` would take the last; the message names it."""
+
+
+def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: the text; bytes are UTF-8, 16 or 32.
+        finite: whether NaN, infinity and numbers beyond float64 are refused, which Python reads and JSON
+            does not have.
+
+    Raises:
+        RepeatedField: an object has a field twice.
+        ValueError: it is no JSON, or holds an integer of thousands of digits.
+        RecursionError: it is nested too deeply.
+    """
+    if not finite:
+        return json.loads(text, object_pairs_hook=_to_dict)
+    return json.loads(text, object_pairs_hook=_to_dict, parse_constant=_finite, parse_float=_finite)
+
+
+def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise RepeatedField(f"has the field {shown(twice)} twice; allowed: once")
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"found {text}; allowed: finite numbers")
+    return number
