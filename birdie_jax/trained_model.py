@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
 from etils import epath
 from jax.sharding import SingleDeviceSharding
@@ -29,7 +30,7 @@ class TrainedModel(NamedTuple):
         step: the train step at which it was saved.
         config: the configuration of the run.
         model: the model's architecture.
-        params: the model's parameters.
+        params: the model's parameters, float32.
         tokenizer: the tokenizer of the run.
         arms: the objective arms that it was trained on.
     """
@@ -93,7 +94,9 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     read = read_model(make_path(folder))
     model = _build_here(read.config, read.tokenizer.vocab_size)
     arms = taught_arms(read.config)
-    return TrainedModel(str(folder), read.step, read.config, model, read.params, read.tokenizer, arms)
+    # Of a folder that was imported they are of the types that they had.
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), read.params)
+    return TrainedModel(str(folder), read.step, read.config, model, params, read.tokenizer, arms)
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:

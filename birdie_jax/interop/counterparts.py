@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float
 
 from birdie_jax.config import Config, ModelConfig, parse_config, to_dict
 from birdie_jax.errors import ConfigError, InteropError, shown
@@ -75,7 +75,7 @@ def foreign_config(
         raise InteropError(f"{path}: {error}") from error
 
 
-Tensor = Float32[np.ndarray, "..."]
+Tensor = Float[np.ndarray, "..."]
 
 
 class Form(NamedTuple):

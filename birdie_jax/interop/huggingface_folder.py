@@ -109,7 +109,7 @@ def read_huggingface(folder: epath.PathLike, dtype: str = "float32") -> Exported
 
     Args:
         folder: the folder, on this machine.
-        dtype: the type of activations and matrix products; parameters are float32.
+        dtype: the type of activations and matrix products; parameters keep their own.
 
     Raises:
         InteropError: a file is missing or damaged, they do not fit one another, or ask for what is not
@@ -178,7 +178,7 @@ def _read_tensors(  # noqa: PLR0917
 
 def _with_special_rows(rows: Tensor, count: int) -> Tensor:
     """Return a table of `count` rows in which those of text begin after those of the special tokens."""
-    table = np.empty((count, rows.shape[1]), np.float32)
+    table = np.empty((count, rows.shape[1]), rows.dtype)
     table[:] = rows.mean(axis=0, dtype=np.float64)
     table[NUM_SPECIAL_TOKENS : NUM_SPECIAL_TOKENS + len(rows)] = rows
     return table
@@ -187,8 +187,8 @@ def _with_special_rows(rows: Tensor, count: int) -> Tensor:
 def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer) -> None:
     """Write a Mamba or a Griffin to `folder`, a new one, as `transformers` reads it.
 
-    The rows of the special tokens are left out. Where the head is not the embedded token itself, as with
-    `model.embedding_scale`, the two are written as two tensors.
+    The rows of the special tokens are left out, and tensors keep their types. Where the head is not the
+    embedded token itself, as with `model.embedding_scale`, the two are written as two tensors.
 
     Raises:
         InteropError: it is of another architecture, bidirectional, or otherwise not one that `transformers`
@@ -206,12 +206,14 @@ def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, to
     }
     rows = slice(NUM_SPECIAL_TOKENS, last + 1)
     tensors = {one.theirs: one.put_together(ours) for one in kind.counterparts(model)}
-    tensors[kind.embeddings[0]] = ours["embedding"][rows] * np.float32(scale)
+    embedding = ours["embedding"][rows]
+    # A product would be float32, whatever the type of the table is.
+    tensors[kind.embeddings[0]] = embedding if scale == 1 else embedding * np.float32(scale)
     if not settings.tie_word_embeddings:
         tensors[HEAD] = ours["embedding" if model.tie_embeddings else "head"][rows]
     with new_folder(folder) as new:
         write_weights(new / SINGLE, tensors, {"format": "pt"})
-        write_json(new / CONFIG, settings.to_json())
+        write_json(new / CONFIG, settings.to_json() | {"torch_dtype": embedding.dtype.name})
         tokenizer.save(str(new / (TOKENIZER_JSON if tokenizer.is_json else TOKENIZER_MODEL)))
         if tokenizer.is_json:
             write_json(new / TOKENIZER_CONFIG, _tokenizer_config(settings, tokenizer))

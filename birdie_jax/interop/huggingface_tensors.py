@@ -32,16 +32,17 @@ class StoredTensors(NamedTuple):
         return tuple(self.files[name][0].get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """Return a tensor in float32, which holds all types that are read but float64 exactly.
+        """Return a tensor in its own type, or of float64 in float32.
 
         Raises:
             InteropError: it cannot be read, or is of another type.
         """
         file, path = self.files[name]
         try:
-            return checked_tensor(path, name, file).astype(np.float32)
+            tensor = checked_tensor(path, name, file)
         except (SafetensorError, OSError) as error:
             raise InteropError(f"{path}: tensor {name!r} cannot be read ({error})") from error
+        return tensor.astype(np.float32) if tensor.dtype == np.float64 else tensor
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], described_by: str) -> None:
         """Check that the tensors are those of `shapes`.

@@ -106,7 +106,6 @@ class MambaSettings:
         return {
             "architectures": ["MambaForCausalLM"],
             "model_type": MODEL_TYPE,
-            "torch_dtype": "float32",
             **described,
             **tokens,
             **built,

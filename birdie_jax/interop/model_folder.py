@@ -115,7 +115,7 @@ class ExportedModel(NamedTuple):
 
     Attributes:
         config: the configuration of the run that trained the model.
-        params: the model's parameters, numpy arrays.
+        params: the model's parameters, arrays of the types that they are stored in.
         tokenizer: the model's tokenizer.
         step: the train step of the parameters.
     """

@@ -168,7 +168,6 @@ class RecurrentGemmaSettings:
         return {
             "architectures": ["RecurrentGemmaForCausalLM"],
             "model_type": MODEL_TYPE,
-            "torch_dtype": "float32",
             **described,
             "head_dim": self.hidden_size // self.num_attention_heads,
             "pad_token_id": _PAD,

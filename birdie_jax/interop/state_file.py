@@ -116,7 +116,14 @@ def _hash_parameters(params: PyTree) -> str:
 _KEY = "birdie_jax"
 _FORMAT, _VERSION = "birdie_jax saved state", 1
 _WRITTEN = "a file that birdie_jax.generate --save_state wrote"
-_TYPES = {"BF16": np.dtype(jnp.bfloat16), "F16": np.dtype("float16"), "F32": np.dtype("float32")}
+# What the arrays of caches may be: a window counts its tokens, and a mask is of booleans.
+_TYPES = {
+    "BF16": np.dtype(jnp.bfloat16),
+    "F16": np.dtype("float16"),
+    "F32": np.dtype("float32"),
+    "I32": np.dtype("int32"),
+    "BOOL": np.dtype("bool"),
+}
 
 
 @dataclass(frozen=True)
@@ -199,8 +206,13 @@ def write_state(
 
     Raises:
         InteropError: the file cannot be written.
+        SavedStateError: an array is of a type that is not read back.
     """
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in name_cache(state.cache).items()}
+    for name, array in arrays.items():
+        if array.dtype not in _TYPES.values():
+            allowed = ", ".join(kind.name for kind in _TYPES.values())
+            raise SavedStateError(f"array {name!r} is of type {array.dtype}; allowed: {allowed}")
     description = StateDescription(
         _FORMAT,
         _VERSION,

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import causal_layout
 from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.trained_model import model_of_folder
 from tests.interop.huggingface_folders import (
     KINDS,
     PIECES,
@@ -98,21 +100,25 @@ def test_a_folder_that_transformers_has_written(kind, tmp_path):
 
 
 @each_kind
-def test_round_trip_is_bit_for_bit(kind, tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
     """In as a folder of theirs, out and in as one of ours, and out as one of theirs."""
-    folder, back = write_folder(tmp_path / "there", kind), tmp_path / "back"
+    before = {name: tensor.astype(jnp.dtype(dtype)) for name, tensor in recorded(kind)[1].items()}
+    folder, back = write_folder(tmp_path / "there", kind, before), tmp_path / "back"
     read = read_huggingface(folder)
     write_model(tmp_path / "here", read.config, read.params, read.tokenizer, 0)
     here = read_model(tmp_path / "here")
     assert here.config == read.config
     write_huggingface(back, here.config, here.params, here.tokenizer)
-    after, before = safetensors.numpy.load_file(back / "model.safetensors"), recorded(kind)[1]
+    after = safetensors.numpy.load_file(back / "model.safetensors")
     assert after.keys() == before.keys()
     for name, tensor in before.items():
-        assert after[name].tobytes() == tensor.tobytes(), name
+        assert (after[name].dtype, after[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
+    computed = model_of_folder(tmp_path / "here").params
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(computed)} == {"float32"}
     found, wanted = json.loads((back / "config.json").read_text()), described(kind)
     # It is `dtype` there, and both are read.
-    assert found.pop("torch_dtype") == wanted["dtype"]
+    assert (found.pop("torch_dtype"), wanted["dtype"]) == (dtype, "float32")
     assert {name: wanted[name] for name in found} == found
     there, again = (json.loads((path / "tokenizer.json").read_text()) for path in (folder, back))
     assert there == again
@@ -131,8 +137,8 @@ def test_names_and_settings_of_other_writers(tmp_path, folder):
     other = write_folder(tmp_path / "other", tensors=tensors, intermediate_size=..., residual_in_fp32=False)
     read = read_huggingface(other)
     assert read.config.model.residual_dtype == ""
-    np.testing.assert_array_equal(read.params["embedding"][TEXT], rows.astype(np.float32))
-    assert read.params["embedding"].dtype == np.float32
+    np.testing.assert_array_equal(read.params["embedding"][TEXT], rows)
+    assert read.params["embedding"].dtype == np.float16
 
 
 def test_a_head_of_its_own_stays_one(tmp_path):

@@ -10,10 +10,14 @@ import safetensors.numpy
 from etils import epath
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.errors import InteropError
+from birdie_jax.errors import InteropError, SavedStateError
 from birdie_jax.interop import ModelIdentity, identify_model, read_state, write_state
 from birdie_jax.models import build_model
-from birdie_jax.models.saved_state import SavedState
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.griffin import GriffinConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.registry import language_model_names
+from birdie_jax.models.saved_state import SavedState, cache_shapes, name_cache
 from birdie_jax.storage import make_path
 from tests.trained_workdirs import random_params, small_tokenizer
 
@@ -24,7 +28,7 @@ SIZES = {"layers": 2, "features": 16, "state": 16, "mlp_features": 16}
 def some_state(model):
     """Return a state of any finite bits at all."""
     random = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: model.empty_cache(1))
+    shapes = cache_shapes(model)
     cache = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), shapes)
     return SavedState(cache, 1000, 1000, 123)
 
@@ -42,23 +46,50 @@ def path(tmp_path):
     return epath.Path(tmp_path / "book.state")
 
 
-@pytest.mark.parametrize("name", ["gated_ssm_plus", "birdie_ssm"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_round_trip(name, dtype, path):
+HEADS = 4
+SECTIONS = {
+    "window": (
+        HawkConfig(heads=HEADS),
+        GriffinConfig("recurrent,attention"),
+        AttentionConfig(HEADS, window=8),
+    ),
+    # Its state grows and is not saved by a command, but its cache is one of those that there are.
+    "no window": (AttentionConfig(HEADS),),
+}
+CACHES = [*((name, "window") for name in language_model_names()), ("transformer", "no window")]
+
+
+@pytest.mark.parametrize(("name", "sections"), CACHES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_round_trip(name, sections, dtype, path):
     """Without a convolution the cache has an array of no elements."""
-    model = model_of(name, dtype=dtype)
+    model = model_of(name, dtype=dtype, sections=SECTIONS[sections])
     state = some_state(model)
     assert write(path, state) == path.stat().length
     stored = read_state(path)
     found = stored.state_of(model, IDENTITY)
     assert found[1:] == state[1:]
-    for one, other in zip(found.cache, state.cache, strict=True):
+    assert jax.tree.structure(found.cache) == jax.tree.structure(state.cache)
+    for one, other in zip(jax.tree.leaves(found.cache), jax.tree.leaves(state.cache), strict=True):
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     assert (stored.description.arm, stored.description.objective) == ("prefix", "prefix_lm")
     assert [file.name for file in path.parent.iterdir()] == ["book.state"]
     if dtype == "float32":
         # Other programs read it.
-        np.testing.assert_array_equal(safetensors.numpy.load_file(path)["state"], state.cache.state)
+        stored = safetensors.numpy.load_file(path)
+        assert stored.keys() == name_cache(state.cache).keys()
+        for array_name, array in name_cache(state.cache).items():
+            np.testing.assert_array_equal(stored[array_name], array)
+
+
+def test_a_type_that_is_not_read_back_is_not_written(path):
+    state = some_state(model_of())
+    wide = state._replace(cache=jax.tree.map(lambda leaf: leaf.astype(np.float64), state.cache))
+    with pytest.raises(
+        SavedStateError, match=r"array '\w+' is of type float64; allowed: bfloat16, float16"
+    ):
+        write(path, wide)
+    assert not path.exists()
 
 
 def test_round_trip_in_a_bucket(bucket_url):
