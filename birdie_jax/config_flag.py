@@ -210,6 +210,8 @@ def check_overrides(arguments: Sequence[str]) -> None:
     """
     for written, path, value in _overrides(arguments):
         section: Any = default_config()
+        if value is not None and (key := _repeated_key(value)) is not None:
+            raise ConfigError(f"{_NAME}.{written}: has the key {shown(key)} twice; allowed: once")
         for depth, part in enumerate(path):
             if path[:depth] in _USER_NAMED:
                 break
@@ -230,6 +232,21 @@ def check_overrides(arguments: Sequence[str]) -> None:
                 raise ConfigError(
                     f"{_NAME}.{written}: found {shown(value)}; allowed: all {kind}s, as in {example}"
                 )
+
+
+def _repeated_key(text: str) -> object | None:
+    """Return a key that a dictionary, or one within it, has twice; Python would take the last."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            for number, key in enumerate(keys):
+                if key in keys[:number]:
+                    return key
+    return None
 
 
 def _is_mapping(text: str) -> bool:

@@ -84,6 +84,10 @@ BAD_FIELDS = {
     ),
     ("--config.objectives.arms.a=copying",): "has no arm 'a'; allowed: ",
     ("--config.objectives.arms=copying",): f"found 'copying'; allowed: all arms, as in {ARMS}",
+    ("--config.objectives.arms={'a': {'weight': 1.0}, 'a': {}}",): (
+        "config.objectives.arms: has the key 'a' twice; allowed: once"
+    ),
+    ("--config.eval.tasks={'a': {'task': 'squad', 'task': 'glue'}}",): "has the key 'task' twice",
     ("--flagfile=/no/such/file",): "/no/such/file",
     ("--no_such_flag",): "Unknown command line flag 'no_such_flag'",
     ("two\nlines",): r"unknown argument 'two\nlines'; every option begins with --",

@@ -1,12 +1,12 @@
 """Files of sentences in two forms that differ by one word, in the formats in which they are published."""
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from birdie_jax.errors import DataError, shown
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.tasks.records import (
     check_text,
     check_unicode,
@@ -67,7 +67,7 @@ def _choices(path: str, contents: bytes) -> Iterator[Entry]:
     """Read the JSON of BIG-bench: how a sentence begins, and its ends with their scores, 1 and 0."""
     text = decode_contents(contents, path)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not JSON that can be read: {error}") from error
     if not isinstance(content, Mapping):

@@ -14,6 +14,7 @@ from etils import epath
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import Line, is_remote, parse_typed, read_bytes
+from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.text.decompression import decompressed
 from birdie_jax.text.locations import locate, reason
 from birdie_jax.text.regular_files import read_regular
@@ -215,11 +216,13 @@ def _fields(line: bytes, where: str) -> Mapping[str, Any]:
         raise DataError(f"{where}: is empty; allowed: a JSON object")
     text = decode_line(line, where)
     try:
-        record = json.loads(text)
+        record = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: is not JSON: {error.msg} (character {error.pos})") from error
     except RecursionError as error:
         raise DataError(f"{where}: is nested too deeply") from error
+    except RepeatedField as error:
+        raise DataError(f"{where}: {error}") from error
     except ValueError as error:  # an integer of thousands of digits
         raise DataError(f"{where}: is not JSON that can be read: {error}") from error
     if not isinstance(record, dict):

@@ -1,6 +1,5 @@
 """Every task by its name. A new one is one file, and a line in `__init__.py` that imports it."""
 
-import json
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 from birdie_jax.errors import ConfigError, nearest_first, shown
 from birdie_jax.registry import Registry
 from birdie_jax.storage import inner_path, parse_typed
+from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.tasks.task import Task
 
 _Task = TypeVar("_Task", bound=type[Task])
@@ -94,7 +94,7 @@ def task_of_flag(text: str, flag: str = "--task") -> Task:
             raise ConfigError(
                 f"{flag}={shown(text)}: found the setting {shown(part)}; allowed: name=value, each once"
             )
-        settings[key] = _plain(value.strip())
+        settings[key] = _plain(value.strip(), f"{flag}={name.strip()}.{key}")
     return make_task(name.strip(), settings, f"{flag}={name.strip()}")
 
 
@@ -116,8 +116,10 @@ def _split_settings(text: str) -> list[str]:
     return [*parts, text[last:]]
 
 
-def _plain(text: str) -> Any:
+def _plain(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except RepeatedField as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except (ValueError, RecursionError):
         return text

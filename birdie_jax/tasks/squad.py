@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import Bounds, parse_typed
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.tasks.metrics import contains, exact_match, f1
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.records import (
@@ -140,7 +141,7 @@ def _read_json(path: str) -> Any:
         raise DataError(f"{path}: is empty; allowed: a JSON file of SQuAD v1.1 or v2.0")
     text = decode_contents(contents, path)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}: is not JSON: {error.msg} (line {error.lineno}, character {error.colno})"

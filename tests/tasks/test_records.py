@@ -51,6 +51,8 @@ BAD = [
     (b'{"prompt": "a", "id": "1"}', "line 2: found the id '1', which line 1 has; allowed: another"),
     (b'{"n": ' + b"9" * 5000 + b"}", "line 2: is not JSON that can be read: Exceeds the limit"),
     (b"[" * 100_000, "line 2: is nested too deeply"),
+    (b'{"prompt": "a", "prompt": "a"}', "line 2: has the field 'prompt' twice; allowed: once"),
+    (b'{"prompt": "a", "x": [{"y": 1, "y": 2}]}', "line 2: has the field 'y' twice; allowed: once"),
 ]
 
 

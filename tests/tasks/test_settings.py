@@ -34,6 +34,11 @@ REFUSED = [
     (f'{JSONL}metrics=["bits_per_byte","f1"]', "allowed: bits_per_byte alone, since it is a mean over by"),
     (f"{JSONL}metrics=f1", "--task=jsonl.metrics: found 'f1' (str); allowed: a list of str"),
     (f'{JSONL}group_fields=["prompt_tokens"]', "group_fields: found ['prompt_tokens']; allowed: each once"),
+    (
+        f'{JSONL}metrics={{"f1": 1, "f1": 2}}',
+        "--task=jsonl.metrics: has the field 'f1' twice; allowed: once",
+    ),
+    (f"{JSONL}metrics={'[' * 100_000}", "jsonl.metrics: found '[[["),
     (f"{JSONL}max_tokens=0", "--task=jsonl.max_tokens: found 0; allowed: at least 1"),
     (f'{LABELLED}["a"]', "classes: found ['a']; allowed: two or more, each once"),
     (f'{LABELLED}["a","a"]', "classes: found ['a', 'a']; allowed: two or more, each once"),
