@@ -9,7 +9,7 @@ from birdie_jax.errors import shown
 
 
 class RepeatedField(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
-    """An object has a field twice, of which `json` would take the last; the message names it."""
+    """An object has a field twice, and `json` would take the last; the message names it."""
 
 
 def parse_json(text: str | bytes, *, finite: bool = False) -> Any:

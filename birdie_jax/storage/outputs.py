@@ -143,7 +143,7 @@ def _written(output: Output) -> list[epath.Path]:
 
 
 def _reads(read: Input, path: epath.Path) -> bool:
-    """Tell whether what is written to `path` is read."""
+    """Return whether what is written to `path` is read."""
     if is_remote(path) or is_remote(read.path):
         return fnmatch.fnmatchcase(os.fspath(path), os.fspath(read.path).rstrip("/"))
     # What is written to a terminal or a pipe takes the place of nothing.
@@ -155,7 +155,7 @@ def _reads(read: Input, path: epath.Path) -> bool:
 
 
 def _is_same(one: epath.PathLike, other: epath.PathLike) -> bool:
-    """Tell whether two names are of one file, through links, relative paths and URLs."""
+    """Return whether two names are of one file, through links, relative paths and URLs."""
     if is_remote(one) or is_remote(other):
         return os.fspath(one) == os.fspath(other)
     if not _names(one).isdisjoint(_names(other)):
