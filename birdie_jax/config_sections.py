@@ -403,6 +403,8 @@ class EvalConfig:
         rows: rows of a validation batch.
         tasks: tasks to be measured while training, name -> {task, **settings}; see docs/evaluate.md.
         tasks_every_steps: steps between two measurements of the tasks, 0 = at the end alone.
+        stop_when: a metric of a task at which the run ends, as in "book/exact_match >= 0.8", at the first
+            measurement that has it; empty = after `train.num_steps`.
         task_rows: the largest number of a task's questions that a process answers at a time.
     """
 
@@ -410,6 +412,7 @@ class EvalConfig:
     rows: Rows = 16
     tasks: dict[str, Any] = field(default_factory=dict)
     tasks_every_steps: StepsOrNone = 0
+    stop_when: Text = ""
     task_rows: Rows = 32
 
 

@@ -47,7 +47,7 @@ from birdie_jax.pretraining.mixture_shares import agree_on_shares
 from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import check_run, configured_mixture, resolve_run, row_settings
 from birdie_jax.tasks.evaluation import NamedTask, tasks_of_config
-from birdie_jax.tasks.task_hook import task_hooks
+from birdie_jax.tasks.task_hook import read_stop_rule, task_hooks
 from birdie_jax.text.statistics import unigram_entropy
 
 _CONFIG = define_config("What to train: a preset or a Python file, with :variant if it has any.")
@@ -90,7 +90,9 @@ def find_parts(config: Config) -> Parts:
     config = with_task_head(config, stages)
     hook_names(config)
     mixture = None if stages else configured_mixture(config)
-    return Parts(config, stages, mixture, tasks_of_config(config.eval.tasks, "config.eval.tasks"))
+    tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
+    read_stop_rule(config.eval, tasks)
+    return Parts(config, stages, mixture, tasks)
 
 
 def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
@@ -123,7 +125,11 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
                 config, mixture, tasks=tasks, source=source, workdir=workdir, watch=watch, lease=lease
             )
         if processes.first:
-            known = {"parameters": outcome.parameters, "completed": outcome.completed}
+            known = {
+                "parameters": outcome.parameters,
+                "completed": outcome.completed,
+                "num_steps": outcome.num_steps,
+            }
             workdir.write(workdir.summary, known | summary)
             write_report(workdir)
     return outcome

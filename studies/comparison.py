@@ -1,17 +1,16 @@
-"""Differences between two arms, paired by seeds and questions, with bootstrap intervals over both."""
+"""Scores of an arm and differences between two, with intervals over seeds; of one seed over questions."""
 
-import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from birdie_jax.evaluation_record import Interval
+from birdie_jax.tasks.bootstrap import bootstrap_means
+from studies.seed_statistics import seed_interval
 from studies.verbs import StudyError
-
-_RESAMPLES = 2000
-_TAILS = (2.5, 97.5)
 
 
 class Scored(NamedTuple):
@@ -57,21 +56,26 @@ def by_group(scored: Scored, values: Sequence[int]) -> dict[int, Scored]:
     }
 
 
-def mean_with_interval(scored: Scored, seed: int = 0) -> Interval:
-    """Return the mean with its 95 % interval over seeds and questions."""
-    return _bootstrap(scored.scores, scored.weights, seed)
+def mean_with_interval(scored: Scored) -> Interval:
+    """Return the mean over seeds with its 95 % interval.
+
+    Of two seeds and more it is a t-interval of their means over the questions; of one seed a bootstrap
+    interval over the questions, which says nothing about other seeds.
+    """
+    of_seeds = scored.scores @ scored.weights
+    if len(of_seeds) > 1:
+        interval = seed_interval(of_seeds / scored.weights.sum())
+    else:
+        interval = bootstrap_means(scored.scores.T, scored.weights)[0]
+    return replace(interval, mean=float(of_seeds.mean() / scored.weights.sum()))
 
 
-def paired_difference(first: Scored, second: Scored, seed: int = 0) -> Interval:
-    """Return the second mean minus the first with its 95 % interval over seeds and questions.
-
-    A resample draws seeds with replacement and questions with replacement, and takes of both arms the
-    scores of what was drawn; with one seed the interval is over questions alone.
+def paired_difference(first: Scored, second: Scored) -> Interval:
+    """Return the second mean minus the first with its 95 % interval, paired by seeds and questions.
 
     Args:
         first: the scores of one arm, whose rows are the same seeds as those of the other.
         second: the scores of the other arm.
-        seed: the seed of the resamples.
 
     Raises:
         StudyError: the arms differ in seeds or questions.
@@ -81,29 +85,4 @@ def paired_difference(first: Scored, second: Scored, seed: int = 0) -> Interval:
             f"paired difference: found {first.scores.shape} and {second.scores.shape} seeds and questions; "
             "allowed: the same of both"
         )
-    return _bootstrap(second.scores - first.scores, first.weights, seed)
-
-
-def _bootstrap(
-    scores: Float[np.ndarray, "seeds questions"], weights: Float[np.ndarray, " questions"], seed: int
-) -> Interval:
-    """Return the weighted mean with a percentile interval (Efron 1979) of crossed resamples."""
-    of_seeds, counts = _resamples(*scores.shape, seed)
-    of_questions = counts * weights
-    # Sum over s and q of count[s] * count[q] * score[s, q].
-    sums = np.einsum("rs,sq,rq->r", of_seeds, scores, of_questions, optimize=True)
-    totals = of_seeds.sum(axis=1) * of_questions.sum(axis=1)
-    kept = totals > 0
-    low, high = np.percentile(sums[kept] / totals[kept], _TAILS)
-    mean = (scores @ weights).mean() / weights.sum()
-    return Interval(float(mean), float(low), float(high))
-
-
-@functools.lru_cache(maxsize=16)
-def _resamples(
-    seeds: int, questions: int, seed: int
-) -> tuple[Int[np.ndarray, "resamples seeds"], Int[np.ndarray, "resamples questions"]]:
-    """Return how often each resample draws each seed and each question; most tables draw the same."""
-    rng = np.random.default_rng(seed)
-    of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_RESAMPLES)
-    return of_seeds, rng.multinomial(questions, np.full(questions, 1 / questions), size=_RESAMPLES)
+    return mean_with_interval(Scored(second.scores - first.scores, first.weights))

@@ -24,11 +24,8 @@ def is_trained(workdir: Path) -> bool:
 
 
 def last_step(workdir: Path) -> int:
-    """Return the step that a run ends with; the sum of its stages where they decide."""
-    summary = json.loads((workdir / "summary.json").read_text())
-    return (
-        summary.get("num_steps") or json.loads((workdir / "config.json").read_text())["train"]["num_steps"]
-    )
+    """Return the step that a run ends with."""
+    return json.loads((workdir / "summary.json").read_text())["num_steps"]
 
 
 def read_metric_lines(workdir: Path) -> list[dict[str, Any]]:

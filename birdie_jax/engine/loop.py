@@ -41,7 +41,11 @@ from birdie_jax.storage.workdir import Workdir
 
 
 class HookRunner:
-    """Runs the hooks that are due, one after another, and logs what they measured."""
+    """Runs the hooks that are due, one after another, and logs what they measured.
+
+    Attributes:
+        num_steps: the number of train steps of the run; fewer than planned once a hook has ended it.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class HookRunner:
     ):
         """Take the hooks of a run of `num_steps`."""
         self._hooks = hooks
-        self._num_steps = num_steps
+        self.num_steps = num_steps
         self._watch = watch
         self._stop = stop
         self._abstract_state = abstract_state
@@ -66,17 +70,28 @@ class HookRunner:
 
     def any_due(self, step: int) -> bool:
         """Tell whether a hook is due at `step`."""
-        return any(hook.is_due(step, self._num_steps) for hook in self._hooks)
+        return any(hook.is_due(step, self.num_steps) for hook in self._hooks)
 
     def run(self, state: TrainState, step: int, file: MetricsFile, log: StepLog) -> TrainState | None:
         """Run every hook that is due at `step`; None if the run was asked to stop before all were done.
 
+        Where one of them ends the run, those follow that are due at the end alone.
+
         Raises:
             ConfigError: a hook returned something else than a state that can be resumed, and numbers.
         """
-        for hook in self._hooks:
-            if not hook.is_due(step, self._num_steps):
-                continue
+        planned = self.num_steps
+        due = [hook for hook in self._hooks if hook.is_due(step, planned)]
+        after = self._run_all(due, state, step, file, log)
+        if after is None or self.num_steps == planned:
+            return after
+        at_end = [hook for hook in self._hooks if hook not in due and hook.is_due(step, step)]
+        return self._run_all(at_end, after, step, file, log)
+
+    def _run_all(
+        self, hooks: Sequence[Hook], state: TrainState, step: int, file: MetricsFile, log: StepLog
+    ) -> TrainState | None:
+        for hook in hooks:
             begin = time.monotonic()
             result = hook.run(state, self._call(hook, step))
             if result is None and self._stop.answer is not None:
@@ -84,6 +99,8 @@ class HookRunner:
             scalars = check_hook_result(hook, result, self._abstract_state)
             assert result is not None  # it has just been checked
             state = result.state
+            if result.ends_run:
+                self.num_steps = step
             if scalars:
                 _check_finite(hook.name, step, scalars)
                 file.write(step, scalars, f"hook {hook.name!r}")
@@ -104,9 +121,9 @@ class HookRunner:
 
         def should_stop() -> bool:
             # At the end there is nothing left to stop.
-            return step < self._num_steps and bool(self._stop.ask())
+            return step < self.num_steps and bool(self._stop.ask())
 
-        return HookCall(step, self._num_steps, is_first, heartbeat, should_stop)
+        return HookCall(step, self.num_steps, is_first, heartbeat, should_stop)
 
 
 def _check_finite(hook: str, step: int, scalars: Mapping[str, float]) -> None:
@@ -121,15 +138,20 @@ class Outcome(NamedTuple):
 
     Attributes:
         step: the last step that was done.
-        completed: whether that is the last step of the run.
+        num_steps: the last step of the run, as planned or because a hook ended it there.
         stopped_by: the name of the signal that asked for the end, or None.
         parameters: the number of parameters of the model.
     """
 
     step: int
-    completed: bool
+    num_steps: int
     stopped_by: str | None
     parameters: int
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run has ended."""
+        return self.step == self.num_steps
 
 
 def train(
@@ -271,6 +293,10 @@ def _train(  # noqa: PLR0917
                     if result is None:
                         stopped_by = shared_stop.answer
                         break
+                    if done == runner.num_steps:
+                        # A hook has ended the run. What is saved is the state that it was called with, for
+                        # a process that is started again calls it again.
+                        break
                     state = result
                 watch.heartbeat(done + 1, "waiting for its batch")
                 waiting = time.monotonic()
@@ -305,7 +331,7 @@ def _train(  # noqa: PLR0917
         except (TrainingDiverged, NotFinite) as diverged:
             raise _explained(diverged, done, checkpoints) from None
     watch.disarm()
-    return Outcome(done, done == num_steps, stopped_by.name if stopped_by else None, parameters)
+    return Outcome(done, runner.num_steps, stopped_by.name if stopped_by else None, parameters)
 
 
 def restore_or_create(

@@ -113,10 +113,13 @@ class HookResult(NamedTuple):
     Attributes:
         state: the train state from now on, with the hook's own section changed if it has one.
         scalars: what is logged at this step.
+        ends_run: whether this step is the last of the run, however many were planned. All processes have to
+            return the same.
     """
 
     state: TrainState
     scalars: Mapping[str, float]
+    ends_run: bool = False
 
 
 @runtime_checkable

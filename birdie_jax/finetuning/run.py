@@ -248,4 +248,4 @@ def finetune(
             watch=watch,
             lease=lease,
         )
-    return outcome, {"vocab_size": tokenizer.vocab_size, "num_steps": sequence.num_steps}
+    return outcome, {"vocab_size": tokenizer.vocab_size}

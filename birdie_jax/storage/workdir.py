@@ -37,6 +37,7 @@ FREE_FIELDS = frozenset(
         "data.cache_dir",
         "data.mirror_gib",
         "data.prepared",
+        "eval.stop_when",
         "eval.tasks",
         "eval.tasks_every_steps",
         "mesh.data",

@@ -1,19 +1,22 @@
 """The tasks of `config.eval.tasks`, measured while a run trains, as one of the engine's hooks."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import Key
+from birdie_jax.config_sections import EvalConfig
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts
 from birdie_jax.engine.mesh import replicated
 from birdie_jax.engine.protocols import Hook, HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.errors import ConfigError, DataError, PromptError, ScoreError, TrainingDiverged
+from birdie_jax.errors import ConfigError, DataError, PromptError, ScoreError, TrainingDiverged, shown
 from birdie_jax.objectives import Arm
 from birdie_jax.tasks.evaluation import NamedTask, arms_of_tasks, check_tasks, taught_arms
 from birdie_jax.tasks.summary import mean_scores
@@ -21,6 +24,64 @@ from birdie_jax.tasks.task_model import Share, TaskModel, max_length_of
 from birdie_jax.text import Tokenizer
 
 TASK_PREFIX = "task/"
+_STOP_RULE = re.compile(r"\s*(?P<task>\w+)/(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<limit>[-+.\w]+)\s*")
+
+
+class StopRule(NamedTuple):
+    """What ends a run before its planned steps: `config.eval.stop_when`.
+
+    Attributes:
+        metric: the metric as it is logged, without `TASK_PREFIX`: the task's name, "/" and its own.
+        at_least: whether it has to be at least `limit`; otherwise at most.
+        limit: the value.
+    """
+
+    metric: str
+    at_least: bool
+    limit: float
+
+    def ends(self, scalars: Mapping[str, float]) -> bool:
+        """Return whether what was measured ends the run.
+
+        Raises:
+            ConfigError: the metric was not measured.
+        """
+        found = scalars.get(TASK_PREFIX + self.metric)
+        if found is None:
+            task = f"{TASK_PREFIX}{self.metric.partition('/')[0]}/"
+            names = [name.removeprefix(TASK_PREFIX) for name in scalars if name.startswith(task)]
+            raise ConfigError(
+                f"config.eval.stop_when: found the metric {self.metric}; allowed: {', '.join(names)}"
+            )
+        return found >= self.limit if self.at_least else found <= self.limit
+
+
+def read_stop_rule(config: EvalConfig, tasks: Sequence[NamedTask]) -> StopRule | None:
+    """Return the rule of `config.eval.stop_when`; None where a run ends with its planned steps.
+
+    Raises:
+        ConfigError: it is no rule, its task is none of the run, or tasks are measured at the end alone.
+    """
+    if not config.stop_when:
+        return None
+    match = _STOP_RULE.fullmatch(config.stop_when)
+    names = [named.name for named in tasks]
+    try:
+        limit = float(match["limit"]) if match else None
+    except ValueError:
+        limit = None
+    if match is None or limit is None or match["task"] not in names:
+        known = f"where TASK is one of {', '.join(names)}" if names else "with tasks in config.eval.tasks"
+        raise ConfigError(
+            f"config.eval.stop_when: found {shown(config.stop_when)}; allowed: '', or TASK/METRIC >= NUMBER"
+            f" or TASK/METRIC <= NUMBER, {known}"
+        )
+    if not config.tasks_every_steps:
+        raise ConfigError(
+            "config.eval.tasks_every_steps: found 0, at the end alone; allowed with config.eval.stop_when: "
+            "1 or more"
+        )
+    return StopRule(f"{match['task']}/{match['metric']}", match["sign"] == ">=", limit)
 
 
 class TaskEvaluation:
@@ -60,6 +121,7 @@ class TaskEvaluation:
                     "allowed: one with labels, and that one for evaluate --predictions"
                 )
         self._parts, self._tasks, self._tokenizer = parts, tasks, tokenizer
+        self._stop_rule = read_stop_rule(parts.config.eval, tasks)
         self._max_length = max_length_of(parts.model, parts.config)
         try:
             self._arms = arms_of_tasks(arms, None, tasks)
@@ -89,9 +151,10 @@ class TaskEvaluation:
         return step == num_steps or (every > 0 and step > 0 and step % every == 0)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Measure every task.
+        """Measure every task, and end the run where `config.eval.stop_when` says so.
 
         Raises:
+            ConfigError: the metric of `config.eval.stop_when` is none of its task.
             TrainingDiverged: a score of the model's head is not finite; names step, task and sample.
         """
         model = self._model_with(state.params)
@@ -110,7 +173,8 @@ class TaskEvaluation:
                 self._tell_not_asked(named.name, result.refused)
             if call.should_stop():
                 return None
-        return HookResult(state, scalars)
+        ends = self._stop_rule is not None and self._stop_rule.ends(scalars)
+        return HookResult(state, scalars, ends_run=ends)
 
     def close(self) -> None:
         """Give up the copy of the parameters."""

@@ -148,7 +148,7 @@ def _table_of_differences(results: Results) -> str:
     head = [
         f"{TITLES[second]} minus {TITLES[first]} ({_seeds(len(common))})" for first, second, common in pairs
     ]
-    return rows_of_table(["points; 95 % over seeds and questions", *head], rows)
+    return rows_of_table(["points; 95 % over seeds, of one over questions", *head], rows)
 
 
 def _grouped(results: Results, model: str, task: str, group: str) -> dict[int, Scored]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from studies.comparison import Scored, by_group, gather
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
-from studies.retrieval.measuring import ABOVE_COMMONEST, INFILLING, LANGUAGE
-from studies.retrieval.plans import PROCEDURES, Run
+from studies.retrieval.measuring import ABOVE_COMMONEST, INFILLING
+from studies.retrieval.plans import LANGUAGE, PROCEDURES, Run
 
 Results = Mapping[Run, Mapping[str, Any]]
 

@@ -4,12 +4,14 @@ r"""The configuration of each command of the study, which loads this file by its
         --config=studies/retrieval/config.py:small,gated_ssm_plus,mixture,0
 
 Variants: a scale, a model, a procedure and a seed; behind them, for fine-tuning, its task (phonebook or
-extraction) and a learning rate, as in `small,gated_ssm_plus,mixture,0,phonebook,0.001`.
+extraction) and a learning rate, as in `small,gated_ssm_plus,mixture,0,phonebook,0.001`; and behind these,
+where stages end when they are learned, the number of the fine-tuning and of the stage, both from 0.
 """
 
 import ml_collections
 
 from birdie_jax.errors import ConfigError
+from studies.retrieval.curriculum import choose_stage
 from studies.retrieval.fine_tuning import fine_tuning_config
 from studies.retrieval.plans import Run
 from studies.retrieval.pretraining import pretraining_config
@@ -19,14 +21,17 @@ from studies.retrieval.scales import SCALES
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` names the run, and what it is fine-tuned on if it is."""
     parts = variant.split(",")
-    if len(parts) not in (4, 6):
+    if len(parts) not in (4, 6, 8):
         raise ConfigError(
             f"config variant {variant!r}: found {len(parts)} parts; allowed: SCALE,MODEL,PROCEDURE,SEED, "
-            "and for fine-tuning ,TASK,LEARNING_RATE"
+            "and for fine-tuning ,TASK,LEARNING_RATE, and of a curriculum ,NUMBER,STAGE"
         )
     if parts[0] not in SCALES:
         raise ConfigError(f"config variant {variant!r}: unknown scale; allowed: {', '.join(SCALES)}")
     run = Run(parts[0], parts[1], parts[2], int(parts[3]))
     if len(parts) == 4:
         return pretraining_config(run)
-    return fine_tuning_config(run, parts[4], float(parts[5]))
+    config = fine_tuning_config(run, parts[4], float(parts[5]))
+    if len(parts) == 8:
+        choose_stage(config, run, int(parts[6]), int(parts[7]))
+    return config

@@ -126,6 +126,11 @@ def _phonebook_stages(
     books = {"task": "phonebook", **plan.books, **batch, "max_positions": grid.length}
     if not plan.stages:
         return {PHONEBOOK: {**books, "steps": grid.steps}}
+    if any(stage.until for stage in plan.stages):
+        return {
+            f"{PHONEBOOK}_{number}": {**books, **stage.books, "steps": grid.steps}
+            for number, stage in enumerate(plan.stages, 1)
+        }
     shares = np.cumsum([stage.share for stage in plan.stages])
     ends = np.rint(grid.steps * shares / shares[-1]).astype(int)
     steps = np.diff(ends, prepend=0)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from birdie_jax.tasks.phonebook_text import read_numbers
-from studies.retrieval.plans import Scale
+from studies.retrieval.plans import LANGUAGE, Scale
 from studies.retrieval.text import Corpus
 
 COPIED_DIGITS, COMMONEST_DIGITS = "copy_any_digit_accuracy", "commonest_digit_accuracy"
 ABOVE_COMMONEST = "digit_accuracy_above_commonest"
-LANGUAGE, INFILLING, SQUAD = "held_out_text", "infilling", "squad"
+INFILLING, SQUAD = "infilling", "squad"
 # All documents of a file that holds nothing else.
 _ALL = 1 - 2**-30
 _RECALL_LENGTHS = 8
@@ -43,7 +43,7 @@ def pretrained_tasks(scale: Scale, corpus: Corpus) -> dict[str, dict[str, Any]]:
         }
         for pairs in plan.pairs
     }
-    return {
+    tasks = {
         "copying": {"task": "copying_by_length", **passages},
         "selective_copying_first": {**selective, "query_first": True},
         "selective_copying_last": {**selective, "query_first": False},
@@ -56,6 +56,7 @@ def pretrained_tasks(scale: Scale, corpus: Corpus) -> dict[str, dict[str, Any]]:
             "max_documents": plan.documents,
         },
     }
+    return {name: task for name, task in tasks.items() if not scale.measured or name in scale.measured}
 
 
 def baselines_of_books(kind: str, answer: Mapping[str, Any]) -> Mapping[str, float]:

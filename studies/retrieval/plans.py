@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 DEFAULT_MODEL = "gated_ssm_plus"
+LANGUAGE = "held_out_text"
+"""The task of held-out text."""
 
 
 class BookStage(NamedTuple):
@@ -14,10 +16,15 @@ class BookStage(NamedTuple):
     Attributes:
         books: settings of the task that differ in it.
         share: its share of the train steps, before shares are normalised.
+        until: the entries of the books that decide whether the stage is learned; such stages have
+            no share, and end when they are (`FineTuningPlan.learned`).
+        steps: the largest number of steps of such a stage; 0 = all that are left.
     """
 
     books: Mapping[str, Any]
-    share: float
+    share: float = 0.0
+    until: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,9 @@ class FineTuningPlan:
             is constant.
         rows: the rows of a batch.
         length: the positions of a row.
+        seeds: how often a checkpoint is fine-tuned, where stages end when they are learned; each time it
+            reads other books, which are the same for all runs of a seed.
+        learned: the share of answers exactly right at which such a stage ends.
     """
 
     learning_rates: tuple[float, ...]
@@ -82,6 +92,8 @@ class FineTuningPlan:
     measured_every: int
     rows: int
     length: int
+    seeds: int = 1
+    learned: float = 0.8
 
     @property
     def measured_steps(self) -> tuple[int, ...]:
@@ -141,6 +153,11 @@ class Scale:
         sample_bytes: the bytes of text on which the tokenizer is trained.
         squad_questions: how many questions of SQuAD are asked at the end, evenly spread; None = all.
         pretrained_at: the scale whose pre-trained runs and questions it takes; empty = its own.
+        order: procedures and their seeds, what decides first: of each seed all procedures, then the next
+            line; empty = all models and `PAPER_PROCEDURES` with `seeds`.
+        measured: the tasks that a pre-trained model is measured on; empty = all.
+        language_positions: the positions in which causal LM has as many targets as the language arms of
+            the mixture in fixed shares have in `pretraining_tokens`; `language_targets.py` counts them.
     """
 
     name: str
@@ -163,6 +180,14 @@ class Scale:
     sample_bytes: int = 4 << 20
     squad_questions: int | None = None
     pretrained_at: str = ""
+    order: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...] = ()
+    measured: tuple[str, ...] = ()
+    language_positions: int = 0
+
+    @property
+    def has_curriculum(self) -> bool:
+        """Whether the stages of fine-tuning on phone books end when they are learned."""
+        return any(stage.until for stage in self.phonebook.stages)
 
     @property
     def pretraining_name(self) -> str:
@@ -186,6 +211,8 @@ class Procedure:
         policy: the bandit's policy; empty = that of the scale.
         reward: what an action of the bandit earns.
         bidirectional: whether the context is read in both directions, then and in fine-tuning.
+        budget: the positions it is trained on: those of the scale, as many as give causal LM the language
+            targets of the mixture, or none.
     """
 
     title: str
@@ -193,6 +220,7 @@ class Procedure:
     policy: str = "fixed"
     reward: str = "published"
     bidirectional: bool = True
+    budget: Literal["whole", "language targets", "none"] = "whole"
 
 
 # The first four decide: procedure and reading direction vary separately.
@@ -212,7 +240,20 @@ PROCEDURES: Mapping[str, Procedure] = MappingProxyType(
         "birdie_causal": Procedure("Birdie (bandit), read causally", policy="birdie", bidirectional=False),
         "ul2": Procedure("UL2, read both ways", "ul2"),
         "fixed_ratio": Procedure("fixed ratio (BFR), read both ways", "bfr"),
+        "scratch": Procedure("no pre-training, read causally", bidirectional=False, budget="none"),
+        "causal_lm_fewer": Procedure(
+            "causal LM of the mixture's language targets, read causally",
+            "causal_lm",
+            bidirectional=False,
+            budget="language targets",
+        ),
+        "mixture_fixed_causal": Procedure("mixture of fixed shares, read causally", bidirectional=False),
+        "ul2_causal": Procedure("UL2, read causally", "ul2", bidirectional=False),
     }
+)
+PAPER_PROCEDURES = (
+    *("causal_lm_causal", "causal_lm", "mixture_causal", "mixture", "mixture_fixed", "birdie", "thompson"),
+    *("birdie_causal", "ul2", "fixed_ratio"),
 )
 _DECIDING = ("causal_lm_causal", "causal_lm", "mixture_causal", "mixture")
 # Of the other models these alone.
@@ -243,8 +284,8 @@ class Run(NamedTuple):
 def runs_of(scale: Scale) -> Iterator[Run]:
     """Give the runs of a scale, what decides first.
 
-    The deciding procedures of the default model with all seeds come first, seed by seed; then the bandit;
-    then the rest of the matrix with its first seed, and at last with the others.
+    Without `Scale.order`, the deciding procedures of the default model with all seeds come first, seed by
+    seed; then the bandit; then the rest of the matrix with its first seed, and at last with the others.
     """
 
     def give(model: str, procedures: tuple[str, ...], seeds: tuple[int, ...]) -> Iterator[Run]:
@@ -252,9 +293,13 @@ def runs_of(scale: Scale) -> Iterator[Run]:
             for procedure in procedures:
                 yield Run(scale.name, model, procedure, seed)
 
+    if scale.order:
+        for procedures, seeds in scale.order:
+            yield from give(DEFAULT_MODEL, procedures, seeds)
+        return
     yield from give(DEFAULT_MODEL, _DECIDING, scale.seeds)
     yield from give(DEFAULT_MODEL, ("birdie",), scale.seeds)
-    rest = tuple(name for name in PROCEDURES if name not in (*_DECIDING, "birdie"))
+    rest = tuple(name for name in PAPER_PROCEDURES if name not in (*_DECIDING, "birdie"))
     others = tuple(model for model in scale.models if model != DEFAULT_MODEL)
     for seeds in (scale.seeds[:1], scale.seeds[1:]):
         yield from give(DEFAULT_MODEL, rest, seeds)

@@ -3,6 +3,7 @@
 import json
 import runpy
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ CONFIG_FILE = "studies/retrieval/config.py"
 # change at a twentieth of the run.
 _DECISIONS_WITHOUT_A_BANDIT = {"fixed": 4, "staged": 20}
 _CURVE_POINTS = 100
+_NO_RATE = 1e-30
+_DIGITS = 5
 
 
 def pretraining_config(run: Run) -> ml_collections.ConfigDict:
@@ -48,7 +51,14 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
     if policy == "staged":
         config.bandit.stages = scale.stages
     if scale.pretraining_tokens:
-        config.train.num_steps = scale.pretraining_tokens // (config.batching.rows * config.batching.length)
+        positions = scale.pretraining_tokens
+        if procedure.budget == "language targets":
+            positions = scale.language_positions
+        config.train.num_steps = -(-positions // (config.batching.rows * config.batching.length))
+    if procedure.budget == "none":
+        # A run has a step; at this rate it changes no parameter.
+        config.train.num_steps = 1
+        config.optimizer.learning_rate = config.optimizer.final_learning_rate = _NO_RATE
     if policy in _DECISIONS_WITHOUT_A_BANDIT:
         decisions = _DECISIONS_WITHOUT_A_BANDIT[policy]
         config.bandit.every_steps = max(1, config.train.num_steps // decisions)
@@ -75,29 +85,43 @@ def pretraining_record(workdir: Path) -> dict[str, Any]:
     """Return what is known of a pre-training that has ended, as plain JSON.
 
     The losses of at most 100 steps, the last validation loss of every arm, and for each decision the
-    probability of each class of arms.
+    probability of each class of arms, and by arm the validation loss and what the mixture before it earned.
     """
     arms = json.loads((workdir / "arms.json").read_text())
     groups = {arm["name"]: arm["group"] for arm in arms}
     decisions, validation = [], {}
     for line in read_metric_lines(workdir):
+        losses, rewards = (
+            {arm: line[name] for arm in groups if (name := arm_metric(arm, metric)) in line}
+            for metric in ("validation_loss", "reward")
+        )
+        validation |= losses
         of_group: dict[str, float] = defaultdict(float)
         for arm, group in groups.items():
             if (name := arm_metric(arm, "probability")) in line:
                 of_group[group] += line[name]
-            if (name := arm_metric(arm, "validation_loss")) in line:
-                validation[arm] = line[name]
         if of_group:
-            decisions.append({"step": line["step"], "probabilities": dict(of_group)})
+            decisions.append(
+                {
+                    "step": line["step"],
+                    "probabilities": dict(of_group),
+                    "validation_losses": _rounded(losses),
+                    "rewards": _rounded(rewards),
+                }
+            )
     record = training_record(workdir, lambda _: False)
-    config, losses = record["config"], record["losses"]
+    config, curve = record["config"], record["losses"]
     return {
         "config": config,
         "positions": config["train"]["num_steps"]
         * config["batching"]["rows"]
         * config["batching"]["length"],
         "summary": record["summary"],
-        "losses": losses[:: max(1, len(losses) // _CURVE_POINTS)],
+        "losses": curve[:: max(1, len(curve) // _CURVE_POINTS)],
         "validation_losses": validation,
         "mixture": decisions,
     }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, _DIGITS) for name, value in values.items()}

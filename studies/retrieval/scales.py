@@ -7,6 +7,7 @@ from types import MappingProxyType
 from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
 from studies.retrieval.plans import (
     DEFAULT_MODEL,
+    LANGUAGE,
     BookStage,
     ExtractionPlan,
     FineTuningPlan,
@@ -186,6 +187,33 @@ _SMOKE = replace(
     validation_fraction=0.3,
 )
 
+# What the mixture is worth: docs/measurements/retrieval.md has its rules.
+_WORTH_SEEDS = tuple(range(10, 16))
+_WORTH = replace(
+    _SMALL,
+    name="worth",
+    phonebook=PhonebookPlan(
+        books=_SMALL_BOOKS | {"min_entries": 2, "max_entries": 8, "max_numbers": 1},
+        entries=(2, 4, 8),
+        numbers=(),
+        entries_of_numbers=8,
+        validation_questions=64,
+        test_questions=192,
+        stages=(BookStage({"max_entries": 3}, until=2), BookStage({}, until=8, steps=1000)),
+    ),
+    phonebook_tuning=FineTuningPlan((2e-3,), steps=4000, measured_every=50, rows=4, length=128, seeds=3),
+    extraction_tuning=FineTuningPlan((1e-3,), steps=600, measured_every=600, rows=4, length=288),
+    models=(DEFAULT_MODEL,),
+    seeds=_WORTH_SEEDS,
+    order=(
+        (("mixture_fixed_causal", "causal_lm_causal", "scratch", "causal_lm_fewer"), _WORTH_SEEDS),
+        (("ul2_causal",), _WORTH_SEEDS[:3]),
+        (("mixture_fixed",), _WORTH_SEEDS[:3]),
+    ),
+    measured=("copying", LANGUAGE),
+    language_positions=890_628,
+)
+
 SCALES: Mapping[str, Scale] = MappingProxyType(
     {
         scale.name: scale
@@ -206,6 +234,14 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 pretrained_at="small",
                 phonebook_tuning=replace(_SMALL.phonebook_tuning, steps=6000, measured_every=300),
                 models=(DEFAULT_MODEL,),
+            ),
+            _WORTH,
+            # Its seed is not among those that count: to see that steps and rates are sensible.
+            replace(
+                _WORTH,
+                name="worth_pilot",
+                seeds=(100,),
+                order=((("mixture_fixed_causal", "causal_lm_causal", "scratch"), (100,)),),
             ),
             _paper_scale("110m", "birdie_110m.py", "pile/**/*.jsonl.zst"),
             _paper_scale("1_4b", "birdie_1_4b.py", "pile/**/*.jsonl.zst"),

@@ -13,6 +13,7 @@ from birdie_jax.tasks import make_task
 from birdie_jax.text import load_tokenizer
 from studies.results import read_result, write_result
 from studies.retrieval import fine_tuning
+from studies.retrieval.curriculum import StageRun, stage_command, stage_curve, stages_of
 from studies.retrieval.figures import figures_of
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, TEST, TUNINGS, VALIDATION
 from studies.retrieval.measuring import SQUAD, baselines_of_books, mean_commonest_digits, pretrained_tasks
@@ -21,6 +22,7 @@ from studies.retrieval.pretraining import pretraining_command, pretraining_recor
 from studies.retrieval.scales import SCALES
 from studies.retrieval.tables import all_tables
 from studies.retrieval.text import Corpus, corpus_command, prepare_corpus
+from studies.retrieval.worth import worth_figures, worth_tables
 from studies.runner import Outcome, Study
 from studies.verbs import Clock, Command
 from studies.workdirs import evaluate_command, is_trained, last_step, measure, measured
@@ -83,11 +85,27 @@ class Retrieval(Study[Scale, Run]):
         tasks = pretrained_tasks(self.scale, corpus)
         if not is_trained(pretrained) or measured(pretrained, last_step(pretrained), list(tasks)) is None:
             left.append(evaluate_command(tasks, pretrained))
-        for tuning in TUNINGS:
+        if self.scale.has_curriculum:
+            # Later stages are known when those before them have ended.
+            for number in range(self.scale.phonebook_tuning.seeds):
+                first = StageRun(run, number, 0)
+                if not is_trained(self.tuned(run, first.name)):
+                    left.append(self._stage_command(first, pretrained, 0))
+        for tuning in self._grids:
             for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates:
                 if not is_trained(self.tuned_with(run, tuning, rate)):
                     left.append(self._tuning_command(run, tuning, rate))
         return left
+
+    @property
+    def _grids(self) -> tuple[str, ...]:
+        """What models are fine-tuned on over a grid of rates and steps."""
+        return (EXTRACTION,) if self.scale.has_curriculum else TUNINGS
+
+    def _stage_command(self, one: StageRun, source: Path, before: int) -> Command:
+        left = self.scale.phonebook_tuning.steps - before
+        left = min(left, one.plan.steps or left)
+        return stage_command(one, source, left, self.tuned(one.run, one.name))
 
     def _tuning_command(self, run: Run, tuning: str, rate: float) -> Command:
         return fine_tuning.fine_tuning_command(
@@ -112,21 +130,31 @@ class Retrieval(Study[Scale, Run]):
             as_it_is = self._measure(
                 pretrained_tasks(self.scale, corpus), pretrained, last_step(pretrained), log
             )
-        tuned = {tuning: self._tune(run, tuning, clock, log) for tuning in TUNINGS}
+        tuned = {tuning: self._tune(run, tuning, clock, log) for tuning in self._grids}
+        # Of the grid only the chosen run is measured again.
+        rates = {tuning: found["chosen"]["learning_rate"] for tuning, found in tuned.items()}
+        others = [
+            self.tuned_with(run, tuning, rate) / "checkpoints"
+            for tuning in self._grids
+            for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates
+            if rate != rates[tuning]
+        ]
+        if self.scale.has_curriculum:
+            numbers = range(self.scale.phonebook_tuning.seeds)
+            tuned[PHONEBOOK] = {
+                "repeats": [self._learn_stages(run, number, clock, log) for number in numbers]
+            }
+            others += [
+                self.tuned(run, one.name) / "checkpoints"
+                for number in numbers
+                for one in stages_of(run, number)
+            ]
         found = {
             "text": text,
             "pretraining": pretraining_record(pretrained),
             "pretrained": as_it_is,
             "fine_tuned": tuned,
         }
-        # Of the grid only the chosen run is measured again.
-        rates = {tuning: found["chosen"]["learning_rate"] for tuning, found in tuned.items()}
-        others = [
-            self.tuned_with(run, tuning, rate) / "checkpoints"
-            for tuning in TUNINGS
-            for rate in fine_tuning.grid_of(self.scale, tuning).learning_rates
-            if rate != rates[tuning]
-        ]
         return Outcome(found, others)
 
     def _tune(self, run: Run, tuning: str, clock: Clock, log: Path) -> dict[str, Any]:
@@ -159,6 +187,23 @@ class Retrieval(Study[Scale, Run]):
             "steps_to_exact_match": milestones,
             "test": test,
         }
+
+    def _learn_stages(self, run: Run, number: int, clock: Clock, log: Path) -> dict[str, Any]:
+        """Fine-tune on phone books stage by stage, and ask the test questions of what came of it."""
+        scale, workdir, before, curve = self.scale, self.pretrained(run), 0, []
+        with clock.stage(f"{PHONEBOOK}_tuning"):
+            for one in stages_of(run, number):
+                source, workdir = workdir, self.tuned(run, one.name)
+                if not is_trained(workdir):
+                    self.run_verb(self._stage_command(one, source, before), log)
+                curve += stage_curve(one, workdir, before)
+                before += last_step(workdir)
+                if not one.is_learned(curve) or before >= scale.phonebook_tuning.steps:
+                    break
+        with clock.stage("measuring"):
+            tasks = fine_tuning.question_tasks(scale, PHONEBOOK, TEST, "")
+            test = self._measure(tasks, workdir, last_step(workdir), log)
+        return {"number": number, "steps": before, "curve": curve, "test": test}
 
     def _measure(
         self, tasks: Mapping[str, Mapping[str, Any]], workdir: Path, step: int, log: Path
@@ -202,8 +247,8 @@ class Retrieval(Study[Scale, Run]):
 
     def tables(self, results: Mapping[Run, Mapping[str, Any]]) -> list[str]:
         """Return the sections of the page."""
-        return all_tables(results)
+        return worth_tables(self.scale, results) if self.scale.has_curriculum else all_tables(results)
 
     def figures(self, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[tuple[str, Figure]]:
         """Give the figures of the page."""
-        return figures_of(results)
+        return worth_figures(self.scale, results) if self.scale.has_curriculum else figures_of(results)

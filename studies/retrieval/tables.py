@@ -15,8 +15,8 @@ from studies.retrieval.arms import (
     scores_of,
 )
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
-from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, LANGUAGE, SQUAD
-from studies.retrieval.plans import PROCEDURES
+from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, SQUAD
+from studies.retrieval.plans import LANGUAGE, PROCEDURES
 from studies.tables import cells_of_circumstances, hours, percent, rows_of_table, section
 
 # (the second minus the first)
@@ -45,7 +45,7 @@ def all_tables(results: Results) -> list[str]:
         Measure("", "pretrained", (LANGUAGE,), _BITS),
     )
     sections = {
-        "Runs": _table_of_runs(results),
+        "Runs": table_of_runs(results),
         "Means": _table_of_means(results, measures),
         "Paired differences": _table_of_differences(results, measures),
         "Phone book by seed: exactly right": _table_of_seeds(results),
@@ -68,7 +68,8 @@ def _writer(measure: Measure) -> Callable[[Interval], str]:
     return _bits if measure.metric == _BITS else percent
 
 
-def _table_of_runs(results: Results) -> str:
+def table_of_runs(results: Results) -> str:
+    """Return what each run was, and what it took."""
     rows = []
     for run, result in results.items():
         seconds, pretraining = result["circumstances"]["seconds"], result["pretraining"]
@@ -136,7 +137,7 @@ def _table_of_differences(results: Results, measures: Sequence[Measure]) -> str:
         f"{other.title} minus {PROCEDURES[one.procedure].title} ({len(common)} seeds)"
         for one, other, common in pairs
     ]
-    return rows_of_table(["in points; 95 % over seeds and questions", *head], rows)
+    return rows_of_table(["in points; 95 % over seeds, of one over questions", *head], rows)
 
 
 def _table_of_seeds(results: Results) -> str:

@@ -145,9 +145,48 @@ class Forgetful(Divider):
         return None
 
 
-def train_on_page(names, tmp_path, hooks):
+class Ending(Divider):
+    """A hook that ends a run."""
+
+    def run(self, state, call):
+        return HookResult(state, {"found": 1.0}, ends_run=True)
+
+
+class AtEnd(Divider):
+    """A hook that is due at the end alone."""
+
+    name = "at_end"
+
+    def is_due(self, step, num_steps):
+        return step == num_steps
+
+    def run(self, state, call):
+        assert call.is_last
+        return HookResult(state, {"end": float(call.num_steps)})
+
+
+def train_on_page(names, tmp_path, hooks, **settings):
     batches = FunctionBatches(names["make_batch"], names["mesh"])
-    train(names["step"], batches, hooks, workdir=Workdir(tmp_path / "run"), num_steps=4)
+    workdir = Workdir(tmp_path / "run")
+    return train(names["step"], batches, hooks, workdir=workdir, num_steps=4, **settings)
+
+
+@pytest.mark.parametrize("saved_every", [1, 3])
+def test_a_run_that_a_hook_ends_has_ended(page, tmp_path, saved_every):
+    """It is saved there, what is due at the end follows, and starting again gives the same."""
+    names, cadence = page(0), {"log_every_steps": 1, "checkpoint": CheckpointConfig(saved_every)}
+    found = []
+    for _ in range(2):
+        outcome = train_on_page(names, tmp_path, [AtEnd(), Ending()], **cadence)
+        assert (outcome.step, outcome.num_steps, outcome.completed) == (2, 2, True)
+        found.append((metrics(tmp_path / "run"), checkpoint_arrays(tmp_path / "run", 2)))
+    (first, saved), (second, again) = found
+    assert first == second
+    assert_same_arrays(again, saved)
+    last = {name: value for line in first if line["step"] == 2 for name, value in line.items()}
+    assert (last["found"], last["end"]) == (1.0, 2.0)
+    outcome = train_on_page(names, tmp_path, [AtEnd()], **cadence)
+    assert outcome.step == 4, "without the rule the run continues"
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,16 @@ from birdie_jax.config import parse_config
 from birdie_jax.errors import ConfigError
 from birdie_jax.finetuning.stages import read_stages
 from birdie_jax.resolve import configured_mixture
+from birdie_jax.tasks.evaluation import tasks_of_config
 from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import Book, BookForm, Entry
 from birdie_jax.tasks.question import Question
+from birdie_jax.tasks.task_hook import read_stop_rule
 from studies.comparison import Scored, gather, mean_with_interval, paired_difference
 from studies.retrieval.config import get_config
 from studies.retrieval.fine_tuning import TUNINGS, choose, steps_to
 from studies.retrieval.measuring import commonest_digits, copy_any_entry
-from studies.retrieval.plans import PROCEDURES, runs_of
+from studies.retrieval.plans import PAPER_PROCEDURES, PROCEDURES, runs_of
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
 from studies.verbs import StudyError
@@ -97,7 +99,7 @@ def test_runs_that_were_asked_otherwise_are_not_compared():
 
 def test_deciding_arms_come_first_with_every_seed():
     runs = list(runs_of(SCALES["small"]))
-    assert len(runs) == len(set(runs)) == 3 * (len(PROCEDURES) + 2 * 2)
+    assert len(runs) == len(set(runs)) == 3 * (len(PAPER_PROCEDURES) + 2 * 2)
     assert {run.procedure for run in runs[:12]} == {
         *("causal_lm_causal", "causal_lm", "mixture_causal", "mixture")
     }
@@ -127,11 +129,12 @@ def test_a_scale_can_go_on_from_the_pretraining_of_another(tmp_path):
 )
 def test_every_configuration_is_allowed(scale):
     """Procedure and direction vary as the procedure says, and nothing else does."""
-    plain = {}
-    for run in runs_of(SCALES[scale]):
-        if run.seed:
+    plain, plan = {}, SCALES[scale]
+    first_seed = next(runs_of(plan)).seed
+    for run in runs_of(plan):
+        if run.seed != first_seed:
             continue
-        variant = f"{scale},{run.model},{run.procedure},0"
+        variant = f"{scale},{run.model},{run.procedure},{run.seed}"
         config = get_config(variant)
         parsed = parse_config(config)
         assert configured_mixture(parsed).arms
@@ -139,8 +142,17 @@ def test_every_configuration_is_allowed(scale):
         config.model.bidirectional = True
         config.bandit.update({"policy": "", "reward": "", "every_steps": 1, "stages": ""})
         config.objectives.mixture = ""
+        if PROCEDURES[run.procedure].budget != "whole":
+            assert config.train.num_steps < 6000
+            config.train.num_steps = 6000
+            config.optimizer.update({"learning_rate": 3e-3, "final_learning_rate": 1e-5})
         assert plain.setdefault(run.model, config.to_dict()) == config.to_dict()
-        for tuning in TUNINGS:
+        for stage in range(len(plan.phonebook.stages) if plan.has_curriculum else 0):
+            parsed = parse_config(get_config(f"{variant},phonebook,0.001,1,{stage}"))
+            (only,) = read_stages(parsed)
+            assert only.steps == plan.phonebook_tuning.steps
+            assert read_stop_rule(parsed.eval, tasks_of_config(parsed.eval.tasks, "")) is not None
+        for tuning in TUNINGS[1:] if plan.has_curriculum else TUNINGS:
             stages = read_stages(parse_config(get_config(f"{variant},{tuning},0.001")))
             assert sum(stage.steps for stage in stages) == max(
                 getattr(SCALES[scale], f"{tuning}_tuning").measured_steps

@@ -30,9 +30,10 @@ def parts_of(config, folder):
     return HookParts(config, Workdir(folder), mesh_of(), model)
 
 
-def make_hook(folder, every=0):
+def make_hook(folder, every=0, stop_when=""):
     config = micro_config()
-    config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, tasks_every_steps=every))
+    measured = dataclasses.replace(config.eval, tasks_every_steps=every, stop_when=stop_when)
+    config = dataclasses.replace(config, eval=measured)
     parts = parts_of(config, folder)
     return TaskEvaluation(parts, [NamedTask("size", Lengths())], small_tokenizer(), [ARM], Processes())
 
@@ -118,6 +119,44 @@ def test_scores_that_are_not_finite_end_a_run(tmp_path, monkeypatch):
 
 def test_a_run_that_is_asked_to_stop_measures_again_later(tmp_path):
     assert make_hook(tmp_path).run(state_of(0), call([], stops=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "ends"),
+    [
+        ("", False),
+        ("size/answers >= 1", True),
+        (" size/answers<=1e6 ", True),
+        ("size/answers >= 1e6", False),
+        ("size/answers <= 0", False),
+    ],
+)
+def test_a_rule_ends_a_run_when_it_is_true(tmp_path, rule, ends):
+    assert make_hook(tmp_path, 4, rule).run(state_of(0), call([])).ends_run == ends
+
+
+FORM = "allowed: '', or TASK/METRIC >= NUMBER or TASK/METRIC <= NUMBER, where TASK is one of size$"
+
+
+@pytest.mark.parametrize(
+    ("every", "rule", "said"),
+    [
+        (4, "answers >= 1", rf"config\.eval\.stop_when: found 'answers >= 1'; {FORM}"),
+        (4, "size/answers > 1", rf"config\.eval\.stop_when: found 'size/answers > 1'; {FORM}"),
+        (4, "size/answers >= x", rf"config\.eval\.stop_when: found 'size/answers >= x'; {FORM}"),
+        (4, "other/answers >= 1", rf"config\.eval\.stop_when: found 'other/answers >= 1'; {FORM}"),
+        (0, "size/answers >= 1", r"config\.eval\.tasks_every_steps: found 0, at the end alone; allowed .*"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused_before_a_run_trains(tmp_path, every, rule, said):
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        make_hook(tmp_path, every, rule)
+
+
+def test_a_rule_of_a_metric_that_is_not_measured_names_those_that_are(tmp_path):
+    said = r"^config\.eval\.stop_when: found the metric size/nothing; allowed: size/.*size/answers"
+    with pytest.raises(ConfigError, match=said):
+        make_hook(tmp_path, 4, "size/nothing >= 1").run(state_of(0), call([]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""Fine-tuning on phone books by stages that end when they are learned, several times a checkpoint.
+
+Each stage is a run of its own, from the last checkpoint of the one before; its optimizer starts anew. A
+stage ends at the first measurement at which the share of its validation questions that are answered exactly
+right is `FineTuningPlan.learned`; all stages together have at most `FineTuningPlan.steps` steps. What is
+measured on the way is the one size of books that the stage is judged by, which takes little time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from studies.retrieval.fine_tuning import PHONEBOOK, VALIDATION, learning_curve, question_tasks
+from studies.retrieval.plans import BookStage, Run
+from studies.retrieval.pretraining import CONFIG_FILE
+from studies.retrieval.scales import SCALES
+from studies.verbs import Command
+from studies.workdirs import last_step
+
+EXACT = "exact_match"
+# Of the seed of a fine-tuning: that of its run, its number and its stage have places of their own.
+_PLACES = 100
+
+
+class StageRun(NamedTuple):
+    """A stage of a fine-tuning of a run.
+
+    Attributes:
+        run: the run.
+        number: the number of the fine-tuning, from 0.
+        stage: the number of the stage, from 0.
+    """
+
+    run: Run
+    number: int
+    stage: int
+
+    @property
+    def name(self) -> str:
+        """The name of its workdir."""
+        return f"{PHONEBOOK}_{self.number}_{self.stage}"
+
+    @property
+    def plan(self) -> BookStage:
+        """What it learns."""
+        return SCALES[self.run.scale].phonebook.stages[self.stage]
+
+    @property
+    def cell(self) -> str:
+        """The task that it is measured on."""
+        return f"entries_{self.plan.until}"
+
+    def is_learned(self, curve: list[dict[str, Any]]) -> bool:
+        """Return whether a learning curve ends with the share of right answers that the stage asks for."""
+        learned = SCALES[self.run.scale].phonebook_tuning.learned
+        return bool(curve) and curve[-1][f"{self.cell}/{EXACT}"] >= learned
+
+
+def stages_of(run: Run, number: int) -> Iterator[StageRun]:
+    """Give the stages of a fine-tuning of a run."""
+    for stage in range(len(SCALES[run.scale].phonebook.stages)):
+        yield StageRun(run, number, stage)
+
+
+def choose_stage(config: ml_collections.ConfigDict, run: Run, number: int, stage: int) -> None:
+    """Leave one stage in the configuration of a fine-tuning, and let it end when it is learned."""
+    scale, chosen = SCALES[run.scale], StageRun(run, number, stage)
+    plan = scale.phonebook_tuning
+    name = sorted(config.finetune.stages)[stage]
+    config.finetune.stages = {name: config.finetune.stages[name]}
+    cells = question_tasks(scale, PHONEBOOK, VALIDATION, "")
+    config.eval.tasks = {chosen.cell: cells[chosen.cell]}
+    config.eval.task_rows = scale.phonebook.validation_questions
+    config.eval.stop_when = f"{chosen.cell}/{EXACT} >= {plan.learned:g}"
+    config.seed = (run.seed * _PLACES + number) * _PLACES + stage
+    config.checkpoint.every_steps = max(plan.measured_every, plan.steps // 8)
+    config.checkpoint.keep = 2
+
+
+def stage_command(one: StageRun, source: Path, steps: int, workdir: Path) -> Command:
+    """Return the command of a stage.
+
+    Args:
+        one: the stage.
+        source: the workdir of what it starts from.
+        steps: the largest number of its train steps.
+        workdir: its workdir.
+    """
+    run = one.run
+    rate = SCALES[run.scale].phonebook_tuning.learning_rates[0]
+    variant = ",".join(map(str, (*run, PHONEBOOK, f"{rate:g}", one.number, one.stage)))
+    return Command(
+        "train",
+        (
+            f"--config={CONFIG_FILE}:{variant}",
+            f"--config.init.from={source}",
+            f"--config.train.num_steps={steps}",
+            f"--workdir={workdir}",
+        ),
+    )
+
+
+def stage_curve(one: StageRun, workdir: Path, before: int) -> list[dict[str, Any]]:
+    """Return the learning curve of a stage that has ended, by steps of the whole fine-tuning.
+
+    Args:
+        one: the stage.
+        workdir: its workdir.
+        before: the steps of the stages before it.
+    """
+    measured = [point for point in learning_curve(workdir) if point["step"] <= last_step(workdir)]
+    name = f"{one.cell}/{EXACT}"
+    return [
+        {"step": before + point["step"], "stage": one.stage, name: point[name]}
+        for point in measured
+        if point["step"] > 0
+    ]

@@ -1,0 +1,244 @@
+"""What the mixture is worth: steps of fine-tuning to half right on books of two entries, by arm and seed.
+
+The value of a pre-training seed is the median over its fine-tunings: fine-tunings of one checkpoint are
+alike, and count as one run in every test. It is censored where most of them never get there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from birdie_jax.evaluation_record import Interval
+from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
+from studies.retrieval.curriculum import EXACT
+from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
+from studies.retrieval.plans import LANGUAGE, PROCEDURES, Run, Scale
+from studies.retrieval.tables import table_of_runs
+from studies.seed_statistics import (
+    Times,
+    censored,
+    learned_or_not,
+    log_rank,
+    median_time,
+    paired_log_rank,
+    seed_interval,
+)
+from studies.tables import rows_of_table, section
+
+_HALF, _CELL = 0.5, "entries_2"
+_SIZE = (8.0, 5.0)
+# (the second against the first); the first two are the claim.
+_COMPARISONS = (
+    ("causal_lm_causal", "mixture_fixed_causal"),
+    ("scratch", "mixture_fixed_causal"),
+    ("causal_lm_fewer", "mixture_fixed_causal"),
+    ("scratch", "causal_lm_causal"),
+    ("causal_lm_causal", "causal_lm_fewer"),
+    ("causal_lm_causal", "ul2_causal"),
+    ("ul2_causal", "mixture_fixed_causal"),
+    ("mixture_fixed_causal", "mixture_fixed"),
+)
+
+
+class Outcome(NamedTuple):
+    """What a run came to.
+
+    Attributes:
+        times: the steps of each fine-tuning to half right on two entries; None = never.
+        cap: the largest number of steps of a fine-tuning.
+        exact: the share of test answers exactly right after fine-tuning, by cell, in the mean over them.
+        bits: bits a byte of held-out text.
+        copying: the share of tokens copied without fine-tuning.
+        f1: F1 of questions on passages.
+    """
+
+    times: tuple[int | None, ...]
+    cap: int
+    exact: dict[str, float]
+    bits: float
+    copying: float
+    f1: float
+
+    @property
+    def median(self) -> int | None:
+        """The value of the run."""
+        return median_time(self.times)
+
+
+def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
+    """Return what a run came to; `cap` is the largest number of steps of a fine-tuning."""
+    repeats = result["fine_tuned"][PHONEBOOK]["repeats"]
+    name = f"{_CELL}/{EXACT}"
+    curves = [[point for point in one["curve"] if name in point] for one in repeats]
+    pretrained = tasks_at(result, "pretrained")
+    return Outcome(
+        times=tuple(steps_to(curve, name, _HALF) for curve in curves),
+        cap=cap,
+        exact={
+            cell: float(np.mean([_mean(one["test"][cell], EXACT) for one in repeats]))
+            for cell in repeats[0]["test"]
+        },
+        bits=_mean(pretrained[LANGUAGE], "bits_per_byte"),
+        copying=_mean(pretrained["copying"], "token_accuracy"),
+        f1=_mean(tasks_at(result, EXTRACTION)[EXTRACTION], "f1"),
+    )
+
+
+def _mean(task: Mapping[str, Any], metric: str) -> float:
+    return float(np.average(task["scores"][metric], weights=task["weights"]))
+
+
+def worth_tables(scale: Scale, results: Results) -> list[str]:
+    """Return every table of a scale."""
+    if not results:
+        return []
+    found = {run: outcome_of(result, scale.phonebook_tuning.steps) for run, result in results.items()}
+    sections = {
+        "Runs": table_of_runs(results),
+        "Run by run": _table_of_outcomes(found),
+        "Steps to half right on two entries: tests": _table_of_tests(found),
+        "Paired differences, 95 % t-intervals over seeds": _table_of_differences(found),
+    }
+    return [section(title, table) for title, table in sections.items()]
+
+
+def _steps(steps: int | None, cap: int) -> str:
+    return f"> {cap}" if steps is None else str(steps)
+
+
+def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Arm, Run, Outcome]]:
+    for arm, seeds in arms_of({run: {} for run in found}).items():
+        for seed in seeds:
+            (run,) = (run for run in found if (run.model, run.procedure, run.seed) == (*arm, seed))
+            yield arm, run, found[run]
+
+
+def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
+    rows = []
+    cells = list(next(iter(found.values())).exact)
+    for arm, run, one in _in_order(found):
+        rows.append(
+            [
+                PROCEDURES[arm.procedure].title,
+                str(run.seed),
+                ", ".join(_steps(steps, one.cap) for steps in one.times),
+                _steps(one.median, one.cap),
+                *(f"{100 * one.exact[cell]:.0f}" for cell in cells),
+                f"{100 * one.f1:.0f}",
+                f"{100 * one.copying:.1f}",
+                f"{one.bits:.3f}",
+            ]
+        )
+    head = ["arm", "seed", "steps to half right on two entries", "median"]
+    head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
+    return rows_of_table([*head, "passages, F1", "tokens copied, %", "bits a byte"], rows)
+
+
+def _pairs(found: Mapping[Run, Outcome], first: str, second: str) -> tuple[list[Outcome], list[Outcome]]:
+    """Return the outcomes of two procedures with the seeds that both have."""
+    by_seed = {
+        name: {run.seed: one for run, one in found.items() if run.procedure == name}
+        for name in (first, second)
+    }
+    common = sorted(set(by_seed[first]) & set(by_seed[second]))
+    return [by_seed[first][seed] for seed in common], [by_seed[second][seed] for seed in common]
+
+
+def _times(outcomes: Sequence[Outcome]) -> Times:
+    return censored([one.median for one in outcomes], outcomes[0].cap)
+
+
+def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
+    rows = []
+    for first, second in _COMPARISONS:
+        before, after = _pairs(found, first, second)
+        if not before:
+            continue
+        times = _times(before), _times(after)
+        reached = [int(one.reached.sum()) for one in times]
+        count = len(before)
+        rows.append(
+            [
+                f"{PROCEDURES[second].title} against {PROCEDURES[first].title}",
+                str(count),
+                *(_steps(median_of([one.median for one in arm]), arm[0].cap) for arm in (after, before)),
+                f"{reached[1]}, {reached[0]}",
+                f"{log_rank(times[1], times[0]):.3f}",
+                f"{paired_log_rank(times[1], times[0]):.3f}",
+                f"{learned_or_not((reached[1], count), (reached[0], count)):.3f}",
+            ]
+        )
+    head = ["arms", "seeds", "median steps of the first", "of the second", "runs that got there"]
+    return rows_of_table([*head, "log-rank, p", "paired, p", "got there or not, p"], rows)
+
+
+def median_of(times: Sequence[int | None]) -> int | None:
+    """Return the median over runs, of two in the middle the later one; None where it is censored."""
+    return median_time(times if len(times) % 2 else [*times, None])
+
+
+def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
+    measures = {
+        "held-out text, bits a byte (less is better)": lambda one: one.bits,
+        "questions on passages, F1, points": lambda one: 100 * one.f1,
+        "tokens copied without fine-tuning, points": lambda one: 100 * one.copying,
+        **{
+            f"phone book, {cell.replace('_', ' ')}, points exact": lambda one, cell=cell: (
+                100 * one.exact[cell]
+            )
+            for cell in next(iter(found.values())).exact
+        },
+    }
+    rows, head = [], ["the second less the first"]
+    columns = []
+    for first, second in _COMPARISONS:
+        before, after = _pairs(found, first, second)
+        if len(before) > 1:
+            head.append(f"{PROCEDURES[second].title} less {PROCEDURES[first].title} ({len(before)} seeds)")
+            columns.append((before, after))
+    if not columns:
+        return "No two arms have two seeds in common yet."
+    for title, read in measures.items():
+        cells = [
+            _interval(seed_interval(np.array([read(b) - read(a) for a, b in zip(*pair, strict=True)])))
+            for pair in columns
+        ]
+        rows.append([title, *cells])
+    return rows_of_table(head, rows)
+
+
+def _interval(interval: Interval) -> str:
+    return f"{interval.mean:.3g} ({interval.low:.3g} .. {interval.high:.3g})"
+
+
+def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
+    """Give the figure: a dot a run, by what it knows of language and how soon it learns to look up."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    procedures, titled = list(PROCEDURES), set()
+    for result_run, result in results.items():
+        one = outcome_of(result, scale.phonebook_tuning.steps)
+        title = PROCEDURES[result_run.procedure].title
+        colour = f"C{procedures.index(result_run.procedure) % 10}"
+        every = [one.cap if steps is None else steps for steps in one.times]
+        axes.plot([one.bits, one.bits], [min(every), max(every)], color=colour, alpha=0.4)
+        never = one.median is None
+        axes.plot(
+            one.bits,
+            one.median or one.cap,
+            marker="^" if never else "o",
+            color=colour,
+            markerfacecolor="none" if never else colour,
+            linestyle="none",
+            label="" if title in titled else title,
+        )
+        titled.add(title)
+    axes.axhline(scale.phonebook_tuning.steps, color="black", linestyle=":")
+    axes.set_xlabel("held-out text, bits a byte")
+    axes.set_ylabel("steps of fine-tuning to half right, two entries (triangle: never)")
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="x-small")
+    yield "worth", figure

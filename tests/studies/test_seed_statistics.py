@@ -1,0 +1,73 @@
+"""Intervals over seeds cover what they say, and tests of censored times are those of scipy."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from studies.comparison import Scored, mean_with_interval
+from studies.seed_statistics import (
+    censored,
+    learned_or_not,
+    log_rank,
+    median_time,
+    paired_log_rank,
+    seed_interval,
+)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_intervals_over_seeds_cover_what_they_say(seeds):
+    """In 95 % of 4,000 draws, by a standard error of 0.35 points; a percentile bootstrap in some 70."""
+    rng, covered, draws, questions = np.random.default_rng(seeds), 0, 4000, 8
+    for _ in range(draws):
+        of_seeds = rng.normal(0.3, 1.0, (seeds, 1))
+        scored = Scored(of_seeds + rng.normal(0, 0.5, (seeds, questions)), np.ones(questions))
+        interval = mean_with_interval(scored)
+        covered += interval.low <= 0.3 <= interval.high
+    assert covered / draws == pytest.approx(0.95, abs=0.012)
+
+
+def test_the_interval_is_that_of_scipy():
+    values = np.array([0.2, 0.5, 0.1, 0.4])
+    wanted = scipy.stats.ttest_1samp(values, 0).confidence_interval()
+    found = seed_interval(values)
+    assert (found.mean, found.low, found.high) == pytest.approx((values.mean(), wanted.low, wanted.high))
+    with pytest.raises(ValueError, match="found 1 seeds"):
+        seed_interval(values[:1])
+
+
+def test_log_rank_of_many_runs_is_that_of_scipy():
+    rng = np.random.default_rng(1)
+    for factor in (1.0, 1.6):
+        times = [rng.exponential(scale, 60).round(2) for scale in (1.0, factor)]
+        arms = [censored([one if one < 2 else None for one in arm], 2) for arm in times]
+        wanted = scipy.stats.logrank(
+            *(scipy.stats.CensoredData.right_censored(arm.steps, ~arm.reached) for arm in arms)
+        ).pvalue
+        assert log_rank(*arms) == pytest.approx(wanted, abs=0.02)
+
+
+def test_exact_p_values_of_arms_that_are_apart():
+    early, never = censored([100, 200, 300, 300, 400, 500], 4000), censored([None] * 6, 4000)
+    assert log_rank(early, never) == pytest.approx(2 / 924)
+    assert paired_log_rank(early, never) == pytest.approx(2 / 64)
+    assert log_rank(early, early) == paired_log_rank(early, early) == pytest.approx(1)
+    assert learned_or_not((6, 6), (0, 6)) == pytest.approx(2 / 924)
+    with pytest.raises(ValueError, match=r"found \(6, 2\) runs"):
+        paired_log_rank(early, censored([1, 2], 3))
+
+
+def test_log_rank_holds_its_level_where_many_are_censored():
+    rng, found = np.random.default_rng(0), []
+    for _ in range(300):
+        times = rng.exponential(1.0, (2, 5))
+        arms = [censored([one if one < 0.7 else None for one in arm], 1) for arm in times]
+        found.append(log_rank(*arms) <= 0.05)
+    assert np.mean(found) < 0.08
+
+
+def test_medians_of_censored_times():
+    assert median_time([300, None, 100]) == 300
+    assert median_time([None, 100, None]) is None
+    with pytest.raises(ValueError, match="found 2 times"):
+        median_time([1, 2])

@@ -1,0 +1,142 @@
+"""The study of what the mixture is worth, by verbs that write what they would have measured."""
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from studies.retrieval.plans import PROCEDURES, runs_of
+from studies.retrieval.scales import SCALES
+from studies.retrieval.study import Retrieval
+from studies.retrieval.worth import median_of, outcome_of
+
+TEXT = "corpus.jsonl"
+# Steps to the end of the first stage of each fine-tuning, by procedure; the second is never learned.
+LEARNED = {
+    "mixture_fixed_causal": (500, 900, None),
+    "causal_lm_causal": (None, None, 3950),
+    "scratch": (None, None, None),
+}
+METRICS = {"exact_match": 0.25, "f1": 0.1, "token_accuracy": 0.05, "bits_per_byte": 2.0, "contains": 0.0}
+
+
+class WrittenVerbs:
+    """Verbs that write a training or an evaluation, and keep the commands."""
+
+    def __init__(self, every):
+        self.commands, self._every = [], every
+
+    def __call__(self, command, log):
+        self.commands.append(command)
+        flags = dict(flag.removeprefix("--").split("=", 1) for flag in command.arguments)
+        workdir = Path(flags["workdir"])
+        if command.verb == "evaluate":
+            folder = workdir / "evaluations" / f"{int(flags['step']):08d}"
+            folder.mkdir(parents=True)
+            for flag in command.arguments:
+                if flag.startswith("--task="):
+                    self._write_answers(folder, flag.removeprefix("--task=").partition("=")[0])
+            return
+        workdir.mkdir(parents=True)
+        parts = flags["config"].partition(":")[2].split(",")
+        lines, steps = [{"step": 1, "loss": 2.0, "arm/a/probability": 1.0}], 1
+        if len(parts) == 8:
+            cap = int(flags["config.train.num_steps"])
+            learned = LEARNED[parts[2]][int(parts[6])] if parts[7] == "0" else None
+            steps, cell = learned or cap, ("entries_2", "entries_8")[int(parts[7])]
+            lines = [
+                {
+                    "step": step,
+                    f"task/{cell}/exact_match": 0.9 if step == learned else 0.55 * (step >= steps - 50),
+                }
+                for step in range(self._every, steps + 1, self._every)
+            ]
+        elif len(parts) == 6:
+            lines = [{"step": 600, "task/extraction/f1": 0.2}]
+        config = {"train": {"num_steps": steps}, "batching": {"rows": 4, "length": 256}}
+        summary = {"completed": True, "num_steps": steps, "parameters": 9}
+        arms = [{"name": "a", "group": "a"}]
+        for name, value in (("config", config), ("summary", summary), ("arms", arms)):
+            (workdir / f"{name}.json").write_text(json.dumps(value))
+        (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _write_answers(self, folder, name):
+        record = {"task": "written", "settings": {}, "main_metric": "f1", "refused": []}
+        line = {"prompt": "p", "references": ["r"], "weight": 1.0, "groups": {}, "metrics": METRICS}
+        (folder / f"{name}.json").write_text(json.dumps(record))
+        (folder / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the study with the results of two seeds of three arms, and the commands of each run."""
+    folder = tmp_path_factory.mktemp("worth")
+    scale = dataclasses.replace(
+        SCALES["worth_pilot"], name="worth", order=((tuple(LEARNED), (10, 11)),), pretrained_at=""
+    )
+    verbs = WrittenVerbs(scale.phonebook_tuning.measured_every)
+    study = Retrieval(scale, folder / "results", folder / "workdirs", TEXT, run_verb=verbs)
+    study.corpus.folder.mkdir(parents=True)
+    study.corpus.record.write_text(json.dumps({"text": TEXT}))
+    commands = {}
+    for run in study.runs():
+        assert len(study.commands_left(run)) == 1 + 1 + 3 + 1
+        verbs.commands.clear()
+        study.finish(run)
+        commands[run] = list(verbs.commands)
+        assert len(commands[run]) == len(set(commands[run]))
+    return study, commands
+
+
+def test_a_stage_begins_when_the_one_before_is_learned(finished):
+    study, commands = finished
+    stages = {"mixture_fixed_causal": 3 + 2, "causal_lm_causal": 3 + 1, "scratch": 3}
+    for run, of_run in commands.items():
+        verbs = Counter(command.verb for command in of_run)
+        assert verbs == {"train": 2 + stages[run.procedure], "evaluate": 2 + 3}
+    mixture = next(run for run in commands if run.procedure == "mixture_fixed_causal")
+    workdir = f"--workdir={study.tuned(mixture, 'phonebook_1_1')}"
+    (second,) = [one for one in commands[mixture] if one.verb == "train" and workdir in one.arguments]
+    assert f"--config.init.from={study.tuned(mixture, 'phonebook_1_0')}" in second.arguments
+    assert "--config.train.num_steps=1000" in second.arguments
+    result = study.read_results()[mixture]
+    repeats = result["fine_tuned"]["phonebook"]["repeats"]
+    assert [one["steps"] for one in repeats] == [1500, 1900, 4000]
+    assert [point["step"] for point in repeats[1]["curve"]] == list(range(50, 1901, 50))
+    assert [point["stage"] for point in repeats[1]["curve"]] == [0] * 18 + [1] * 20
+
+
+def test_fine_tunings_of_a_checkpoint_count_once(finished):
+    study, _ = finished
+    outcomes = {run.procedure: outcome_of(result, 4000) for run, result in study.read_results().items()}
+    assert outcomes["mixture_fixed_causal"].times == (450, 850, 3950)
+    assert outcomes["mixture_fixed_causal"].median == 850
+    assert outcomes["scratch"].median == 3950
+    assert median_of([100, None]) is None and median_of([100, 200, None]) == 200
+
+
+def test_the_page_has_every_run_its_tests_and_the_figure(finished, tmp_path):
+    study, _ = finished
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin retrieval.worth -->\n<!-- end retrieval.worth -->\n")
+    study.write_page(page)
+    text = page.read_text()
+    assert (tmp_path / "page_worth_worth.png").exists()
+    arm = "mixture of fixed shares, read causally"
+    assert f"| {arm} | 11 | 450, 850, 3950 | 850 | 25 | 25 | 25 | 10 | 5.0 | 2.000 |" in text
+    against = f"{arm} against causal LM, read causally"
+    assert f"| {against} | 2 | 850 | 3950 | 2, 2 | 0.333 | 0.500 | 1.000 |" in text
+    assert "(2 seeds)" in text
+
+
+def test_every_seed_is_a_comparison_of_the_four_main_arms():
+    runs = list(runs_of(SCALES["worth"]))
+    for place in range(6):
+        of_seed = runs[4 * place : 4 * place + 4]
+        assert {run.seed for run in of_seed} == {10 + place}
+        assert len({run.procedure for run in of_seed}) == 4
+        assert not any(PROCEDURES[run.procedure].bidirectional for run in of_seed)
+    assert [run.procedure for run in runs[24:]] == ["ul2_causal"] * 3 + ["mixture_fixed"] * 3
+    assert 100 not in {run.seed for run in runs}, "the pilot's seed does not count"
