@@ -54,7 +54,9 @@ def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Cont
     params = cast_parameters(params, parameter_policies(model))
     keys = jax.random.split(jax.random.key(0), rows)
     max_tokens = jnp.full(rows, 1 << 30, jnp.int32)
-    rules = DecodeRules(keys, max_tokens, jnp.ones(vocab_size, bool), jnp.zeros(vocab_size, bool))
+    rules = DecodeRules(
+        keys, max_tokens, jnp.ones((len(keys), vocab_size), bool), jnp.zeros(vocab_size, bool)
+    )
     ended = jnp.zeros(rows, bool)
     run_prefill, run_decode = jax.jit(partial(prefill, settings)), jax.jit(partial(decode_chunk, settings))
 

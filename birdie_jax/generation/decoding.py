@@ -47,13 +47,13 @@ class DecodeRules(NamedTuple):
         keys: [rows], the random key of each row's answer.
         max_tokens: int32 [rows], the number of tokens after which each answer ends; 0 where the row only
             fills the batch.
-        allowed: bool [vocab], true on the tokens that may be generated.
+        allowed: bool [rows, vocab], true on the tokens that each answer may hold.
         stops: bool [vocab], true on the tokens that end an answer.
     """
 
     keys: Key[Array, " rows"]
     max_tokens: Int[Array, " rows"]
-    allowed: Bool[Array, " vocab"]
+    allowed: Bool[Array, "rows vocab"]
     stops: Bool[Array, " vocab"]
 
 

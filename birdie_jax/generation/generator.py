@@ -33,7 +33,7 @@ from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.saved_state import SavedState, stack_states
 from birdie_jax.pruning import PruningSettings
-from birdie_jax.vocabulary import DONE, END, PADDING, START
+from birdie_jax.vocabulary import DONE, END, NUM_SPECIAL_TOKENS, PADDING, START
 
 
 class RemainingTokens:
@@ -143,6 +143,9 @@ class Generator:
         ids = np.arange(model.vocab_size)
         self._stops = np.isin(ids, list(self.stop_tokens))
         self._allowed = (ids < self._num_tokens) & ~np.isin(ids, _NEVER_GENERATED)
+        # What a caller adds to the usual ones, answers may end with, whatever their form.
+        added = [token for token in self.stop_tokens if token not in STOP_TOKENS]
+        self._in_any_form = (ids >= NUM_SPECIAL_TOKENS) | np.isin(ids, added)
         self.times = GenerationTimes()
         self._policies = parameter_policies(model)
         params = cast_parameters(params, self._policies)
@@ -200,7 +203,7 @@ class Generator:
         programs, rows = self.programs, power_of_two(len(prompts))
         ended = np.zeros(len(prompts), bool) if ended is None else ended
         keys = [_answer_key(*of_answer) for of_answer in zip(seeds, prompts, before, strict=True)]
-        rules = self._make_rules(keys, max_tokens, rows)
+        rules = self._make_rules(prompts, keys, max_tokens, rows)
         if states is None:
             given = [prompt.tokens for prompt in prompts]
             read = PromptBatch(*map(programs.put_rows, pad_prompts(prompts, rows)))
@@ -316,15 +319,25 @@ class Generator:
             )
 
     def _make_rules(
-        self, keys: Sequence[Key[jax.Array, ""]], max_tokens: Sequence[int], rows: int
+        self,
+        prompts: Sequence[Prompt],
+        keys: Sequence[Key[jax.Array, ""]],
+        max_tokens: Sequence[int],
+        rows: int,
     ) -> DecodeRules:
         limits = np.zeros(rows, np.int32)
         limits[: len(keys)] = max_tokens
+        allowed = np.tile(self._allowed, (rows, 1))
+        for row, prompt in enumerate(prompts):
+            if prompt.special_tokens is not None:
+                of_form = np.array(prompt.special_tokens, np.int32)
+                allowed[row] &= self._in_any_form
+                allowed[row, of_form] = self._allowed[of_form]
         put = self.programs
         return DecodeRules(
             keys=put.put_rows(jnp.stack([*keys, *[keys[0]] * (rows - len(keys))])),
             max_tokens=put.put_rows(limits),
-            allowed=put.put_replicated(self._allowed),
+            allowed=put.put_rows(allowed),
             stops=put.put_replicated(self._stops),
         )
 

@@ -22,11 +22,13 @@ class Prompt(NamedTuple):
         context: int32 [context], the tokens that the model sees bidirectionally.
         target_prefix: int32 [prefix], the given beginning of the answer, which follows the start token.
         start: the token between the two; None = there is none.
+        special_tokens: the special tokens that its answer may hold; None = all that any answer may.
     """
 
     context: Int32[np.ndarray, " context"]
     target_prefix: Int32[np.ndarray, " prefix"]
     start: int | None = START
+    special_tokens: tuple[int, ...] | None = None
 
     @property
     def tokens(self) -> Int32[np.ndarray, " tokens"]:
@@ -56,10 +58,10 @@ def prompt_as_read(prompt: Prompt, model: ModelConfig, *, continues: bool = Fals
     nothing = np.empty(0, np.int32)
     tokens = np.concatenate([prompt.context, prompt.target_prefix])
     if not len(tokens):
-        return Prompt(nothing, nothing, text_start(model))
+        return prompt._replace(context=nothing, target_prefix=nothing, start=text_start(model))
     if model.begin_token and not continues and tokens[0] != model.begin_token:
         tokens = np.concatenate([np.array([model.begin_token], np.int32), tokens])
-    return Prompt(tokens, nothing, None)
+    return prompt._replace(context=tokens, target_prefix=nothing, start=None)
 
 
 def text_start(model: ModelConfig) -> int:

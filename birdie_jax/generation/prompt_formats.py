@@ -131,7 +131,7 @@ def make_prompt(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt
         raise PromptError(
             f"the prompt {shown(text)} gives no token; {objective.name} allows: text of at least one token"
         )
-    return prompt
+    return prompt._replace(special_tokens=objective.answer_special_tokens(prompt.context))
 
 
 def _marker_tokens(objective: Objective) -> Int32[np.ndarray, " marker"]:

@@ -114,7 +114,7 @@ def _threshold_score(scores: Scores, weights: Scores, min_weight: float | int) -
 
 def sample_tokens(
     logits: Scores,
-    allowed: Bool[Array, " vocab"],
+    allowed: Bool[Array, "rows vocab"],
     keys: Key[Array, " rows"],
     indices: Int[Array, " rows"],
     sampling: Sampling,
@@ -123,7 +123,7 @@ def sample_tokens(
 
     Args:
         logits: float32.
-        allowed: true on the tokens that may be chosen.
+        allowed: true on the tokens that may be chosen in each row.
         keys: the random key of each row's whole answer.
         indices: the index within the answer of the token to choose. A row's token depends on its own
             logits, key and index alone, so that neither other rows nor the division into chunks change it.

@@ -20,8 +20,8 @@ class Objective(abc.ABC):
 
     A new objective is one file with a subclass: a frozen dataclass whose fields are its parameters, under
     `@register_objective`; and one line in `__init__.py`. The subclass defines `name`, `example_length` and
-    `assemble`; where they differ from what stands here, `structural_minimum` and `text_limit`; and checks
-    its fields in `__post_init__`.
+    `assemble`; where they differ from what stands here, `structural_minimum`, `text_limit` and
+    `answer_special_tokens`; and checks its fields in `__post_init__`.
 
     Attributes:
         name: the name under which `make_objective` finds it.
@@ -96,6 +96,17 @@ class Objective(abc.ABC):
         """
         del num_pieces
         return self
+
+    def answer_special_tokens(self, context: Int32[np.ndarray, " context"]) -> tuple[int, ...]:
+        """Return the special tokens that may follow a prompt in the objective's form: END alone.
+
+        Generation never chooses another. An objective whose targets hold others overrides this.
+
+        Args:
+            context: the context that the answer is to; empty where the format has none.
+        """
+        del context
+        return (vocabulary.END,)
 
     @abc.abstractmethod
     def assemble(

@@ -130,6 +130,11 @@ class SelectiveCopying(Objective):
         """
         return self.marker_length + 1 + count + self._spans_range[1] * (self._max_piece_length + 3)
 
+    def answer_special_tokens(self, context: Int32[np.ndarray, " context"]) -> tuple[int, ...]:
+        """Return [DONE], and [SEP] where the context asks for several spans."""
+        several = np.count_nonzero(context == vocabulary.SPAN_START) > 1
+        return (vocabulary.SEPARATOR, vocabulary.DONE) if several else (vocabulary.DONE,)
+
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:

@@ -26,6 +26,11 @@ class SpanCorruption(NoisedObjective):
         spans = noise_counts(count, self.rate, self.mean_span)[1] if count >= 2 else 0
         return self.marker_length + count + 2 * spans + 1
 
+    def answer_special_tokens(self, context: Int32[np.ndarray, " context"]) -> tuple[int, ...]:
+        """Return the sentinels of the context, and END."""
+        special = context[context < vocabulary.NUM_SPECIAL_TOKENS]
+        return (*special[special >= vocabulary.FIRST_SENTINEL].tolist(), vocabulary.END)
+
     def assemble(
         self, tokens: Int32[np.ndarray, " tokens"], rng: np.random.Generator, ends_document: bool
     ) -> Example:

@@ -7,10 +7,12 @@ import numpy as np
 from jaxtyping import Int32
 
 from birdie_jax.batching import RowSettings, RowStream
-from birdie_jax.objectives import NO_LABEL, Example, Mixture
+from birdie_jax.errors import ConfigError
+from birdie_jax.objectives import NO_LABEL, Arm, Example, Mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares, small_loss_shares
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
 _SHOWN_TOKENS = 320
 _BETWEEN_LABELS = " · "
@@ -49,6 +51,7 @@ def describe_arms(
         stream = RowStream(text, mixture.arms, settings, row=number % settings.rows)
         stream.set_mixture(np.eye(len(mixture.arms))[number])
         example = stream.next_row()[0]
+        check_answer(arm, example)
         described.append(
             {
                 "name": arm.name,
@@ -71,6 +74,26 @@ def describe_arms(
             }
         )
     return described
+
+
+def check_answer(arm: Arm, example: Example) -> None:
+    """Check that generation could write the target of an example.
+
+    Raises:
+        ConfigError: it holds a special token that the objective does not name.
+    """
+    if not arm.objective.has_context:
+        # A prompt may give the beginning of a target, with its special tokens.
+        return
+    allowed = arm.objective.answer_special_tokens(example.context)
+    special = example.target[example.target < NUM_SPECIAL_TOKENS].tolist()
+    for token in special:
+        if token not in allowed:
+            names = ", ".join(map(special_token_name, allowed))
+            raise ConfigError(
+                f"arm {arm.name}: found {special_token_name(token)} in a target; allowed: {names}, what "
+                f"answer_special_tokens of the objective {arm.objective.name} returns"
+            )
 
 
 def _target_in_words(example: Example, tokenizer: Tokenizer) -> str:

@@ -31,6 +31,8 @@ class Question(NamedTuple):
         categories: names by which scores are broken down, any number of each kind, such as
             {"construction": ("reflexive",)}. A kind without a name is known of the question, which is in
             none of its categories.
+        special_tokens: the special tokens that an answer to prompt tokens may hold; None = all that any
+            answer may.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Question(NamedTuple):
     target_prefix: tuple[int, ...] = ()
     reference_tokens: tuple[int, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = {}
+    special_tokens: tuple[int, ...] | None = None
 
 
 # The group that every question has: the tokens of its prompt.
@@ -94,4 +97,8 @@ def prompt_of(question: Question, objective: Objective, tokenizer: Tokenizer) ->
     if not question.prompt_tokens:
         return make_prompt(question.prompt, objective, tokenizer)
     context, target_prefix = question.prompt_tokens, question.target_prefix
-    return Prompt(np.array(context, np.int32), np.array(target_prefix, np.int32))
+    return Prompt(
+        np.array(context, np.int32),
+        np.array(target_prefix, np.int32),
+        special_tokens=question.special_tokens,
+    )

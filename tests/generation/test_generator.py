@@ -8,14 +8,14 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.errors import PromptTooLong
-from birdie_jax.generation import Generator, Prompt, Sampling, cache_bytes, generate
+from birdie_jax.generation import GREEDY, STOP_TOKENS, Generator, Prompt, Sampling, cache_bytes, generate
 from birdie_jax.generation.device_programs import cast_parameters
 from birdie_jax.generation.prompt import bucket_length, pad_prompts
 from birdie_jax.models import language_model_names
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.sample_scores import score_samples
 from birdie_jax.models.task_head import HEADS, TASK_HEAD
-from birdie_jax.vocabulary import DONE, END, PADDING, START
+from birdie_jax.vocabulary import DONE, END, MIDDLE, NUM_SPECIAL_TOKENS, PADDING, SEPARATOR, START
 from tests.generation.conftest import VOCAB, small_model, some_prompts
 from tests.quick_jit import quick_jit
 
@@ -115,6 +115,23 @@ def test_stop_tokens_end_an_answer_and_nothing_forbidden_is_generated():
     assert len(one.tokens) == 400
     assert set(one.tokens) <= set(range(2, 300))
     assert len(set(one.tokens)) > 150
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM, Sampling(1e6)], ids=["greedy", "filtered", "flat"])
+def test_an_answer_holds_the_special_tokens_of_its_form_alone(sampling):
+    """Each prompt of a batch has its own, and a stop token that the caller adds is in any form."""
+    model, params = small_model()
+    prompts = some_prompts()
+    forms = [(), (END,), (SEPARATOR, DONE), None]
+    formed = [prompt._replace(special_tokens=form) for prompt in prompts for form in forms]
+    count = len(formed)
+    for stop_tokens, more in ((STOP_TOKENS, set()), ((*STOP_TOKENS, MIDDLE), {MIDDLE})):
+        generator = Generator(model, params, sampling=sampling, stop_tokens=stop_tokens)
+        answers = all_tokens(generator, formed, [60] * count, range(count))
+        held = [set(tokens[tokens < NUM_SPECIAL_TOKENS].tolist()) for tokens in answers]
+        for special, form in zip(held, forms * len(prompts), strict=True):
+            assert form is None or special <= set(form) | more
+        assert set().union(*held[3::4]) - {END, DONE, SEPARATOR, MIDDLE}, "the model has to want others"
 
 
 def test_a_row_that_is_ended_generates_no_more():

@@ -36,6 +36,12 @@ def test_every_objective_can_be_asked(name, tokenizer):
     assert (len(prompt.target_prefix) > 0) != objective.has_context
     if objective.has_context:
         assert prompt.context[0] == objective.marker
+    first = vocabulary.FIRST_SENTINEL
+    written = {
+        "span_corruption": (first, first + 1, vocabulary.END),
+        "selective_copying": (vocabulary.DONE,),
+    }
+    assert prompt.special_tokens == written.get(name, (vocabulary.END,))
 
 
 @pytest.mark.parametrize("name", ["prefix_lm", "copying", "deshuffling"])

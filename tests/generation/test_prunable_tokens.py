@@ -55,7 +55,10 @@ def test_a_causal_prompt_is_pruned_but_for_its_start_and_its_last_token():
     pruning = PruningSettings(keep=0.25, policy="recency", schedule="constant")
     settings = DecodeSettings(model, GREEDY, 1, 0, pruning, max_protected(prompt))
     rules = DecodeRules(
-        jax.random.key(0)[None], jnp.ones(1, jnp.int32), jnp.ones(VOCAB, bool), jnp.arange(VOCAB) == END
+        jax.random.key(0)[None],
+        jnp.ones(1, jnp.int32),
+        jnp.ones((1, VOCAB), bool),
+        jnp.arange(VOCAB) == END,
     )
     state = quick_jit(lambda params: prefill(settings, params, batch, rules))(params)
 

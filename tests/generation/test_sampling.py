@@ -59,19 +59,20 @@ def keys_of(rows, seed=0):
 
 def test_greedy_takes_the_best_allowed_token():
     logits = jnp.asarray(logits_of(0))
-    everything = jnp.ones(VOCAB, bool)
+    everything = jnp.ones((4, VOCAB), bool)
     best = sample_tokens(logits, everything, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
     np.testing.assert_array_equal(best, np.argmax(logits, axis=-1))
-    without = everything.at[best[0]].set(False)
+    without = everything.at[0, best[0]].set(False)
     second = sample_tokens(logits, without, keys_of(4), jnp.zeros(4, jnp.int32), GREEDY)
     assert second[0] == np.argsort(logits[0])[-2]
+    np.testing.assert_array_equal(second[1:], best[1:])
 
 
 def test_draws_follow_the_probabilities():
     rows = 20_000
     probabilities = np.array([0.5, 0.3, 0.15, 0.05])
     logits = jnp.broadcast_to(jnp.log(jnp.asarray(probabilities, jnp.float32)), (rows, 4))
-    allowed = jnp.array([True, True, True, False])
+    allowed = jnp.broadcast_to(jnp.array([True, True, True, False]), (rows, 4))
     drawn = sample_tokens(logits, allowed, keys_of(rows), jnp.zeros(rows, jnp.int32), Sampling(0.5))
     expected = probabilities**2 * [1, 1, 1, 0]
     expected /= expected.sum()
@@ -79,10 +80,10 @@ def test_draws_follow_the_probabilities():
 
 
 def test_a_draw_depends_on_key_and_index_and_not_on_other_rows():
-    logits, allowed, keys = jnp.asarray(logits_of(0, 64)), jnp.ones(VOCAB, bool), keys_of(64)
+    logits, allowed, keys = jnp.asarray(logits_of(0, 64)), jnp.ones((64, VOCAB), bool), keys_of(64)
     indices = jnp.arange(64, dtype=jnp.int32)
     together = sample_tokens(logits, allowed, keys, indices, Sampling(1.5))
-    some = sample_tokens(logits[5:9], allowed, keys[5:9], indices[5:9], Sampling(1.5))
+    some = sample_tokens(logits[5:9], allowed[5:9], keys[5:9], indices[5:9], Sampling(1.5))
     np.testing.assert_array_equal(together[5:9], some)
     assert (sample_tokens(logits, allowed, keys, indices + 1, Sampling(1.5)) != together).any()
     assert (sample_tokens(logits, allowed, keys_of(64, 1), indices, Sampling(1.5)) != together).any()

@@ -1,5 +1,6 @@
 """An objective that is written and registered outside the package works like the package's own."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,16 +9,19 @@ import pytest
 
 from birdie_jax.batching import RowSettings, RowStream, pack_rows
 from birdie_jax.config import default_config, parse_config
+from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import (
     OBJECTIVES,
+    Arm,
     Example,
     Objective,
     make_objective,
     mixture_from_arms,
     register_objective,
 )
+from birdie_jax.pretraining.arm_samples import check_answer
 from birdie_jax.text import TokenShards, prepare
-from birdie_jax.vocabulary import START
+from birdie_jax.vocabulary import SEPARATOR, START
 
 
 @pytest.fixture
@@ -84,3 +88,31 @@ def test_an_arm_of_a_config_comes_through_a_row_stream_into_a_packed_row(reversa
     np.testing.assert_array_equal(written, read[:0:-1])
     assert batch.tokens[0, first][~batch.bidirectional[0, first]][0] == START
     assert batch.segment_ids.max() >= 2
+
+
+def test_a_special_token_that_an_objective_does_not_name_is_refused(reversal):
+    class Separated(reversal):
+        """Reversal with [SEP] behind it."""
+
+        def assemble(self, tokens, rng, ends_document):
+            example = super().assemble(tokens, rng, ends_document)
+            return Example(example.context, np.append(example.target, SEPARATOR).astype(np.int32))
+
+    class Named(Separated):
+        """The same, with the token named."""
+
+        def answer_special_tokens(self, context):
+            return (SEPARATOR,)
+
+    for kind in (Separated, Named):
+        arm = Arm("backwards", kind(), "copying")
+        example = arm.objective(np.arange(300, 310), np.random.default_rng(0))
+        if kind is Named:
+            check_answer(arm, example)
+            continue
+        message = (
+            "arm backwards: found [SEP] in a target; allowed: [EOS], what answer_special_tokens of the "
+            "objective reversal returns"
+        )
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+            check_answer(arm, example)

@@ -171,6 +171,9 @@ def test_example_follows_its_format_and_fits(objective, document, seed, length, 
     text = document[:count].tolist()
     ended = ends_document and count == len(document)
     assert recovered(objective, made, ended, text) == text
+    if objective.has_context:
+        written = set(specials(made.target)) | ({v.END} if objective.name == "prefix_lm" else set())
+        assert objective.in_place or set(objective.answer_special_tokens(made.context)) == written
 
 
 @pytest.mark.parametrize("objective", VARIANTS, ids=repr)
