@@ -33,6 +33,7 @@ from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval
 from birdie_jax.storage import make_path, write_json, write_whole
+from birdie_jax.storage.metric_lines import trained_speed
 from birdie_jax.storage.outputs import Output, check_outputs, check_writable
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks import TASKS, Share, TaskModel
@@ -51,13 +52,15 @@ from birdie_jax.tasks.evaluation import (
     write_predictions,
 )
 from birdie_jax.tasks.evaluation_table import (
+    answer_lines,
     breakdown_tables,
     comparison_table,
     evaluation_table,
     refused_lines,
 )
-from birdie_jax.tasks.summary import paired_differences
-from birdie_jax.tasks.task_model import max_length_of
+from birdie_jax.tasks.registry import task_flag
+from birdie_jax.tasks.summary import paired_differences, shown_answer
+from birdie_jax.tasks.task_model import Workload, max_length_of, no_announcement
 from birdie_jax.trained_model import TrainedModel, model_of_folder, model_of_workdir
 
 _PROGRESS_SECONDS = 10.0
@@ -87,6 +90,13 @@ _OBJECTIVE = flags.DEFINE_string(
     None,
     "Ask in the form of this objective, or arm, of the run's mixture. Default: prefix_lm, or else "
     "causal_lm; for tasks that hide tokens in place, the first arm of masked_lm.",
+)
+_SHOWN = flags.DEFINE_integer(
+    "shown",
+    0,
+    "Answers of each task to print after the table, with what was read and what is right: the first ones.",
+    lower_bound=0,
+    upper_bound=1 << 20,
 )
 _ROWS = flags.DEFINE_integer(
     "rows", 32, "Largest number of questions answered at a time.", lower_bound=1, upper_bound=1 << 16
@@ -209,6 +219,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
     trained, arms, processes = asked
     names = " and ".join(dict.fromkeys(arms.of(named.task).name for named in tasks))
     print(f"{trained.origin}: {trained.model.config.name}, asked as {names}", file=sys.stderr)
+    costs = _Costs(trained)
     model = TaskModel(
         trained.model,
         trained.params,
@@ -219,6 +230,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
         rows=_ROWS.value,
         batch_tokens=_BATCH_TOKENS.value,
         share=Share(processes.index, processes.count, processes.gather),
+        announce=costs if processes.first else no_announcement,
     )
     config = json.dumps(to_dict(trained.config), sort_keys=True).encode()
     identity = EvaluatedModel(
@@ -231,12 +243,48 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
     evaluations = []
     for named in tasks:
         shown = _Progress(named.name)
+        costs.asked = named
         in_form = dataclasses.replace(identity, prompt_format=arms.of(named.task).name)
         evaluations.append(evaluate(named, model, in_form, shown, _SEED.value))
         shown.end(evaluations[-1].record)
         if kept is not None:
             _keep(kept, evaluations[-1])
     return evaluations
+
+
+class _Costs:
+    """Lines on standard error, before a task is asked: what it takes, and whether the model has learned it.
+
+    Attributes:
+        asked: the task.
+    """
+
+    def __init__(self, trained: TrainedModel):
+        self._trained = trained
+        self.asked: NamedTask | None = None
+
+    def __call__(self, work: Workload) -> None:
+        assert self.asked is not None
+        name, task = self.asked
+        line = f"{name}: {work.questions:,} questions, {work.tokens:,} tokens to read"
+        if work.answer_tokens:
+            line += f", at most {work.answer_tokens:,} to write"
+        # Training takes longer to read a token, and writing one takes longer than reading it.
+        speed = trained_speed(Workdir(self._trained.folder))
+        if speed:
+            minutes = (work.tokens + work.answer_tokens) / speed / 60
+            line += f"; at the speed of training, {speed:,.0f} tokens/s, that is {minutes:,.1f} min"
+        print(line, file=sys.stderr)
+        length = self._trained.config.row_length
+        if work.longest > length:
+            fitting = task.settings_within(self._trained.tokenizer, length)
+            hint = f"; that fits --task='{task_flag(name, task, fitting)}'" if fitting else ""
+            print(
+                f"{name}: the longest takes {work.longest:,} tokens, and the model has learned rows of "
+                f"{length:,}{hint}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 class _Progress:
@@ -313,12 +361,25 @@ def _print(asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]
         for record in records[0]:
             if text := breakdown_tables(record):
                 print(f"\n{text}")
+        _print_answers(asked[0])
         return
     origins = [f"{own[0].model.origin} step {own[0].model.step}" for own in records]
     print(comparison_table(origins, records, differences))
     for origin, own in zip(origins, records, strict=True):
         for line in refused_lines(own):
             print(f"{origin}: {line}")
+    for origin, scores in zip(origins, asked, strict=True):
+        if _SHOWN.value:
+            print(f"\n{origin}")
+        _print_answers(scores)
+
+
+def _print_answers(scores: _Scores) -> None:
+    """Print the first answers to each task, those of --shown."""
+    for record, result in scores:
+        first = [shown_answer(answer) for answer in result.answers[: _SHOWN.value] if answer.metrics]
+        if first:
+            print(f"\n{answer_lines(record, first)}")
 
 
 def main(arguments: list[str]) -> None:

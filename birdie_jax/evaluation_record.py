@@ -91,6 +91,23 @@ class EvaluatedModel:
 
 
 @dataclass(frozen=True)
+class ShownAnswer:
+    """A question with its answer, for reading.
+
+    Attributes:
+        prompt: what the model read; of a long text its beginning and its end.
+        answer: what it wrote.
+        reference: what is right.
+        is_right: whether the two are the same, as the task compares them.
+    """
+
+    prompt: str
+    answer: str
+    reference: str
+    is_right: bool
+
+
+@dataclass(frozen=True)
 class EvaluationRecord:
     """What a model scored on a task.
 
@@ -107,6 +124,8 @@ class EvaluationRecord:
         groups: for each group its parts, from small to large.
         seconds: the duration of the evaluation.
         categories: for each kind of categories its scores.
+        exact: the number of answers that are exactly right; None of a task that does not ask for that.
+        shown: the first questions with their answers, of a task that counts exact ones.
     """
 
     format_version: int
@@ -121,6 +140,8 @@ class EvaluationRecord:
     groups: dict[str, list[GroupScores]]
     seconds: float
     categories: dict[str, Categories] = field(default_factory=dict)
+    exact: int | None = None
+    shown: list[ShownAnswer] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON."""
@@ -146,5 +167,6 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
     version = value.get("format_version") if isinstance(value, Mapping) else None
     if version != FORMAT_VERSION:
         raise ConfigError(f"{where}: found format_version {version}; allowed: {FORMAT_VERSION}")
-    # Records of before there were categories have none.
-    return parse_typed(EvaluationRecord, {"categories": {}, **value}, where, ConfigError)
+    # Records of older versions lack what was added since.
+    added = {"categories": {}, "exact": None, "shown": []}
+    return parse_typed(EvaluationRecord, {**added, **value}, where, ConfigError)

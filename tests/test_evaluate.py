@@ -35,7 +35,10 @@ def asked(folder):
     """What the commands that succeed have printed."""
     task = f"--task=mine=jsonl:path={folder}/questions.jsonl,max_tokens=8"
     commands = [
-        ("evaluate", f"--workdir={folder}/runs/a", task, f"--json={folder}/a.json"),
+        (
+            *("evaluate", f"--workdir={folder}/runs/a", task, f"--json={folder}/a.json", "--shown=2"),
+            *("--task=copying_by_length:lengths=[8,90],questions_per_length=1",),
+        ),
         (
             *("evaluate", f"--workdir={folder}/runs/a", f"--compare={folder}/runs/b", task),
             *(f"--answers={folder}/answers.jsonl", f"--json={folder}/both.json"),
@@ -47,7 +50,7 @@ def asked(folder):
             *(f"--task=perplexity:path={folder}/text.txt,window=32", f"--json={folder}/text.json"),
         ),
     ]
-    (folder / "runs/a/metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    (folder / "runs/a/metrics.jsonl").write_text('{"step": 5, "tokens_per_second": 9.0}\n{"step": 5}\n')
     results = run_commands(commands)
     for command, (status, _, errors) in zip(commands, results, strict=True):
         assert status == 0, (command, errors)
@@ -60,7 +63,9 @@ def test_the_table_and_the_files(folder, asked):
     assert "mine: 5 answers in " in errors
     assert table.splitlines()[1].split()[0] == "mine"
     assert "mine by prompt tokens" in table
-    (record,) = json.loads((folder / "a.json").read_text())["evaluations"]
+    assert f"\nmine: 0 of 5 exactly right; the first:\n  read   {PROMPTS[0]}\n  wrote  " in table
+    assert table.count("\n  right  a") == 2
+    record, _ = json.loads((folder / "a.json").read_text())["evaluations"]
     kept = folder / "runs/a/evaluations/00000005"
     saved = parse_evaluation((kept / "mine.json").read_bytes(), "mine.json")
     assert saved.to_json()["metrics"] == record["metrics"]
@@ -68,6 +73,22 @@ def test_the_table_and_the_files(folder, asked):
     assert len(saved.model.parameters_sha256) == len(saved.model.config_sha256) == 64
     lines = [json.loads(line) for line in (kept / "mine.jsonl").read_text().splitlines()]
     assert [line["prompt"] for line in lines] == PROMPTS
+
+
+def test_what_it_takes_is_printed_before(folder, asked):
+    _, _, errors = asked[0]
+    tokens = re.search(r"^mine: 5 questions, (\d+) tokens to read, at most 40 to write; (.*)", errors, re.M)
+    assert tokens
+    minutes = (int(tokens[1]) + 40) / 9 / 60
+    assert tokens[2] == f"at the speed of training, 9 tokens/s, that is {minutes:.1f} min"
+    assert errors.index(tokens[0]) < errors.index("mine: 5 answers in ")
+    # Marker and start token with the passage, which is written with END.
+    assert (
+        "copying_by_length: the longest takes 183 tokens, and the model has learned rows of 128; that fits "
+        "--task='copying_by_length:lengths=[8],questions_per_length=1'"
+    ) in errors
+    # No setting of such a task makes its prompts shorter.
+    assert "mine: the longest takes 130 tokens, and the model has learned rows of 128\n" in errors
 
 
 def test_an_answer_is_that_of_generate(folder, asked):
@@ -96,7 +117,13 @@ def test_models_are_compared(folder, asked, name):
 
 
 def test_the_report_shows_it(folder, asked):
-    assert "evaluated at step 5" in (folder / "runs/a/report.html").read_text()
+    page = (folder / "runs/a/report.html").read_text()
+    assert "evaluated at step 5" in page
+    answers = page.partition('<section id="answers">')[2].partition("</section>")[0]
+    # Above all else.
+    assert page.index('id="answers"') == page.index('<section id="') + len("<section ")
+    assert "mine <small>0 of 5 exactly right, at step 5</small>" in answers
+    assert answers.count('<td class="text">a</td></tr>') == 3
 
 
 def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
@@ -164,7 +191,7 @@ def test_two_processes_find_what_one_finds(folder, asked, tmp_path):
     # The first alone tells; what joins them prints a line of its own.
     assert "mine" in outputs[0][0]
     assert "mine" not in outputs[1][0]
-    (one,), (two,) = (
+    (one, _), (two,) = (
         json.loads(path.read_text())["evaluations"] for path in (folder / "a.json", tmp_path / "two.json")
     )
     assert one["metrics"] == two["metrics"]

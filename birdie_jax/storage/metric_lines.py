@@ -55,6 +55,19 @@ def _lines_of_file(workdir: Workdir) -> list[bytes] | None:
         return None
 
 
+def trained_speed(workdir: Workdir) -> float | None:
+    """Return the tokens a second that a run last logged; None where nothing is known of it.
+
+    Raises:
+        OSError: the metrics cannot be read.
+    """
+    for line in reversed(read_metric_lines(workdir)):
+        speed = (parse_line(line) or {}).get("tokens_per_second")
+        if speed:
+            return float(speed)
+    return None
+
+
 def has_begun(workdir: Workdir) -> bool:
     """Tell whether a run has trained a step in a workdir: whether it has saved one, or logged one.
 

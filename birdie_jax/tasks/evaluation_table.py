@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from birdie_jax.errors import ConfigError
-from birdie_jax.evaluation_record import EvaluationRecord, Interval, parse_evaluation
+from birdie_jax.evaluation_record import EvaluationRecord, Interval, ShownAnswer, parse_evaluation
 from birdie_jax.saved_config import read_json
 from birdie_jax.storage import list_names, read_bytes
 from birdie_jax.storage.workdir import Workdir
@@ -166,6 +166,23 @@ def evaluation_table(records: Sequence[EvaluationRecord]) -> str:
         if not record.metrics:
             table.add_row(record.name, "none", "", "", f"{record.answers:,}")
     return "\n".join([_rendered(table), *refused_lines(records)])
+
+
+def answer_lines(record: EvaluationRecord, answers: Sequence[ShownAnswer]) -> str:
+    """Return answers for reading, below how many of all are exactly right.
+
+    Args:
+        record: the evaluation.
+        answers: the first of its answers.
+    """
+    lines = [record.name]
+    if record.exact is not None:
+        lines = [f"{record.name}: {record.exact:,} of {record.answers:,} exactly right; the first:"]
+    for answer in answers:
+        right = "the same" if answer.is_right else answer.reference
+        for title, text in (("read", answer.prompt), ("wrote", answer.answer), ("right", right)):
+            lines.append(f"  {title:5}  " + text.replace("\n", "\n         "))
+    return "\n".join(lines)
 
 
 def breakdown_tables(record: EvaluationRecord) -> str:

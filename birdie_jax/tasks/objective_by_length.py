@@ -5,9 +5,9 @@ format of its objective.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
@@ -18,7 +18,7 @@ from birdie_jax.objectives import Example, Objective, make_objective
 from birdie_jax.storage import Bounds
 from birdie_jax.tasks.question import Question
 from birdie_jax.tasks.registry import register_task
-from birdie_jax.tasks.task import TokenTask
+from birdie_jax.tasks.task import TokenTask, without_stop
 from birdie_jax.tasks.training_examples import GeneratedExamples
 from birdie_jax.text import Tokenizer, open_source
 from birdie_jax.text.tokenization import split_of
@@ -46,20 +46,25 @@ class TextSource(NamedTuple):
 class Passages:
     """Draws passages of as many tokens as are asked for."""
 
-    def __init__(self, tokenizer: Tokenizer, text: TextSource | None, split: str):
+    def __init__(
+        self, tokenizer: Tokenizer, text: TextSource | None, split: str, *, whole_lines: bool = False
+    ):
         """Read text, up to four million tokens of it.
 
         Args:
             tokenizer: the tokenizer of the tokens.
             text: where to read text; None = uniformly random pieces of the tokenizer.
             split: the documents to read: "train" or "validation".
+            whole_lines: whether a passage is a line, without the spaces around it, that no document of the
+                other split has.
 
         Raises:
             DataError: the source cannot be read.
         """
-        self._text, self._split = text, split
+        self._text, self._split, self._whole_lines = text, split, whole_lines
         self._pieces = tokenizer.ordinary_tokens() if text is None else np.empty(0, np.int32)
-        self._documents = [] if text is None else _read_documents(tokenizer, text, split)
+        read = _read_lines if whole_lines else _read_documents
+        self._documents = [] if text is None else read(tokenizer, text, split)
         self._lengths = np.array([len(document) for document in self._documents], np.int64)
 
     def draw(self, rng: np.random.Generator, length: int) -> Int32[np.ndarray, " tokens"]:
@@ -68,10 +73,18 @@ class Passages:
         Every passage of that length is equally likely.
 
         Raises:
-            DataError: no document has that many tokens.
+            DataError: no document, or no line, has that many tokens.
         """
         if self._text is None:
             return rng.choice(self._pieces, length)
+        if self._whole_lines:
+            fitting = np.flatnonzero(self._lengths == length)
+            if not fitting.size:
+                raise DataError(
+                    f"{self._text.source}: found no line of {length} tokens in its {self._split} split "
+                    "alone; allowed: another length, source or validation_fraction"
+                )
+            return self._documents[int(rng.choice(fitting))]
         starts = np.maximum(self._lengths - length + 1, 0).cumsum()
         if not starts.size or starts[-1] == 0:
             longest = int(self._lengths.max(initial=0))
@@ -103,6 +116,27 @@ def _read_documents(tokenizer: Tokenizer, text: TextSource, split: str) -> list[
     return documents + tokenizer.encode_batch(waiting)
 
 
+def _read_lines(tokenizer: Tokenizer, text: TextSource, split: str) -> list[np.ndarray]:
+    """Return the different lines of the documents of a split that no document of the other has."""
+    lines: dict[str, np.ndarray] = {}
+    count = 0
+    for own in (True, False):
+        for document in open_source(text.source, text.text_field).documents():
+            if (split_of(document.text, text.validation_fraction) == split) != own:
+                continue
+            found = dict.fromkeys(line.strip() for line in document.text.splitlines())
+            if not own:
+                for line in found:
+                    lines.pop(line, None)
+                continue
+            new = [line for line in found if line and line not in lines]
+            lines |= zip(new, tokenizer.encode_batch(new), strict=True)
+            count += sum(len(lines[line]) for line in new)
+            if count >= _MAX_TOKENS:
+                break
+    return list(lines.values())
+
+
 PassageLength = Annotated[int, Bounds(at_least=2, at_most=2**20)]
 QuestionsPerLength = Annotated[int, Bounds(at_least=1, at_most=10**6)]
 
@@ -126,6 +160,8 @@ class ObjectiveByLength(TokenTask):
         text_field: the field of .jsonl and .parquet records that holds the text.
         validation_fraction: the share of the source's documents that is asked about; the others are for
             training. The documents of a smaller share are among those of a larger one.
+        whole_lines: whether a passage is a line of the text, without the spaces around it, that stands in
+            none of the documents for training; else it begins and ends anywhere in a document.
         seed: the seed of the questions.
     """
 
@@ -134,9 +170,15 @@ class ObjectiveByLength(TokenTask):
     source: Text = ""
     text_field: RequiredName = "text"
     validation_fraction: ShareOfBoth = 0.01
+    whole_lines: bool = False
     seed: Seed = 0
 
     def __post_init__(self):
+        if self.whole_lines and not self.source:
+            raise ValueError(
+                "whole_lines: found True with source ''; allowed: with a source, as random tokens have no "
+                "lines"
+            )
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise ValueError(
                 f"lengths: found {list(self.lengths)}; allowed: one length or more, increasing"
@@ -158,7 +200,7 @@ class ObjectiveByLength(TokenTask):
         Raises:
             DataError: the source cannot be read, or has no passages of such lengths.
         """
-        passages = Passages(tokenizer, self._text, "validation")
+        passages = Passages(tokenizer, self._text, "validation", whole_lines=self.whole_lines)
         questions = []
         for length in self.lengths:
             objective = self.objective(length, length)
@@ -169,13 +211,22 @@ class ObjectiveByLength(TokenTask):
                     Question(
                         name=f"{length}-{number:06d}",
                         prompt=tokenizer.decode(example.context),
-                        references=(tokenizer.decode(example.target),),
+                        references=(tokenizer.decode(without_stop(example.target)),),
                         groups={"length": length},
                         prompt_tokens=tuple(example.context.tolist()),
                         reference_tokens=tuple(example.target.tolist()),
+                        special_tokens=objective.answer_special_tokens(example.context),
                     )
                 )
         return questions, ()
+
+    def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
+        """Return the lengths whose examples fit."""
+        del tokenizer
+        fitting = [
+            each for each in self.lengths if self.objective(each, each).example_length(each) <= length
+        ]
+        return {"lengths": fitting} if fitting else {}
 
     def training_examples(self, tokenizer: Tokenizer) -> GeneratedExamples:
         """Return a generator of examples of passages from the shortest to the longest of `lengths`.
@@ -183,7 +234,7 @@ class ObjectiveByLength(TokenTask):
         Raises:
             DataError: the source cannot be read.
         """
-        passages = Passages(tokenizer, self._text, "train")
+        passages = Passages(tokenizer, self._text, "train", whole_lines=self.whole_lines)
         return ObjectiveExamples(self.objective(self.lengths[0], self.lengths[-1]), passages)
 
     @property
@@ -262,6 +313,7 @@ class DeshufflingByLength(ObjectiveByLength):
 
 
 Spans = Annotated[int, Bounds(at_least=1, at_most=2**10)]
+SpanLength = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 
 
 @register_task
@@ -270,8 +322,12 @@ class SelectiveCopyingByLength(ObjectiveByLength):
     """Spans of the passage are to be written, in the format of the objective selective_copying.
 
     Attributes:
-        spans: the number of spans that are asked for; each takes 28 tokens of the passage at most.
+        spans: the number of spans that are asked for.
         query_first: whether the queries stand before the passage.
+        span_length: the smallest and largest number of tokens of a span.
+        start_delimiter_length: the smallest and largest number of tokens of what stands before a span.
+        end_delimiter_length: the smallest and largest number of tokens of what stands after it. A passage
+            has room for all spans with their delimiters at their longest.
         lengths: the numbers of tokens of the passages.
     """
 
@@ -279,6 +335,9 @@ class SelectiveCopyingByLength(ObjectiveByLength):
 
     spans: Spans = 1
     query_first: bool = True
+    span_length: tuple[SpanLength, SpanLength] = (8, 16)
+    start_delimiter_length: tuple[SpanLength, SpanLength] = (1, 8)
+    end_delimiter_length: tuple[SpanLength, SpanLength] = (1, 4)
     lengths: tuple[PassageLength, ...] = (64, 128, 256, 512)
 
     def objective(self, min_length: int, max_length: int) -> Objective:
@@ -287,6 +346,9 @@ class SelectiveCopyingByLength(ObjectiveByLength):
             "selective_copying",
             spans=self.spans,
             query_first=self.query_first,
+            span_length=self.span_length,
+            start_delimiter_length=self.start_delimiter_length,
+            end_delimiter_length=self.end_delimiter_length,
             min_length=min_length,
             max_length=max_length,
         )

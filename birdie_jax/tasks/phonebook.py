@@ -1,8 +1,8 @@
 """Phone number retrieval (Birdie paper, section 4.3 and appendix D): look up names in a long book."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -101,12 +101,11 @@ class Phonebook(GenerationTask):
         """Return the questions.
 
         Raises:
-            ConfigError: a book of `min_entries` with `max_numbers` does not fit `max_positions`; or the
-                package `names` is missing.
+            ConfigError: a book of `min_entries` with `max_numbers` does not fit `max_positions`.
         """
         maker = self._maker(tokenizer)
         # The start token, and the longest answer whichever numbers are asked for.
-        answer_positions = 1 + (self.max_tokens or self._max_answer_tokens)
+        answer_positions = 1 + self._answer_limit
         sizes = self._sizes(maker, answer_positions)
         questions = []
         for number in range(self.num_questions):
@@ -138,6 +137,25 @@ class Phonebook(GenerationTask):
             )
         return questions, ()
 
+    def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
+        """Return the first that fits: shorter books, fewer numbers, fewer entries, shorter forms."""
+        changes: dict[str, Any] = {"max_positions": min(self.max_positions, length)}
+        for more in (
+            {},
+            {"max_numbers": min(self.max_numbers, 2), "min_numbers": min(self.min_numbers, 2)},
+            {"min_entries": min(self.min_entries, 4), "max_entries": min(self.max_entries, 16)},
+            {"number_format": "####", "name_words": 1},
+            {"question_form": "names"},
+        ):
+            changes |= more
+            fitted = replace(self, **changes)
+            try:
+                fitted._sizes(fitted._maker(tokenizer), 1 + fitted._answer_limit)
+            except ConfigError:
+                continue
+            return {name: value for name, value in changes.items() if value != getattr(self, name)}
+        return {}
+
     def score(self, question: Question, answer: str) -> Mapping[str, float]:
         """Return the metrics of an answer."""
         asked = question.references[0].split(", ")
@@ -163,7 +181,7 @@ class Phonebook(GenerationTask):
         """Return a generator of books of all sizes that the settings allow.
 
         Raises:
-            ConfigError: the smallest book does not fit `max_positions`; or the package `names` is missing.
+            ConfigError: the smallest book does not fit `max_positions`.
         """
         maker = self._maker(tokenizer)
         if maker.mean_positions(self.min_numbers, self._min_entries(self.min_numbers)) > self.max_positions:
@@ -171,9 +189,9 @@ class Phonebook(GenerationTask):
         return PhonebookExamples(self, maker)
 
     @property
-    def _max_answer_tokens(self) -> int:
-        """Return the tokens of the longest answer if every character were one, a leading space, and END."""
-        return self._form.answer_characters(self.max_numbers) + 2
+    def _answer_limit(self) -> int:
+        """Return `max_tokens`, or the characters of an answer, with a leading space and END."""
+        return self.max_tokens or self._form.answer_characters(self.max_numbers) + 2
 
     @property
     def _form(self) -> BookForm:

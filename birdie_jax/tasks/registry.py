@@ -1,5 +1,6 @@
 """Every task by its name. A new one is one file, and a line in `__init__.py` that imports it."""
 
+import json
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 from birdie_jax.errors import ConfigError, nearest_first, shown
 from birdie_jax.registry import Registry
-from birdie_jax.storage import inner_path, parse_typed
+from birdie_jax.storage import inner_path, parse_typed, to_plain
 from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.tasks.task import Task
 
@@ -96,6 +97,25 @@ def task_of_flag(text: str, flag: str = "--task") -> Task:
             )
         settings[key] = _plain(value.strip(), f"{flag}={name.strip()}.{key}")
     return make_task(name.strip(), settings, f"{flag}={name.strip()}")
+
+
+def task_flag(name: str, task: Task, changes: Mapping[str, Any]) -> str:
+    """Return the value of a flag that asks for a task under a name, with some settings changed."""
+    settings = {
+        field.name: to_plain(getattr(task, field.name))
+        for field in fields(task)
+        if getattr(task, field.name) != field.default
+    }
+    texts = [f"{key}={_written(value)}" for key, value in {**settings, **changes}.items()]
+    called = "" if name == task.name else f"{name}="
+    return f"{called}{task.name}:{','.join(texts)}"
+
+
+def _written(value: Any) -> str:
+    """Return a plain value as a flag has it."""
+    if isinstance(value, str) and _plain(value, "") == value and _split_settings(value) == [value]:
+        return value
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _split_settings(text: str) -> list[str]:

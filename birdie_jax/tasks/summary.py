@@ -15,6 +15,7 @@ from birdie_jax.evaluation_record import (
     EvaluationRecord,
     GroupScores,
     Interval,
+    ShownAnswer,
 )
 from birdie_jax.storage import to_plain
 from birdie_jax.tasks.bootstrap import Derive, bootstrap_differences, bootstrap_means
@@ -24,6 +25,9 @@ from birdie_jax.tasks.task import Task
 # More values of a group than these are put together.
 _MAX_PARTS = 12
 _WIDE = 8
+# The metric of answers that are the reference, by the name that all tasks have for it.
+_EXACT = "exact_match"
+_SHOWN, _SHOWN_CHARACTERS = 3, 400
 
 
 def settings_of(task: Task) -> dict[str, Any]:
@@ -65,7 +69,28 @@ def summarise(
         groups=groups,
         seconds=seconds,
         categories={kind: _category_scores(task, kind, scored, seed) for kind in kinds},
+        exact=sum(map(_is_exact, scored)) if any(_EXACT in one.metrics for one in scored) else None,
+        shown=[shown_answer(one) for one in scored[:_SHOWN] if _EXACT in one.metrics],
     )
+
+
+def shown_answer(answer: ScoredAnswer) -> ShownAnswer:
+    """Return an answer for reading."""
+    question = answer.question
+    reference = question.references[0] if question.references else ""
+    prompt, wrote, right = map(_cut, (question.prompt, answer.answer, reference))
+    return ShownAnswer(prompt, wrote, right, _is_exact(answer))
+
+
+def _is_exact(answer: ScoredAnswer) -> bool:
+    return answer.metrics.get(_EXACT) == 1
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    half = _SHOWN_CHARACTERS // 2
+    return f"{text[:half]} [… {len(text) - 2 * half:,} characters …] {text[-half:]}"
 
 
 def mean_scores(task: Task, answers: Sequence[ScoredAnswer], seed: int = 0) -> dict[str, Interval]:

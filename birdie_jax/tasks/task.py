@@ -3,7 +3,9 @@
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import numpy as np
 
 from birdie_jax.errors import ConfigError
 from birdie_jax.generation import STOP_TOKENS
@@ -15,6 +17,7 @@ from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.tasks.training_examples import GeneratedExamples, RecordedExamples
 from birdie_jax.text import Tokenizer
+from birdie_jax.vocabulary import special_token_name
 
 AnswerTokens = Annotated[int, Bounds(at_least=0, at_most=2**20)]
 
@@ -88,6 +91,16 @@ class Task(abc.ABC):
             ConfigError: it is longer; the message names the setting.
         """
         del arm_in_place, max_length
+
+    def settings_within(self, tokenizer: Tokenizer, length: int) -> Mapping[str, Any]:
+        """Return settings with which no prompt with its answer is longer than `length`; empty: none known.
+
+        Args:
+            tokenizer: the tokenizer of the model.
+            length: the tokens of the rows that the model was trained on.
+        """
+        del tokenizer, length
+        return {}
 
     def check_data(self, tokenizer: Tokenizer) -> None:
         """Read what the task asks, so that bad data is told before a model is compiled, trained or asked.
@@ -254,8 +267,9 @@ class TokenTask(QuestionTask):
             tuple(
                 ScoredAnswer(
                     question,
-                    model.tokenizer.decode(answer),
+                    model.tokenizer.decode(without_stop(answer)),
                     score_tokens(question.reference_tokens, answer),
+                    details=_token_details(answer),
                 )
                 for question, answer in zip(asked, answers, strict=True)
             ),
@@ -263,9 +277,25 @@ class TokenTask(QuestionTask):
         )
 
 
+_Tokens = TypeVar("_Tokens", Sequence[int], np.ndarray)
+
+
+def without_stop(tokens: _Tokens) -> _Tokens:
+    """Return tokens without the stop token that ends them, if one does."""
+    return tokens[:-1] if len(tokens) and tokens[-1] in STOP_TOKENS else tokens
+
+
+def _token_details(answer: Sequence[int]) -> Mapping[str, object]:
+    stopped = len(without_stop(answer)) < len(answer)
+    return {
+        "tokens": len(answer),
+        "stopped_by": special_token_name(answer[-1]) if stopped else "max_tokens",
+    }
+
+
 def score_tokens(reference: Sequence[int], answer: Sequence[int]) -> Mapping[str, float]:
     """Return the metrics of an answer, which may end with a stop token as the reference may."""
-    wanted = reference[:-1] if reference[-1] in STOP_TOKENS else reference
+    wanted = without_stop(reference)
     right = sum(found == token for found, token in zip(answer, wanted, strict=False))
     return {
         "token_accuracy": right / len(wanted),

@@ -49,6 +49,29 @@ class Share(NamedTuple):
     gather: Callable[[str], list[str]] = lambda text: [text]
 
 
+class Workload(NamedTuple):
+    """What a model is about to do for a task.
+
+    Attributes:
+        questions: the number of prompts, or of texts.
+        tokens: the number of tokens that they have together.
+        longest: the largest number of tokens of one of them, with its answer.
+        answer_tokens: the largest number of tokens that all answers can have together.
+    """
+
+    questions: int
+    tokens: int
+    longest: int
+    answer_tokens: int
+
+
+Announce = Callable[[Workload], None]
+
+
+def no_announcement(work: Workload) -> None:
+    """Say nothing."""
+
+
 def no_progress(done: int, of_all: int) -> None:
     """Show nothing."""
 
@@ -100,6 +123,7 @@ class TaskModel:
         batch_tokens: int = 65_536,
         share: Share | None = None,
         pruning: PruningSettings | None = None,
+        announce: Announce = no_announcement,
     ):
         """Put the model on this process's devices.
 
@@ -114,11 +138,12 @@ class TaskModel:
             batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
             share: the part of the questions that this process answers; None = all.
             pruning: how the prompts of written answers are pruned; None = they are not.
+            announce: called with what is to be done, before it is.
 
         Raises:
             PruningError: the model has attention, or the schedule is for other layers than it has.
         """
-        self._pruning = pruning
+        self._pruning, self._announce = pruning, announce
         self.tokenizer, self.arm, self.max_length = tokenizer, arm, max_length
         self.arm_in_place = arm_in_place
         self._rows, self._batch_tokens, self._share = rows, batch_tokens, share or Share()
@@ -207,7 +232,8 @@ class TaskModel:
                 stop_strings=stop_strings,
             )
 
-        answers = self._in_batches([len(prompt.tokens) for prompt in prompts], answer, progress)
+        lengths = [len(prompt.tokens) for prompt in prompts]
+        answers = self._in_batches(lengths, answer, progress, [max_tokens] * len(prompts))
         return [TextAnswer(*found) for found in answers]
 
     def choice_likelihoods(
@@ -350,13 +376,20 @@ class TaskModel:
         return pack_rows(rows, min(longest, self.max_length or longest), 0)
 
     def _in_batches(
-        self, lengths: Sequence[int], ask: Callable[[Sequence[int]], list[Any]], progress: Progress
+        self,
+        lengths: Sequence[int],
+        ask: Callable[[Sequence[int]], list[Any]],
+        progress: Progress,
+        max_tokens: Sequence[int] = (),
     ) -> list[Any]:
         """Return what `ask` gives for each number, asked in batches of like lengths, the longest first.
 
         Every process asks its part of each batch, so that all take the same number of batches. Processes
         exchange JSON: what comes back is plain data, and the caller makes its own types of it.
         """
+        answers = max_tokens or [0] * len(lengths)
+        longest = max(map(sum, zip(lengths, answers, strict=True)), default=0)
+        self._announce(Workload(len(lengths), sum(lengths), longest, sum(answers)))
         order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
         found: dict[int, Any] = {}
         done = 0
@@ -397,5 +430,6 @@ class TaskModel:
                     row.extend(new.tolist())
             return tokens
 
-        answers = self._in_batches([len(prompt.tokens) for prompt in prompts], answer, progress)
+        lengths = [len(prompt.tokens) for prompt in prompts]
+        answers = self._in_batches(lengths, answer, progress, max_tokens)
         return [tuple(found) for found in answers]

@@ -51,6 +51,46 @@ def test_copying_asks_for_the_passage():
     assert len({question.prompt_tokens for question in questions}) == 6
 
 
+def test_whole_lines_are_those_of_no_document_for_training(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["".join(rng.choice(list("abcdefgh"), 6)) for _ in range(400)]
+    for number in range(40):
+        own = ["", *lines[10 * number : 10 * number + 10], "shared"]
+        (tmp_path / f"{number}.txt").write_text("\n".join(f"    {line}" for line in own))
+    written = {
+        line.strip(): path.read_text()
+        for path in tmp_path.iterdir()
+        for line in path.read_text().split("\n")
+    }
+    text = {"source": str(tmp_path), "validation_fraction": 0.3, "whole_lines": True}
+    length = len(word_tokenizer().encode(lines[0]))
+    task = CopyingByLength(lengths=(length,), questions_per_length=20, **text)
+    asked = {question.references[0] for question in task.questions(word_tokenizer())[0]}
+    assert len(asked) > 3
+    for line in asked:
+        assert line in lines
+        assert split_of(written[line], 0.3) == "validation"
+    with pytest.raises(DataError, match="found no line of 50 tokens in its validation split alone"):
+        CopyingByLength(lengths=(50,), **text).questions(word_tokenizer())
+    with pytest.raises(ValueError, match="whole_lines: found True with source ''; allowed: with a source"):
+        CopyingByLength(whole_lines=True)
+
+
+def test_spans_and_delimiters_have_the_lengths_that_are_set():
+    one = {"span_length": (4, 4), "start_delimiter_length": (1, 1), "end_delimiter_length": (2, 2)}
+    task = SelectiveCopyingByLength(lengths=(12,), questions_per_length=5, **one)
+    for question in task.questions(word_tokenizer())[0]:
+        assert len(question.reference_tokens) == 5 and question.reference_tokens[-1] == vocabulary.DONE
+        # The marker, [START] and [END] with three tokens, [CONTEXT] and the passage.
+        assert len(question.prompt_tokens) == 1 + 5 + 1 + 12
+        assert question.special_tokens == (vocabulary.DONE,)
+
+
+def test_lengths_that_fit_rows_of_training():
+    assert CopyingByLength().settings_within(word_tokenizer(), 256) == {"lengths": [32, 64]}
+    assert CopyingByLength().settings_within(word_tokenizer(), 32) == {}
+
+
 def test_questions_do_not_change_with_their_number():
     few, _ = CopyingByLength(lengths=(8, 16), questions_per_length=2).questions(word_tokenizer())
     many, _ = CopyingByLength(lengths=(4, 8, 16), questions_per_length=5).questions(word_tokenizer())

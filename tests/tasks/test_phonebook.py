@@ -1,6 +1,5 @@
 """The phone book of the paper's Figure 6: its form, what fits, what is asked and how answers are scored."""
 
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from birdie_jax import vocabulary
 from birdie_jax.errors import ConfigError
-from birdie_jax.tasks import Question
+from birdie_jax.tasks import Question, task_of_flag
 from birdie_jax.tasks.phonebook import Phonebook
 from birdie_jax.tasks.phonebook_text import (
     Book,
@@ -23,6 +22,7 @@ from birdie_jax.tasks.phonebook_text import (
     find_names,
     read_numbers,
 )
+from birdie_jax.tasks.registry import task_flag
 from tests.tasks.tokenizers import word_tokenizer
 
 FIGURE = (Path(__file__).with_name("figure_6_prompt.txt")).read_text().rstrip("\n")
@@ -255,8 +255,14 @@ def test_too_few_positions_for_the_smallest_book():
         Phonebook(max_entries=6000, name_words=1).questions(word_tokenizer())
 
 
-def test_a_missing_package_is_told_with_its_extra(monkeypatch):
-    find_names.cache_clear()
-    monkeypatch.setitem(sys.modules, "names", None)
-    with pytest.raises(ConfigError, match=r"pip install 'birdie-jax\[phonebook\]'"):
-        Phonebook().training_examples(word_tokenizer())
+@pytest.mark.parametrize("length", [4096, 1024, 512, 256, 160])
+def test_settings_that_fit_rows_of_training_are_taken(length):
+    task = Phonebook(num_questions=8, seed=3)
+    found = task.settings_within(word_tokenizer(), length)
+    fitted = task_of_flag(task_flag("phonebook", task, found))
+    assert fitted == replace(task, **found)
+    assert fitted.max_positions == length
+    assert len(fitted.questions(word_tokenizer())[0]) == 8
+    if length == 4096:
+        assert found == {"max_positions": length}
+    assert task.settings_within(word_tokenizer(), 16) == {}

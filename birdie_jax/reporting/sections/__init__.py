@@ -1,6 +1,7 @@
 """The kinds of sections in the order of the page; a new one is one file and one line here."""
 
 from birdie_jax.reporting.section import SectionKind
+from birdie_jax.reporting.sections.answers import ANSWERS
 from birdie_jax.reporting.sections.arm_table import ARM_TABLE
 from birdie_jax.reporting.sections.arms_over_steps import ARMS_OVER_STEPS
 from birdie_jax.reporting.sections.bandit_decisions import BANDIT
@@ -12,6 +13,7 @@ from birdie_jax.reporting.sections.texts import ARM_EXAMPLES, CONFIGURATION, MAS
 
 # `OTHER_SCALARS` draws the scalars that no kind before it does.
 SECTIONS: tuple[SectionKind, ...] = (
+    ANSWERS,
     TRAINING,
     CLASSES,
     SHARES,

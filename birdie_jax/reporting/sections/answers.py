@@ -1,0 +1,24 @@
+"""Section: the first questions of the evaluations that count exact answers, with what the model wrote."""
+
+from birdie_jax.reporting.run_record import RunRecord
+from birdie_jax.reporting.section import Section, SectionKind
+
+
+def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of answers; None where no evaluation has any to show."""
+    del scalars
+    records = [record for record in run.evaluations if record.shown]
+    if not records:
+        return None
+    return Section(
+        anchor="answers",
+        link="Answers",
+        title="Answers",
+        introduction="What the model wrote to the first questions of each evaluation, whether right or "
+        "wrong. Nobody chose them.",
+        template="answers.html",
+        values={"records": records},
+    )
+
+
+ANSWERS = SectionKind(make_section)
