@@ -44,6 +44,7 @@ from birdie_jax.pruning_cost.cells import (
 from birdie_jax.pruning_cost.page import FlowPictures, PageHeading, ShownText, render_page
 from birdie_jax.pruning_cost.pruned_prompts import layers_that_read, measure_flow, read_parts
 from birdie_jax.pruning_cost.study import (
+    MAX_DEFAULT_WINDOWS,
     Condition,
     HeldOutWindows,
     choose_windows,
@@ -83,7 +84,12 @@ _CONTINUATION = flags.DEFINE_integer(
     "continuation", 100, "Tokens after a context that are scored.", lower_bound=1, upper_bound=_MANY
 )
 _WINDOWS = flags.DEFINE_integer(
-    "windows", 300, "Windows of text, the same for all policies.", lower_bound=1, upper_bound=_MANY
+    "windows",
+    None,
+    "Windows of text, the same for all policies. Default: as many as the text has, at most "
+    f"{MAX_DEFAULT_WINDOWS}.",
+    lower_bound=1,
+    upper_bound=_MANY,
 )
 _ROWS = flags.DEFINE_integer("rows", 8, "Windows read at a time.", lower_bound=1, upper_bound=_MANY)
 _OBJECTIVE = flags.DEFINE_string(

@@ -215,16 +215,21 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
     def write_page(self, page: Path) -> None:
         """Write tables and figures of whatever results are there, the figures beside the page.
 
+        A page that is not there is made.
+
         Raises:
-            StudyError: a result cannot be read, or the page lacks its marks.
+            StudyError: a result cannot be read, or the page lacks its marks; nothing is written then.
         """
         results = self.read_results()
+        # Before a figure is drawn that no page would show.
+        before, after = split_at_marks(page, f"{self.name}.{self.scale.name}")
         drawn = []
         for name, figure in self.figures(results) if results else ():
             drawn.append(page.parent / f"{page.stem}_{self.scale.name}_{name}.png")
             save_figure(figure, drawn[-1])
         text = self.page_text(results, [Path(path.name) for path in drawn])
-        write_between_marks(page, f"{self.name}.{self.scale.name}", text)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(page, f"{before}\n\n{text.strip()}\n\n{after}".encode())
         print(f"{page}: {len(results)} results, {len(drawn)} figures")
 
 
@@ -240,19 +245,22 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_whole(path, reduced.getvalue())
 
 
-def write_between_marks(page: Path, mark: str, text: str) -> None:
-    """Put `text` between the marks of a page, which keeps the rest as it is.
+def split_at_marks(page: Path, mark: str) -> tuple[str, str]:
+    """Return a page up to the mark that begins a part, and from the one that ends it; of no page the marks.
 
     Raises:
-        StudyError: the page is not there or lacks the marks.
+        StudyError: the page lacks the marks.
     """
     begin, end = f"<!-- begin {mark} -->", f"<!-- end {mark} -->"
-    contents = page.read_text() if page.exists() else ""
-    before, found_begin, rest = contents.partition(begin)
+    if not page.exists():
+        return begin, end + "\n"
+    before, found_begin, rest = page.read_text().partition(begin)
     _, found_end, after = rest.partition(end)
     if not found_begin or not found_end:
-        raise StudyError(f"{page}: lacks the lines {begin} and {end}; allowed: a page with both")
-    write_whole(page, f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}".encode())
+        raise StudyError(
+            f"{page}: lacks the lines {begin} and {end}; allowed: a page with both, or a new one, by --page"
+        )
+    return before + begin, end + after
 
 
 def main(

@@ -23,6 +23,9 @@ from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards, open_source
 from birdie_jax.trained_model import TrainedModel
 
+# Where nobody asks for another number.
+MAX_DEFAULT_WINDOWS = 300
+
 
 class HeldOutWindows(NamedTuple):
     """Parts of documents, each a longest context and the tokens after it.
@@ -91,25 +94,31 @@ def documents_of_text(path: str, text_field: str, tokenizer: Tokenizer) -> Itera
 
 
 def choose_windows(
-    documents: Iterator[Int[np.ndarray, " _"]], count: int, *, context: int, continuation: int, seed: int
+    documents: Iterator[Int[np.ndarray, " _"]],
+    count: int | None,
+    *,
+    context: int,
+    continuation: int,
+    seed: int,
 ) -> HeldOutWindows:
     """Return windows of documents, none of which overlap, drawn from all that there are.
 
     Args:
         documents: the tokens of each document.
-        count: the number of windows.
+        count: the number of windows; None = as many as there are, at most `MAX_DEFAULT_WINDOWS`.
         context: the longest context.
         continuation: the number of tokens that are scored after it.
         seed: the seed of the choice.
 
     Raises:
-        ConfigError: the text has fewer windows.
+        ConfigError: the text has fewer windows, or none.
     """
     length, found, owners = context + continuation, [], []
     for number, tokens in enumerate(documents):
         whole = len(tokens) // length
         found.append(tokens[: whole * length].reshape(whole, length).astype(np.int32))
         owners += [number] * whole
+    count = min(max(1, len(owners)), MAX_DEFAULT_WINDOWS) if count is None else count
     if len(owners) < count:
         raise ConfigError(
             f"--windows: found {count:,} of {length:,} tokens, --context and --continuation together, of "

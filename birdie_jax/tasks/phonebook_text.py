@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from names import FILES
 
-from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import Example
 from birdie_jax.tasks.training_examples import training_example
 from birdie_jax.text import Tokenizer
@@ -46,19 +46,8 @@ class NameLists(NamedTuple):
 
 @lru_cache(maxsize=1)
 def find_names() -> NameLists:
-    """Read the lists of the package `names`.
-
-    Raises:
-        ConfigError: the package is not installed; names the extra that brings it.
-    """
-    try:
-        import names
-    except ImportError as error:
-        raise ConfigError(
-            "the task phonebook: needs the package names, which is not installed; install birdie-jax with "
-            "its extra: pip install 'birdie-jax[phonebook]'"
-        ) from error
-    shares = {kind: _read_shares(Path(file)) for kind, file in names.FILES.items()}
+    """Read the lists of the package `names`."""
+    shares = {kind: _read_shares(Path(file)) for kind, file in FILES.items()}
     first = sorted(shares["first:male"].keys() | shares["first:female"].keys())
     last = sorted(name for name, share in shares["last"].items() if share > 0)
     return NameLists(tuple(first), tuple(last))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import REPOSITORY, fenced_blocks
+from tests.reader_environment import hide_in_processes
 
 PAGES = sorted((REPOSITORY / "docs").glob("add_*.md"))
 
@@ -33,14 +34,14 @@ def write_files_and_program(page: Path, folder: Path) -> Path:
 
 def checks_of_configs(text: str) -> list[str]:
     """Return lines that check the configuration of each training command on a page of a file of its own."""
-    commands = re.findall(
-        r"^python -m birdie_jax\.train --config=(my_\w+)/(\w+)\.py(?::(\w+))? ", text, re.M
-    )
+    commands = re.findall(r"^python -m birdie_jax\.train --config=(my_\w+/\w+\.py(?::\w+)?) ", text, re.M)
     assert commands
-    lines = ["", "from birdie_jax.config import parse_config"]
-    for folder, name, variant in commands:
-        lines += [f"from {folder}.{name} import get_config", f"parse_config(get_config({variant!r}))"]
-    return lines
+    lines = [
+        "",
+        "from birdie_jax.config import parse_config",
+        "from birdie_jax.config_flag import load_config",
+    ]
+    return [*lines, *(f"parse_config(load_config({command!r}))" for command in commands)]
 
 
 def test_every_page_is_here():
@@ -55,12 +56,15 @@ def test_every_page_is_here():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_of_a_page(page, tmp_path):
-    program = write_files_and_program(page, tmp_path)
-    ours = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
+    """In a folder that holds what the page writes alone, and with the packages of its reader."""
+    folder = tmp_path / "anywhere"
+    folder.mkdir()
+    program = write_files_and_program(page, folder)
+    ours = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": hide_in_processes(tmp_path / "packages", page)}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, **ours},
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from tests.gcs_server import BUCKET, run_gcs_server
 from tests.pages.page_commands import REPOSITORY, commands_of_repository
 from tests.pages.verbs import parsed
+from tests.reader_environment import reader_packages
 from tests.tasks.glue_folders import write_learnable, write_unlabelled
 from tests.trained_workdirs import write_workdir
 from tests.whole_runs import CONFIG, finish, write_corpus
@@ -30,11 +31,22 @@ COMMANDS = [one for one in commands_of_repository() if one.whole and "..." not i
 SMALLER = ["--vocab_size=300", "--workers=0", "--validation_fraction=0.3"]
 
 
-def shown(verb: str, *, in_bucket: bool = False) -> list[list[str]]:
-    """Return the options with which pages show a verb in a block, each once; on a disk or in a bucket."""
-    found = [one.arguments[3:] for one in COMMANDS if one.arguments[1:3] == ("-m", f"birdie_jax.{verb}")]
-    found = [options for options in found if any("://" in one for one in options) == in_bucket]
-    return [list(options) for options in dict.fromkeys(found)]
+def shown(verb: str) -> list[tuple[str, list[str]]]:
+    """Return the first page and the options of each command that blocks show, but for those in a bucket."""
+    found: dict[tuple[str, ...], str] = {}
+    for command in COMMANDS:
+        options = command.arguments[3:]
+        if command.arguments[1:3] == ("-m", f"birdie_jax.{verb}") and not any(
+            "://" in one for one in options
+        ):
+            found.setdefault(options, command.page)
+    return [(page, list(options)) for options, page in found.items()]
+
+
+def run_verb(page: str, verb: str, options: list[str]) -> None:
+    """Run a command of a page with the packages that its reader has."""
+    with reader_packages(REPOSITORY / page), parsed(verb, options, whole=True) as module:
+        module.main([verb])
 
 
 def of_micro_size(config: str = "tiny") -> list[str]:
@@ -74,7 +86,7 @@ def sandbox(tmp_path_factory):
     for name in ("pile", "wikipedia_and_books", "long_documents"):
         (folder / name).mkdir()
         (folder / name / "corpus.jsonl.zst").write_bytes(zstandard.compress(corpus.read_bytes()))
-    (options,) = [options for options in shown("train") if "--workdir=runs/tiny" in options]
+    (options,) = [options for _, options in shown("train") if "--workdir=runs/tiny" in options]
     text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
     # The mesh that was left to the program is told.
     said = train(folder, *options, *text, *of_micro_size())
@@ -96,7 +108,7 @@ def fine_tune(folder: Path) -> None:
     page = (REPOSITORY / "docs/fine_tune.md").read_text()
     (folder / "data").mkdir()
     (folder / "data/dialogues.jsonl").write_text(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
-    (options,) = [options for options in shown("train") if "--workdir=runs/instructions" in options]
+    (options,) = [options for _, options in shown("train") if "--workdir=runs/instructions" in options]
     stages = [
         f"--config.finetune.stages.{stage}.{field}={value}"
         for stage in ("1_short", "2_flan", "3_long")
@@ -110,45 +122,45 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
     monkeypatch.chdir(sandbox)
     assert json.loads((sandbox / "runs/tiny/config.json").read_text())["train"]["num_steps"] == 4
     for verb, more in (("report", []), ("generate", ["--max_tokens=4"]), ("export", [])):
-        for options in shown(verb) or [["--workdir=runs/tiny"]]:
+        for page, options in shown(verb):
             if "--workdir=runs/bigs_tiny" in options:
                 # The page on masked LM has its own run, below.
                 continue
             if any("mamba" in one or "recurrentgemma" in one for one in options):
                 # So have the pages on Mamba and Griffin (test_mamba_page.py, test_griffin_page.py).
                 continue
-            with parsed(verb, [*options, *more], whole=True) as module:
-                module.main([verb])
+            run_verb(page, verb, [*options, *more])
             assert capsys.readouterr().out
-    for options in shown("prune"):
-        # The text of a few documents has few windows.
-        smaller = ["--context=16", "--continuation=8", "--windows=4", "--keep=0.5", "--policy=influence"]
-        with parsed("prune", [*options, *smaller], whole=True) as module:
-            module.main(["prune"])
+    for page, options in shown("prune"):
+        # The text of a few documents has fewer windows than are measured by default.
+        smaller = ["--context=96", "--continuation=24", "--keep=0.5", "--policy=influence"]
+        run_verb(page, "prune", [*options, *smaller])
         assert "influence" in capsys.readouterr().out
         assert (sandbox / "pruned/index.html").is_file()
     assert (sandbox / "runs/tiny/report.html").is_file()
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
 
 
-def test_commands_of_the_page_on_evaluation(sandbox, monkeypatch, capsys):
+def test_commands_of_the_pages_on_evaluation(sandbox, monkeypatch, capsys):
     """Each of them after the export that it compares with, of fewer questions."""
     monkeypatch.chdir(sandbox)
     with parsed("export", ["--workdir=runs/tiny", "--output=exported/compared"], whole=True) as module:
         module.main(["export"])
     tried = 0
     for command in COMMANDS:
-        if command.page == "docs/evaluate.md" and command.arguments[2] == "birdie_jax.evaluate":
+        if command.page in ("README.md", "docs/evaluate.md") and "birdie_jax.evaluate" in command.arguments:
             options = [
-                re.sub(r"num_questions=\d+", "num_questions=4", one) for one in command.arguments[3:]
+                re.sub(r"(num_questions|questions_per_length)=\d+", r"\1=4", one)
+                for one in command.arguments[3:]
             ]
             options = [one.replace("exported/tiny", "exported/compared") for one in options]
+            # README fine-tunes the run first; what it asks, any run can be asked.
+            options = [one.replace("runs/phonebook_tiny", "runs/tiny") for one in options]
             capsys.readouterr()
-            with parsed("evaluate", options, whole=True) as module:
-                module.main(["evaluate"])
-            assert "number_accuracy" in capsys.readouterr().out
+            run_verb(command.page, "evaluate", options)
+            assert re.search("number_accuracy|exactly right", capsys.readouterr().out)
             tried += 1
-    assert tried == 3
+    assert tried == 4
     assert (sandbox / "runs/tiny/evaluations/00000004/phonebook.json").is_file()
     assert json.loads((sandbox / "scores.json").read_text())["evaluations"]
 
@@ -166,8 +178,7 @@ def test_commands_of_the_page_on_masked_lm(sandbox, monkeypatch, capsys):
                 text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={sandbox / 'prepared'}"]
                 train(sandbox, *options, *text, *of_micro_size("bigs_tiny"))
             else:
-                with parsed(verb, options, whole=True) as module:
-                    module.main([verb])
+                run_verb(command.page, verb, options)
                 assert capsys.readouterr().out
             tried.append(verb)
     assert tried == ["train", "report", "evaluate", "evaluate", "draw_kernels"]
@@ -216,8 +227,7 @@ def test_commands_of_the_page_on_glue(tmp_path, monkeypatch, capsys):
                 # RTE goes on with MNLI's, and a head of spans has none.
                 assert ("task_head/pooler/kernel" in new) == (dataset not in ("rte", "squad_2"))
             else:
-                with parsed(verb, options, whole=True) as module:
-                    module.main([verb])
+                run_verb(command.page, verb, options)
                 said = capsys.readouterr().out
                 if "--predictions=predictions" in options:
                     verb = "predict"
@@ -311,11 +321,10 @@ def test_a_report_is_written_to_s3(sandbox, s3_url, capsys):
 
 def test_text_is_prepared(sandbox, monkeypatch, capsys):
     monkeypatch.chdir(sandbox)
-    for options in shown("prepare_data"):
+    for page, options in shown("prepare_data"):
         if "--input=stdlib" not in options and "--output=/shared/pile" not in options:
             output = next(one for one in options if one.startswith("--output=")).removeprefix("--output=")
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(sandbox / output)
-            with parsed("prepare_data", [*options, *SMALLER], whole=True) as module:
-                module.main(["prepare_data"])
+            run_verb(page, "prepare_data", [*options, *SMALLER])
             assert f"in {output}" in capsys.readouterr().out

@@ -137,9 +137,14 @@ def test_page_has_tables_figures_and_the_commands_that_are_missing(finished, tmp
     for other in planned:
         assert (f"`{other.name}`" in text) == (other != run)
     assert "python -m studies.retrieval --scale=smoke" in text
-    page.write_text("<!-- begin smoke -->")
+    other = tmp_path / "new" / "page.md"
+    study.write_page(other)
+    assert other.read_text() in text
+    unmarked = tmp_path / "unmarked.md"
+    unmarked.write_text("<!-- begin smoke -->")
     with pytest.raises(StudyError, match=r"lacks the lines <!-- begin retrieval\.smoke -->"):
-        study.write_page(page)
+        study.write_page(unmarked)
+    assert not list(tmp_path.glob("unmarked_*.png"))
 
 
 def test_squad_is_asked_once_and_shown_on_the_page(finished, tmp_path):
