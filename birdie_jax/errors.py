@@ -9,6 +9,7 @@ import difflib
 import errno
 import math
 from collections.abc import Iterable
+from concurrent.futures import BrokenExecutor
 
 _MAX_CHARACTERS = 200
 # Python writes no integer of more digits than about this in decimal: it raises ValueError instead.
@@ -65,6 +66,12 @@ class DataError(BirdieError, ValueError):
 
 class OvertakenError(DataError):
     """Another process is preparing the text of a folder in a bucket; the message names it."""
+
+    status = 1
+
+
+class ShardWriteError(DataError):
+    """A shard cannot be written, as on a full disk; the message names it."""
 
     status = 1
 
@@ -171,14 +178,16 @@ def exit_status(error: BaseException) -> int:
     """
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and _is_failing(cause)):
+        if isinstance(cause, MemoryError | BrokenExecutor) or _is_failing(cause):
             return 1
         cause = cause.__cause__
     return error.status if isinstance(error, BirdieError) else 1
 
 
-def _is_failing(error: OSError) -> bool:
-    return error.errno in _FAILING and not isinstance(error, NoBucketError)
+def _is_failing(error: BaseException) -> bool:
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    return isinstance(error, OSError) and error.errno in _FAILING and not isinstance(error, NoBucketError)
 
 
 def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:

@@ -265,6 +265,7 @@ FULL, ABSENT = OSError(errno.ENOSPC, "full"), FileNotFoundError(errno.ENOENT, "a
             (TimeoutError(LINES), 1),
         ),
         *((caused_by(FULL, DataError(LINES)), 1), (caused_by(FULL, ConfigError(LINES)), 1)),
+        (caused_by(TimeoutError(), DataError(LINES)), 1),
         (caused_by(caused_by(FULL, DataError("inner")), ConfigError(LINES)), 1),
         # They are no user's.
         *((OSError("a fault"), None), (ValueError("a fault"), None), (UnsuitableText("a fault"), None)),

@@ -241,6 +241,8 @@ def _prepare(scheme: str) -> None:
         fsspec.config.conf.setdefault("gcs" if scheme == "gs" else scheme, {}).setdefault(name, value)
     # It prints tracebacks of what is raised to its caller as well.
     logging.getLogger(module).setLevel(logging.CRITICAL)
+    # It warns of each place without credentials; a request that needs them says so itself.
+    logging.getLogger("google.auth").setLevel(logging.ERROR)
 
 
 def is_of_store(error: Exception) -> bool:

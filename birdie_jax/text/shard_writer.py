@@ -8,7 +8,7 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from birdie_jax.errors import DataError
+from birdie_jax.errors import ShardWriteError
 from birdie_jax.storage import PARTIAL_SUFFIX, publish
 from birdie_jax.text.array_record_file import open_shard
 from birdie_jax.text.manifest import SPLITS, Shard
@@ -53,7 +53,7 @@ class ShardWriter:
         """Append a record of `tokens` tokens, as `token_record.encode_record` made it.
 
         Raises:
-            DataError: the disk is full or refuses; names the file and the space there is.
+            ShardWriteError: the disk is full or refuses; names the file and the space there is.
         """
         try:
             self._writer.write(payload)
@@ -70,7 +70,7 @@ class ShardWriter:
         """Finish the file, check that it can be read, give it its name, and return its entry.
 
         Raises:
-            DataError: the disk is full or refuses; nothing has the shard's name.
+            ShardWriteError: the disk is full or refuses; nothing has the shard's name.
         """
         try:
             self._writer.close()
@@ -97,9 +97,9 @@ class ShardWriter:
                 self._writer.close()
         self._partial.unlink(missing_ok=True)
 
-    def _error(self, error: RuntimeError) -> DataError:
+    def _error(self, error: RuntimeError) -> ShardWriteError:
         free = shutil.disk_usage(self._path.parent).free
-        return DataError(
+        return ShardWriteError(
             f"{self._partial}: cannot be written: {error} (the shard has {self._bytes} bytes so far, "
             f"its disk {free} bytes free); finished shards are kept: make room "
             "and run the same prepare_data again"

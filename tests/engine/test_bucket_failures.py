@@ -24,10 +24,10 @@ pytestmark = pytest.mark.slow
 STEPS = 8
 SECRET = "s3cretvalue0"
 SAID = f"sa@x has no access: token={SECRET}, Bearer {SECRET}, ya29.{SECRET}"
-# The last two are of Google's libraries, which look for credentials once.
+# The last one is of tensorstore, which looks for credentials once.
 _WARNINGS = (
     r"cannot be given up|is read record by record|takes its place|cannot be copied|cannot be renewed"
-    r"|Compute Engine authentication|google_auth_provider"
+    r"|google_auth_provider"
 )
 
 

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from birdie_jax.config import CheckpointConfig
-from birdie_jax.engine import Checkpoints, TrainState, Workdir, checkpoint_reading
+from birdie_jax.engine import Checkpoints, TrainState, Workdir, checkpoint, checkpoint_reading
 from birdie_jax.engine.checkpoint_format import checksums, named_checksums, named_checksums_of_host
 from birdie_jax.errors import CheckpointError, NotFinite
 
@@ -318,4 +318,16 @@ def test_a_store_that_fails_is_told_also_where_it_cannot_be_listed(checkpoints, 
         checkpoints.save(make_state(), POSITION, 4)
     monkeypatch.setattr(checkpoints._manager, "save", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
+        checkpoints.save(make_state(), POSITION, 4)
+
+
+def test_what_has_not_arrived_in_a_bucket_is_the_stores_fault(checkpoints, monkeypatch):
+    """A bucket has no folders: orbax misses an object, and says that its path is no folder."""
+
+    def fail(*_, **__):
+        raise NotADirectoryError("Path is not a directory: gs://bucket/run/checkpoints/00000004")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    monkeypatch.setattr(checkpoint, "is_remote", lambda path: True)
+    with pytest.raises(CheckpointError, match=r"could not be written \(the store did not answer: Path is"):
         checkpoints.save(make_state(), POSITION, 4)
