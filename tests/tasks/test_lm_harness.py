@@ -295,6 +295,20 @@ def test_model_arguments_that_cannot_be(arguments, message, task_folder):
     assert message in str(error.value)
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_the_harness_starts(task_folder):
+    from birdie_jax.lm_eval import check_output
+
+    before, file = sorted(task_folder.iterdir()), task_folder / "choice.jsonl"
+    for options in (("--output_path", str(file)), ("-o", f"{file}/a.json"), (f"--output_path={file}/a/b",)):
+        with pytest.raises(
+            ConfigError, match=f"^--output_path={file}.*: found the file {file}; allowed: a "
+        ):
+            check_output(["run", *options, "--tasks", "sciq"])
+    for options in (("-o", f"{task_folder}/results"), ("-o", f"{task_folder}/a.json"), ()):
+        check_output([*options, "--tasks", "sciq"])
+    assert sorted(task_folder.iterdir()) == before
+
+
 def test_options_that_the_command_adds(task_folder):
     from birdie_jax.lm_eval import with_defaults
 
