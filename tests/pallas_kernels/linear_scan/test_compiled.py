@@ -20,6 +20,9 @@ pytestmark = [
 ]
 
 
+TOPOLOGIES = ("v5p:2x2x1", "v6e:2x2")
+
+
 def run(module, *arguments):
     """Run a benchmark in a process of its own, which the compilers' settings are for."""
     root = str(Path(__file__).parents[3])
@@ -33,15 +36,16 @@ def run(module, *arguments):
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     output = tmp_path_factory.mktemp("compiled") / "rows.json"
-    run("benchmarks.scan_tpu", "--beside", "--json", output)
+    # One of two cores and one of a single core; the benchmark compiles for all four.
+    run("benchmarks.scan_tpu", "--topologies", *TOPOLOGIES, "--beside", "--json", output)
     return json.loads(output.read_text())
 
 
 @pytest.mark.slow
-def test_every_tpu_gets_a_kernel_that_moves_no_more_than_it_must(rows):
-    assert {row["chip"] for row in rows} == {"v4", "v5e", "v5p", "v6e"}
+def test_a_tpu_gets_a_kernel_that_moves_no_more_than_it_must(rows):
+    assert {row["chip"] for row in rows} == {"v5p", "v6e"}
     names = [row["implementation"].split(",")[0] for row in rows]
-    assert (names.count("linear_scan"), names.count("gated_scan")) == (4 * 2 * 2 * 2, 4 * 2 * 2)
+    assert (names.count("linear_scan"), names.count("gated_scan")) == (2 * 2 * 2 * 2, 2 * 2 * 2)
     for row in rows:
         assert row["copies"] == 0, row
         assert 1 <= row["bytes"] <= 1.05, row
