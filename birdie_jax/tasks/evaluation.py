@@ -1,6 +1,7 @@
 """An evaluation: a task under a name, measured, summed up, and written for people and programs."""
 
 import json
+import math
 import re
 import sys
 import time
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from birdie_jax.config import Config
-from birdie_jax.errors import ConfigError, PromptError, shown
+from birdie_jax.errors import ConfigError, PromptError, ScoreError, shown
 from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, parse_evaluation
 from birdie_jax.generation import choose_arm
 from birdie_jax.models.registry import architecture_of
@@ -247,13 +248,18 @@ def evaluate(
 
     Raises:
         DataError: the task's data cannot be read; names file and record.
+        ScoreError: a metric is NaN, which JSON does not have and no model can be compared with.
     """
     begin = time.monotonic()
     result = named.task.measure(model, progress)
     seconds = time.monotonic() - begin
-    return Evaluation(
-        summarise(named.name, named.task, identity, result, seconds=seconds, seed=seed), result
-    )
+    record = summarise(named.name, named.task, identity, result, seconds=seconds, seed=seed)
+    if bad := [metric for metric, interval in record.metrics.items() if math.isnan(interval.mean)]:
+        raise ScoreError(
+            f"{identity.origin} step {identity.step}: task {named.name}: found NaN as {', '.join(bad)}; "
+            "allowed: numbers, as a model computes that has not diverged"
+        )
+    return Evaluation(record, result)
 
 
 def answers_to_jsonl(answers: Iterable[ScoredAnswer]) -> bytes:

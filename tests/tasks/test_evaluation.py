@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from birdie_jax.errors import ConfigError
+from birdie_jax.errors import ConfigError, ScoreError
 from birdie_jax.evaluation_record import EvaluatedModel, parse_evaluation
 from birdie_jax.storage import to_plain
 from birdie_jax.tasks import TASKS, Question, ScoredAnswer, TaskResult
-from birdie_jax.tasks.evaluation import answers_to_jsonl, tasks_of_config, tasks_of_flags
+from birdie_jax.tasks.evaluation import (
+    NamedTask,
+    answers_to_jsonl,
+    evaluate,
+    files_of_tasks,
+    tasks_of_config,
+    tasks_of_flags,
+)
 from birdie_jax.tasks.evaluation_table import (
     breakdown_tables,
     category_tables,
@@ -20,6 +27,7 @@ from birdie_jax.tasks.evaluation_table import (
     group_tables,
 )
 from birdie_jax.tasks.summary import paired_differences, summarise, value_ranges
+from tests.tasks.tiny_task_model import tiny_task_model
 from tests.tasks.toy_tasks import Lengths, Picks
 
 MODEL = EvaluatedModel("runs/a", 5, "c", "p", "prefix_lm")
@@ -178,6 +186,26 @@ def test_flags_name_evaluations():
     assert named == [("lengths", Lengths()), ("short", Lengths(max_tokens=3)), ("picks", Picks())]
     with pytest.raises(ConfigError, match="2 evaluations are called lengths; allowed: a name for each"):
         tasks_of_flags(["lengths", "lengths:max_tokens=3"])
+    for name in ("", "x" * 101):
+        with pytest.raises(
+            ConfigError, match=r"^--task: found the name '.*; allowed: letters, digits, und"
+        ):
+            tasks_of_flags([f"{name}=lengths"])
+
+
+def test_what_a_task_reads_is_known_by_its_settings():
+    named = tasks_of_flags(["a=jsonl:path=q.jsonl", "phonebook", "b=perplexity:path=texts"])
+    assert [(read.flag, read.path) for read in files_of_tasks(named)] == [
+        ("path of --task a", "q.jsonl"),
+        ("path of --task b", "texts"),
+    ]
+
+
+def test_a_metric_that_is_nan_is_refused(monkeypatch):
+    found = TaskResult(answers(3) + answers(1, gain=float("nan")), ())
+    monkeypatch.setattr(Lengths, "measure", lambda *_: found)
+    with pytest.raises(ScoreError, match=r"^runs/a step 5: task short: found NaN as characters; allowed: "):
+        evaluate(NamedTask("short", Lengths()), tiny_task_model(), MODEL)
 
 
 def test_sections_name_evaluations():
