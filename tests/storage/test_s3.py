@@ -103,7 +103,7 @@ def test_a_workdir_there_is_refused_in_one_line(s3_url):
     ((status, stdout, stderr),) = run_commands(
         [("train", "--config=configs/tiny.py", f"--workdir={s3_url}")]
     )
-    assert (status, stdout) == (1, "")
+    assert (status, stdout) == (2, "")
     (line,) = stderr.splitlines()
     assert line.startswith(
         f"birdie_jax.train: --workdir: found {s3_url}; allowed: a folder or gs://BUCKET/"
