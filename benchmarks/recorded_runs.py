@@ -37,6 +37,8 @@ SETTINGS = (
     "bandit.critic_updates=20",
     "checkpoint.every_steps=8",
 )
+# An arm for each objective, and a bandit that chooses among them.
+MORE_SETTINGS = {"tiny": ("objectives.mixture=tiny", "bandit.policy=birdie"), "bigs_tiny": ()}
 TIMED = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
 KILLED_FROM_STEP = 12
 
@@ -56,7 +58,7 @@ def command(model: str, workdir: Path, corpus: Path) -> list[str]:
         *(sys.executable, "-m", "birdie_jax.train", f"--config=configs/{MODELS[model]}.py:{model}"),
         *(f"--workdir={workdir}", f"--config.data.source={corpus}"),
         f"--config.data.cache_dir={corpus.parent / 'prepared'}",
-        *(f"--config.{setting}" for setting in SETTINGS),
+        *(f"--config.{setting}" for setting in (*SETTINGS, *MORE_SETTINGS[MODELS[model]])),
     ]
 
 

@@ -12,7 +12,7 @@ the model behind a comma unless it is gated_ssm_plus, as in `110m,hawk`.
 The paper's values: 250 steps of 32 rows of 16,384, packed with books of 8 to 800 entries of which 1 to 32
 numbers are asked for, a learning rate of 5e-5, and no weight decay; on any number of devices that divides
 32. It tells no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first
-names with numbers of four digits, in rows of 256.
+names with numbers of four digits, asked for by the names alone, in rows of 256.
 """
 
 import runpy
@@ -30,6 +30,8 @@ _TINY_BOOKS = {
     "max_positions": 256,
     "number_format": "####",
     "name_words": 1,
+    # Where letters are tokens, sentences would be most of a short book.
+    "question_form": "names",
 }
 
 

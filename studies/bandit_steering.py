@@ -29,6 +29,7 @@ from studies.tables import rows_of_table, section
 
 SETTINGS = {
     "data.vocab_size": 512,
+    "objectives.mixture": "tiny",
     "batching.rows": 4,
     "batching.length": 256,
     "model.layers": 2,

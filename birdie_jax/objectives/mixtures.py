@@ -274,6 +274,32 @@ def _small_models(length: int) -> list[_Class]:
     ]
 
 
+def _quickstart(length: int) -> list[_Class]:
+    """Return the arms with which a model of a million parameters copies after minutes on two cores.
+
+    Most examples copy short texts, in which there is little to search, and other texts are short too, so
+    that they leave most of the loss to copying (docs/measurements/retrieval.md, "What makes a small model
+    copy"). Lengths are absolute, as those of `small_models`.
+    """
+    del length
+    copying = [
+        (f"copying_l{low}_{high}", "copying", {"min_length": low, "max_length": high})
+        for low, high in ((3, 8), (9, 16))
+    ]
+    selective = {
+        **{"spans": 1, "span_length": (3, 3), "query_first": True, "min_length": 8, "max_length": 12},
+        **{"start_delimiter_length": (1, 2), "end_delimiter_length": (1, 2)},
+    }
+    noised = {"rate": 0.15, "mean_span": 3, "min_length": 16, "max_length": 64}
+    return [
+        ("causal_lm", 1.3, [("causal_lm", "causal_lm", {"max_length": 128})]),
+        ("copying", 50.0, copying),
+        ("prefix_lm", 1.3, [("prefix_lm", "prefix_lm", {"max_length": 64})]),
+        ("selective_copying", 46.0, [("selective_copying", "selective_copying", selective)]),
+        ("span_corruption", 1.3, [("span_corruption", "span_corruption", noised)]),
+    ]
+
+
 SMALL_MODEL_STAGES = (
     "0: short_copying=30, short_selective_copying=66, causal_lm=1, prefix_lm=1, span_corruption=2; "
     "0.3: short_copying=10, copying=6, short_selective_copying=30, selective_copying=44, causal_lm=2, "
@@ -294,4 +320,5 @@ MIXTURES: Registry[Callable[[int], list[_Class]]] = Registry(
     birdie=_birdie,
     tiny=_tiny,
     small_models=_small_models,
+    quickstart=_quickstart,
 )

@@ -84,6 +84,7 @@ def _pretraining(scale: Scale, run: Run) -> ml_collections.ConfigDict:
     config.model.bidirectional = False
     config.model.layers = scale.smaller_layers if run.is_smaller else scale.layers
     config.model.features = features
+    config.model.mlp_features = 256
     config.model.state = 2 * features
     config.model.mamba.state_size = scale.states
     config.bandit.policy = "fixed"

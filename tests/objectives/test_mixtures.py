@@ -62,6 +62,7 @@ def test_every_arm_fits_its_row(name, length):
         ("bfr", 8, 104),
         ("pt5", 5, 34),
         ("tiny", 8, 8),
+        ("quickstart", 5, 6),
     ],
 )
 def test_sizes_of_the_other_mixtures(name, groups, arms):

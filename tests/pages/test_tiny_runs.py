@@ -18,7 +18,7 @@ from birdie_jax.storage import exists, list_files, make_path, upload
 from birdie_jax.tasks.contract_nli import CLASSES
 from birdie_jax.tasks.glue_files import GLUE_DATASETS
 from tests.gcs_server import BUCKET, run_gcs_server
-from tests.pages.page_commands import REPOSITORY, commands_of_repository
+from tests.pages.page_commands import REPOSITORY, commands_of_repository, commands_of_script
 from tests.pages.verbs import parsed
 from tests.reader_environment import reader_packages
 from tests.tasks.glue_folders import write_learnable, write_unlabelled
@@ -139,6 +139,24 @@ def test_commands_of_a_run(sandbox, monkeypatch, capsys):
         assert (sandbox / "pruned/index.html").is_file()
     assert (sandbox / "runs/tiny/report.html").is_file()
     assert (sandbox / "exported/tiny/model.safetensors").is_file()
+
+
+def test_the_quickstart_ends_with_answers_to_held_out_lines(sandbox, monkeypatch, capsys):
+    """What its script asks of the run, of fewer questions; then its report."""
+    monkeypatch.chdir(sandbox)
+    commands = commands_of_script((REPOSITORY / "launch/quickstart.sh").read_text())
+    assert [command[2] for command in commands] == [
+        f"birdie_jax.{verb}" for verb in ("train", "evaluate", "report")
+    ]
+    asked = [one.replace("lengths=", "questions_per_length=3,lengths=") for one in commands[1][3:]]
+    run_verb("README.md", "evaluate", asked)
+    printed = capsys.readouterr().out
+    run_verb("README.md", "report", list(commands[2][3:]))
+    answers = (sandbox / "runs/tiny/report.html").read_text().partition('id="answers"')[2]
+    for name in ("copy", "pick_out", "copy_longer"):
+        assert re.search(rf"^{name}: \d of 3 exactly right; the first:\n  read   \[", printed, re.MULTILINE)
+        assert f"{name.replace('_', ' ')} <small>" in answers.partition("</section>")[0]
+    assert printed.count("\n  wrote  ") == 3
 
 
 def test_commands_of_the_pages_on_evaluation(sandbox, monkeypatch, capsys):
