@@ -85,6 +85,10 @@ def test_instruction_tuning_trains_the_models_of_the_presets(size):
 @pytest.mark.parametrize("name", [*VARIANTS, *FINE_TUNING])
 def test_an_unknown_variant_is_refused(name):
     message = f"config variant 'llama' is unknown; allowed: {', '.join((VARIANTS | FINE_TUNING)[name])}"
+    if name in PRESETS:
+        message += "; each also with ,paper"
+    elif name.startswith("ablation_"):
+        message += "; each also with ,paper (not tiny)"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         load(name, "llama")
 

@@ -111,7 +111,7 @@ def test_the_model_is_that_of_the_preset_but_for_dropout(name):
         ("finetune_reading", "tiny,race", "'race' is unknown; allowed: squad, squad_2, quality, contract_"),
         ("finetune_reading", "tiny,squad,llama", "'llama' is unknown; allowed: bigs, "),
         ("finetune_glue", "large", "'large' is unknown; allowed: tiny, 11b, 29b, 97b, 119m, 512"),
-        ("finetune_glue", "tiny,snli", "'snli' is unknown; allowed: cola, sst2, "),
+        ("finetune_glue", "tiny,snli", "'snli' is unknown; allowed: wnli, qnli, mnli, cola, "),
         ("finetune_glue", "tiny,rte,llama", "'llama' is unknown; allowed: bigs, "),
     ],
 )

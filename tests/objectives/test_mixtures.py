@@ -159,7 +159,7 @@ def test_errors_of_mixtures():
     ):
         Mixture((arm, arm))
     with pytest.raises(
-        ValueError, match=r"^mixture: found 'bird'; allowed: causal_lm, masked_lm, ul2, bfr, pt5, "
+        ValueError, match=r"^mixture: found 'bird'; allowed: birdie, causal_lm, masked_lm, ul2, bfr, "
     ):
         make_mixture("bird", 2048)
     message = r"^mixture 'ul2': length: found 3; allowed: a length that at least one of its arms fits$"
