@@ -247,7 +247,7 @@ def test_a_hung_process_is_named_with_its_stack(alone, corpus, tmp_path):
 @pytest.mark.slow
 def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
     job = start(tmp_path, corpus, 2, odd="--config.seed=3")
-    assert job.statuses() == [75, 1], job.output
+    assert job.statuses() == [75, 2], job.output
     told = "the processes of a run need one configuration: config.seed: process 0 has 0, process 1 has 3\n"
     assert told in job.output[1]
     assert "process 1 failed: the processes of a run need one configuration" in job.output[0]
@@ -256,6 +256,6 @@ def test_a_fault_of_one_is_told_by_all(corpus, tmp_path):
 @pytest.mark.slow
 def test_workdirs_that_are_not_one_folder_are_refused(corpus, tmp_path):
     job = start(tmp_path / "one", corpus, 2, odd=f"--workdir={tmp_path / 'other'}")
-    assert job.statuses() == [75, 1], job.output
+    assert job.statuses() == [75, 2], job.output
     assert "--workdir: process 1 does not see " in job.output[1]
     assert "process 1 failed: --workdir: process 1 does not see " in job.output[0]
