@@ -2,6 +2,7 @@
 
 arm/<name>/examples, positions, tokens, loss, accuracy               of the training steps logged
 arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
+bandit/predicted_reward, earned_reward                               of a decision, summed over arms
 stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
 stage/<name>/pruned_loss, surviving_share                            of these, where a pass drops tokens
 """
@@ -14,6 +15,9 @@ TRAINING_QUANTITIES = ("examples", "positions", "tokens", "loss", "accuracy")
 PRUNED_LOSS, SURVIVING_SHARE = "pruned_loss", "surviving_share"
 # Of a decision of the bandit.
 DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
+# Of its mixture what the policy expects, where it expects something, and of the mixture before it what it
+# earned: class-scaled rewards, summed over arms.
+PREDICTED_REWARD, EARNED_REWARD = "bandit/predicted_reward", "bandit/earned_reward"
 
 
 def arm_metric(arm: str, quantity: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD
 from birdie_jax.storage import metric_lines
 from birdie_jax.storage.workdir import Workdir
 from studies.verbs import Command, RunVerb, StudyError
@@ -166,4 +167,10 @@ def read_decisions(workdir: Path) -> dict[str, Any]:
         "validation_accuracy": values("validation_accuracy", lines),
         "probability": values("probability", lines[:-1]),
         "reward": values("reward", lines[1:]),
+        # The decision that is the last has no mixture after it; before the first nothing was earned.
+        **{
+            name.rpartition("/")[2]: [line[name] for line in lines if name in line]
+            for name in (PREDICTED_REWARD, EARNED_REWARD)
+            if any(name in line for line in lines)
+        },
     }

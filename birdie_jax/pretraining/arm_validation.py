@@ -13,7 +13,7 @@ from birdie_jax.batching import split_into_chunks, validation_batches
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.metric_names import arm_metric
+from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD, arm_metric
 from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.resolve import ResolvedRun, create_bandit
@@ -84,13 +84,16 @@ class ArmValidation:
                 return None
         sums = reduce(partial(jax.tree.map, jnp.add), parts)
         losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
+        predicted: dict[str, float] = {}
         with replicated_context():
             bandit = observe(state.sections[self.name], losses)
             if not call.is_last:
                 bandit = propose(bandit)
+                if predict := find_policy(self._config.bandit.policy).predict:
+                    predicted[PREDICTED_REWARD] = float(predict(bandit))
         if not call.is_last and self._steers:
             self._batches.publish(np.asarray(bandit.mixture))
-        scalars = _scalars(self._mixture.names, bandit, losses, accuracies)
+        scalars = _scalars(self._mixture.names, bandit, losses, accuracies) | predicted
         return HookResult(state.with_section(self.name, bandit), scalars)
 
     def close(self) -> None:
@@ -114,4 +117,6 @@ def _scalars(
         scalars[arm_metric(name, "probability")] = float(bandit.mixture[arm])
         if bandit.count > 1:
             scalars[arm_metric(name, "reward")] = float(bandit.rewards[bandit.count - 2][arm])
+    if bandit.count > 1:
+        scalars[EARNED_REWARD] = float(np.sum(bandit.rewards[bandit.count - 2] * bandit.class_scale))
     return scalars

@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 
 from birdie_jax.errors import ConfigError
-from birdie_jax.metric_names import arm_metric
+from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD, arm_metric
 from birdie_jax.models import model_names
 from studies.retrieval.plans import PROCEDURES, Run
 from studies.retrieval.scales import SCALES
@@ -24,6 +24,7 @@ _DECISIONS_WITHOUT_A_BANDIT = {"fixed": 4, "staged": 20}
 _CURVE_POINTS = 100
 _NO_RATE = 1e-30
 _DIGITS = 5
+_REWARDS = (PREDICTED_REWARD, EARNED_REWARD)
 
 
 def pretraining_config(run: Run) -> ml_collections.ConfigDict:
@@ -85,7 +86,8 @@ def pretraining_record(workdir: Path) -> dict[str, Any]:
     """Return what is known of a pre-training that has ended, as plain JSON.
 
     The losses of at most 100 steps, the last validation loss of every arm, and for each decision the
-    probability of each class of arms, and by arm the validation loss and what the mixture before it earned.
+    probability of each class of arms, by arm the validation loss and what the mixture before it earned, and
+    where the policy expects something of its mixture, what.
     """
     arms = json.loads((workdir / "arms.json").read_text())
     groups = {arm["name"]: arm["group"] for arm in arms}
@@ -107,6 +109,7 @@ def pretraining_record(workdir: Path) -> dict[str, Any]:
                     "probabilities": dict(of_group),
                     "validation_losses": _rounded(losses),
                     "rewards": _rounded(rewards),
+                    **_rounded({name: line[name] for name in _REWARDS if name in line}),
                 }
             )
     record = training_record(workdir, lambda _: False)

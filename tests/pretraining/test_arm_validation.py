@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from birdie_jax.bandit import candidate_scores
 from birdie_jax.batching import DecisionSchedule
 from birdie_jax.config import parse_config
 from birdie_jax.engine import HookCall, TrainState
@@ -19,6 +20,7 @@ from birdie_jax.text import TokenShards, prepare
 from tests.micro_config import get_config
 
 STEPS = 24
+PREDICTED, EARNED = "bandit/predicted_reward", "bandit/earned_reward"
 
 
 class Published(MixtureBatches):
@@ -43,17 +45,23 @@ def hook(tmp_path_factory):
     options = {"vocab_size": 330, "tokenizer_type": "bpe", "validation_fraction": 0.3}
     prepared = prepare(str(folder / "text.jsonl"), folder / "out", workers=0, progress=False, **options)
     text = TokenShards(prepared, "validation")
-    run = resolve_run(parse_config(get_config("exp3s")), text.vocab_size)
+    return make_hook(text, "exp3s")
+
+
+def make_hook(text, policy):
+    config = get_config("exp3s")
+    config.bandit.policy = policy
+    run = resolve_run(parse_config(config), text.vocab_size)
     batches = Published(DecisionSchedule(run.config.bandit.every_steps, STEPS))
-    return run, batches, ArmValidation(run, text, batches)
+    return run, batches, ArmValidation(run, text, batches), text
 
 
-def measured(hook, step, *, stop=False):
+def measured(hook, step, *, stop=False, section=None):
     """Return the result for a model that predicts all tokens alike, and what was published."""
-    run, batches, validation = hook
+    run, batches, validation, _ = hook
     batches.mixtures.clear()
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameter_shapes(run.model))
-    sections = {SECTION: validation.create_section(jax.random.key(0))}
+    sections = {SECTION: validation.create_section(jax.random.key(0)) if section is None else section}
     call = HookCall(step, STEPS, True, lambda text: None, lambda: stop)
     return validation.run(TrainState(jnp.asarray(step), params, {}, sections), call), batches.mixtures
 
@@ -74,3 +82,21 @@ def test_nothing_is_published_after_the_last_step_or_while_stopping(hook):
     assert int(result.state.sections[SECTION].count) == 1
     assert mixtures == []
     assert measured(hook, 5, stop=True) == (None, [])
+
+
+def test_what_a_decision_expects_and_what_the_one_before_earned_are_logged(hook):
+    """Of a policy that expects something: the critic predicts rewards of the published mixture."""
+    first, _ = measured(hook, 5)
+    assert not {PREDICTED, EARNED} & first.scalars.keys()
+    hook = make_hook(hook[-1], "birdie")
+    first, _ = measured(hook, 5)
+    before = first.state.sections[SECTION]
+    expected = candidate_scores(before, before.mixture[None])[0]
+    assert first.scalars[PREDICTED] == pytest.approx(float(expected)) and EARNED not in first.scalars
+    # As if every loss had been higher then.
+    before = before.replace(losses=before.losses.at[0].add(1.0))
+    last, _ = measured(hook, STEPS, section=before)
+    after = last.state.sections[SECTION]
+    earned = (after.rewards[0] * after.class_scale).sum()
+    assert last.scalars[EARNED] == pytest.approx(float(earned), rel=1e-5) and earned > 0
+    assert PREDICTED not in last.scalars

@@ -74,6 +74,11 @@ def test_result_tells_everything(finished):
     decisions = result["pretraining"]["mixture"]
     assert len(decisions) >= study.scale.decisions
     assert all(abs(sum(one["probabilities"].values()) - 1) < 1e-4 for one in decisions)
+    assert all(
+        one["validation_losses"].keys() == decisions[0]["validation_losses"].keys() for one in decisions
+    )
+    assert all("bandit/predicted_reward" in one for one in decisions[:-1])
+    assert all("bandit/earned_reward" in one and one["rewards"] for one in decisions[1:])
     tuned = result["fine_tuned"]["phonebook"]
     plan = study.scale.phonebook_tuning
     assert [one["learning_rate"] for one in tuned["grid"]] == list(plan.learning_rates)

@@ -15,7 +15,12 @@ from jaxtyping import Array, Float, Int, PyTree
 from birdie_jax.array_types import ArmVector, Key, KeyData, Scalar
 from birdie_jax.bandit.critic import Critic, CriticState, decayed_parameters, make_critic
 from birdie_jax.bandit.policies.registry import Policy, register_policy
-from birdie_jax.bandit.proposals import best_action, check_proposal_settings, exploring_action
+from birdie_jax.bandit.proposals import (
+    best_action,
+    candidate_scores,
+    check_proposal_settings,
+    exploring_action,
+)
 from birdie_jax.bandit.state import (
     LEARNING,
     PROPOSING,
@@ -159,5 +164,6 @@ register_policy(
         init_state=init_critic,
         update=train_critic,
         propose=explore_or_exploit,
+        predict=lambda state: candidate_scores(state, state.mixture[None])[0],
     ),
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jaxtyping import PyTree
 
-from birdie_jax.array_types import ArmVector, KeyData
+from birdie_jax.array_types import ArmVector, KeyData, Scalar
 from birdie_jax.bandit.state import BanditState
 from birdie_jax.bandit_config import BanditConfig
 from birdie_jax.registry import Registry
@@ -51,6 +51,8 @@ class Policy:
         update: the state with a new row in its history -> the policy's own arrays after it.
         propose: the state after `update` -> the next mixture. Random numbers come from
             `decision_key(state, PROPOSING)`, so that a decision can be repeated.
+        predict: the state after `propose` -> the sum over arms of the class-scaled rewards that the policy
+            expects of the mixture; None where it expects none.
         reads_losses: whether `propose` reads what was measured; else its first mixture is known before the
             run.
     """
@@ -61,6 +63,7 @@ class Policy:
     init_state: Callable[[BanditConfig, int, KeyData], PyTree] = _no_arrays
     update: Callable[[BanditState], PyTree] = _keep_policy_state
     propose: Callable[[BanditState], ArmVector] = _keep_mixture
+    predict: Callable[[BanditState], Scalar] | None = None
 
     reads_losses: bool = True
 
