@@ -68,7 +68,7 @@ def test_it_learns_and_proposes_under_jit(policy):
 
 def test_a_config_may_name_it_while_it_is_registered(policy):
     assert configured(policy).policy == "epsilon_greedy"
-    message = r"config\.bandit\.policy: found 'e_greedy'; allowed: birdie, .*epsilon_greedy$"
+    message = r"config\.bandit\.policy: found 'e_greedy'; allowed: epsilon_greedy, birdie, .*uniform$"
     with pytest.raises(ConfigError, match=message):
         configured("e_greedy")
 
