@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import PyTree
+from jaxtyping import Array, Num, PyTree
 
 from birdie_jax.array_types import Key, RowKeys, Scalar
 from birdie_jax.config_types import Seed
@@ -328,7 +328,7 @@ def _check_params(params: PyTree[jax.ShapeDtypeStruct]) -> None:
             raise ConfigError(f"init_params: found the type {leaf.dtype} for {name}; allowed: floats")
 
 
-def _number(name: str, value: jax.Array | float) -> Scalar:
+def _number(name: str, value: jax.Array | float) -> Num[Array, ""]:
     """Return what a part of a loss returned for a whole batch, which has to be one number."""
     if jnp.ndim(value):
         raise ConfigError(f"{name}: found an array of shape {jnp.shape(value)}; allowed: a number, summed")

@@ -113,7 +113,7 @@ def test_an_unknown_unit_is_refused():
     config.objectives.shares_of = "tokens"
     with pytest.raises(
         ConfigError,
-        match=r"^config\.objectives\.shares_of: found 'tokens'; allowed: examples, target_tokens$",
+        match=r"^config\.objectives\.shares_of: found 'tokens'; allowed: target_tokens, examples$",
     ):
         parse_config(config)
 

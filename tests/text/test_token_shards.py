@@ -168,7 +168,7 @@ def edited(folder, **changes):
         ({"complete": "yes"}, r"manifest\.complete: found 'yes' \(str\); allowed: bool"),
         ({"train": {}}, r"manifest\.train: found \{\} \(dict\); allowed: a list of sections with fields"),
         ({"train": [{"name": "x"}]}, r"manifest\.train\[0\]\.records: missing"),
-        ({"extra": 1}, r"manifest\.extra: unknown field; allowed: format_version, complete"),
+        ({"more": 1}, r"manifest\.more: unknown field; allowed: format_version, complete"),
     ],
 )
 def test_unusable_manifest_names_the_field(copy, changes, message):
