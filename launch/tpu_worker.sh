@@ -52,7 +52,8 @@ start() {
         keeper=$!
         status=0
         wait "$child" || status=$?
-        kill -- "-$keeper"
+        # A command that ends at once is faster than the keeper, which is then in no group of its own yet.
+        kill -- "-$keeper" 2>/dev/null || kill "$keeper" 2>/dev/null
         bash launch/tpu_worker.sh keep
         echo "$status" >"$0/status"' "$state" "$@" </dev/null >>"$state/log" 2>&1 &
     while [ ! -f "$state/status" ] && ! running; do sleep 0.1; done
