@@ -2,10 +2,10 @@
 
 import argparse
 import importlib
-import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -111,7 +111,8 @@ def check_console_command(rest: list[str], *, whole: bool) -> None:
 
 def check_harness(rest: list[str]) -> None:
     """Parse a command line of the LM Evaluation Harness by its parser, the model's arguments by ours."""
-    with lm_eval_packages(os.environ.get("HF_HOME", "")), pytest.MonkeyPatch.context() as patch:
+    # An empty name of the cache would be the current folder, for all tests of this process.
+    with lm_eval_packages(tempfile.gettempdir()), pytest.MonkeyPatch.context() as patch:
         from lm_eval._cli import HarnessCLI
 
         from birdie_jax.lm_eval import parse_model_arguments, with_defaults
