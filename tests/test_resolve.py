@@ -11,7 +11,8 @@ import birdie_jax
 from birdie_jax.config import parse_config
 from birdie_jax.errors import ConfigError
 from birdie_jax.models.parameters import one_token_batch
-from birdie_jax.resolve import check_run, resolve_run
+from birdie_jax.resolve import resolve_run
+from birdie_jax.train import find_parts
 from tests.micro_config import get_config
 
 PACKAGE = Path(birdie_jax.__file__).parent
@@ -72,7 +73,7 @@ def test_other_batches_keep_the_model_and_the_devices():
 
 def test_an_unknown_hook_is_refused_before_the_text_is_prepared():
     config = parse_config(get_config())
-    check_run(config, 1)
+    find_parts(config)
     wrong = dataclasses.replace(config, train=dataclasses.replace(config.train, hooks="nothing"))
     with pytest.raises(ConfigError, match=r"^config\.train\.hooks: found 'nothing'; allowed: names of "):
-        check_run(wrong, 1)
+        find_parts(wrong)

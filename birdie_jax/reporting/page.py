@@ -64,7 +64,7 @@ def describe_run(run: RunRecord) -> str:
 def summary_figures(run: RunRecord) -> list[HeadlineFigure]:
     """Return the values of summary.json that have no other place on the page."""
     figures = []
-    shown = {"completed", "unigram_entropy"}
+    shown = {"completed", "num_steps", "unigram_entropy"}
     for name in ("parameters", "vocab_size"):
         if name in run.summary:
             shown.add(name)
