@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.planning.topology import H200_TARGET
 
 REPEATS = 20
+_MAX_SECONDS = 0.5
 
 
 class CompiledKernel(NamedTuple):
@@ -91,16 +93,24 @@ def assembler_report(dumps: Path) -> dict[str, float]:
 
 def seconds_of(run: Callable[..., Any], *arguments: Any, calls: int = 1) -> float:
     """Return the best seconds of one of the `calls` in `run`; runs are dispatched without waiting."""
-    jax.block_until_ready(run(*arguments))
-    best = float("inf")
-    for _ in range(3):
+
+    def timed(repeats):
         begin = time.perf_counter()
         result = None
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             result = run(*arguments)
         jax.block_until_ready(result)
-        best = min(best, (time.perf_counter() - begin) / REPEATS / calls)
-    return best
+        return (time.perf_counter() - begin) / repeats
+
+    jax.block_until_ready(run(*arguments))
+    repeats = max(1, min(REPEATS, int(_MAX_SECONDS / timed(1))))
+    return min(timed(repeats) for _ in range(3)) / calls
+
+
+def copy_bandwidth() -> float:
+    """Return the bytes a second, read and written, of a pass over a GiB."""
+    ones = jnp.ones(2**28, jnp.float32)
+    return 2 * ones.nbytes / seconds_of(jax.jit(lambda x: x + 1), ones)
 
 
 def is_here() -> bool:

@@ -2,9 +2,9 @@
 
 On a GPU: microseconds of a forward pass, and of a forward with a backward pass, and the memory bandwidth of
 3 and 8 accesses to each element in that time, as a share of the measured bandwidth of a copy. Beside the
-kernel with the chunks of its own rule and with fixed ones: `jax.lax.associative_scan`, `jax.lax.scan`, and
+kernel with the chunks of its own rule and with fixed ones: `jax.lax.associative_scan`, and
 flash-linear-attention's HGRN where that is installed. Each runs in a chain, each call on the result of the
-one before.
+one before, part of it still in the cache.
 
 Without a GPU (or with --compile): the kernels compiled for an H200, for which jax-cuda13-pjrt,
 jax-cuda13-plugin, nvidia-cuda-nvcc and nvidia-nvvm of JAX's version must be installed: both passes, in both
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from benchmarks import gpu_programs
 from benchmarks.gpu_programs import REPEATS
-from benchmarks.scan import associative_scan, lax_scan
+from benchmarks.scan import associative_scan
 from pallas_kernels.linear_scan import gpu
 from pallas_kernels.linear_scan.gpu_pass import choose_chunks, count_blocks, make_grid
 
@@ -149,10 +149,7 @@ def hgrn_seconds(shape, dtype):
 
 def measured_rows():
     """Yield (type, shape, name, seconds forward, with backward, bytes of an access, copy bandwidth)."""
-    size = 2**28
-    ones = jnp.ones(size, jnp.float32)
-    copies, _ = chains(lambda a, x: x + a, None)
-    copy = 2 * 4 * size / gpu_programs.seconds_of(copies, jnp.float32(1), ones, calls=CHAIN)
+    copy = gpu_programs.copy_bandwidth()
     for dtype in TYPES:
         for shape in SHAPES:
             keys = jax.random.split(jax.random.key(0))
@@ -160,10 +157,7 @@ def measured_rows():
             x = jax.random.normal(keys[1], shape, jnp.float32).astype(dtype)
             implementations = {f"kernel, {choose_chunks(shape, 'forward')} chunks": kernel(None)}
             implementations |= {f"kernel, {chunks} chunks": kernel(chunks) for chunks in (1, 2, 4, 8)}
-            implementations |= {
-                "associative_scan": differentiated(associative_scan),
-                "lax.scan": differentiated(lax_scan),
-            }
+            implementations["associative_scan"] = differentiated(associative_scan)
             for name, (forwards, pairs) in implementations.items():
                 yield (
                     dtype,

@@ -86,8 +86,7 @@ def compiled_rows(dumps):
 
 def measured_rows():
     """Yield a row for each type and implementation on the GPU of this machine."""
-    copied = jnp.ones(2**28, jnp.float32)
-    copy = 2 * copied.nbytes / gpu_programs.seconds_of(jax.jit(lambda x: x + 1), copied)
+    copy = gpu_programs.copy_bandwidth()
     key = jax.random.key(0)
     for dtype in map(jnp.dtype, TYPES):
 

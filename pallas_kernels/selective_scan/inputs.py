@@ -12,7 +12,7 @@ Columns = Float[Array, "batch length N"]
 State = Float[Array, "batch N channels"]
 Resets = tuple[Bool[Array, "batch length"], ...] | None
 
-MAX_GPU_STATES = 64
+MAX_GPU_STATES = 40
 """The maximum number of states of a channel for "pallas_gpu"."""
 
 

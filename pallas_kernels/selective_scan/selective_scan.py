@@ -90,7 +90,7 @@ def selective_scan(  # noqa: PLR0917 - the order of the papers' code, in which D
         implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
             TPU takes its kernel where length and the channels of a direction are multiples of 128; asked
             for by name, it pads others. "pallas_gpu" is for Hopper GPUs and later ones, must be asked for,
-            and takes up to 64 states a channel.
+            and takes up to 40 states a channel.
 
     Returns:
         y in the type of `u`, and in float32 the state after the last step that was read.

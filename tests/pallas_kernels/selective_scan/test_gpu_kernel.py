@@ -1,5 +1,6 @@
 """The GPU kernel in the interpreter of Mosaic GPU, which also detects races, against the definition."""
 
+import math
 from functools import partial
 
 import jax
@@ -7,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.selective_scan import gpu, gpu_backward, gpu_forward, gpu_tile, selective_scan
+from pallas_kernels.selective_scan import (
+    MAX_GPU_STATES,
+    gpu,
+    gpu_backward,
+    gpu_forward,
+    gpu_tile,
+    selective_scan,
+)
 from tests.pallas_kernels.linear_scan.shared_memory import hazards
 from tests.pallas_kernels.linear_scan.test_gpu import without_races
 from tests.pallas_kernels.selective_scan.oracle import scan_inputs, scan_oracle
@@ -75,7 +83,7 @@ def test_threads_and_copies_wait_for_each_other(direction):
     [
         (2048, 16, jnp.bfloat16, (128, 8)),
         (2048, 16, jnp.float32, (128, 4)),
-        (2048, 64, jnp.float32, (128, 1)),
+        (2048, 40, jnp.float32, (128, 1)),
         (40, 16, jnp.bfloat16, (4, 2)),
         (1, 2, jnp.bfloat16, (1, 1)),
     ],
@@ -88,11 +96,25 @@ def test_blocks_are_as_long_as_memory_allows(length, states, dtype, expected):
 
 
 def test_too_many_states_are_refused():
-    inputs, *_ = scan_inputs((1, 4, 2), states=65, direction="forward")
+    inputs, *_ = scan_inputs((1, 4, 2), states=41, direction="forward")
     with pytest.raises(
-        ValueError, match=r"^selective_scan: N must be at most 64 for pallas_gpu; found 65$"
+        ValueError, match=r"^selective_scan: N must be at most 40 for pallas_gpu; found 41$"
     ):
         gpu.forward(inputs, direction="forward")
+
+
+@pytest.mark.parametrize("states", [2, 16, 24, MAX_GPU_STATES])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_block_has_the_memory_that_it_asks_for(dtype, states):
+    grid = gpu_tile.make_grid(2048, states, "both", dtype=dtype, gated=True, interpret=None)
+    array = jnp.zeros((), dtype)
+    for module, sequences, results in (
+        (gpu_forward, ("u", "dt", "z"), ("y",)),
+        (gpu_backward, ("u", "dt", "z", "dy"), ("du", "ddt", "dz")),
+    ):
+        scratch = module.scratch(grid, dict.fromkeys(sequences, array), dict.fromkeys(results, array))
+        arrays = [memory for name, memory in scratch.items() if not name.endswith("barriers")]
+        assert sum(math.prod(memory.shape) * memory.dtype.itemsize for memory in arrays) < 227 * 1024
 
 
 @pytest.mark.slow
