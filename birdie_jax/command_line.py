@@ -114,10 +114,16 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
     """
     # What absl says of required flags that are not there.
     message, missing = _MISSING.subn(r"--\1 is not given", message)
-    if missing and (example := _COMMAND.search(_docstring())):
-        message += f"; example: {example[0]}"
+    if missing:
+        message = with_example(message)
     print(f"birdie_jax.{verb}: {one_line(message, 800)} (--help lists the flags)", file=sys.stderr)
     sys.exit(_BAD_COMMAND_LINE)
+
+
+def with_example(message: str) -> str:
+    """Return a message about flags that are not given, with the command of the verb's docstring."""
+    example = _COMMAND.search(_docstring())
+    return f"{message}; example: {example[0]}" if example else message
 
 
 def _docstring() -> str:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, start
+from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import to_dict
 from birdie_jax.engine.coordination import Processes
@@ -126,10 +126,10 @@ _Difference = tuple[dict[str, Interval], int]
 def run(processes: Processes) -> None:
     """Load the models, ask them, and write what they scored."""
     if not _TASK.value:
-        raise ConfigError(f"--task is not given; allowed: one or more of {', '.join(TASKS)}")
+        raise ConfigError(with_example(f"--task is not given; allowed: one or more of {', '.join(TASKS)}"))
     tasks = tasks_of_flags(_TASK.value)
     if (_WORKDIR.value is None) == (_MODEL.value is None):
-        raise ConfigError("give either --workdir, a run, or --model, an exported folder")
+        raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))
     if _STEP.value is not None and _MODEL.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
     for other in _COMPARE.value:

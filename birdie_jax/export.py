@@ -9,7 +9,7 @@ The folder has model.safetensors, config.json and tokenizer.model; `generate --m
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, start
+from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.errors import ConfigError
 from birdie_jax.interop import ExportedModel, read_model, write_huggingface, write_model
 from birdie_jax.storage import make_path
@@ -34,7 +34,7 @@ def _load_model() -> tuple[str, ExportedModel]:
         ConfigError: both flags are given, or none; or --step is given with --model.
     """
     if (_WORKDIR.value is None) == (_MODEL.value is None):
-        raise ConfigError("give either --workdir, a run, or --model, an exported folder")
+        raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))
     if _MODEL.value is None:
         trained = model_of_workdir(_WORKDIR.value, _STEP.value)
         read = ExportedModel(trained.config, trained.params, trained.tokenizer, trained.step)

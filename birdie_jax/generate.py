@@ -25,7 +25,7 @@ from pathlib import Path
 
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, start
+from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.errors import PromptError, shown
 from birdie_jax.generation import (
@@ -129,7 +129,7 @@ def run() -> None:
     """Load the model and answer."""
     given = bool(_PROMPT.value) + (_PROMPT_FILE.value is not None)
     if given > 1 or (given == 0 and _SAVE_STATE.value is None):
-        raise PromptError("give either --prompt, which may be repeated, or --prompt_file")
+        raise PromptError(with_example("give either --prompt, which may be repeated, or --prompt_file"))
     _check_state_flags()
     pruning = parse_pruning(_KEEP.value, _PRUNING.value)
     if pruning.keep == 1 and _PRUNING.value:
@@ -213,7 +213,7 @@ def _load_model() -> TrainedModel:
         return model_of_workdir(_WORKDIR.value, _STEP.value)
     if _MODEL.value is not None and _WORKDIR.value is None:
         return model_of_folder(_MODEL.value)
-    raise PromptError("give either --workdir, a run, or --model, an exported folder")
+    raise PromptError(with_example("give either --workdir, a run, or --model, an exported folder"))
 
 
 def _make_prompts(trained: TrainedModel, arm: Arm, records: Sequence[Record] | None) -> list[Prompt]:

@@ -20,7 +20,7 @@ from typing import TypeVar
 import jax
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, start
+from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.errors import ConfigError, PruningError
 from birdie_jax.generation import choose_arm
@@ -197,7 +197,7 @@ def _load_model() -> TrainedModel:
                 "--model: an exported folder has one step and no text; allowed: with --text, no --step"
             )
         return model_of_folder(_MODEL.value)
-    raise ConfigError("give either --workdir, a run, or --model, an exported folder")
+    raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))
 
 
 def _check_model(trained: TrainedModel, settings: PruningSettings) -> None:

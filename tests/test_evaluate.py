@@ -135,7 +135,10 @@ def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
         ((workdir,), "--task is not given; allowed: one or more of "),
         ((workdir, "--task=phoneboko"), "--task=phoneboko: task: found 'phoneboko'; allowed: "),
         ((workdir, "--task=phonebook:max_entires=3"), "--task=phonebook.max_entires: unknown setting"),
-        (("--task=phonebook",), "give either --workdir, a run, or --model, an exported folder"),
+        (
+            ("--task=phonebook",),
+            "give either --workdir, a run, or --model, an exported folder; example: ",
+        ),
         ((f"--workdir={folder}/none", "--task=phonebook"), f"{folder}/none/config.json: not found"),
         ((workdir, "--step=7", "--task=phonebook"), "has no checkpoint of step 7; allowed: 5"),
         ((workdir, "--task=phonebook", "--compare="), "--compare: found ''"),

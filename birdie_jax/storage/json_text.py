@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from birdie_jax.errors import shown
@@ -12,13 +13,16 @@ class RepeatedField(ValueError):  # noqa: N818 - a verdict on a text, to which i
     """An object has a field twice, and `json` would take the last; the message names it."""
 
 
-def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
+def parse_json(
+    text: str | bytes, *, finite: bool = False, parse_int: Callable[[str], Any] | None = None
+) -> Any:
     """Return the value of a JSON text.
 
     Args:
         text: the text; bytes are UTF-8, 16 or 32.
         finite: whether NaN, infinity and numbers beyond float64 are refused, which Python reads and JSON
             does not have.
+        parse_int: what makes an integer of its digits; default: `int`.
 
     Raises:
         RepeatedField: an object has a field twice.
@@ -26,8 +30,10 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
         RecursionError: it is nested too deeply.
     """
     if not finite:
-        return json.loads(text, object_pairs_hook=_to_dict)
-    return json.loads(text, object_pairs_hook=_to_dict, parse_constant=_finite, parse_float=_finite)
+        return json.loads(text, object_pairs_hook=_to_dict, parse_int=parse_int)
+    return json.loads(
+        text, object_pairs_hook=_to_dict, parse_constant=_finite, parse_float=_finite, parse_int=parse_int
+    )
 
 
 def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -297,7 +297,9 @@ def _number(value: float, signed: bool) -> str:
     if not math.isfinite(value):
         return str(value)
     sign = "+" if signed else ""
-    return f"{value:{sign}.4f}" if abs(value) < 100 else f"{value:{sign},.1f}"
+    if abs(value) < 100:
+        return f"{value:{sign}.4f}"
+    return f"{value:{sign},.1f}" if abs(value) < 1e9 else f"{value:{sign}.3e}"
 
 
 def _rendered(table: Table) -> str:

@@ -6,7 +6,6 @@ A text is cut into windows of a fixed number of tokens, in each of which masked 
 seed draws. The loss is not that of the whole text: no model of hidden tokens gives a text a probability.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -17,15 +16,12 @@ from birdie_jax.config_types import RequiredName, RowLength, Seed, Share, ShareO
 from birdie_jax.errors import ConfigError, DataError, UnsuitableText
 from birdie_jax.objectives import NO_LABEL, Arm, Example
 from birdie_jax.objectives.masked_lm import MaskedLM
-from birdie_jax.tasks.perplexity import DocumentLimit, Perplexity, windows_of
+from birdie_jax.tasks.perplexity import DocumentLimit, Perplexity, perplexity_of, windows_of
 from birdie_jax.tasks.question import Question, ScoredAnswer, TaskResult
 from birdie_jax.tasks.registry import register_task
 from birdie_jax.tasks.task import Task
 from birdie_jax.tasks.task_model import FoundTokens, Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
-
-# Beyond what a float holds, as of a model whose losses have grown without bounds.
-_MAX_EXPONENT = 700
 
 
 @register_task
@@ -143,8 +139,7 @@ class MaskedText(Task):
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return the exponential of the loss."""
-        loss = means["loss"]
-        return {"perplexity": math.exp(loss) if loss < _MAX_EXPONENT else math.inf}
+        return {"perplexity": perplexity_of(means["loss"])}
 
 
 def _score(name: str, example: Example, found: FoundTokens) -> ScoredAnswer:

@@ -9,6 +9,7 @@ divided by ln 2 and by the UTF-8 bytes of the scored text, so that tokenizers co
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -60,6 +61,18 @@ class Window(NamedTuple):
     start: int
     scored: int
     end: int
+
+
+def perplexity_of(loss: float) -> float:
+    """Return the perplexity of a loss in nats a token.
+
+    It is at most the largest float64, since JSON has no infinity: beyond that are models whose losses have
+    grown without bounds.
+    """
+    try:
+        return min(math.exp(loss), sys.float_info.max)
+    except OverflowError:
+        return sys.float_info.max
 
 
 @register_task
@@ -147,8 +160,7 @@ class Perplexity(Task):
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
         """Return the loss a token in nats, and its exponential."""
         loss = means["bits_per_byte"] * math.log(2) / means["tokens_per_byte"]
-        # Beyond what a float holds, as of a model whose losses have grown without bounds.
-        return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}
+        return {"loss": loss, "perplexity": perplexity_of(loss)}
 
     def documents(self, tokenizer: Tokenizer) -> Iterator[TokenizedText]:
         """Give the documents that hold a token, in the order of the source.

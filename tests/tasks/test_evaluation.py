@@ -1,6 +1,8 @@
 """From answers to a record, a table and lines for reading; and tasks by their names."""
 
 import json
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +114,12 @@ def test_the_table():
     by_group = group_tables(record())
     assert "lengths by numbers" in by_group
     assert "lengths by length" in by_group
+
+
+def test_the_largest_numbers_stay_short_in_the_table():
+    made = record()
+    largest = replace(made.metrics["right"], mean=sys.float_info.max)
+    assert "1.798e+308" in evaluation_table([replace(made, metrics={"perplexity": largest})])
 
 
 def categorised(*categories):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,6 +51,8 @@ def test_scores_are_those_of_the_models_logits(path):
         assert answer.metrics["accuracy"] == (logits[places].argmax(-1) == labels).mean()
         assert answer.weight == len(labels)
     assert task.derived_metrics({"loss": 2.0}) == {"perplexity": pytest.approx(np.exp(2))}
+    # JSON has no infinity.
+    assert task.derived_metrics({"loss": 1e4}) == {"perplexity": sys.float_info.max}
 
 
 def test_a_window_that_is_too_long_or_too_short(path):

@@ -1,5 +1,7 @@
 """Differences of metrics that follow from means are those of NumPy and SciPy on the same resamples."""
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -150,7 +152,8 @@ def test_answers_to_questions_of_both_are_ranked_among_themselves():
     assert found["spearman"].mean == pytest.approx(other - one)
 
 
-def test_infinite_perplexities_have_no_difference():
-    (answer,) = answers([{"accuracy": 0.0, "loss": 1e4}])
-    found, _ = paired_differences(MaskedText(path="x"), [answer], [answer])
-    assert np.isnan(found["perplexity"].mean) and found["loss"].mean == 0
+def test_differences_of_the_largest_perplexities_are_numbers():
+    large, small = (answers([{"accuracy": 0.0, "loss": loss}]) for loss in (1e4, 2.0))
+    for second, wanted in ((large, 0), (small, pytest.approx(-sys.float_info.max))):
+        found, _ = paired_differences(MaskedText(path="x"), large, second)
+        assert found["perplexity"].mean == wanted

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -86,6 +87,8 @@ def test_losses_are_those_of_the_models_logits(folder, window, stride):
         assert math.exp(of_loss) == pytest.approx(of_perplexity, rel=0.02)
     assert derived["loss"] == pytest.approx(nats / len(tokens), rel=1e-5)
     assert derived["perplexity"] == pytest.approx(math.exp(nats / len(tokens)), rel=1e-4)
+    # JSON has no infinity.
+    assert task.derived_metrics({**means, "bits_per_byte": 1e5})["perplexity"] == sys.float_info.max
     found = {(one.details["document"], one.question.groups["position"]): one.details for one in answers}
     assert len(found) == len(answers)
     for (document, bucket), details in found.items():

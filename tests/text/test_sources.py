@@ -144,6 +144,8 @@ def test_what_is_no_source_is_named(tmp_path):
     [
         (b'{"body": "x", "id": 1}', r"has no field 'text'; its fields are \['body', 'id'\]"),
         (b'{"text": "cut', r"is not JSON: Invalid control character at \(character 13\)"),
+        (b'{"text": "x", "text": "y"}', r"has the field 'text' twice; allowed: once"),
+        (b'{"text": "x", "meta": {"n": 1, "n": 2}}', r"has the field 'n' twice"),
         (b'["text"]', r"is a JSON list; an object is expected"),
         (b'{"text": null}', r"field 'text' is a NoneType; a string is expected"),
         (b'{"text": "\\ud800"}', r"field 'text' holds the lone surrogate '\\ud800' at character 0"),
