@@ -95,7 +95,7 @@ class CheckpointError(BirdieError, RuntimeError):
 
 
 class OtherCheckpointError(CheckpointError):
-    """A checkpoint is not there, or is one of another model, format or text than the command wants."""
+    """No whole checkpoint is there, or one of another model, format or text than the command wants."""
 
     status = 2
 

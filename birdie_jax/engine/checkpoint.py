@@ -32,8 +32,8 @@ from birdie_jax.engine.checkpoint_format import (
 from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, read_checkpoint
 from birdie_jax.engine.private_api import limit_request_retries
 from birdie_jax.engine.state import TrainState
-from birdie_jax.errors import CheckpointError, DamagedError, NotFinite
-from birdie_jax.storage import absolute, exists, is_of_store, is_remote, move_folder
+from birdie_jax.errors import CheckpointError, DamagedError, NotFinite, OtherCheckpointError
+from birdie_jax.storage import absolute, exists, is_of_store, is_remote, list_names, move_folder
 from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 
 _FULL = "No space left on device"
@@ -169,9 +169,9 @@ class Checkpoints:
 
         Raises:
             ConfigError: the state has an array that no checkpoint can hold.
-            CheckpointError: there are checkpoints, and every one is damaged; or the newest undamaged one
-                has another structure, was trained on other data or cannot be read, and everything is left
-                where it is.
+            CheckpointError: every checkpoint is damaged, as this start or an earlier one found; or the
+                newest undamaged one has another structure, was trained on other data or cannot be read, and
+                everything is left where it is.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         wanted = named_leaves(state_tree(abstract_state))
@@ -191,10 +191,11 @@ class Checkpoints:
             else:
                 self.last_good = step
                 return self._restored(read, abstract_state, position, create_sections)
-        if steps:
-            raise CheckpointError(
-                f"{self.directory}: every checkpoint is damaged (steps {steps}); they were moved to "
-                f"{self._damaged}. Starting again with this workdir would begin at step 0"
+        # Also of an earlier start: one that a launcher makes must not begin at step 0.
+        if set_aside := list_names(self._damaged):
+            raise OtherCheckpointError(
+                f"{self.directory}: every checkpoint is damaged; {self._damaged} has "
+                f"{', '.join(set_aside)}. Remove that folder to begin at step 0, or give another --workdir"
             )
         return None
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import flax.struct
@@ -15,7 +16,7 @@ import pytest
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.engine import Checkpoints, TrainState, Workdir, checkpoint, checkpoint_reading
 from birdie_jax.engine.checkpoint_format import checksums, named_checksums, named_checksums_of_host
-from birdie_jax.errors import CheckpointError, NotFinite
+from birdie_jax.errors import CheckpointError, NotFinite, exit_status
 
 POSITION = {"row_streams": np.random.default_rng(0).integers(-1, 1 << 40, (20, 60))}
 
@@ -120,11 +121,15 @@ def test_damaged_newest_gives_the_one_before(checkpoints, tmp_path, what, caplog
     assert int(restore(checkpoints).state.step) == 2
 
 
-def test_all_damaged_is_an_error(checkpoints):
+def test_all_damaged_is_an_error_at_every_start(tmp_path, checkpoints):
     save(checkpoints, make_state(), 7)
     damage(Path(checkpoints.directory) / "00000007")
-    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(steps \[7\]\)"):
-        restore(checkpoints)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"is damaged; .* has 00000007\. Remove") as caught:
+            restore(checkpoints)
+        assert exit_status(caught.value) == 2
+    shutil.rmtree(tmp_path / "damaged_checkpoints")
+    assert restore(checkpoints) is None
 
 
 def test_a_state_that_is_not_finite_is_not_saved(checkpoints):

@@ -82,11 +82,11 @@ def test_a_mesh_is_refused_for_the_platform_of_its_own_devices(name, implementat
 
 def test_more_states_than_the_gpu_kernel_takes_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    model = replace(config_with("mamba", "pallas_gpu").model, sections=(MambaConfig(state_size=65),))
+    model = replace(config_with("mamba", "pallas_gpu").model, sections=(MambaConfig(state_size=41),))
     with pytest.raises(ConfigError) as error:
         check_platform(model, "gpu")
     assert str(error.value) == (
-        "config.model.mamba.state_size: found 65 for devices of gpu; allowed: at most 64 with pallas_gpu"
+        "config.model.mamba.state_size: found 41 for devices of gpu; allowed: at most 40 with pallas_gpu"
     )
 
 
