@@ -130,7 +130,13 @@ class InteropError(BirdieError, ValueError):
 
 
 class MissingCompilerError(BirdieError, RuntimeError):
-    """A compiler is not installed; the message has the command that installs it."""
+    """A compiler is not installed; the message has the command that installs it.
+
+    Attributes:
+        packages: the packages that pip installs; empty where others stand in their way.
+    """
+
+    packages: tuple[str, ...] = ()
 
 
 class PromptError(BirdieError, ValueError):

@@ -11,6 +11,7 @@ batch is planned.
 
 import dataclasses
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ml_collections import config_flags
 from birdie_jax.command_line import define_path, start
 from birdie_jax.config import Config, MeshConfig, parse_config
 from birdie_jax.config_flag import define_config
-from birdie_jax.errors import ConfigError, shown
+from birdie_jax.errors import ConfigError, MissingCompilerError, shown
 from birdie_jax.finetuning.run import resolve_stages
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
@@ -36,6 +37,7 @@ from birdie_jax.planning import (
     plan_as_text,
     plan_run,
 )
+from birdie_jax.planning.topology import compilers_folder, install_compiler
 from birdie_jax.resolve import ResolvedRun, resolve_run
 from birdie_jax.storage import is_remote, make_path, write_json
 from birdie_jax.storage.outputs import Input, Output, check_outputs
@@ -58,6 +60,12 @@ _COMPARE = flags.DEFINE_multi_string(
     [],
     "A mesh such as fsdp=16,tensor=4, in place of the config's; given several times, a table is printed.",
 )
+_PRICE = flags.DEFINE_float(
+    "price_per_chip_hour",
+    None,
+    "What an hour of a device costs, in any currency: adds the price of the run to its hours.",
+    lower_bound=0.0,
+)
 _LARGEST_BATCH = flags.DEFINE_enum(
     "largest_batch",
     "estimate",
@@ -67,10 +75,16 @@ _LARGEST_BATCH = flags.DEFINE_enum(
 )
 
 
+# Programs that the search for the largest batch compiles at most.
+_EXTRA_PROGRAMS = {"skip": 0, "estimate": 1, "verify": 7}
+# Of the step of birdie_1_4b, on two cores (docs/measurements/scale.md); other sizes take much the same.
+_MINUTES_OF_PROGRAM = {"tpu": 1.2, "gpu": 0.5, "cpu": 0.3}
+
+
 def run(config: Config) -> None:
     """Plan, print and write."""
     _check_json(config)
-    topology = make_topology(_TOPOLOGY.value)
+    topology = _topology(_TOPOLOGY.value)
     vocab_size = embedding_rows(config)
     stages = read_stages(config)
     config = with_task_head(config, stages)
@@ -82,18 +96,55 @@ def run(config: Config) -> None:
     configs = [dataclasses.replace(config, mesh=mesh) for mesh in meshes or [config.mesh]]
     # Every mesh is checked before the first is compiled.
     runs = [_resolve(one, stages, stage, vocab_size, topology) for one in configs]
+    more = 0 if meshes else _EXTRA_PROGRAMS[_LARGEST_BATCH.value]
+    _tell(compiling_text(topology, len(runs), more))
     plans = [plan_run(one, topology) for one in runs]
+    if stage is not None and stage.epochs is None:
+        plans = [dataclasses.replace(plan, num_steps=stage.steps) for plan in plans]
     if meshes:
         print(comparison_table(plans))
-        _write({"plans": [plan_as_json(plan) for plan in plans]})
+        _write({"plans": [plan_as_json(plan, price=_PRICE.value) for plan in plans]})
         return
     resolved, plan, largest = runs[0], plans[0], None
     if _LARGEST_BATCH.value != "skip":
         largest = find_largest_batch(resolved, plan, verify=_LARGEST_BATCH.value == "verify")
     if resolved.explanation:
         print(f"{resolved.explanation}\n")
-    print(plan_as_text(plan, largest))
-    _write(plan_as_json(plan, largest))
+    print(plan_as_text(plan, largest, _PRICE.value))
+    _write(plan_as_json(plan, largest, _PRICE.value))
+
+
+def _topology(name: str) -> Topology:
+    """Return the topology of a name; its compiler is downloaded where it is missing."""
+    try:
+        return make_topology(name)
+    except MissingCompilerError as missing:
+        if not missing.packages:
+            raise
+        packages = missing.packages
+    _tell(f"{name}: downloading its compiler, once, into {compilers_folder()}: {' '.join(packages)}")
+    install_compiler(packages)
+    return make_topology(name)
+
+
+def _tell(line: str) -> None:
+    """Print a line of progress, apart from the plan."""
+    print(f"plan: {line}", file=sys.stderr, flush=True)
+
+
+def compiling_text(topology: Topology, programs: int, more: int) -> str:
+    """Return the line that says what will be compiled, and about how long that takes.
+
+    Args:
+        topology: what is compiled for.
+        programs: the number of steps to compile.
+        more: the largest number of steps that are compiled beside them.
+    """
+    total = programs + more
+    about = total * _MINUTES_OF_PROGRAM[topology.devices[0].platform]
+    steps = "the step" if total == 1 else f"{'up to ' if more > 1 else ''}{total} steps"
+    minutes = f"{about:.0f} minutes" if about >= 1.5 else "a minute"
+    return f"compiling {steps} for {topology.name}, which takes about {minutes} on two cores"
 
 
 def _resolve(

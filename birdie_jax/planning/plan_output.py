@@ -12,13 +12,19 @@ from hlo_analysis import HeavyOp, StepCosts
 _GIB = 2**30
 
 
-def plan_as_text(plan: RunPlan, largest: LargestBatch | None) -> str:
-    """Return everything that is known of one plan."""
+def plan_as_text(plan: RunPlan, largest: LargestBatch | None, price: float | None = None) -> str:
+    """Return everything that is known of one plan.
+
+    Args:
+        plan: the plan.
+        largest: the largest batch that fits, if there was a search.
+        price: what an hour of a device costs, in any currency.
+    """
     parts = [_head(plan), _memory(plan, largest)]
     if plan.costs is not None:
         parts += [_work(plan, plan.costs), _collectives(plan.collectives)]
     if plan.bounds is not None:
-        parts.append(_bounds(plan, plan.bounds))
+        parts += [_bounds(plan, plan.bounds), _hours(plan, price)]
     if plan.costs is not None:
         parts.append(_heavy_ops(plan.costs.heavy_ops))
     parts.append(_assumed_figures(plan.topology.chip))
@@ -122,6 +128,21 @@ def _bounds(plan: RunPlan, bounds: StepBounds) -> str:
     return "\n".join(lines)
 
 
+def _hours(plan: RunPlan, price: float | None) -> str:
+    hours = plan.hours()
+    if plan.num_steps is None or hours is None:
+        return "hours: not known, as the number of steps depends on the data"
+    tokens = _decimal(plan.num_steps * plan.rows * plan.length, "").rstrip()
+    lines = [f"hours of {plan.num_steps:,} steps, {tokens} tokens"]
+    head = f"  {'':40} {'hours':>12} {'device hours':>14}"
+    lines.append(head if price is None else f"{head} {'price':>14}")
+    for name, value in hours.items():
+        device_hours = value * plan.devices
+        line = f"  {name:40} {value:12,.2f} {device_hours:14,.1f}"
+        lines.append(line if price is None else f"{line} {device_hours * price:14,.2f}")
+    return "\n".join(lines)
+
+
 def _heavy_ops(ops: Sequence[HeavyOp]) -> str:
     lines = [
         "instructions that move the most bytes",
@@ -154,7 +175,7 @@ def _assumed_figures(chip: Chip | None) -> str:
 def comparison_table(plans: Sequence[RunPlan]) -> str:
     """Return a table of the plans of several meshes side by side."""
     columns = ["mesh", "rows", "fits", "GiB", "TFLOP", "HBM GB", "sent GB"]
-    columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "compile s"]
+    columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "hours", "compile s"]
     table = [columns, *map(_table_row, plans)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
@@ -175,7 +196,7 @@ def _table_row(plan: RunPlan) -> list[str]:
         row.append(f"{costs.flops.dot / 1e12:.2f}")
         row += [f"{costs.traffic_bytes / 1e9:.2f}", f"{sent / 1e9:.3f}"]
     if bounds is None:
-        row += ["-"] * 6
+        row += ["-"] * 7
     else:
         row += [f"{1e3 * part:.2f}" for part in (bounds.compute, bounds.memory, bounds.collectives)]
         row.append(bounds.set_by)
@@ -183,10 +204,14 @@ def _table_row(plan: RunPlan) -> list[str]:
             f"{plan.tokens_per_second(bounds.overlapped):,.0f}",
             f"{plan.mfu(bounds.overlapped):.1%}",
         ]
+        hours = plan.hours()
+        row.append("-" if hours is None else f"{hours['at the bound']:,.2f}")
     return [*row, f"{plan.compile_seconds:.0f}"]
 
 
-def plan_as_json(plan: RunPlan, largest: LargestBatch | None = None) -> dict[str, Any]:
+def plan_as_json(
+    plan: RunPlan, largest: LargestBatch | None = None, price: float | None = None
+) -> dict[str, Any]:
     """Return a plan as plain dictionaries; what is not known of a refused program is None.
 
     The keys are a public interface (docs/plan.md), and do not follow the names of fields.
@@ -215,7 +240,17 @@ def plan_as_json(plan: RunPlan, largest: LargestBatch | None = None) -> dict[str
         "bounds": None,
         "tokens_per_second_bound": None,
         "mfu_bound": None,
+        "num_steps": plan.num_steps,
+        "hours": None,
+        "price": None,
     }
+    if hours := plan.hours():
+        bound, half = hours.values()
+        result["hours"] = {"bound": bound, "half_speed": half}
+        if price is not None:
+            result["price"] = {
+                name: value * plan.devices * price for name, value in result["hours"].items()
+            }
     return result | _bounds_as_json(plan)
 
 

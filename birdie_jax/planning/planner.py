@@ -76,6 +76,8 @@ class RunPlan:
         bounds: the lower bounds on the time of a step; None where the step was refused, or no figures of
             the chip are known.
         compile_seconds: the seconds that lowering and compiling took.
+        num_steps: the steps of the run; None where they are not known before its data are read, as of
+            epochs.
     """
 
     topology: Topology
@@ -89,6 +91,7 @@ class RunPlan:
     model_flops: float
     bounds: StepBounds | None
     compile_seconds: float
+    num_steps: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -108,6 +111,16 @@ class RunPlan:
     def tokens_per_second(self, step_seconds: float) -> float:
         """Return the tokens of rows, padding included, that all devices compute in a second."""
         return self.rows * self.length / step_seconds
+
+    def hours(self) -> dict[str, float] | None:
+        """Return the hours of all steps at the bound, everything overlapped, and at half its speed.
+
+        They are None where the number of steps or the bound is not known.
+        """
+        if self.bounds is None or self.num_steps is None:
+            return None
+        bound = self.num_steps * self.bounds.overlapped / 3600
+        return {"at the bound": bound, "at half its speed": 2 * bound}
 
     def mfu(self, step_seconds: float) -> float:
         """Return the share of the chips' peak that the model's FLOPs take; 1 where they take more."""
@@ -148,6 +161,7 @@ def plan_run(run: ResolvedRun, topology: Topology) -> RunPlan:
         model_flops=flops_per_token * tokens,
         bounds=bounds,
         compile_seconds=step.seconds,
+        num_steps=None if config.finetune.stages else config.train.num_steps,
     )
 
 

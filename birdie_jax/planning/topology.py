@@ -9,6 +9,8 @@ import contextlib
 import importlib.util
 import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -83,9 +85,11 @@ def _find(module: str, machines: str, packages: str) -> None:
             f"{jax.__version__}; {_install_command(packages)}"
         )
     if not _is_importable(module):
-        raise MissingCompilerError(
+        missing = MissingCompilerError(
             f"the compiler for {machines} is not installed; {_install_command(packages)}"
         )
+        missing.packages = tuple(packages.split())
+        raise missing
 
 
 def _folders_of_other_versions(folders: Iterable[str]) -> list[str]:
@@ -107,8 +111,23 @@ def _is_importable(module: str) -> bool:
 
 
 def _install_command(packages: str) -> str:
-    pip = f"{sys.executable} -m pip install --no-deps --target={compilers_folder()}"
-    return f"install it with: {pip} {packages}"
+    return f"install it with: {shlex.join(_pip(packages.split()))}"
+
+
+def _pip(packages: Sequence[str]) -> list[str]:
+    target = f"--target={compilers_folder()}"
+    return [sys.executable, "-m", "pip", "install", "--no-deps", target, *packages]
+
+
+def install_compiler(packages: Sequence[str]) -> None:
+    """Download packages with pip, which says how large they are, into `compilers_folder`.
+
+    Raises:
+        MissingCompilerError: pip could not.
+    """
+    command = _pip(packages)
+    if subprocess.run(command, check=False).returncode:
+        raise MissingCompilerError(f"pip could not install {' '.join(packages)}: {shlex.join(command)}")
 
 
 ALLOWED = (

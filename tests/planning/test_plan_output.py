@@ -1,9 +1,11 @@
 """A plan as text, table and JSON, for a plan made by hand of a recorded step: nothing is compiled."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
+from birdie_jax.plan import compiling_text
 from birdie_jax.planning import comparison_table, plan_as_json, plan_as_text
 from birdie_jax.planning.bounds import step_bounds
 from birdie_jax.planning.chips import CHIPS
@@ -34,6 +36,7 @@ def plan() -> RunPlan:
         model_flops=4e9,
         bounds=step_bounds(topology, locations, costs.flops.dot, costs.traffic_bytes, costs.collectives),
         compile_seconds=3.0,
+        num_steps=9_000_000,
     )
 
 
@@ -50,6 +53,7 @@ def test_the_keys_of_the_json_do_not_change(plan):
         *("flops_per_step", "product_flops_per_step", "model_flops_per_step", "hbm_bytes_per_step"),
         *("collective_bytes_per_step", "collectives", "heaviest_instructions", "compile_seconds", "chip"),
         *("bounds", "bound_by", "tokens_per_second_bound", "mfu_bound", "mfu_bound_memory_and_collectives"),
+        *("num_steps", "hours", "price"),
     }
     assert set(found["chip"]) == {
         *("title", "peak_flops", "memory_bytes", "memory_bandwidth", "link_bandwidth"),
@@ -113,4 +117,33 @@ def test_a_table_has_a_line_for_each_plan(plan):
         ["data=2,fsdp=2", "8", "NO", "186.26"],
     ]
     assert cells[0][10] == "network"
-    assert cells[1][4:13] == ["-"] * 9
+    assert cells[1][4:14] == ["-"] * 10
+
+
+def test_hours_and_their_price(plan):
+    hours = 9_000_000 * plan_as_json(plan)["bounds"]["step_seconds"] / 3600
+    found = plan_as_json(plan, price=2.5)
+    assert found["hours"] == pytest.approx({"bound": hours, "half_speed": 2 * hours})
+    assert found["price"] == pytest.approx({"bound": 10 * hours, "half_speed": 20 * hours})
+    lines = plan_as_text(plan, None, 2.5).splitlines()
+    first = lines.index("hours of 9,000,000 steps, 18.43 G tokens")
+    assert lines[first + 1].split() == ["hours", "device", "hours", "price"]
+    bound, half = (line.split()[-3:] for line in lines[first + 2 : first + 4])
+    assert bound == [f"{hours:,.2f}", f"{4 * hours:,.1f}", f"{10 * hours:,.2f}"]
+    assert half == [f"{2 * hours:,.2f}", f"{8 * hours:,.1f}", f"{20 * hours:,.2f}"]
+    assert "price" not in plan_as_text(plan, None)
+    assert "hours: not known" in plan_as_text(dataclasses.replace(plan, num_steps=None), None)
+    assert plan_as_json(dataclasses.replace(plan, num_steps=None))["hours"] is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "programs", "more", "said"),
+    [
+        ("cpu", 1, 0, "compiling the step for x, which takes about a minute on two cores"),
+        ("tpu", 1, 1, "compiling 2 steps for x, which takes about 2 minutes on two cores"),
+        ("tpu", 1, 7, "compiling up to 8 steps for x, which takes about 10 minutes on two cores"),
+    ],
+)
+def test_what_is_compiled_is_said(platform, programs, more, said):
+    device = SimpleNamespace(platform=platform)
+    assert compiling_text(Topology("x", None, (device,), ()), programs, more) == said

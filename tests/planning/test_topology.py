@@ -1,9 +1,13 @@
 """Names of topologies that cannot be had are refused with those that can."""
 
+import sys
+
 import pytest
 
+from birdie_jax import plan
 from birdie_jax.errors import ConfigError, MissingCompilerError
-from birdie_jax.planning.topology import _parse, find_tpu_compiler, make_topology
+from birdie_jax.planning import topology
+from birdie_jax.planning.topology import Topology, _parse, find_tpu_compiler, make_topology
 
 REFUSED = {
     "v9:2x2": "chip 'v9' is unknown",
@@ -70,3 +74,30 @@ def test_a_missing_compiler_is_refused_with_the_command_that_installs_it(monkeyp
     monkeypatch.setattr("birdie_jax.planning.topology._is_importable", lambda module: False)
     with pytest.raises(MissingCompilerError, match=r"-m pip install --no-deps --target=\S+ libtpu=="):
         find_tpu_compiler()
+
+
+@pytest.mark.slow
+def test_plan_downloads_a_missing_compiler(monkeypatch, tmp_path, capfd):
+    """Of a package that is on disk, in the place of the compiler."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "setup.py").write_text(
+        "from setuptools import setup\nsetup(name='none_such', py_modules=['none_such'])"
+    )
+    (package / "none_such.py").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("BIRDIE_COMPILERS", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    made = Topology("v5e:2x2", None, (), ())
+
+    def make(name):
+        topology._find("none_such", "TPUs", f"--no-build-isolation {package}")
+        return made
+
+    monkeypatch.setattr(plan, "make_topology", make)
+    assert plan._topology("v5e:2x2") is made
+    said = capfd.readouterr()
+    assert said.err.startswith("plan: v5e:2x2: downloading its compiler, once, into ")
+    assert "Successfully installed" in said.out
+    with pytest.raises(MissingCompilerError, match=r"^pip could not install --no-such-option: .* -m pip "):
+        topology.install_compiler(["--no-such-option"])
