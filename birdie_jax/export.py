@@ -2,7 +2,8 @@
 
     python -m birdie_jax.export --workdir=runs/tiny --output=exported/tiny
 
-The folder has model.safetensors, config.json and tokenizer.model; `generate --model=DIR` reads it. With
+The folder has model.safetensors, config.json and tokenizer.model, and a card of the model, README.md;
+`generate --model=DIR` reads it. With
 --format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba
 (docs/mamba.md), and Griffin with the constants of RecurrentGemma (docs/griffin.md).
 """
@@ -12,7 +13,9 @@ from absl import flags, logging
 from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.errors import ConfigError
 from birdie_jax.interop import ExportedModel, read_model, write_huggingface, write_model
-from birdie_jax.storage import make_path
+from birdie_jax.interop.model_folder import CARD
+from birdie_jax.model_card import model_card
+from birdie_jax.storage import exists, make_path, read_bytes
 from birdie_jax.storage.outputs import Input, Output, check_outputs
 from birdie_jax.trained_model import model_of_workdir
 
@@ -27,8 +30,8 @@ _FORMAT = flags.DEFINE_enum(
 )
 
 
-def _load_model() -> tuple[str, ExportedModel]:
-    """Return the folder and step of --workdir or --model in words, and the model as it is stored.
+def _load_model() -> tuple[str, ExportedModel, str]:
+    """Return the folder and step of --workdir or --model in words, the model as it is stored, and its card.
 
     Raises:
         ConfigError: both flags are given, or none; or --step is given with --model.
@@ -38,11 +41,14 @@ def _load_model() -> tuple[str, ExportedModel]:
     if _MODEL.value is None:
         trained = model_of_workdir(_WORKDIR.value, _STEP.value)
         read = ExportedModel(trained.config, trained.params, trained.tokenizer, trained.step)
-        return trained.origin, read
+        name = make_path(_OUTPUT.value).name
+        return trained.origin, read, model_card(_WORKDIR.value, trained, name)
     if _STEP.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
     read = read_model(make_path(_MODEL.value))
-    return f"{_MODEL.value} step {read.step}", read
+    card = make_path(_MODEL.value) / CARD
+    kept = read_bytes(card).decode(errors="replace") if exists(card) else ""
+    return f"{_MODEL.value} step {read.step}", read, kept
 
 
 def main(arguments: list[str]) -> None:
@@ -51,11 +57,11 @@ def main(arguments: list[str]) -> None:
     read = Input("--workdir or --model", _WORKDIR.value or _MODEL.value or "")
     check_outputs([Output("--output", _OUTPUT.value, "new folder")], [read])
     output = make_path(_OUTPUT.value)
-    origin, model = _load_model()
+    origin, model, card = _load_model()
     if _FORMAT.value == "huggingface":
-        write_huggingface(output, model.config, model.params, model.tokenizer)
+        write_huggingface(output, model.config, model.params, model.tokenizer, card=card)
     else:
-        write_model(output, *model)
+        write_model(output, *model, card=card)
     print(f"{origin}: exported to {output}")
 
 

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -46,6 +47,8 @@ from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import agree_on_shares
 from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import check_run, configured_mixture, resolve_run, row_settings
+from birdie_jax.start_record import Program
+from birdie_jax.start_recorder import Announce, StartRecorder, describe_program, find_commit
 from birdie_jax.tasks.evaluation import NamedTask, tasks_of_config
 from birdie_jax.tasks.task_hook import read_stop_rule, task_hooks
 from birdie_jax.text.statistics import unigram_entropy
@@ -95,10 +98,16 @@ def find_parts(config: Config) -> Parts:
     return Parts(config, stages, mixture, tasks)
 
 
-def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
+def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None = None) -> Outcome:
     """Do all of a run: workdir, text or examples, training, summary, report.
 
     The first process writes what exists once; the others wait for it where they need it.
+
+    Args:
+        config: the configuration of the run.
+        workdir: the folder of the run.
+        watch: notices processes that are lost or hang.
+        program: what this process runs, for the record of the start; None: there is no record.
     """
     processes = watch.processes
     config, stages, mixture, tasks = find_parts(config)
@@ -117,13 +126,20 @@ def run(config: Config, workdir: Workdir, watch: Watch) -> Outcome:
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
         if mixture is None:
-            outcome, summary = finetune(
-                config, stages, tasks=tasks, source=source, workdir=workdir, watch=watch, lease=lease
-            )
+            train_model = partial(finetune, config, stages)
         else:
-            outcome, summary = pretrain(
-                config, mixture, tasks=tasks, source=source, workdir=workdir, watch=watch, lease=lease
+            train_model = partial(pretrain, config, mixture)
+        with StartRecorder(workdir, program if processes.first else None, processes.count) as recorder:
+            outcome, summary = train_model(
+                tasks=tasks,
+                source=source,
+                workdir=workdir,
+                watch=watch,
+                lease=lease,
+                announce=recorder.announce,
             )
+            ended = "completed" if outcome.completed else f"stopped by {outcome.stopped_by}"
+            recorder.note_outcome(ended, outcome.step)
         if processes.first:
             known = {
                 "parameters": outcome.parameters,
@@ -144,6 +160,7 @@ def pretrain(
     workdir: Workdir,
     watch: Watch,
     lease: Lease | None,
+    announce: Announce,
 ) -> tuple[Outcome, dict[str, float]]:
     """Prepare the text and train on it; return how it ended, and figures for the summary."""
     text, tokenizer = prepare_text(config, workdir, watch.processes)
@@ -151,8 +168,7 @@ def pretrain(
     if watch.processes.first:
         write_arms(workdir, mixture, shares, text.train, tokenizer, settings=row_settings(config))
     resolved = resolve_run(config, text.vocab_size, mixture=mixture)
-    if watch.processes.first and resolved.explanation:
-        print(resolved.explanation, flush=True)
+    announce(resolved.mesh, resolved.explanation)
     with jax.set_mesh(resolved.mesh):
         batches = MixtureBatches(resolved, shares, text.train)
         parts = HookParts(resolved.config, workdir, resolved.mesh, resolved.model)
@@ -213,7 +229,10 @@ def main(arguments: list[str]) -> None:
         processes = Processes()
         limits = Limits(parsed.train.lost_seconds, parsed.train.hung_seconds)
         with Watch(processes, limits, workdir, (BirdieError, OSError)) as watch:
-            outcome = run(parsed, workdir, watch)
+            program = None
+            if processes.first:
+                program = describe_program(sys.orig_argv, os.environ, find_commit())
+            outcome = run(parsed, workdir, watch, program)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and is_output_closed():
             raise

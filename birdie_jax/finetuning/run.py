@@ -28,6 +28,7 @@ from birdie_jax.models.computation import told_differences
 from birdie_jax.models.task_head import TASK_HEAD
 from birdie_jax.objectives import Mixture
 from birdie_jax.resolve import ResolvedRun, check_run, resolve_run
+from birdie_jax.start_recorder import Announce
 from birdie_jax.storage import exists, write_whole
 from birdie_jax.tasks.evaluation import NamedTask
 from birdie_jax.tasks.task_hook import task_hooks
@@ -210,6 +211,7 @@ def finetune(
     workdir: Workdir,
     watch: Watch,
     lease: Lease | None,
+    announce: Announce,
 ) -> tuple[Outcome, dict[str, float]]:
     """Read the examples of the stages and train on them; return how it ended, and figures for the summary.
 
@@ -221,6 +223,7 @@ def finetune(
         workdir: the folder of the run.
         watch: notices processes that are lost or hang.
         lease: held on the workdir in the first process.
+        announce: says what runs, once the mesh is known.
 
     Raises:
         BirdieError: as `birdie_jax.engine.train`, or what the stages or `init.from` name cannot be used.
@@ -229,8 +232,7 @@ def finetune(
     sequence = read_examples(config, stages, tokenizer, watch.processes)
     resolved = resolve_stages(config, stages, tokenizer.vocab_size, num_steps=sequence.num_steps)
     first = resolved[0]
-    if watch.processes.first and first.explanation:
-        print(first.explanation, flush=True)
+    announce(first.mesh, first.explanation)
     with jax.set_mesh(first.mesh):
         batches = TaskBatches(config, sequence, first.mesh)
         parts = HookParts(config, workdir, first.mesh, first.model)

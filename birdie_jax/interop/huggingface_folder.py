@@ -20,7 +20,7 @@ from birdie_jax.errors import ConfigError, DataError, InteropError, shown
 from birdie_jax.interop import mamba, recurrent_gemma
 from birdie_jax.interop.counterparts import Counterpart, Tensor
 from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
-from birdie_jax.interop.model_folder import CONFIG, ExportedModel, new_folder
+from birdie_jax.interop.model_folder import CONFIG, ExportedModel, new_folder, write_card
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import write_weights
 from birdie_jax.models import build_model
@@ -184,11 +184,14 @@ def _with_special_rows(rows: Tensor, count: int) -> Tensor:
     return table
 
 
-def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer) -> None:
+def write_huggingface(
+    folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer, *, card: str = ""
+) -> None:
     """Write a Mamba or a Griffin to `folder`, a new one, as `transformers` reads it.
 
     The rows of the special tokens are left out, and tensors keep their types. Where the head is not the
-    embedded token itself, as with `model.embedding_scale`, the two are written as two tensors.
+    embedded token itself, as with `model.embedding_scale`, the two are written as two tensors. README.md
+    says `card`, if that is not empty.
 
     Raises:
         InteropError: it is of another architecture, bidirectional, or otherwise not one that `transformers`
@@ -217,6 +220,7 @@ def write_huggingface(folder: epath.PathLike, config: Config, params: PyTree, to
         tokenizer.save(str(new / (TOKENIZER_JSON if tokenizer.is_json else TOKENIZER_MODEL)))
         if tokenizer.is_json:
             write_json(new / TOKENIZER_CONFIG, _tokenizer_config(settings, tokenizer))
+        write_card(new, card)
 
 
 def _tokenizer_config(settings: Settings, tokenizer: Tokenizer) -> dict[str, str]:

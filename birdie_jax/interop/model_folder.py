@@ -82,7 +82,7 @@ def _is_there(path: epath.Path) -> bool:
         raise InteropError(f"{path}: cannot be looked for: {error}") from error
 
 
-WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.model"
+WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.model", "README.md"
 _FORMAT, _VERSION = "birdie_jax", 1
 _EXPORTED = "a folder that birdie_jax.export or birdie_jax.import_model wrote"
 
@@ -127,9 +127,23 @@ class ExportedModel(NamedTuple):
 
 
 def write_model(
-    folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer, step: int
+    folder: epath.PathLike,
+    config: Config,
+    params: PyTree,
+    tokenizer: Tokenizer,
+    step: int,
+    *,
+    card: str = "",
 ) -> None:
     """Write a model to `folder`, which must not exist; it appears whole or not at all.
+
+    Args:
+        folder: the new folder.
+        config: the configuration of the run that trained the model.
+        params: the model's parameters.
+        tokenizer: the model's tokenizer.
+        step: the train step of the parameters.
+        card: what README.md says of the model; empty: there is no such file.
 
     Raises:
         InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
@@ -148,6 +162,13 @@ def write_model(
         write_weights(new / WEIGHTS, named)
         write_json(new / CONFIG, asdict(description))
         tokenizer.save(str(new / TOKENIZER))
+        write_card(new, card)
+
+
+def write_card(folder: Path, card: str) -> None:
+    """Write what a model's README.md says, if anything."""
+    if card:
+        (folder / CARD).write_text(card, encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -5,11 +5,12 @@ from typing import Any, TypeVar
 
 from etils import epath
 
-from birdie_jax.errors import ConfigError, RecordError
+from birdie_jax.errors import ConfigError, DataError, RecordError
 from birdie_jax.evaluation_record import EvaluationRecord, parse_evaluation
 from birdie_jax.objectives.shares import TARGET_TOKENS
 from birdie_jax.reporting.json_records import ArmRecord, is_there, read_arms, read_file, read_json_object
 from birdie_jax.reporting.metrics_table import MetricsTable, read_metrics
+from birdie_jax.start_record import Start, read_starts
 from birdie_jax.storage import list_files
 from birdie_jax.storage.typed import parse_typed
 from birdie_jax.storage.workdir import Workdir
@@ -127,6 +128,7 @@ class RunRecord:
         evaluations: the newest evaluation of each name, by name.
         masked: what the run filled in at its end in the places of hidden tokens; None for a run without
             masked LM.
+        starts: what ran at each start, the first one first; none of a run that kept no record.
     """
 
     workdir: epath.Path
@@ -136,6 +138,7 @@ class RunRecord:
     summary: dict[str, Any]
     evaluations: tuple[EvaluationRecord, ...] = ()
     masked: MaskedRecord | None = None
+    starts: tuple[Start, ...] = ()
 
     @property
     def groups(self) -> dict[str, list[int]]:
@@ -221,5 +224,21 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
     metrics = read_metrics(files, [arm.name for arm in arms])
     summary = read_json_object(files.summary) if is_there(files.summary) else {}
     return RunRecord(
-        files.root, config, arms, metrics, summary, read_evaluations(files), read_masked_samples(files)
+        files.root,
+        config,
+        arms,
+        metrics,
+        summary,
+        read_evaluations(files),
+        read_masked_samples(files),
+        _read_starts(files),
     )
+
+
+def _read_starts(files: Workdir) -> tuple[Start, ...]:
+    try:
+        return tuple(read_starts(files))
+    except DataError as error:
+        raise RecordError(str(error)) from error
+    except OSError as error:
+        raise RecordError(f"{files.starts}: cannot be read: {error}") from error

@@ -111,6 +111,11 @@ class Workdir:
         return self.root / "summary.json"
 
     @property
+    def starts(self) -> epath.Path:
+        """What ran at each start of the run, JSON; see `start_record.py`."""
+        return self.root / "starts.json"
+
+    @property
     def report(self) -> epath.Path:
         """The report of the run, HTML."""
         return self.root / "report.html"
@@ -170,7 +175,7 @@ class Workdir:
     def _files(self) -> tuple[epath.Path, ...]:
         return (
             *(self.config, self.tokenizer, self.text, self.arms),
-            *(self.masked_samples, self.metrics, self.summary, self.report, self.lease),
+            *(self.masked_samples, self.metrics, self.summary, self.starts, self.report, self.lease),
         )
 
     def names(self) -> frozenset[str]:

@@ -24,6 +24,7 @@ from birdie_jax.reporting.sections.classes import CLASSES
 from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINING
 from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
+from birdie_jax.reporting.sections.what_ran import WHAT_RAN
 from birdie_jax.vocabulary import special_token_name
 from tests.forked_verbs import run_commands
 
@@ -348,6 +349,21 @@ def test_a_run_of_before_has_no_expected_shares(short):
     words = read(short, (SHARES,)).words()
     assert "What was to be expected was not estimated when this run began." in words
     assert re.search(r"causal_lm – – – – – \d+\.\d %", words)
+
+
+def test_what_ran_is_told_of_every_start(short):
+    program = {"command": "train <x>", "environment": {"XLA_FLAGS": "--a"}, "commit": None, "host": "there"}
+    program |= {"versions": {"birdie-jax": "1.2", "jax": "3.4", "Python": "5.6"}}
+    start = {"began": "2026-01-02T03:04:05+00:00", "ended": None, "outcome": None, "step": None}
+    start |= {"program": program, "processes": 2, "device": "H100", "devices": 16, "mesh": {"data": 16}}
+    ended = {"ended": "2026-01-02T04:34:05+00:00", "outcome": "stopped by SIGTERM", "step": 12}
+    (short / "starts.json").write_text(json.dumps([start | ended, start]))
+    words = read(short, [WHAT_RAN]).words()
+    assert "Device hours 24.00 16 x H100, 2 starts, 1 without an end" in words
+    assert "2026-01-02 03:04 UTC 1:30:00 12 stopped by SIGTERM 16 x H100 on there and 1 more" in words
+    assert "not known runs, or was killed" in words
+    assert "mesh data=16 birdie-jax 1.2, JAX 3.4, Python 5.6" in words
+    assert "train <x>" in words and "XLA_FLAGS" in words
 
 
 @pytest.mark.slow

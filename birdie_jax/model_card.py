@@ -1,0 +1,103 @@
+"""The card of an exported model: what it is, how it was made and what it can do, as Markdown."""
+
+from collections.abc import Sequence
+
+import jax
+from etils import epath
+
+from birdie_jax.config import Config
+from birdie_jax.evaluation_record import EvaluationRecord
+from birdie_jax.reporting.run_record import read_evaluations
+from birdie_jax.start_record import Start, read_starts
+from birdie_jax.storage.workdir import Workdir
+from birdie_jax.trained_model import TrainedModel
+
+
+def model_card(workdir: epath.PathLike, model: TrainedModel, name: str) -> str:
+    """Return the card of a run's model.
+
+    Args:
+        workdir: the folder of the run.
+        model: the model, of one of its checkpoints.
+        name: the name of the exported folder.
+
+    Raises:
+        DataError: the record of the starts is damaged.
+        RecordError: an evaluation is damaged.
+        OSError: one of them cannot be read.
+    """
+    files, config = Workdir(workdir), model.config
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
+    tokens = model.step * config.batching.rows * config.batching.length
+    parts = [
+        f"---\nlibrary_name: birdie-jax\ntags: [state-space-model, {config.model.name}]\n---",
+        f"# {name}",
+        f"A {config.model.name} of {parameters:,} parameters, saved at step {model.step:,} of the run "
+        f"{files.root.name}, after at most {tokens:,} tokens.",
+        f"```bash\npython -m birdie_jax.generate --model={name} --prompt='...'\n```",
+        "## Training",
+        _table(("setting", "value"), _settings(config)),
+        _starts(read_starts(files)),
+        "## Evaluations",
+        _evaluations([one for one in read_evaluations(files) if one.model.step == model.step]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _settings(config: Config) -> list[tuple[str, str]]:
+    taught = ", ".join(sorted(config.finetune.stages))
+    rows = {
+        "text": config.data.prepared or config.data.source,
+        "started from": config.init.from_,
+        "stages of fine-tuning": taught,
+        "mixture": "" if taught else config.objectives.mixture,
+        "bandit policy": "" if taught else config.bandit.policy,
+        "rows of a batch": f"{config.batching.rows} of {config.batching.length} tokens",
+        "steps planned": f"{config.train.num_steps:,}",
+        "learning rate": f"{config.optimizer.learning_rate:g}",
+        "context read in both directions": "yes" if config.model.bidirectional else "no",
+        "seed": str(config.seed),
+    }
+    return [(name, value) for name, value in rows.items() if value]
+
+
+def _starts(starts: Sequence[Start]) -> str:
+    if not starts:
+        return "What ran was not recorded."
+    # Not the names of machines: a card is for others to read.
+    rows = [
+        (
+            start.began,
+            start.ended or "not known",
+            start.outcome or "",
+            f"{start.devices} x {start.device}",
+            start.program.title,
+        )
+        for start in starts
+    ]
+    table = _table(("began", "ended", "outcome", "devices", "program"), rows)
+    hours = sum(start.device_hours or 0.0 for start in starts)
+    cost = f"{hours:.2f} device hours, by the starts whose end is known."
+    return f"{table}\n\n{cost}\n\n```bash\n{starts[-1].program.command}\n```"
+
+
+def _evaluations(records: Sequence[EvaluationRecord]) -> str:
+    if not records:
+        return "None at this step: `python -m birdie_jax.evaluate` makes some."
+    rows = [
+        (
+            record.name,
+            metric,
+            f"{interval.mean:.4g}",
+            f"{interval.low:.4g} .. {interval.high:.4g}",
+            f"{record.answers:,}",
+        )
+        for record in records
+        for metric, interval in record.metrics.items()
+    ]
+    return _table(("task", "metric", "mean", "95 % interval", "answers"), rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

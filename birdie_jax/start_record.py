@@ -1,0 +1,100 @@
+"""The starts of a run, as the JSON file that `train` writes and the report reads.
+
+A run has a start for each time that its command is given, or that a launcher gives it again.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from birdie_jax.errors import DataError, one_line
+from birdie_jax.storage import exists, parse_typed, read_bytes
+from birdie_jax.storage.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a process.
+
+    Attributes:
+        command: the command line.
+        environment: the variables of the environment that change what it computes, or how fast.
+        versions: the versions of Python, of this project and of what it computes with, by name.
+        commit: the commit that it runs, with " changed" behind it where files of the checkout differ; None
+            where that is not known.
+        host: the name of the machine.
+    """
+
+    command: str
+    environment: dict[str, str]
+    versions: dict[str, str]
+    commit: str | None
+    host: str
+
+    @property
+    def title(self) -> str:
+        """The project, JAX and Python with their versions."""
+        commit = f" ({self.commit[:7]}{self.commit[40:]})" if self.commit else ""
+        return (
+            f"birdie-jax {self.versions['birdie-jax']}{commit}, JAX {self.versions['jax']}, "
+            f"Python {self.versions['Python']}"
+        )
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of a run.
+
+    Attributes:
+        began: when the devices were known, in UTC, ISO 8601.
+        ended: when it ended; None where it still runs, or was killed.
+        outcome: how it ended, in words; None as for `ended`.
+        step: the last step that was done; None as for `ended`, or where that is not known.
+        program: the program of the first process.
+        processes: the number of processes.
+        device: the kind of the devices.
+        devices: the number of devices.
+        mesh: the number of devices along each mesh axis.
+    """
+
+    began: str
+    ended: str | None
+    outcome: str | None
+    step: int | None
+    program: Program
+    processes: int
+    device: str
+    devices: int
+    mesh: dict[str, int]
+
+    @property
+    def machine(self) -> str:
+        """The devices, the machine and the mesh in words."""
+        sizes = ",".join(f"{axis}={size}" for axis, size in self.mesh.items() if size > 1)
+        hosts = f"{self.program.host}{f' and {self.processes - 1} more' if self.processes > 1 else ''}"
+        return f"{self.devices} x {self.device} on {hosts}, mesh {sizes or 'of one device'}"
+
+    @property
+    def device_hours(self) -> float | None:
+        """The hours of all devices; None where the end is not known."""
+        if self.ended is None:
+            return None
+        seconds = (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)).total_seconds()
+        return max(0.0, seconds) * self.devices / 3600
+
+
+def read_starts(workdir: Workdir) -> list[Start]:
+    """Return the starts of a run, the first one first; none of a run without the file.
+
+    Raises:
+        DataError: the file is damaged; the message names the field.
+        OSError: it cannot be read.
+    """
+    path = workdir.starts
+    if not exists(path):
+        return []
+    try:
+        plain = json.loads(read_bytes(path))
+    except ValueError as error:
+        raise DataError(f"{path}: found no JSON ({one_line(str(error))}); allowed: a list") from error
+    return parse_typed(list[Start], plain, str(path), DataError)

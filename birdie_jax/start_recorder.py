@@ -1,0 +1,157 @@
+"""What a process runs, told and kept at each start of a run.
+
+The first process writes the record before the first step, and again when it ends; a process that is killed
+leaves a start without an end.
+"""
+
+import contextlib
+import importlib.metadata
+import platform
+import re
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from absl import logging
+from jax.sharding import Mesh
+
+import birdie_jax
+from birdie_jax.errors import DataError, one_line
+from birdie_jax.start_record import Program, Start, read_starts
+from birdie_jax.storage import to_plain, write_json
+from birdie_jax.storage.object_store import without_secrets
+from birdie_jax.storage.workdir import Workdir
+
+Announce = Callable[[Mesh, str], None]
+"""Takes the mesh of a run, and one line on how it was chosen."""
+
+_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax")
+_PACKAGES += ("orbax-checkpoint", "grain", "numpy")
+# The variables that change what a program computes, or how fast.
+_VARIABLES = re.compile(
+    r"(JAX|XLA|LIBTPU|TPU|MEGASCALE|CUDA|NCCL|MALLOC|OMP|BIRDIE)_\w+|SLURM_JOB_ID|LD_PRELOAD"
+)
+_GIT_SECONDS = 10
+
+
+def describe_program(command: list[str], environment: Mapping[str, str], commit: str | None) -> Program:
+    """Return what this process runs.
+
+    Args:
+        command: the command line, word by word.
+        environment: the variables of the environment.
+        commit: as `find_commit` gives it.
+    """
+    versions = {"birdie-jax": birdie_jax.__version__, "Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Program(
+        without_secrets(shlex.join(command)),
+        {name: environment[name] for name in sorted(environment) if _VARIABLES.fullmatch(name)},
+        versions,
+        commit,
+        socket.gethostname(),
+    )
+
+
+def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:
+    """Return the commit that a package is of, with " changed" behind it where files of its checkout differ.
+
+    `git archive`, with which the launchers send a commit, writes its hash into commit.txt. The result is
+    None of a package that is in neither an archive nor a checkout, or where git does not answer.
+    """
+    with contextlib.suppress(OSError):
+        written = (package / "commit.txt").read_text(encoding="utf-8").strip()
+        if re.fullmatch(r"[0-9a-f]{40,}", written):
+            return written
+    checkout = package.parent
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"^# branch\.oid ([0-9a-f]{40,})$", done.stdout, re.MULTILINE)
+    if found is None:
+        return None
+    changed = any(not line.startswith("#") for line in done.stdout.splitlines())
+    return found[1] + (" changed" if changed else "")
+
+
+class StartRecorder:
+    """Prints what a start is, and keeps it in the workdir; a context manager around the run.
+
+    A record that cannot be read or written never ends a run: it is told, and the run goes on.
+    """
+
+    def __init__(self, workdir: Workdir, program: Program | None, processes: int):
+        """Take the run's folder, the program, None where this process keeps no record, and their number."""
+        self._workdir = workdir
+        self._program = program
+        self._processes = processes
+        self._before: list[Start] = []
+        self._start: Start | None = None
+        self._outcome: str | None = None
+        self._step: int | None = None
+
+    def announce(self, mesh: Mesh, explanation: str) -> None:
+        """Print what runs, on what and where it writes, and keep it."""
+        if self._program is None:
+            return
+        if explanation:
+            print(explanation, flush=True)
+        self._start = Start(
+            began=_now(),
+            ended=None,
+            outcome=None,
+            step=None,
+            program=self._program,
+            processes=self._processes,
+            device=mesh.devices.flat[0].device_kind,
+            devices=mesh.devices.size,
+            mesh=dict(mesh.shape),
+        )
+        print(f"{self._program.title}\n{self._start.machine}; writes to {self._workdir.root}", flush=True)
+        try:
+            self._before = read_starts(self._workdir)
+        except (DataError, OSError) as error:
+            logging.warning("the starts before this one are lost: %s", error)
+        self._write()
+
+    def note_outcome(self, outcome: str, step: int) -> None:
+        """Take how the run ended, in words, and the last step that was done."""
+        self._outcome, self._step = outcome, step
+
+    def _write(self) -> None:
+        starts = [to_plain(start) for start in (*self._before, self._start)]
+        try:
+            write_json(self._workdir.starts, starts)
+        except OSError as error:
+            logging.warning("this start is not recorded: %s", error)
+
+    def __enter__(self) -> "StartRecorder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._start is None:
+            return
+        outcome = self._outcome
+        if error is not None:
+            outcome = f"failed: {one_line(without_secrets(str(error)) or type(error).__name__, 300)}"
+        self._start = replace(self._start, ended=_now(), outcome=outcome, step=self._step)
+        self._write()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
