@@ -23,7 +23,7 @@ from ml_collections import config_flags
 from birdie_jax.command_line import define_path, start
 from birdie_jax.config import Config, MeshConfig, parse_config
 from birdie_jax.config_flag import define_config
-from birdie_jax.errors import ConfigError, MissingCompilerError, shown
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.finetuning.run import resolve_stages
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
@@ -31,13 +31,13 @@ from birdie_jax.interop.initialization import tokenizer_of_source
 from birdie_jax.planning import (
     Topology,
     comparison_table,
+    compiling_text,
     find_largest_batch,
     make_topology,
     plan_as_json,
     plan_as_text,
     plan_run,
 )
-from birdie_jax.planning.topology import compilers_folder, install_compiler
 from birdie_jax.resolve import ResolvedRun, resolve_run
 from birdie_jax.storage import is_remote, make_path, write_json
 from birdie_jax.storage.outputs import Input, Output, check_outputs
@@ -77,14 +77,12 @@ _LARGEST_BATCH = flags.DEFINE_enum(
 
 # Programs that the search for the largest batch compiles at most.
 _EXTRA_PROGRAMS = {"skip": 0, "estimate": 1, "verify": 7}
-# Of the step of birdie_1_4b, on two cores (docs/measurements/scale.md); other sizes take much the same.
-_MINUTES_OF_PROGRAM = {"tpu": 1.2, "gpu": 0.5, "cpu": 0.3}
 
 
 def run(config: Config) -> None:
     """Plan, print and write."""
     _check_json(config)
-    topology = _topology(_TOPOLOGY.value)
+    topology = make_topology(_TOPOLOGY.value, _tell)
     vocab_size = embedding_rows(config)
     stages = read_stages(config)
     config = with_task_head(config, stages)
@@ -114,37 +112,9 @@ def run(config: Config) -> None:
     _write(plan_as_json(plan, largest, _PRICE.value))
 
 
-def _topology(name: str) -> Topology:
-    """Return the topology of a name; its compiler is downloaded where it is missing."""
-    try:
-        return make_topology(name)
-    except MissingCompilerError as missing:
-        if not missing.packages:
-            raise
-        packages = missing.packages
-    _tell(f"{name}: downloading its compiler, once, into {compilers_folder()}: {' '.join(packages)}")
-    install_compiler(packages)
-    return make_topology(name)
-
-
 def _tell(line: str) -> None:
     """Print a line of progress, apart from the plan."""
     print(f"plan: {line}", file=sys.stderr, flush=True)
-
-
-def compiling_text(topology: Topology, programs: int, more: int) -> str:
-    """Return the line that says what will be compiled, and about how long that takes.
-
-    Args:
-        topology: what is compiled for.
-        programs: the number of steps to compile.
-        more: the largest number of steps that are compiled beside them.
-    """
-    total = programs + more
-    about = total * _MINUTES_OF_PROGRAM[topology.devices[0].platform]
-    steps = "the step" if total == 1 else f"{'up to ' if more > 1 else ''}{total} steps"
-    minutes = f"{about:.0f} minutes" if about >= 1.5 else "a minute"
-    return f"compiling {steps} for {topology.name}, which takes about {minutes} on two cores"
 
 
 def _resolve(

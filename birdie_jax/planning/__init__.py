@@ -11,7 +11,7 @@ pruned_flops     the FLOPs of a pruned prefill; `simba_flops` has those of publi
 """
 
 from birdie_jax.planning.largest_batch import LargestBatch, find_largest_batch
-from birdie_jax.planning.plan_output import comparison_table, plan_as_json, plan_as_text
+from birdie_jax.planning.plan_output import comparison_table, compiling_text, plan_as_json, plan_as_text
 from birdie_jax.planning.planner import RunPlan, plan_run
 from birdie_jax.planning.topology import Topology, make_topology
 
@@ -20,6 +20,7 @@ __all__ = [
     "RunPlan",
     "Topology",
     "comparison_table",
+    "compiling_text",
     "find_largest_batch",
     "make_topology",
     "plan_as_json",

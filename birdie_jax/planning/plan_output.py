@@ -7,9 +7,27 @@ from birdie_jax.planning.bounds import StepBounds
 from birdie_jax.planning.chips import Chip
 from birdie_jax.planning.largest_batch import LargestBatch
 from birdie_jax.planning.planner import CollectiveTotal, RunPlan
+from birdie_jax.planning.topology import Topology
 from hlo_analysis import HeavyOp, StepCosts
 
 _GIB = 2**30
+# Of the step of birdie_1_4b, on two cores (docs/measurements/scale.md); other sizes take much the same.
+_MINUTES_OF_PROGRAM = {"tpu": 1.2, "gpu": 0.5, "cpu": 0.3}
+
+
+def compiling_text(topology: Topology, programs: int, more: int) -> str:
+    """Return the line that says what will be compiled, and about how long that takes.
+
+    Args:
+        topology: what is compiled for.
+        programs: the number of steps to compile.
+        more: the largest number of steps that are compiled beside them.
+    """
+    total = programs + more
+    about = total * _MINUTES_OF_PROGRAM[topology.devices[0].platform]
+    steps = "the step" if total == 1 else f"{'up to ' if more > 1 else ''}{total} steps"
+    minutes = f"{about:.0f} minutes" if about >= 1.5 else "a minute"
+    return f"compiling {steps} for {topology.name}, which takes about {minutes} on two cores"
 
 
 def plan_as_text(plan: RunPlan, largest: LargestBatch | None, price: float | None = None) -> str:

@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -213,13 +213,29 @@ class Topology(NamedTuple):
         return all(extent % 4 == 0 for extent in self.shape)
 
 
-def make_topology(name: str) -> Topology:
+def make_topology(name: str, tell: Callable[[str], None] | None = None) -> Topology:
     """Return the topology of a name such as "v5p:4x4x4".
+
+    Args:
+        name: the name.
+        tell: takes a line that says that a missing compiler is downloaded; None: it is not.
 
     Raises:
         ConfigError: there is no such topology; the message has the allowed ones.
         MissingCompilerError: the compiler for it is not installed; the message has the command for it.
     """
+    try:
+        return _make_topology(name)
+    except MissingCompilerError as missing:
+        if tell is None or not missing.packages:
+            raise
+        packages = missing.packages
+    tell(f"{name}: downloading its compiler, once, into {compilers_folder()}: {' '.join(packages)}")
+    install_compiler(packages)
+    return _make_topology(name)
+
+
+def _make_topology(name):
     chip, extents, slices = _parse(name)
     if chip == "cpu":
         return Topology(name, None, tuple(_cpu_devices(name, extents)), ())

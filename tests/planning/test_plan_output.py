@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from birdie_jax.plan import compiling_text
-from birdie_jax.planning import comparison_table, plan_as_json, plan_as_text
+from birdie_jax.planning import comparison_table, compiling_text, plan_as_json, plan_as_text
 from birdie_jax.planning.bounds import step_bounds
 from birdie_jax.planning.chips import CHIPS
 from birdie_jax.planning.largest_batch import LargestBatch

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from birdie_jax import plan
 from birdie_jax.errors import ConfigError, MissingCompilerError
 from birdie_jax.planning import topology
 from birdie_jax.planning.topology import Topology, _parse, find_tpu_compiler, make_topology
@@ -94,10 +93,10 @@ def test_plan_downloads_a_missing_compiler(monkeypatch, tmp_path, capfd):
         topology._find("none_such", "TPUs", f"--no-build-isolation {package}")
         return made
 
-    monkeypatch.setattr(plan, "make_topology", make)
-    assert plan._topology("v5e:2x2") is made
-    said = capfd.readouterr()
-    assert said.err.startswith("plan: v5e:2x2: downloading its compiler, once, into ")
-    assert "Successfully installed" in said.out
+    monkeypatch.setattr(topology, "_make_topology", make)
+    told = []
+    assert make_topology("v5e:2x2", told.append) is made
+    assert told[0].startswith("v5e:2x2: downloading its compiler, once, into ")
+    assert "Successfully installed" in capfd.readouterr().out
     with pytest.raises(MissingCompilerError, match=r"^pip could not install --no-such-option: .* -m pip "):
         topology.install_compiler(["--no-such-option"])
