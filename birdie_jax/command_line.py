@@ -5,17 +5,19 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from absl import app, flags
 
-from birdie_jax.errors import BirdieError, exit_status, one_line, shown
+from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown
+from birdie_jax.imports import import_extension
 
 # The flags that the functions below define are those of the commands that call them.
 flags.disclaim_key_flags()
 
 _OVERRIDE = "--config."
+_IMPORT = "import"
 _HELP = frozenset({"--help", "-help", "--h", "-h", "--helpshort"})
 _MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
 _COMMAND = re.compile(r"python -m birdie_jax\.[^`\n]*[^`\n. \\]")
@@ -37,6 +39,13 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
         main: the command itself.
         user_errors: exceptions that end this command as a `BirdieError` does.
     """
+    flags.DEFINE_multi_string(
+        _IMPORT,
+        [],
+        "A module or a .py file that registers objectives, tasks, mixers, policies or hooks; may be given "
+        "several times.",
+    )
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[_IMPORT])
     try:
         app.run(main, flags_parser=lambda arguments: parse_command_line(verb, arguments))
     except (BirdieError, *user_errors) as error:
@@ -79,9 +88,14 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
         print(f"{_docstring().strip()}\n{flags.FLAGS.main_module_help()}")
         sys.exit()
     try:
+        # Before --config, whose fields may be those of what is imported.
+        for name in _imports(arguments):
+            import_extension(name, f"--{_IMPORT}")
         # ml_collections reads the arguments of the program itself.
         sys.argv[:] = subscript_keywords(arguments)
         left = flags.FLAGS(list(sys.argv))
+    except ConfigError as error:
+        refuse_command_line(verb, str(error))
     except (flags.Error, LookupError, AttributeError, TypeError, ValueError) as error:
         # Of several flags absl tells on a line each.
         refuse_command_line(verb, str(error).replace("\nflag --", "; flag --"))
@@ -91,6 +105,22 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
     if len(left) > 1:
         refuse_command_line(verb, f"unknown argument {shown(left[1])}; every option begins with --")
     return left
+
+
+def given_imports() -> tuple[str, ...]:
+    """Return what --import names."""
+    return tuple(flags.FLAGS[_IMPORT].value or ())
+
+
+def _imports(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield what the flags --import name, before flags are parsed."""
+    for number, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in (f"--{_IMPORT}", f"-{_IMPORT}"):
+            if equals:
+                yield value
+            elif number + 1 < len(arguments):
+                yield arguments[number + 1]
 
 
 def refuse(verb: str, error: Exception, message: str = "") -> NoReturn:

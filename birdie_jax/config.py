@@ -29,8 +29,9 @@ from birdie_jax.config_sections import (
     Require,
     TrainConfig,
 )
-from birdie_jax.config_types import MAX_BATCH_TOKENS
+from birdie_jax.config_types import MAX_BATCH_TOKENS, RequiredName
 from birdie_jax.errors import ConfigError, nearest_first, shown
+from birdie_jax.imports import import_extensions
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
@@ -66,15 +67,38 @@ def default_config() -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict(to_dict(Config()))
 
 
-def parse_config(config: ml_collections.ConfigDict) -> Config:
+def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -> Config:
     """Check `config` and freeze it.
 
+    Args:
+        config: every field of a configuration.
+        importing: whether `config.imports` is imported first.
+
     Raises:
-        ConfigError: an unknown or missing field, a wrong type or an unusable value.
+        ConfigError: an unknown or missing field, a wrong type or an unusable value, or an import fails.
     """
+    if importing:
+        import_named(config)
     parsed = _parse_section(Config, _plain(config), "config")
     check_config(parsed)
     return parsed
+
+
+def import_named(config: ml_collections.ConfigDict) -> None:
+    """Import what `config.imports` names; add hashes there, and the sections of mixers that are new.
+
+    Raises:
+        ConfigError: one is not found, or does not run.
+    """
+    names = parse_typed(tuple[RequiredName, ...], config.get("imports", ()), "config.imports", ConfigError)
+    if not names:
+        return
+    with config.unlocked():
+        config.imports = import_extensions(names, "config.imports")
+        if isinstance(config.get("model"), ml_collections.ConfigDict):
+            for kind in mixer_sections():
+                if kind.section not in config.model:
+                    config.model[kind.section] = dataclasses.asdict(kind())
 
 
 def _plain(config: ml_collections.ConfigDict) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
 from birdie_jax.command_line import refuse_command_line, subscript_keywords
-from birdie_jax.config import default_config
+from birdie_jax.config import default_config, import_named
 from birdie_jax.errors import ConfigError, nearest_first, one_line, shown
 
 # The flag is that of the command that calls `define_config`.
@@ -76,8 +76,8 @@ class ConfigFileParser(flags.ArgumentParser):
         """
         arguments = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
         try:
-            check_overrides(arguments)
             config = load_config(argument)
+            check_overrides(arguments)
             _check_user_named(arguments, config)
             _check_types(arguments, config)
         except ConfigError as error:
@@ -128,6 +128,8 @@ def load_config(argument: str) -> ml_collections.ConfigDict:
             f"{where}: get_config returned a value of type {type(config).__name__}; allowed: a ConfigDict, "
             "as birdie_jax.config.default_config() returns one to be changed"
         )
+    with _user_errors(where, file):
+        import_named(config)
     if isinstance(config, ml_collections.FrozenConfigDict):
         # It would take no fields beside it.
         return ml_collections.ConfigDict(config.to_dict())

@@ -479,6 +479,8 @@ class Config:
 
     Attributes:
         seed: the seed of everything that is drawn.
+        imports: modules or .py files that are imported before anything else is read, as they register
+            objectives, tasks, mixers, policies or hooks; config.json records the hash of each behind it.
         data: the text, and how it becomes token shards.
         objectives: the arms that training draws from.
         batching: the shape and the making of the global batch.
@@ -494,6 +496,7 @@ class Config:
     """
 
     seed: Seed = 0
+    imports: tuple[RequiredName, ...] = ()
     data: DataConfig = field(default_factory=DataConfig)
     objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)

@@ -82,7 +82,7 @@ _EXTRA_PROGRAMS = {"skip": 0, "estimate": 1, "verify": 7}
 def run(config: Config) -> None:
     """Plan, print and write."""
     _check_json(config)
-    topology = make_topology(_TOPOLOGY.value, _tell)
+    topology = make_topology(_TOPOLOGY.value, _log)
     vocab_size = embedding_rows(config)
     stages = read_stages(config)
     config = with_task_head(config, stages)
@@ -95,7 +95,7 @@ def run(config: Config) -> None:
     # Every mesh is checked before the first is compiled.
     runs = [_resolve(one, stages, stage, vocab_size, topology) for one in configs]
     more = 0 if meshes else _EXTRA_PROGRAMS[_LARGEST_BATCH.value]
-    _tell(compiling_text(topology, len(runs), more))
+    _log(compiling_text(topology, len(runs), more))
     plans = [plan_run(one, topology) for one in runs]
     if stage is not None and stage.epochs is None:
         plans = [dataclasses.replace(plan, num_steps=stage.steps) for plan in plans]
@@ -112,7 +112,7 @@ def run(config: Config) -> None:
     _write(plan_as_json(plan, largest, _PRICE.value))
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     """Print a line of progress, apart from the plan."""
     print(f"plan: {line}", file=sys.stderr, flush=True)
 

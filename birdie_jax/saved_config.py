@@ -8,7 +8,8 @@ from etils import epath
 
 from birdie_jax.config import Config, default_config, parse_config
 from birdie_jax.errors import ConfigError
-from birdie_jax.storage import read_bytes
+from birdie_jax.imports import changed_extensions, import_extensions, unknown_extensions
+from birdie_jax.storage import parse_typed, read_bytes
 from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import check_configuration
 
@@ -33,19 +34,36 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
     return found
 
 
-def parse_saved_config(found: dict[str, Any], path: epath.PathLike) -> Config:
+def parse_saved_config(found: dict[str, Any], path: epath.PathLike, *, importing: bool) -> Config:
     """Return the configuration in `found`, the contents of `path`.
 
     Fields that it lacks were added after it was saved; their defaults leave a model as it was. Fields that
     are known no more are left out, with a warning.
 
+    Args:
+        found: the contents.
+        path: the file.
+        importing: whether `imports` is imported, which runs the code that it names: not of a bucket or an
+            exported folder, which may be somebody else's.
+
     Raises:
-        ConfigError: it is no configuration, or a field has an unusable value.
+        ConfigError: it is no configuration, a field has an unusable value, or an import fails.
     """
     check_configuration(found, path)
+    recorded = parse_typed(tuple[str, ...], found.get("imports", ()), f"{path}: imports", ConfigError)
+    if importing:
+        import_extensions(recorded, f"{path}: imports")
+    for name in unknown_extensions(recorded):
+        logging.warning(
+            "%s: asks for the code of %s, which is not run from a bucket or an exported folder unless you "
+            "ask for it: --import=%s",
+            *(path, name, name),
+        )
+    for name in changed_extensions(recorded):
+        logging.warning("%s: the code of %s has changed since", path, name)
     whole = _updated(default_config().to_dict(), found, "config", path)
     try:
-        return parse_config(ml_collections.ConfigDict(whole))
+        return parse_config(ml_collections.ConfigDict(whole), importing=importing)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What a process runs, told and kept at each start of a run.
+"""What a process runs, printed and kept at each start of a run.
 
 The first process writes the record before the first step, and again when it ends; a process that is killed
 leaves a start without an end.
@@ -90,7 +90,7 @@ def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:
 class StartRecorder:
     """Prints what a start is, and keeps it in the workdir; a context manager around the run.
 
-    A record that cannot be read or written never ends a run: it is told, and the run goes on.
+    A record that cannot be read or written never ends a run: it is logged, and the run continues.
     """
 
     def __init__(self, workdir: Workdir, program: Program | None, processes: int):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax
 from absl import flags, logging
 
-from birdie_jax.command_line import define_path, is_output_closed, refuse, start
+from birdie_jax.command_line import define_path, given_imports, is_output_closed, refuse, start
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_flag import define_config
@@ -37,6 +37,7 @@ from birdie_jax.errors import BirdieError, RecordError
 from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_start
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
+from birdie_jax.imports import name_of
 from birdie_jax.interop.initialization import find_source
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_samples import write_arms
@@ -212,6 +213,10 @@ def main(arguments: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     root = _WORKDIR.value
     check_workdir(root, "--workdir")
+    with _CONFIG.value.unlocked():
+        _CONFIG.value.imports += tuple(
+            name for name in given_imports() if name not in map(name_of, _CONFIG.value.imports)
+        )
     parsed = parse_config(_CONFIG.value)
     if _CHECK.value:
         find_parts(parsed)

@@ -16,7 +16,7 @@ from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.platforms import for_platform
 from birdie_jax.objectives import Arm
 from birdie_jax.saved_config import parse_saved_config, read_json
-from birdie_jax.storage import make_path
+from birdie_jax.storage import is_remote, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.evaluation import taught_arms
 from birdie_jax.text import Tokenizer
@@ -64,7 +64,9 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
         CheckpointError: there is no such checkpoint, it is damaged, or it is of another architecture.
     """
     files = Workdir(workdir)
-    config = parse_saved_config(read_json(files.config, "the workdir of a run"), files.config)
+    config = parse_saved_config(
+        read_json(files.config, "the workdir of a run"), files.config, importing=not is_remote(files.root)
+    )
     arms = taught_arms(config)
     tokenizer = Tokenizer(str(files.tokenizer))
     model = _build_here(config, tokenizer.vocab_size)

@@ -114,8 +114,8 @@ def test_the_commit_of_a_checkout_and_of_an_archive_of_it(tmp_path):
         shutil.copy(ROOT / name, checkout / name)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
-    told = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    head = told.stdout.strip()
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    head = done.stdout.strip()
     (checkout / "untracked").write_text("1")
     assert find_commit(package) == head
     subprocess.run([*git, "archive", f"--output={tmp_path}/archive.tar", "HEAD"], check=True)

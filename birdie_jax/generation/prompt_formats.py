@@ -40,6 +40,13 @@ def prompt_format(*objectives: str) -> Callable[[PromptFormat], PromptFormat]:
     return register
 
 
+def _form_of(name: str) -> str:
+    """Return the objective whose prompt format an objective has; empty if prompts cannot take its form."""
+    known = OBJECTIVES.get(name)
+    forms = (name, known.prompt_like if known else "")
+    return next((form for form in forms if form in _FORMATS), "")
+
+
 def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
     """Return the arm of a run's mixture whose format a prompt takes.
 
@@ -61,11 +68,11 @@ def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
         raise PromptError(
             f"the model was trained as an encoder, on {learned} alone: it names hidden tokens of a text, "
             "and has not learned to write an answer; allowed: a model trained on one of "
-            f"{', '.join(known for known in OBJECTIVES if known in _FORMATS)}"
+            f"{', '.join(known for known in OBJECTIVES if _form_of(known))}"
         )
     trained = list(dict.fromkeys(arm.objective.name for arm in arms if arm.objective.name in _FORMATS))
     if name is None:
-        formed = [arm.name for arm in arms if arm.objective.name in _FORMATS]
+        formed = [arm.name for arm in arms if _form_of(arm.objective.name)]
         preferred = [known for known in ("prefix_lm", "causal_lm") if known in trained]
         name = [*preferred, *formed, arms[0].name][0]
     found = [arm for arm in arms if arm.name == name] or [arm for arm in arms if arm.objective.name == name]
@@ -84,7 +91,7 @@ def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
             f"objective {shown(name)}: its arms have different markers; allowed: the name of an arm: "
             f"{', '.join(arm.name for arm in found)}"
         )
-    if found[0].objective.name not in _FORMATS:
+    if not _form_of(found[0].objective.name):
         raise PromptError(
             f"objective {shown(name)}: a prompt cannot take its form; allowed: {', '.join(trained)}"
         )
@@ -93,10 +100,10 @@ def choose_arm(arms: Sequence[Arm], name: str | None) -> Arm:
 
 def _arm_of_objective(name: str | None) -> Arm:
     """Return an arm of the objective `name` with its default parameters, for a model without known arms."""
-    if name is None or name not in OBJECTIVES or name not in _FORMATS:
+    if name is None or name not in OBJECTIVES or not _form_of(name):
         raise PromptError(
             f"objective: found {shown(name)}, and what this model was trained on is not known; allowed: "
-            f"one of {', '.join(known for known in OBJECTIVES if known in _FORMATS)}"
+            f"one of {', '.join(known for known in OBJECTIVES if _form_of(known))}"
         )
     return Arm(name, make_objective(name), group=name)
 
@@ -120,7 +127,7 @@ def make_prompt(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt
             f"the prompt is empty (found 0 characters); {objective.name} allows: text of at least one token"
         )
     try:
-        prompt = _FORMATS[objective.name](text, objective, tokenizer)
+        prompt = _FORMATS[_form_of(objective.name)](text, objective, tokenizer)
     except UnicodeEncodeError as error:
         found = shown(text[error.start : error.end], 40)
         raise PromptError(

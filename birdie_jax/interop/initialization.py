@@ -18,7 +18,7 @@ from birdie_jax.errors import ConfigError
 from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model, read_model_config
 from birdie_jax.models.parameters import ParameterPolicy, resize_rows
 from birdie_jax.saved_config import parse_saved_config, read_json
-from birdie_jax.storage import exists, make_path
+from birdie_jax.storage import exists, is_remote, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer
 
@@ -131,7 +131,7 @@ def config_of_source(source: str) -> Config:
     if exists(folder / WEIGHTS):
         return read_model_config(folder)
     path = Workdir(_run_of(folder)[0]).config
-    return parse_saved_config(read_json(path, _ALLOWED), path)
+    return parse_saved_config(read_json(path, _ALLOWED), path, importing=not is_remote(path))
 
 
 def read_initial_parameters(

@@ -229,7 +229,7 @@ def _read_description(path: epath.Path) -> tuple[_Description, Config]:
                 f"allowed: {_FORMAT!r}, version {_VERSION}"
             )
         description = parse_typed(_Description, described, str(path), InteropError)
-        return description, parse_saved_config(description.config, path)
+        return description, parse_saved_config(description.config, path, importing=False)
     except ConfigError as error:
         raise InteropError(str(error)) from error
 

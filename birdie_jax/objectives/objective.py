@@ -30,6 +30,8 @@ class Objective(abc.ABC):
             learns by them alone does not learn to write.
         draws_length: whether the number of tokens to read is drawn uniformly from what `min_length`,
             `max_length`, the text and the row allow; otherwise it is the maximum of these.
+        prompt_like: the objective whose form the prompts of `generate` and of tasks take; empty: its own
+            (`birdie_jax.generation.prompt_formats`), or none.
         marker: the context's first token, which names the objective to the model; None for none.
         min_length: the minimum number of text tokens that an example may read.
         max_length: the maximum number of text tokens that an example may read; None for as many as the row
@@ -40,6 +42,7 @@ class Objective(abc.ABC):
     has_context: ClassVar[bool] = True
     in_place: ClassVar[bool] = False
     draws_length: ClassVar[bool] = False
+    prompt_like: ClassVar[str] = ""
 
     marker: int | None = None
     min_length: int = 1

@@ -213,12 +213,12 @@ class Topology(NamedTuple):
         return all(extent % 4 == 0 for extent in self.shape)
 
 
-def make_topology(name: str, tell: Callable[[str], None] | None = None) -> Topology:
+def make_topology(name: str, log: Callable[[str], None] | None = None) -> Topology:
     """Return the topology of a name such as "v5p:4x4x4".
 
     Args:
         name: the name.
-        tell: takes a line that says that a missing compiler is downloaded; None: it is not.
+        log: takes a line that says that a missing compiler is downloaded; None: it is not.
 
     Raises:
         ConfigError: there is no such topology; the message has the allowed ones.
@@ -227,10 +227,10 @@ def make_topology(name: str, tell: Callable[[str], None] | None = None) -> Topol
     try:
         return _make_topology(name)
     except MissingCompilerError as missing:
-        if tell is None or not missing.packages:
+        if log is None or not missing.packages:
             raise
         packages = missing.packages
-    tell(f"{name}: downloading its compiler, once, into {compilers_folder()}: {' '.join(packages)}")
+    log(f"{name}: downloading its compiler, once, into {compilers_folder()}: {' '.join(packages)}")
     install_compiler(packages)
     return _make_topology(name)
 

@@ -10,6 +10,7 @@ from absl import logging
 from etils import epath
 
 from birdie_jax.errors import ConfigError, shown
+from birdie_jax.imports import changed_extensions
 from birdie_jax.storage import (
     exists,
     is_remote,
@@ -40,6 +41,7 @@ FREE_FIELDS = frozenset(
         "eval.stop_when",
         "eval.tasks",
         "eval.tasks_every_steps",
+        "imports",
         "mesh.data",
         "mesh.fsdp",
         "mesh.sequence",
@@ -282,6 +284,8 @@ class Workdir:
                     self.root,
                     "; ".join(changed),
                 )
+            for name in changed_extensions(before.get("imports") or ()):
+                logging.warning("%s: the code of %s has changed since the last start", self.config, name)
             if not begun:
                 # They are of the text or the source of that run, which may be what was corrected.
                 self.remove_claim()

@@ -94,9 +94,9 @@ def test_plan_downloads_a_missing_compiler(monkeypatch, tmp_path, capfd):
         return made
 
     monkeypatch.setattr(topology, "_make_topology", make)
-    told = []
-    assert make_topology("v5e:2x2", told.append) is made
-    assert told[0].startswith("v5e:2x2: downloading its compiler, once, into ")
+    logged = []
+    assert make_topology("v5e:2x2", logged.append) is made
+    assert logged[0].startswith("v5e:2x2: downloading its compiler, once, into ")
     assert "Successfully installed" in capfd.readouterr().out
     with pytest.raises(MissingCompilerError, match=r"^pip could not install --no-such-option: .* -m pip "):
         topology.install_compiler(["--no-such-option"])

@@ -1,0 +1,98 @@
+"""Python of the user's own that registers objectives, tasks, mixers, policies or hooks: found, run, hashed.
+
+A configuration names it in `config.imports`, a command line with `--import`. What is recorded is the name
+and the hash of the code, "my_objectives.reversal#sha256:0123...", so that a change of it is noticed.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from birdie_jax.errors import ConfigError, one_line, shown
+
+_MARK = "#sha256:"
+_ALLOWED = "a module, such as my_objectives.reversal, that Python finds from this folder, or a .py file"
+
+# What this process has imported, by name; Python keeps modules in the same way.
+_imported: dict[str, str] = {}
+
+
+def name_of(entry: str) -> str:
+    """Return the name in an entry of `config.imports`."""
+    return entry.partition(_MARK)[0]
+
+
+def unknown_extensions(entries: Iterable[str]) -> list[str]:
+    """Return the names of those that this process has not imported."""
+    return [name for entry in entries if (name := name_of(entry)) not in _imported]
+
+
+def import_extension(entry: str, where: str) -> str:
+    """Import what an entry names, once a process, and return the entry with the hash of the code as it is.
+
+    Args:
+        entry: a module or a .py file, with the hash or without.
+        where: what messages name: the flag or the field.
+
+    Raises:
+        ConfigError: it is not found, or does not run.
+    """
+    name = name_of(entry)
+    if name not in _imported:
+        _imported[name] = _import(name, where)
+    return f"{name}{_MARK}{_imported[name]}"
+
+
+def import_extensions(entries: Iterable[str], where: str) -> tuple[str, ...]:
+    """Import all of `config.imports`; return them with their hashes.
+
+    Raises:
+        ConfigError: one is not found, or does not run.
+    """
+    return tuple(import_extension(entry, f"{where}[{number}]") for number, entry in enumerate(entries))
+
+
+def changed_extensions(recorded: Iterable[str]) -> list[str]:
+    """Return the names of those whose code is another than was recorded, as far as it is imported."""
+    pairs = (entry.partition(_MARK)[::2] for entry in recorded)
+    return [name for name, code in pairs if code and _imported.get(name, code) != code]
+
+
+def _import(name: str, where: str) -> str:
+    folder, module = os.getcwd(), name
+    if name.endswith(".py"):
+        folder, module = os.path.dirname(os.path.abspath(name)), Path(name).stem
+        if not os.path.isfile(name):
+            raise ConfigError(f"{where}: found {shown(name)}, and no such file; allowed: {_ALLOWED}")
+    # Also for the processes that this one starts, which find classes by the names of their modules.
+    if folder not in sys.path and "" not in sys.path[:1]:
+        sys.path.insert(0, folder)
+    elif name.endswith(".py") and folder not in sys.path:
+        sys.path.insert(1, folder)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{where}: found {shown(name)}: {_describe(error)}; allowed: {_ALLOWED}") from error
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"{where}: found {shown(name)}, which Python does not find; allowed: {_ALLOWED}")
+    if name.endswith(".py") and not os.path.samefile(spec.origin, name):
+        raise ConfigError(
+            f"{where}: found {shown(name)}, and {spec.origin} has that name of a module; allowed: another"
+        )
+    files = [Path(spec.origin)]
+    if spec.submodule_search_locations:
+        files = sorted(Path(spec.origin).parent.rglob("*.py"))
+    code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(f"{where}: {name} does not run: {_describe(error)}") from error
+    return code
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(str(error), 300)}"
