@@ -76,7 +76,8 @@ def _import(name: str, where: str) -> str:
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"{where}: found {shown(name)}: {_describe(error)}; allowed: {_ALLOWED}") from error
+        found = f"{where}: found {shown(name)}: {_describe(error)}"
+        raise ConfigError(f"{found}; allowed: {_ALLOWED}") from error
     if spec is None or spec.origin is None:
         raise ConfigError(f"{where}: found {shown(name)}, which Python does not find; allowed: {_ALLOWED}")
     if name.endswith(".py") and not os.path.samefile(spec.origin, name):
