@@ -11,6 +11,7 @@ import re
 import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ _VARIABLES = re.compile(
     r"(JAX|XLA|LIBTPU|TPU|MEGASCALE|CUDA|NCCL|MALLOC|OMP|BIRDIE)_\w+|SLURM_JOB_ID|LD_PRELOAD"
 )
 _GIT_SECONDS = 10
+# What the driver makes.
+_NVIDIA = Path("/dev/nvidiactl")
 
 
 def describe_program(command: list[str], environment: Mapping[str, str], commit: str | None) -> Program:
@@ -109,6 +112,7 @@ class StartRecorder:
             return
         if explanation:
             print(explanation, flush=True)
+        device = mesh.devices.flat[0]
         self._start = Start(
             began=_now(),
             ended=None,
@@ -116,10 +120,15 @@ class StartRecorder:
             step=None,
             program=self._program,
             processes=self._processes,
-            device=mesh.devices.flat[0].device_kind,
+            device=device.device_kind,
             devices=mesh.devices.size,
             mesh=dict(mesh.shape),
         )
+        if device.platform == "cpu" and _NVIDIA.exists():
+            print(
+                "this machine has an NVIDIA GPU that JAX cannot use; install the extra for its driver: "
+                f"{shlex.join([sys.executable, '-m', 'pip', 'install', 'birdie-jax[cuda13]'])}, or [cuda12]"
+            )
         print(f"{self._program.title}\n{self._start.machine}; writes to {self._workdir.root}", flush=True)
         try:
             self._before = read_starts(self._workdir)

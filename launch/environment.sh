@@ -130,6 +130,24 @@ install_project() {
     echo "$wanted" >"$marker"
 }
 
+# Prints the extra for the NVIDIA driver of this machine; nothing where there is none, or one that is too old. What each
+# CUDA asks for: https://docs.jax.dev/en/latest/installation.html.
+gpu_extra() {
+    local driver
+    command -v nvidia-smi >/dev/null || return 0
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || return 0
+    case "${driver%%.*}" in
+    "" | *[!0-9]*) return 0 ;;
+    esac
+    if [ "${driver%%.*}" -ge 580 ]; then
+        echo cuda13
+    elif [ "${driver%%.*}" -ge 525 ]; then
+        echo cuda12
+    else
+        echo "NVIDIA driver $driver: JAX needs 525 or newer; the CPU is used" >&2
+    fi
+}
+
 # Installs packages, with the versions of constraints.txt, into a folder of the cache that is whole or absent, and
 # sets FETCHED to it. Arguments: the folder's name, what the packages are, and the packages.
 fetch_packages() {

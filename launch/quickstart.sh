@@ -5,7 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . launch/environment.sh
-make_environment ""
+extra=$(gpu_extra)
+if [ -n "$extra" ]; then echo "found an NVIDIA driver: JAX is installed for $extra"; fi
+make_environment "$extra"
 .venv/bin/python -m birdie_jax.train --config=configs/tiny.py --workdir="${WORKDIR:-runs/tiny}" "$@"
 # 64 questions each, drawn by a seed: lines as long as the longest of either arm of copying, and parts of lines, by
 # what stands before and after them.

@@ -73,6 +73,14 @@ def test_starts_are_kept_whichever_way_they_end(tmp_path, program, mesh, capsys)
     assert larger.machine == f"8 x {device} on {program.host}, mesh data=4,fsdp=2"
 
 
+def test_a_gpu_that_jax_cannot_use_is_pointed_out(tmp_path, program, mesh, capsys, monkeypatch):
+    for there in (False, True):
+        monkeypatch.setattr(start_recorder, "_NVIDIA", tmp_path if there else tmp_path / "none")
+        with StartRecorder(Workdir(tmp_path), program, 1) as start:
+            start.announce(mesh, "")
+        assert ("an NVIDIA GPU that JAX cannot use" in capsys.readouterr().out) == there
+
+
 def test_what_failed_before_the_mesh_was_known_and_other_processes_leave_nothing(tmp_path, program, mesh):
     with pytest.raises(ValueError, match="x"), StartRecorder(Workdir(tmp_path), program, 1):
         raise ValueError("x")

@@ -290,6 +290,31 @@ def test_two_at_a_time_make_one(clone, script):
     assert sum("waiting: another command is making .venv" in stdout for stdout, _ in outputs) == 1
 
 
+@pytest.mark.parametrize(
+    ("driver", "extra"),
+    [
+        ("580.65.06", "cuda13"),
+        ("610.1", "cuda13"),
+        ("579.99", "cuda12"),
+        ("525.60.13", "cuda12"),
+        ("470.2", ""),
+        ("", ""),
+        ("NVIDIA-SMI has failed", ""),
+    ],
+)
+def test_the_extra_for_the_driver(clone, driver, extra):
+    script = 'extra=$(. launch/environment.sh; gpu_extra); echo "<$extra>"'
+    assert clone.run(script) == (0, "<>\n", ""), "there is no driver"
+    smi = clone.bin / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{driver}'\n")
+    smi.chmod(0o755)
+    status, stdout, stderr = clone.run(script)
+    assert (status, stdout) == (0, f"<{extra}>\n")
+    assert stderr == (
+        "NVIDIA driver 470.2: JAX needs 525 or newer; the CPU is used\n" if driver == "470.2" else ""
+    )
+
+
 def test_without_flock(clone):
     (clone.bin / "flock").unlink()
     assert clone.run(FETCH)[0] == 0
