@@ -39,13 +39,13 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
         main: the command itself.
         user_errors: exceptions that end this command as a `BirdieError` does.
     """
-    flags.DEFINE_multi_string(
-        _IMPORT,
-        [],
-        "A module or a .py file that registers objectives, tasks, mixers, policies or hooks; may be given "
-        "several times.",
-    )
-    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[_IMPORT])
+    if _IMPORT not in flags.FLAGS:
+        flags.DEFINE_multi_string(
+            _IMPORT,
+            [],
+            "A module or a .py file that registers objectives, tasks, mixers, policies or hooks.",
+        )
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[_IMPORT])
     try:
         app.run(main, flags_parser=lambda arguments: parse_command_line(verb, arguments))
     except (BirdieError, *user_errors) as error:
@@ -109,7 +109,7 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
 
 def given_imports() -> tuple[str, ...]:
     """Return what --import names."""
-    return tuple(flags.FLAGS[_IMPORT].value or ())
+    return tuple(flags.FLAGS[_IMPORT].value or ()) if _IMPORT in flags.FLAGS else ()
 
 
 def _imports(arguments: Sequence[str]) -> Iterator[str]:

@@ -8,6 +8,11 @@ from birdie_jax.evaluation_record import Interval
 _HOUR = 3600.0
 
 
+def percentage(share: float) -> float:
+    """Return a share in percent, without its last bits, so that halves round alike on all processors."""
+    return round(100 * share, 9)
+
+
 def section(title: str, text: str) -> str:
     """Return a section of a page."""
     return f"### {title}\n\n{text}"

@@ -15,6 +15,7 @@ from birdie_jax.batching import DecisionSchedule
 from birdie_jax.batching.row_stream import initial_stream_state
 from birdie_jax.config import Config, default_config, parse_config
 from birdie_jax.config_sections import ModelConfig
+from birdie_jax.config_types import RequiredName
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.errors import ConfigError
@@ -101,7 +102,7 @@ def refusal_of(path: str, value: object) -> str | None:
 
 @pytest.mark.parametrize("path", [path for path, kind in FIELDS.items() if kind is not bool])
 def test_a_field_has_a_type_with_its_bounds(path):
-    if path not in {"objectives.arms", "finetune.stages", "eval.tasks"}:
+    if path not in {"objectives.arms", "finetune.stages", "eval.tasks", "imports"}:
         kind, *rules = typing.get_args(FIELDS[path])
         assert typing.get_origin(FIELDS[path]) is Annotated and kind in (int, float, str)
         assert any(isinstance(rule, Rule) for rule in rules)
@@ -112,7 +113,8 @@ def test_a_field_has_a_type_with_its_bounds(path):
 def test_a_hostile_value_is_refused_in_one_line_or_serves(path):
     kind = FIELDS[path]
     plain = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-    fits = {int: int, float: (int, float), str: str, bool: bool, dict[str, Any]: dict}[plain]
+    fits = {int: int, float: (int, float), str: str, bool: bool, dict[str, Any]: dict}
+    fits = (fits | {tuple[RequiredName, ...]: (tuple, list)})[plain]
     for name, value in HOSTILE.items():
         refused = refusal_of(path, value)
         is_of_type = isinstance(value, fits) and (type(value) is not bool or fits is bool)

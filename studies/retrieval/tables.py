@@ -17,7 +17,7 @@ from studies.retrieval.arms import (
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK
 from studies.retrieval.measuring import COMMONEST_DIGITS, COPIED_DIGITS, SQUAD
 from studies.retrieval.plans import LANGUAGE, PROCEDURES
-from studies.tables import cells_of_circumstances, hours, percent, rows_of_table, section
+from studies.tables import cells_of_circumstances, hours, percent, percentage, rows_of_table, section
 
 # (the second minus the first)
 COMPARISONS = (
@@ -150,7 +150,7 @@ def _table_of_seeds(results: Results) -> str:
                 scores_of(results, arm, [seed], Measure("", PHONEBOOK, (name,), "exact_match"))
                 for name in tasks
             ]
-            means = [f"{100 * mean_with_interval(scored).mean:.0f}" for scored in cells]
+            means = [f"{percentage(mean_with_interval(scored).mean):.0f}" for scored in cells]
             rows.append([arm.title, str(seed), *means])
     return rows_of_table(["per cent", "seed", *(name.replace("_", " ") for name in tasks)], rows)
 
@@ -168,7 +168,7 @@ def _table_of_cells(results: Results) -> str:
     for arm, seeds in arms_of(results).items():
         for title, metric in metrics.items():
             cells = [
-                f"{100 * mean_with_interval(scores_of(results, arm, seeds, measure)).mean:.1f}"
+                f"{percentage(mean_with_interval(scores_of(results, arm, seeds, measure)).mean):.1f}"
                 for measure in (Measure("", PHONEBOOK, (name,), metric) for name in first)
             ]
             rows.append([arm.title, title, *cells])

@@ -30,7 +30,7 @@ def workdir(request, tmp_path):
 
 @pytest.fixture
 def step(workdir):
-    config = parse_saved_config(read_json(workdir.config, "a recorded run"), workdir.config)
+    config = parse_saved_config(read_json(workdir.config, "a recorded run"), workdir.config, importing=True)
     return abstract_step(resolve_run(config, VOCAB_SIZE))
 
 

@@ -126,7 +126,11 @@ def test_faults_are_told_in_one_line(workdir, tmp_path):
             f"{bad_file} line 2: the prompt is empty (found 0 characters); prefix_lm allows: text of at "
             "least one token",
         ),
-        ([good], "give either --prompt, which may be repeated, or --prompt_file; example: python -m"),
+        (
+            [good],
+            "give either --prompt, which may be repeated, or --prompt_file; example: python -m "
+            "birdie_jax.generate --workdir=runs/tiny --prompt='def main(' --max_tokens=64",
+        ),
         (
             [good, f"--prompt_file={bad_file}", f"--output={bad_file}"],
             f"--output={bad_file}: is what --prompt_file reads; allowed: another name",

@@ -121,7 +121,7 @@ def test_json_that_is_no_configuration_is_kept(tmp_path, contents, said, begun):
     workdir.config.write_text(contents)
     claims = (
         lambda: workdir.claim(to_dict(Config()), to_dict(Config()), begun=begun),
-        lambda: parse_saved_config(json.loads(contents), workdir.config),
+        lambda: parse_saved_config(json.loads(contents), workdir.config, importing=True),
     )
     for claim_it in claims:
         with pytest.raises(ConfigError) as refused:
