@@ -145,7 +145,7 @@ class StartRecorder:
         try:
             write_json(self._workdir.starts, starts)
         except OSError as error:
-            logging.warning("this start is not recorded: %s", error)
+            logging.warning("%s: this start is not recorded: %s", self._workdir.starts, error)
 
     def __enter__(self) -> "StartRecorder":
         return self

@@ -27,7 +27,7 @@ SAID = f"sa@x has no access: token={SECRET}, Bearer {SECRET}, ya29.{SECRET}"
 # The last one is of tensorstore, which looks for credentials once.
 _WARNINGS = (
     r"cannot be given up|is read record by record|takes its place|cannot be copied|cannot be renewed"
-    r"|google_auth_provider"
+    r"|is not recorded|google_auth_provider"
 )
 
 
