@@ -31,7 +31,7 @@ from birdie_jax.config import to_dict
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.errors import ConfigError
-from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval
+from birdie_jax.evaluation_record import EvaluatedModel, EvaluationRecord, Interval, ModelDifference
 from birdie_jax.storage import make_path, write_json, write_whole
 from birdie_jax.storage.metric_lines import trained_speed
 from birdie_jax.storage.outputs import Output, check_outputs, check_writable
@@ -154,6 +154,8 @@ def run(processes: Processes) -> None:
     if not processes.first:
         return
     differences = [_differences(tasks, asked[0], others) for others in asked[1:]]
+    if kept is not None:
+        _keep_differences(kept, asked, differences)
     if _JSON.value is not None:
         records = [evaluation.record.to_json() for one in asked for evaluation in one]
         write_json(
@@ -318,6 +320,21 @@ def _keep(workdir: Workdir, evaluation: Evaluation) -> None:
     answers = workdir.evaluation_answers(record.model.step, record.name)
     write_whole(answers, answers_to_jsonl(result.answers))
     workdir.write(path, record.to_json())
+
+
+def _keep_differences(
+    workdir: Workdir, asked: Sequence[_Scores], differences: Sequence[Sequence[_Difference]]
+) -> None:
+    """Write into the workdir's records how other models differ, where there are any."""
+    for number, (record, _) in enumerate(asked[0]) if differences else ():
+        found = [
+            ModelDifference(others[number].record.model, pairs, metrics)
+            for others, (metrics, pairs) in zip(
+                asked[1:], [each[number] for each in differences], strict=True
+            )
+        ]
+        path = workdir.evaluation(record.model.step, record.name)
+        workdir.write(path, dataclasses.replace(record, differences=found).to_json())
 
 
 def _answer_lines(scores: _Scores) -> bytes:

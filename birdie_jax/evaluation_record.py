@@ -108,6 +108,21 @@ class ShownAnswer:
 
 
 @dataclass(frozen=True)
+class ModelDifference:
+    """How much another model's scores are above those of the evaluated one, on the same questions.
+
+    Attributes:
+        model: the other model.
+        pairs: the number of questions that both answered.
+        metrics: the difference of the means by metric.
+    """
+
+    model: EvaluatedModel
+    pairs: int
+    metrics: dict[str, Interval]
+
+
+@dataclass(frozen=True)
 class EvaluationRecord:
     """What a model scored on a task.
 
@@ -126,6 +141,7 @@ class EvaluationRecord:
         categories: for each kind of categories its scores.
         exact: the number of answers that are exactly right; None of a task that does not ask for that.
         shown: the first questions with their answers, of a task that counts exact ones.
+        differences: of each model that was set beside this one.
     """
 
     format_version: int
@@ -142,6 +158,7 @@ class EvaluationRecord:
     categories: dict[str, Categories] = field(default_factory=dict)
     exact: int | None = None
     shown: list[ShownAnswer] = field(default_factory=list)
+    differences: list[ModelDifference] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON."""
@@ -168,5 +185,5 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
     if version != FORMAT_VERSION:
         raise ConfigError(f"{where}: found format_version {version}; allowed: {FORMAT_VERSION}")
     # Records of older versions lack what was added since.
-    added = {"categories": {}, "exact": None, "shown": []}
+    added = {"categories": {}, "exact": None, "shown": [], "differences": []}
     return parse_typed(EvaluationRecord, {**added, **value}, where, ConfigError)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.tasks.bootstrap import bootstrap_means
-from studies.seed_statistics import seed_interval
 from studies.verbs import StudyError
 
 

@@ -1,11 +1,10 @@
-"""What a few seeds can say: intervals, exact tests, and times that may be censored.
+"""What a few seeds can say: exact tests, and times that may be censored.
 
 Values of one seed are paired where the runs of a seed share what was drawn. An interval over n seeds is
-Student's t: a percentile bootstrap over three seeds covers about 70 % where it says 95. Questions that all
-seeds were asked are taken as given, so that an interval is about other seeds and the same questions.
+`birdie_jax.comparison.seed_interval`. Questions that all seeds were asked are taken as given, so that an
+interval is about other seeds and the same questions.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,28 +12,8 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float
 
-from birdie_jax.evaluation_record import Interval
-
-_SHARE = 0.95
 # Two groups of ten; of more the p-value is that of as many permutations that are drawn.
 _MAX_PERMUTATIONS = 200_000
-
-
-def seed_interval(values: Float[np.ndarray, " seeds"]) -> Interval:
-    """Return the mean with its 95 % t-interval; of differences, the paired t-interval.
-
-    Args:
-        values: a value of each seed, or a difference of each pair.
-
-    Raises:
-        ValueError: there are fewer than two seeds.
-    """
-    count = len(values)
-    if count < 2:
-        raise ValueError(f"t-interval: found {count} seeds; allowed: 2 or more")
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(count)
-    width = float(scipy.stats.t.ppf((1 + _SHARE) / 2, count - 1)) * error
-    return Interval(mean, mean - width, mean + width)
 
 
 def learned_or_not(first: tuple[int, int], second: tuple[int, int]) -> float:

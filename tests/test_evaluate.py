@@ -44,11 +44,11 @@ def asked(folder):
             *(f"--answers={folder}/answers.jsonl", f"--json={folder}/both.json"),
         ),
         ("generate", f"--workdir={folder}/runs/a", f"--prompt={PROMPTS[1]}", "--max_tokens=8"),
-        ("report", f"--workdir={folder}/runs/a"),
         (
             *("evaluate", f"--workdir={folder}/runs/a", f"--compare={folder}/runs/b"),
             *(f"--task=perplexity:path={folder}/text.txt,window=32", f"--json={folder}/text.json"),
         ),
+        ("report", f"--workdir={folder}/runs/a"),
     ]
     (folder / "runs/a/metrics.jsonl").write_text('{"step": 5, "tokens_per_second": 9.0}\n{"step": 5}\n')
     results = run_commands(commands)
@@ -113,12 +113,15 @@ def test_models_are_compared(folder, asked, name):
         return
     assert first.keys() >= {"loss", "perplexity"}
     shown = difference["metrics"]["loss"]["mean"]
-    assert re.search(rf"^ +B .* {re.escape(f'{shown:+.4f}')} ", asked[4][1], re.M), asked[4][1]
+    assert re.search(rf"^ +B .* {re.escape(f'{shown:+.4f}')} ", asked[3][1], re.M), asked[3][1]
 
 
 def test_the_report_shows_it(folder, asked):
     page = (folder / "runs/a/report.html").read_text()
     assert "evaluated at step 5" in page
+    (loss,) = json.loads((folder / "text.json").read_text())["differences"]
+    shown = f'<td class="n">{loss["metrics"]["loss"]["mean"]:+.4g}</td>'
+    assert f"<td>{folder}/runs/b step 9</td>" in page and shown in page
     answers = page.partition('<section id="answers">')[2].partition("</section>")[0]
     # Above all else.
     assert page.index('id="answers"') == page.index('<section id="') + len("<section ")

@@ -11,6 +11,7 @@ from etils import epath
 from markupsafe import Markup
 
 from birdie_jax.errors import shown
+from birdie_jax.reporting import palette
 from birdie_jax.reporting.page_text import count, mark_special_tokens, percent, render_text
 from birdie_jax.reporting.run_record import RunRecord, read_run
 from birdie_jax.reporting.section import HeadlineFigure, SectionKind, make_sections
@@ -114,10 +115,14 @@ def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTION
     return path
 
 
-def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
-    """Return the HTML of the page about `run`; it refers to nothing outside itself."""
+def page_environment(*folders: Path) -> jinja2.Environment:
+    """Return the environment in which a page is rendered: its filters, and the templates of every page.
+
+    Args:
+        folders: further folders of templates.
+    """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -129,20 +134,30 @@ def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
         # Plots are markup of our own, escaped where it was made; ids are shared by the whole page.
         return Markup(svg.replace(FIGURE_ID, f"s{next(numbers)}"))
 
+    environment.globals["palette"] = palette
     environment.filters["svg"] = number_figure
     environment.filters["words"] = lambda name: name.replace("_", " ")
     environment.filters["breaks"] = lambda name: Markup("_<wbr>").join(name.split("_"))
     environment.filters["text"] = render_text
     environment.filters["marked"] = mark_special_tokens
+    return environment
+
+
+def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
+    """Return the HTML of the page about `run`; it refers to nothing outside itself."""
     with default_style():
         sections = make_sections(run, kinds)
     figures = [figure for section in sections for figure in section.figures]
-    return environment.get_template("page.html").render(
-        name=absolute(run.workdir).name,
-        run=run,
-        description=describe_run(run),
-        completion=run_completion(run),
-        headline=[*figures, *summary_figures(run)],
-        sections=sections,
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    return (
+        page_environment()
+        .get_template("page.html")
+        .render(
+            name=absolute(run.workdir).name,
+            run=run,
+            description=describe_run(run),
+            completion=run_completion(run),
+            headline=[*figures, *summary_figures(run)],
+            sections=sections,
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
     )

@@ -42,6 +42,7 @@ Points = Float[np.ndarray, " points"] | Int[np.ndarray, " points"]
 _MAX_LINEAR_RATIO = 8.0  # of the largest to the smallest loss; beyond it the axis is logarithmic
 
 _POINTS_PER_INCH = 72
+_LABEL_CHARACTER, _LABEL_HEIGHT, _MAX_LABEL = 4.9, 10.5, 108.0  # points
 _MARKED_POINTS = 24  # shorter curves show their points
 
 
@@ -59,6 +60,7 @@ class Line:
         tooltip: the tooltip.
         stairs: whether a value holds until the next point, as a mixture does.
         end_dot: whether the last point is marked.
+        label: what is written at the end of the line, in its colour.
     """
 
     steps: Points
@@ -70,6 +72,7 @@ class Line:
     tooltip: str = ""
     stairs: bool = False
     end_dot: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
     lines = [line for line in lines if np.isfinite(line.values).any()]
     if not lines:
         return ""
-    figure, axes = _figure(frame)
+    figure, axes = _figure(frame, _label_width(lines))
     tooltips: list[str] = []
     for order, line in enumerate(lines):
         finite = np.isfinite(line.values)
@@ -146,6 +149,7 @@ def line_panel(lines: Sequence[Line], frame: Frame) -> str:
         axes.set_yscale("log")
     _set_y_range(axes, lines, frame)
     _finish_axes(axes, frame)
+    _label_ends(axes, lines, frame)
     return inline_svg(figure, frame.label, tooltips)
 
 
@@ -187,11 +191,11 @@ def area_panel(
     return inline_svg(figure, frame.label, tooltips)
 
 
-def _figure(frame: Frame) -> tuple[Figure, Axes]:
+def _figure(frame: Frame, label_width: float = 0.0) -> tuple[Figure, Axes]:
     width, height = frame.size
     figure = Figure((width / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
     # Margins in points and the same in every panel, so that the panels of a column line up.
-    left, right, bottom, top = 42, 12, 22, 8
+    left, right, bottom, top = 42, 12 + label_width, 22, 8
     axes = figure.add_axes(
         (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
     )
@@ -263,6 +267,64 @@ def _name_reference(axes: Axes, lines: Sequence[Line], frame: Frame, reference: 
         fontsize=9.5,
         color=REFERENCE,
     )
+
+
+def _label_width(lines: Sequence[Line]) -> float:
+    """Return the points that the longest label takes, as far as a label may reach."""
+    longest = max(len(line.label) for line in lines)
+    return min(longest * _LABEL_CHARACTER, _MAX_LABEL) if longest else 0.0
+
+
+def _label_ends(axes: Axes, lines: Sequence[Line], frame: Frame) -> None:
+    """Write the labels right of the axes, each as near to the end of its line as the others let it."""
+    labelled = [line for line in lines if line.label]
+    if not labelled:
+        return
+    ends = [line.values[np.isfinite(line.values)][-1] for line in labelled]
+    height = axes.get_position().height * frame.size[1]
+    to_axes = axes.transData + axes.transAxes.inverted()
+    wanted = [float(to_axes.transform((0.0, end))[1]) * height for end in ends]
+    order = np.argsort(wanted)
+    places = spread([wanted[index] for index in order], _LABEL_HEIGHT, height)
+    for index, place in zip(order, places, strict=True):
+        label = labelled[index].label
+        most = int(_MAX_LABEL / _LABEL_CHARACTER)
+        axes.annotate(
+            label if len(label) <= most else label[: most - 1] + "…",
+            (1.0, place / height),
+            xycoords="axes fraction",
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=9,
+            color=labelled[index].colour,
+        )
+
+
+def spread(wanted: Sequence[float], distance: float, height: float) -> list[float]:
+    """Return ascending places between 0 and `height` at least `distance` apart, near the wanted ones.
+
+    Args:
+        wanted: the wanted places, ascending.
+        distance: the distance; less where there is no room for it.
+        height: the largest place.
+    """
+    distance = min(distance, height / max(len(wanted) - 1, 1))
+    # Each run of places that are too near is set around its mean, and may then meet the next one.
+    runs: list[tuple[float, int]] = []
+    for place in wanted:
+        middle, number = min(max(place, 0.0), height), 1
+        runs.append((middle, number))
+        while len(runs) > 1:
+            (below, less), (above, more) = runs[-2:]
+            if above - below >= distance * (less + more) / 2:
+                break
+            both = less + more
+            middle, reach = (below * less + above * more) / both, distance * (both - 1) / 2
+            runs[-2:] = [(min(max(middle, reach), height - reach), both)]
+    return [
+        middle + distance * (each - (number - 1) / 2) for middle, number in runs for each in range(number)
+    ]
 
 
 def _finish_axes(axes: Axes, frame: Frame) -> None:

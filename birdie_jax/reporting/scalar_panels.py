@@ -17,7 +17,7 @@ from birdie_jax.reporting.svg import class_colour
 LOSS = "nats a token"
 LOG = ", log scale"
 
-_RECENT_LINES = 20
+RECENT_LINES = 20
 _SMOOTHED_FROM = 60  # lines; a shorter run is shown as it is
 _SAME_DECADES = 30.0  # a positive quantity that spans more is drawn on a logarithmic axis
 
@@ -88,7 +88,7 @@ def scalar_figure(run: RunRecord, scalar: str, name: str, form: Callable[[float]
 
 
 def _recent_mean(column: Float[np.ndarray, " lines"], form: Callable[[float], str]) -> str:
-    known = column[np.isfinite(column)][-_RECENT_LINES:]
+    known = column[np.isfinite(column)][-RECENT_LINES:]
     if len(known) < 2:
         return ""
     return f"mean of the last {len(known)} lines {form(float(known.mean()))}"

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import matplotlib
 from matplotlib.figure import Figure
 
-CLASS_COLOURS = 10  # --class-0 .. --class-9 of page_style.html
+from birdie_jax.reporting.palette import LIGHT
+
 DASHES = ("-", (0, (4, 2)), (0, (1.2, 1.6)))
 CSS_DASHES = ("none", "4 2", "1.2 1.6")
 
@@ -40,12 +41,12 @@ _CODE = re.compile(r"#a0000[1-7]|#a1[0-9a-f]{4}")
 
 def class_colour(index: int, shade: int = 50) -> str:
     """Return the code colour of class `index`: shade 0 is near the ink, 50 pure, 100 near the paper."""
-    return f"#a1{index % CLASS_COLOURS:02x}{shade:02x}"
+    return f"#a1{index % len(LIGHT):02x}{shade:02x}"
 
 
 def class_dash(index: int) -> int:
-    """Return which of `DASHES` class `index` is drawn with: colours repeat after ten classes."""
-    return index // CLASS_COLOURS % len(DASHES)
+    """Return which of `DASHES` class `index` is drawn with: where colours repeat, dashes differ."""
+    return index // len(LIGHT) % len(DASHES)
 
 
 def css_colour(code: str) -> str:

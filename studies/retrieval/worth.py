@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.evaluation_record import Interval
 from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
 from studies.retrieval.curriculum import EXACT
@@ -23,7 +24,6 @@ from studies.seed_statistics import (
     log_rank,
     median_time,
     paired_log_rank,
-    seed_interval,
 )
 from studies.tables import rows_of_table, section
 

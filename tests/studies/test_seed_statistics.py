@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from birdie_jax.comparison.seed_interval import difference_interval, seed_interval
 from studies.comparison import Scored, mean_with_interval
 from studies.seed_statistics import (
     censored,
@@ -11,7 +12,6 @@ from studies.seed_statistics import (
     log_rank,
     median_time,
     paired_log_rank,
-    seed_interval,
 )
 
 
@@ -34,6 +34,16 @@ def test_the_interval_is_that_of_scipy():
     assert (found.mean, found.low, found.high) == pytest.approx((values.mean(), wanted.low, wanted.high))
     with pytest.raises(ValueError, match="found 1 seeds"):
         seed_interval(values[:1])
+
+
+def test_the_interval_of_unpaired_seeds_is_that_of_scipy():
+    first, second = np.array([0.2, 0.5, 0.1, 0.4]), np.array([0.9, 0.3, 0.7])
+    wanted = scipy.stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    found = difference_interval(first, second)
+    assert found.mean == pytest.approx(second.mean() - first.mean())
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    with pytest.raises(ValueError, match="found 4 and 1 seeds"):
+        difference_interval(first, second[:1])
 
 
 def test_log_rank_of_many_runs_is_that_of_scipy():

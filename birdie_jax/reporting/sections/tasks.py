@@ -113,6 +113,11 @@ _COUNTS = ("/answers", "/not_asked")
 _INTERVAL_WIDTH = 0.8
 
 
+def is_task_score(scalar: str) -> bool:
+    """Return whether a scalar of metrics.jsonl is what a task scored while training."""
+    return scalar.startswith(_PREFIX) and not scalar.endswith(_COUNTS)
+
+
 @dataclass(frozen=True)
 class ScoreRow:
     """A row of the table of scores; numbers are text.
@@ -149,6 +154,27 @@ class RefusedQuestions:
     first: str
 
 
+@dataclass(frozen=True)
+class DifferenceRow:
+    """A row of the table of other models, those of `evaluate --compare`; numbers are text.
+
+    Attributes:
+        name: the evaluation; empty below its first row.
+        model: the other model; empty below its first row.
+        metric: the metric.
+        mean: how much the other model is above this one.
+        interval: the 95 % interval of that.
+        pairs: the number of questions that both answered; empty below the first row.
+    """
+
+    name: str
+    model: str
+    metric: str
+    mean: str
+    interval: str
+    pairs: str
+
+
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
     """Return the section of tasks; None where the run was measured on none."""
     if not scalars and not run.evaluations:
@@ -172,6 +198,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
             "rows": _rows(run.evaluations),
             "categories": [table for record in run.evaluations for table in category_tables(record)],
             "refused": refused,
+            "differences": _difference_rows(run.evaluations),
         },
     )
 
@@ -179,7 +206,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
 def _training_groups(run: RunRecord, scalars: tuple[str, ...]) -> list[PanelGroup]:
     by_task: dict[str, list[str]] = {}
     for name in scalars:
-        if not name.endswith(_COUNTS):
+        if is_task_score(name):
             by_task.setdefault(name.removeprefix(_PREFIX).partition("/")[0], []).append(name)
     return [
         PanelGroup(
@@ -256,6 +283,25 @@ def _rows(records: tuple[EvaluationRecord, ...]) -> list[ScoreRow]:
                     answers=f"{record.answers:,}" if is_first else "",
                 )
             )
+    return rows
+
+
+def _difference_rows(records: tuple[EvaluationRecord, ...]) -> list[DifferenceRow]:
+    rows = []
+    for record in records:
+        for place, other in enumerate(record.differences):
+            for number, (metric, interval) in enumerate(other.metrics.items()):
+                is_first = number == 0
+                rows.append(
+                    DifferenceRow(
+                        name=record.name if is_first and place == 0 else "",
+                        model=f"{other.model.origin} step {other.model.step:,}" if is_first else "",
+                        metric=metric.replace("_", " "),
+                        mean=f"{interval.mean:+.4g}",
+                        interval=f"{interval.low:+.4g} to {interval.high:+.4g}",
+                        pairs=f"{other.pairs:,}" if is_first else "",
+                    )
+                )
     return rows
 
 
