@@ -42,8 +42,8 @@ from birdie_jax.interop.initialization import find_source
 from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.arm_samples import write_arms
 from birdie_jax.pretraining.arm_validation import ArmValidation
+from birdie_jax.pretraining.held_out_samples import HeldOutSamples
 from birdie_jax.pretraining.language_model_step import make_language_model_step
-from birdie_jax.pretraining.masked_samples import MaskedSamples
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import agree_on_shares
 from birdie_jax.pretraining.training_text import prepare_text
@@ -175,8 +175,7 @@ def pretrain(
         parts = HookParts(resolved.config, workdir, resolved.mesh, resolved.model)
         hooks: list[Hook] = [ArmValidation(resolved, text.validation, batches), *configured_hooks(parts)]
         hooks += task_hooks(parts, tasks, tokenizer, watch.processes)
-        if any(arm.objective.in_place for arm in mixture.arms):
-            hooks.append(MaskedSamples(resolved, workdir, text.validation, tokenizer))
+        hooks.append(HeldOutSamples(resolved, workdir, text.validation, tokenizer))
         step = make_language_model_step(resolved, sections_of(hooks))
         if source:
             start_params = read_start(resolved, source, tokenizer, watch.processes, whole=False)

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from birdie_jax.bandit import REWARDS
 from birdie_jax.config import BanditConfig
+from studies.figure_style import series_colour, series_marker
 from studies.one_training import OneTraining
 from studies.runner import main
 from studies.tables import rows_of_table, section
@@ -245,7 +246,12 @@ def _draw(found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Figure:
     figure = Figure(figsize=(15, 4.5), layout="constrained")
     axes = figure.subplots(1, 3)
     for number, (name, runs) in enumerate(found.items()):
-        style = {"label": name, "color": f"C{number % 10}", "linestyle": ("-", "--")[number // 10]}
+        style = {
+            "label": name,
+            "color": series_colour(number),
+            "marker": series_marker(number),
+            "markersize": 3,
+        }
         steps = next(iter(runs.values()))["steps"]
         losses = np.mean([np.mean(one["validation_loss"], axis=1) for one in runs.values()], axis=0)
         axes[0].plot(steps[1:], losses[1:], **style)

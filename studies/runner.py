@@ -13,6 +13,7 @@ alone.
 
 import abc
 import argparse
+import datetime
 import fnmatch
 import io
 import shlex
@@ -25,17 +26,21 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from matplotlib.figure import Figure
 from PIL import Image
+from rich.console import Console
 
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.errors import BirdieError
 from birdie_jax.storage import write_whole
 from birdie_jax.storage.cache_folder import cache_folder
+from studies.figure_style import figure_style
+from studies.progress import ListedRun, Progress, runs_table, seconds_of
 from studies.results import AnyRun, circumstances, read_results, result_file, write_result
 from studies.tables import section
 from studies.verbs import REPOSITORY, Clock, Command, RunVerb, StudyError, run_verb
 
 _DPI = 90
 _COLOURS = 128
+_WIDTH = 120
 
 
 class StudyScale(Protocol):
@@ -175,15 +180,23 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
             shutil.rmtree(folder, ignore_errors=True)
         return file
 
-    def list_run(self, run: AnyRun) -> None:
-        """Print where a run's result is, or the commands that it still needs."""
-        file, title = self.result_file(run), self.title(run)
-        if file.exists():
-            print(f"# {run.name}: finished, {file}")
-            return
-        print(f"# {run.name}: {f'{title}; ' if title else ''}left:")
-        for command in self.commands_left(run):
-            print(command)
+    def print_list(self, runs: Sequence[AnyRun]) -> None:
+        """Print a table of runs; of a single unfinished one the commands that it still needs, too."""
+        results = self.read_results()
+        left = {run: list(self.commands_left(run)) for run in runs if run not in results}
+        listed = [
+            ListedRun(
+                run.name,
+                self.title(run),
+                seconds_of(results[run]) if run in results else None,
+                len(left.get(run, ())),
+            )
+            for run in runs
+        ]
+        Console(width=_WIDTH, highlight=False, soft_wrap=True).print(runs_table(listed))
+        if len(runs) == 1:
+            for command in left.get(runs[0], ()):
+                print(command)
 
     def page_text(self, results: Mapping[AnyRun, Mapping[str, Any]], figures: Sequence[Path]) -> str:
         """Return every table of the scale, its figures, and the runs that are missing with their command.
@@ -224,9 +237,10 @@ class Study(abc.ABC, Generic[AnyScale, AnyRun]):
         # Before a figure is drawn that no page would show.
         before, after = split_at_marks(page, f"{self.name}.{self.scale.name}")
         drawn = []
-        for name, figure in self.figures(results) if results else ():
-            drawn.append(page.parent / f"{page.stem}_{self.scale.name}_{name}.png")
-            save_figure(figure, drawn[-1])
+        with figure_style():
+            for name, figure in self.figures(results) if results else ():
+                drawn.append(page.parent / f"{page.stem}_{self.scale.name}_{name}.png")
+                save_figure(figure, drawn[-1])
         text = self.page_text(results, [Path(path.name) for path in drawn])
         page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, f"{before}\n\n{text.strip()}\n\n{after}".encode())
@@ -286,7 +300,7 @@ def main(
         parser.add_argument("--text", help="the documents of the corpus")
     if final:
         parser.add_argument("--final", type=Path, help="ask finished runs this file of questions, once")
-    parser.add_argument("--list", action="store_true", help="print what is done and the commands left")
+    parser.add_argument("--list", action="store_true", help="print what is done; of one run, what is left")
     parser.add_argument("--tables", action="store_true", help="write tables and figures, and run nothing")
     page = REPOSITORY / "docs/measurements" / study.page
     parser.add_argument("--page", type=Path, default=page, help="page for --tables; figures go beside it")
@@ -302,15 +316,24 @@ def main(
             chosen.write_page(given.page)
             return
         cache_compiled_programs()
-        for run in choose_runs(chosen.runs(), given.only):
-            if given.list:
-                chosen.list_run(run)
-            elif final and given.final:
+        runs = choose_runs(chosen.runs(), given.only)
+        if given.list:
+            chosen.print_list(runs)
+            return
+        if final and given.final:
+            for run in runs:
                 if chosen.result_file(run).exists():
                     print(f"{run.name}: {final(chosen, run, given.final)}", flush=True)
-            else:
-                print(f"{run.name}: {chosen.title(run) or 'begins'}", flush=True)
-                print(f"{run.name}: {chosen.finish(run)}", flush=True)
+            return
+        results = chosen.read_results()
+        took = [seconds_of(results[run]) for run in runs if run in results]
+        progress = Progress(len(runs), took, lambda: datetime.datetime.now().astimezone())
+        for run in runs:
+            if run in results:
+                continue
+            print(progress.line(run.name, chosen.title(run)), flush=True)
+            print(f"{run.name}: {chosen.finish(run)}", flush=True)
+            progress.finished(seconds_of(chosen.read_results()[run]))
     except BirdieError as error:
         sys.exit(f"studies.{study.name}: {error}")
 

@@ -1,24 +1,21 @@
 """The page of what pruning costs: plots, the table and the texts, one HTML file without outside names."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from birdie_jax import reporting
+from birdie_jax.evaluation_record import Interval
 from birdie_jax.pruning_cost.cells import COLUMNS, DENSE, CellSummary, table_rows
 from birdie_jax.pruning_cost.pruned_prompts import LayerFlow, ReadPart
+from birdie_jax.reporting.page import page_environment
 from birdie_jax.reporting.svg import (
     AXIS,
     DASHES,
-    FIGURE_ID,
     GRID,
     QUIET,
     REFERENCE,
@@ -30,6 +27,8 @@ from birdie_jax.reporting.svg import (
 
 _SIZE = (5.6, 3.4)
 _MEGA = 1e6
+# Nats a token: thousandths of one do not look like a cliff.
+_LEAST_LOSS_SPAN = 0.1
 
 
 class Curve(NamedTuple):
@@ -41,6 +40,7 @@ class Curve(NamedTuple):
         y: their heights; there is a gap where one is not finite.
         colour: a code colour of `reporting.svg`.
         dashed: whether it is dashed.
+        intervals: the interval around each point; empty for none.
     """
 
     name: str
@@ -48,9 +48,12 @@ class Curve(NamedTuple):
     y: Sequence[float]
     colour: str
     dashed: bool = False
+    intervals: Sequence[Interval] = ()
 
 
-def draw_curves(curves: Sequence[Curve], x_label: str, y_label: str, label: str) -> str:
+def draw_curves(
+    curves: Sequence[Curve], x_label: str, y_label: str, label: str, least_span: float = 0.0
+) -> str:
     """Return the SVG of curves with their points, and a legend.
 
     Args:
@@ -58,6 +61,7 @@ def draw_curves(curves: Sequence[Curve], x_label: str, y_label: str, label: str)
         x_label: what x is.
         y_label: what y is.
         label: the description for screen readers.
+        least_span: what the y axis spans at least.
     """
     figure = Figure(_SIZE, layout="constrained")
     axes = figure.add_subplot()
@@ -75,10 +79,17 @@ def draw_curves(curves: Sequence[Curve], x_label: str, y_label: str, label: str)
         )
         line.set_gid(f"{TOOLTIP}{number}")
         tooltips.append(curve.name)
+        if curve.intervals:
+            low, high = [each.low for each in curve.intervals], [each.high for each in curve.intervals]
+            axes.vlines(curve.x, low, high, color=curve.colour, linewidth=1, alpha=0.6)
     axes.set_xlabel(x_label, color=QUIET)
     axes.set_ylabel(y_label, color=QUIET)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(6))
+    low, high = axes.get_ylim()
+    missing = least_span - (high - low)
+    if missing > 0:
+        axes.set_ylim(low - missing / 2, high + missing / 2)
     axes.tick_params(labelcolor=QUIET, color=AXIS)
     axes.grid(True, axis="y", color=GRID)
     axes.set_axisbelow(True)
@@ -106,11 +117,18 @@ def loss_by_flops(summaries: Sequence[CellSummary], context: int) -> str:
                 [one.paper_flops / _MEGA for one in points],
                 [one.loss.mean for one in points],
                 class_colour(number),
+                intervals=[one.loss for one in points],
             )
         )
     others = [one for one in here if one.model != summaries[0].model]
     curves += [
-        Curve(f"dense: {one.model}", [one.paper_flops / _MEGA], [one.loss.mean], REFERENCE)
+        Curve(
+            f"dense: {one.model}",
+            [one.paper_flops / _MEGA],
+            [one.loss.mean],
+            REFERENCE,
+            intervals=[one.loss],
+        )
         for one in others
     ]
     return draw_curves(
@@ -118,6 +136,7 @@ def loss_by_flops(summaries: Sequence[CellSummary], context: int) -> str:
         "MFLOPs of reading the context (paper's unit)",
         "loss (nats a token)",
         f"Loss against FLOPs by policy, contexts of {context} tokens",
+        _LEAST_LOSS_SPAN,
     )
 
 
@@ -133,6 +152,7 @@ def loss_by_context(summaries: Sequence[CellSummary], keep: float) -> str:
             [one.loss.mean for one in points],
             colour,
             dashed=policy == DENSE,
+            intervals=[one.loss for one in points],
         )
 
     curves = [curve(DENSE, DENSE, 1.0, REFERENCE)]
@@ -143,6 +163,7 @@ def loss_by_context(summaries: Sequence[CellSummary], keep: float) -> str:
         "tokens of the context",
         "loss (nats a token)",
         f"Loss by length of context, keep {keep:g}",
+        _LEAST_LOSS_SPAN,
     )
 
 
@@ -243,21 +264,6 @@ def render_page(
         texts: the texts to show.
         flow: the flow through the layers; None: it was not measured.
     """
-    folders = [Path(__file__).parent / "templates", Path(reporting.__file__).parent / "templates"]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    numbers = itertools.count()
-
-    def number_figure(svg: str) -> Markup:
-        # Plots are markup of our own, escaped where it was made; ids are shared by the whole page.
-        return Markup(svg.replace(FIGURE_ID, f"s{next(numbers)}"))
-
-    environment.filters["svg"] = number_figure
     contexts = sorted({one.context for one in summaries})
     shares = sorted({one.keep for one in summaries if one.policy != DENSE}, reverse=True)
     with default_style():
@@ -274,6 +280,7 @@ def render_page(
                 (f"Information flow, keep {flow.keep:g}", flow_plot(flow.pruned, f"keep {flow.keep:g}")),
                 (f"Redundancy, keep {flow.keep:g}", redundancy_plot(flow.dense, flow.pruned)),
             ]
+    environment = page_environment(Path(__file__).parent / "templates")
     return environment.get_template("pruning_page.html").render(
         name=heading.name,
         description=heading.description,

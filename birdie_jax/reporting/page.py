@@ -17,6 +17,7 @@ from birdie_jax.reporting.run_record import RunRecord, read_run
 from birdie_jax.reporting.section import HeadlineFigure, SectionKind, make_sections
 from birdie_jax.reporting.sections import SECTIONS
 from birdie_jax.reporting.svg import FIGURE_ID, default_style
+from birdie_jax.reporting.verdict import class_accuracies, first_figures, verdict
 from birdie_jax.storage import absolute, is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
@@ -156,6 +157,9 @@ def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
             run=run,
             description=describe_run(run),
             completion=run_completion(run),
+            verdict=verdict(run),
+            first=first_figures(run),
+            classes=class_accuracies(run),
             headline=[*figures, *summary_figures(run)],
             sections=sections,
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

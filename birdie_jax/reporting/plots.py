@@ -82,6 +82,7 @@ class Frame:
     Attributes:
         label: the description for screen readers.
         last_step: the right end of every x axis of a page.
+        first_step: its left end.
         limits: the limits of y; None where the data decides.
         log: whether y is logarithmic.
         reference: the y of a dashed line across the panel.
@@ -100,6 +101,7 @@ class Frame:
     percent: bool = False
     zero: bool = False
     size: tuple[float, float] = (380.0, 200.0)
+    first_step: int = 0
 
 
 def spans_widely(curves: Sequence[np.ndarray]) -> bool:
@@ -328,7 +330,7 @@ def spread(wanted: Sequence[float], distance: float, height: float) -> list[floa
 
 
 def _finish_axes(axes: Axes, frame: Frame) -> None:
-    axes.set_xlim(0, max(1, frame.last_step))
+    axes.set_xlim(frame.first_step, max(frame.first_step + 1, frame.last_step))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
     low, high = axes.get_ylim()

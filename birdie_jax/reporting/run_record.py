@@ -17,12 +17,13 @@ from birdie_jax.storage.workdir import Workdir
 
 
 @dataclass(frozen=True)
-class HiddenToken:
-    """A token that masked LM chose.
+class PredictedToken:
+    """A token that a model had to predict.
 
     Attributes:
         token: the token as text.
-        shown: what the model saw in its place: [MASK], another token, or the token itself.
+        shown: what the model saw in its place: [MASK], another token, or the token itself; empty where it
+            follows what was read.
         found: the token that the model found most probable there.
         is_right: whether that is the token.
         probability: the probability of what was found.
@@ -38,48 +39,50 @@ class HiddenToken:
 
 
 @dataclass(frozen=True)
-class MaskedSample:
-    """A held-out text with hidden tokens.
+class Sample:
+    """A held-out example with its first targets.
 
     Attributes:
-        arm: the name of the arm that chose them.
-        texts: what stands before, between and behind the hidden tokens.
-        hidden: the hidden tokens.
+        arm: the name of the arm that made it.
+        in_place: whether the tokens are hidden among what is read; otherwise they follow it.
+        texts: what stands before, between and behind the tokens.
+        hidden: the tokens.
     """
 
     arm: str
+    in_place: bool
     texts: tuple[str, ...]
-    hidden: tuple[HiddenToken, ...]
+    hidden: tuple[PredictedToken, ...]
 
 
 @dataclass(frozen=True)
-class MaskedRecord:
-    """What a run filled in at its end.
+class SamplesRecord:
+    """What a run predicted at its end.
 
     Attributes:
         step: the train step.
-        samples: the texts.
+        samples: the examples.
     """
 
     step: int
-    samples: tuple[MaskedSample, ...]
+    samples: tuple[Sample, ...]
 
 
-def read_masked_samples(files: Workdir) -> MaskedRecord | None:
-    """Return what the run filled in; None where it has written nothing of the kind.
+def read_samples(files: Workdir) -> SamplesRecord | None:
+    """Return what the run predicted; None where it has written nothing of the kind.
 
     Raises:
         RecordError: the file is damaged; the message names it and the record.
     """
-    path = files.masked_samples
+    path = files.samples
     if not is_there(path):
         return None
-    record = parse_typed(MaskedRecord, read_json_object(path), str(path), RecordError)
+    record = parse_typed(SamplesRecord, read_json_object(path), str(path), RecordError)
     for number, sample in enumerate(record.samples):
         if len(sample.texts) != len(sample.hidden) + 1:
             raise RecordError(
                 f"{path}.samples[{number}].texts: found {len(sample.texts)} for {len(sample.hidden)} "
-                "hidden tokens; allowed: one more"
+                "tokens; allowed: one more"
             )
     return record
 
@@ -126,8 +129,7 @@ class RunRecord:
         metrics: the contents of metrics.jsonl.
         summary: the contents of summary.json; empty if the run has written none yet.
         evaluations: the newest evaluation of each name, by name.
-        masked: what the run filled in at its end in the places of hidden tokens; None for a run without
-            masked LM.
+        predicted: what the run predicted at its end of held-out examples; None before.
         starts: what ran at each start, the first one first; none of a run that kept no record.
     """
 
@@ -137,7 +139,7 @@ class RunRecord:
     metrics: MetricsTable
     summary: dict[str, Any]
     evaluations: tuple[EvaluationRecord, ...] = ()
-    masked: MaskedRecord | None = None
+    predicted: SamplesRecord | None = None
     starts: tuple[Start, ...] = ()
 
     @property
@@ -230,7 +232,7 @@ def read_run(workdir: epath.PathLike) -> RunRecord:
         metrics,
         summary,
         read_evaluations(files),
-        read_masked_samples(files),
+        read_samples(files),
         _read_starts(files),
     )
 

@@ -49,6 +49,7 @@ class PanelGroup:
         remark: a remark beside the heading.
         colour: the CSS colour of the mark before the heading.
         legend: the strokes of the lines in all panels of the group.
+        shown: the number of panels that are shown at once, the others are folded; None = all.
     """
 
     panels: tuple[Panel, ...]
@@ -56,6 +57,7 @@ class PanelGroup:
     remark: str = ""
     colour: str = ""
     legend: tuple[LegendEntry, ...] = ()
+    shown: int | None = None
 
 
 @dataclass(frozen=True)

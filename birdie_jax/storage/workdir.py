@@ -93,9 +93,9 @@ class Workdir:
         return self.root / "arms.json"
 
     @property
-    def masked_samples(self) -> epath.Path:
+    def samples(self) -> epath.Path:
         """What a run with masked LM put in the places of hidden tokens at its end, JSON."""
-        return self.root / "masked_samples.json"
+        return self.root / "samples.json"
 
     @property
     def metrics(self) -> epath.Path:
@@ -177,7 +177,7 @@ class Workdir:
     def _files(self) -> tuple[epath.Path, ...]:
         return (
             *(self.config, self.tokenizer, self.text, self.arms),
-            *(self.masked_samples, self.metrics, self.summary, self.starts, self.report, self.lease),
+            *(self.samples, self.metrics, self.summary, self.starts, self.report, self.lease),
         )
 
     def names(self) -> frozenset[str]:

@@ -20,7 +20,7 @@ from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.layer_stacks import pattern_configs
-from birdie_jax.models.masked_predictions import predict_masked
+from birdie_jax.models.predictions import predict_targets
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.models.sample_scores import score_samples
 from birdie_jax.models.task_head import head_type
@@ -307,7 +307,7 @@ class TaskModel:
             # A power of two, so that few sizes are compiled.
             places = min(power_of_two(max(counts)), packed.loss_mask.shape[1])
             given = Batch(*map(generator.programs.put_rows, packed))
-            function = partial(predict_masked, generator.model, places)
+            function = partial(predict_targets, generator.model, places)
             predict = generator.programs.compile("fill in", places, function, given)
             found = jax.device_get(predict(generator.params, given))
             return [

@@ -14,6 +14,7 @@ from studies.encoders.kernels import kernel_figures
 from studies.encoders.pilot import Settings
 from studies.encoders.plans import AGREEMENT, TITLES, Run
 from studies.encoders.tasks import TRANSFER_TASKS
+from studies.figure_style import series_colour
 from studies.tables import cells_of_circumstances, hours, percent, rows_of_table, section
 
 Results = Mapping[Run, Mapping[str, Any]]
@@ -180,7 +181,7 @@ def figures_of(results: Results) -> Iterator[tuple[str, Figure]]:
 
 
 def _colours() -> dict[str, str]:
-    return {model: f"C{number}" for number, model in enumerate(TITLES)}
+    return {model: series_colour(number) for number, model in enumerate(TITLES)}
 
 
 def _transfer(results: Results, figure: Figure) -> None:

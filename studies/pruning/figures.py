@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from birdie_jax.pruning_cost.cells import DENSE
+from studies.figure_style import series_colour
 from studies.pruning.conditions import Results, needles_of, pruned_results, smaller_result
 from studies.pruning.config import NEEDLES
 from studies.pruning.plans import Scale
@@ -25,7 +27,7 @@ def figures_of(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]]:
 
 
 def _colours(names: list[str]) -> dict[str, str]:
-    return {name: f"C{number}" for number, name in enumerate(names)}
+    return {name: series_colour(number) for number, name in enumerate(names)}
 
 
 def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
@@ -52,7 +54,7 @@ def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
         smaller = smaller_result(results, run)
         if smaller is not None:
             own = smaller.dense(context)
-            axes.plot(own.paper_flops / _MEGA, own.losses.mean(), "k*", label="smaller model, dense")
+            _mark_within(axes, own.paper_flops / _MEGA, own.losses.mean(), "smaller model, dense")
         axes.set_title(f"{run.mixer}, seed {run.seed}", fontsize="small")
         axes.set_xlabel("MFLOPs of reading the context")
     panels[0].set_ylabel("loss, nats a token")
@@ -60,6 +62,19 @@ def _flops(scale: Scale, results: Results, figure: Figure) -> bool:
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="x-small"
     )
     return True
+
+
+def _mark_within(axes: Axes, x: float, y: float, label: str) -> None:
+    """Mark a point with a star; one far outside of the curves at the edge, with its value."""
+    low, high = axes.get_ylim()
+    reach = high - low
+    if low - reach < y < high + reach:
+        axes.plot(x, y, "k*", label=label)
+        return
+    axes.set_ylim(low, high)
+    edge = high if y > high else low
+    axes.plot(x, edge, "k*", label=label, clip_on=False)
+    axes.annotate(f"{y:.2f}", (x, edge), xytext=(4, -9), textcoords="offset points", fontsize="x-small")
 
 
 def _needles(scale: Scale, results: Results, figure: Figure) -> bool:
@@ -108,7 +123,7 @@ def _layers(scale: Scale, results: Results, figure: Figure) -> bool:
             axes.set_xlabel("part of the prompt")
         row[0].set_ylabel("influence of a token")
         for name, style in ((DENSE, "-"), ("pruned", "--")):
-            for part, colour in (("redundancy", "C0"), ("mixer_redundancy", "C1")):
+            for part, colour in (("redundancy", series_colour(0)), ("mixer_redundancy", series_colour(1))):
                 what = "block" if part == "redundancy" else "mixer"
                 row[2].plot(flow[name][part], style, color=colour, marker=".", label=f"{what}, {name}")
         row[2].set_title(f"{run.name}, cosine of adjacent tokens", fontsize="small")

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from studies.comparison import Scored, mean_with_interval
+from studies.figure_style import label_ends, series_colour, series_marker
 from studies.retrieval.arms import (
     Arm,
     Measure,
@@ -44,7 +45,11 @@ def _styles(results: Results) -> dict[Arm, dict[str, str]]:
     dashes = dict(zip(models, itertools.cycle(("-", "--", "-."))))
     procedures = list(PROCEDURES)
     return {
-        arm: {"color": f"C{procedures.index(arm.procedure)}", "linestyle": dashes[arm.model]}
+        arm: {
+            "color": series_colour(procedures.index(arm.procedure)),
+            "marker": series_marker(procedures.index(arm.procedure)),
+            "linestyle": dashes[arm.model],
+        }
         for arm in arms
     }
 
@@ -56,13 +61,14 @@ def _legend(figure: Figure, axes: Axes) -> None:
     )
 
 
-def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]) -> None:
-    """Draw means with their intervals by a number."""
+def _line(axes: Axes, scores: dict[int, Scored], arm: Arm, style: dict[str, str]) -> tuple[str, float, str]:
+    """Draw means with their intervals by a number; return the label of the line's end."""
     found = {value: mean_with_interval(scored) for value, scored in scores.items()}
     means = [one.mean for one in found.values()]
-    axes.plot(list(found), means, marker="o", label=arm.title, **style)
+    axes.plot(list(found), means, label=arm.title, **style)
     low, high = [one.low for one in found.values()], [one.high for one in found.values()]
-    axes.fill_between(list(found), low, high, color=style["color"], alpha=0.15)
+    axes.fill_between(list(found), low, high, color=style["color"], alpha=0.12)
+    return arm.title, means[-1], style["color"]
 
 
 def _phonebook(results: Results, figure: Figure) -> bool:
@@ -71,14 +77,17 @@ def _phonebook(results: Results, figure: Figure) -> bool:
     left, right = figure.subplots(1, 2, sharey=True)
     entries = {name: int(name.removeprefix("entries_")) for name in first if name.startswith("entries_")}
     numbers = {name: int(name.removeprefix("numbers_")) for name in first if name.startswith("numbers_")}
+    labels = []
     for arm, style in _styles(results).items():
         seeds = arms_of(results)[arm]
+        label = ("", float("nan"), "")
         for axes, cells in ((left, entries), (right, numbers)):
             scores = {
                 count: scores_of(results, arm, seeds, Measure("", PHONEBOOK, (name,), "number_accuracy"))
                 for name, count in cells.items()
             }
-            _line(axes, scores, arm, style)
+            label = _line(axes, scores, arm, style)
+        labels.append(label)
     guessed = [1 / count for count in entries.values()]
     left.plot(list(entries.values()), guessed, color="black", linestyle=":", label="copying any entry")
     for axes, cells in ((left, entries), (right, numbers)):
@@ -88,7 +97,8 @@ def _phonebook(results: Results, figure: Figure) -> bool:
     left.set_xlabel("entries of the book, one number asked for")
     right.set_xlabel("numbers asked for")
     left.set_ylabel("share of numbers right")
-    _legend(figure, left)
+    label_ends(right, labels)
+    left.legend(*([each[-1]] for each in left.get_legend_handles_labels()), fontsize="x-small")
     return True
 
 
@@ -106,7 +116,7 @@ def _learning_curves(results: Results, figure: Figure) -> bool:
                 rate = found["chosen"]["learning_rate"]
                 curve = next(one["curve"] for one in found["grid"] if one["learning_rate"] == rate)
                 steps = [point["step"] for point in curve]
-                axes.plot(steps, [point[f"{cell}/exact_match"] for point in curve], **style)
+                axes.plot(steps, [point[f"{cell}/exact_match"] for point in curve], markersize=3, **style)
         axes.axhline(1 / int(cell.removeprefix("entries_")), color="black", linestyle=":")
         axes.set_title(cell.replace("_", " "))
         axes.set_xlabel("steps")
@@ -122,12 +132,14 @@ def _passages(results: Results, figure: Figure) -> bool:
     """Figure 2: questions on passages by their length."""
     axes = figure.subplots()
     measure = Measure("", EXTRACTION, (EXTRACTION,), "f1")
-    for arm, style in _styles(results).items():
+    labels = [
         _line(axes, grouped_scores(results, arm, measure, "passage_tokens"), arm, style)
+        for arm, style in _styles(results).items()
+    ]
     axes.set_xlabel("largest number of tokens of the passage")
     axes.set_ylabel("F1")
     axes.set_ylim(bottom=0)
-    _legend(figure, axes)
+    label_ends(axes, labels)
     return True
 
 

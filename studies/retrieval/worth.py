@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.evaluation_record import Interval
+from studies.figure_style import series_colour
 from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
@@ -221,7 +222,7 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
     for result_run, result in results.items():
         one = outcome_of(result, scale.phonebook_tuning.steps)
         title = PROCEDURES[result_run.procedure].title
-        colour = f"C{procedures.index(result_run.procedure) % 10}"
+        colour = series_colour(procedures.index(result_run.procedure))
         every = [one.cap if steps is None else steps for steps in one.times]
         axes.plot([one.bits, one.bits], [min(every), max(every)], color=colour, alpha=0.4)
         never = one.median is None

@@ -53,7 +53,7 @@ def from_the_middle(workdir, folder):
     """Return a copy of a run as it would be, had it been killed after its first checkpoint."""
     shutil.copytree(workdir, folder)
     shutil.rmtree(folder / "checkpoints" / f"{STEPS:08d}")
-    (folder / "masked_samples.json").unlink()
+    (folder / "samples.json").unlink()
     return folder
 
 
@@ -81,7 +81,7 @@ def test_two_processes_train_on_the_same_batches(trained, tmp_path):
 
 
 def samples_of(workdir):
-    return json.loads((workdir / "masked_samples.json").read_text())
+    return json.loads((workdir / "samples.json").read_text())
 
 
 def test_the_arms_validation_is_logged(trained):

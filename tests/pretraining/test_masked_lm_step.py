@@ -18,7 +18,7 @@ from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.layout import batch_layout
-from birdie_jax.models.masked_predictions import predict_masked
+from birdie_jax.models.predictions import predict_targets
 from birdie_jax.objectives import NO_LABEL, Example, make_objective
 from birdie_jax.pretraining.language_model_step import arm_sums, language_model_loss
 from tests.quick_jit import quick_jit
@@ -112,7 +112,7 @@ def test_of_an_encoder_the_gathered_loss_and_its_gradient_are_the_whole_ones(enc
 @pytest.mark.slow
 def test_what_an_encoder_finds_is_of_all_its_scores(encoder, batch):
     model, params = encoder
-    found = quick_jit(partial(predict_masked, model, MOST))(params, batch)
+    found = quick_jit(partial(predict_targets, model, MOST))(params, batch)
     scores = np.asarray(quick_jit(model.apply)({"params": params}, batch), np.float64)
     probabilities = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     for row, mask in enumerate(np.asarray(batch.loss_mask)):

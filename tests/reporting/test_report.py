@@ -180,8 +180,7 @@ def test_colours_are_roles_that_the_style_sheet_defines(tiny):
 
 
 def test_draws_the_unigram_entropy_only_where_it_is_known(tiny, tiny_page, odd):
-    # In the headline's panel, and in that of its class.
-    assert (tiny / "report.html").read_text().count(">unigram entropy<") == 2
+    assert (tiny / "report.html").read_text().count(">unigram entropy<") == 1
     assert ">unigram entropy<" not in odd[0]
 
 

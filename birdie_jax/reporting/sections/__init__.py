@@ -9,19 +9,20 @@ from birdie_jax.reporting.sections.classes import CLASSES
 from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINING
 from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
-from birdie_jax.reporting.sections.texts import ARM_EXAMPLES, CONFIGURATION, MASKED_SAMPLES
+from birdie_jax.reporting.sections.texts import ARM_EXAMPLES, CONFIGURATION, MASKED_SAMPLES, PREDICTED
 from birdie_jax.reporting.sections.what_ran import WHAT_RAN
 
 # `OTHER_SCALARS` draws the scalars that no kind before it does.
 SECTIONS: tuple[SectionKind, ...] = (
     ANSWERS,
+    PREDICTED,
+    MASKED_SAMPLES,
+    BANDIT,
     TRAINING,
     CLASSES,
+    TASKS,
     SHARES,
     ARMS_OVER_STEPS,
-    BANDIT,
-    TASKS,
-    MASKED_SAMPLES,
     MACHINE,
     OTHER_SCALARS,
     ARM_TABLE,

@@ -42,22 +42,23 @@ class _Series:
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
-    """Return the section of the arms' curves; None where the run has no arms."""
-    if not run.arms:
+    """Return the section of the arms' curves; None where no class has several arms."""
+    groups = _class_groups(run) if run.arms else []
+    if not groups:
         return None
     return Section(
         anchor="arms-over-steps",
         link="Arms over steps",
         title="Arms over steps",
-        introduction="One line an arm, shaded from dark to light in the order of the table; the name shows "
-        "when the pointer rests on a line. Thick lines in classes of more than eight arms are the mean "
-        "over arms. A train curve has a gap where its arm was not drawn.",
-        groups=tuple(_class_groups(run)),
+        introduction="Classes of several arms. One line an arm, shaded from dark to light in the order of "
+        "the table; the name shows when the pointer rests on a line. Thick lines in classes of more than "
+        "eight arms are the mean over arms. A train curve has a gap where its arm was not drawn.",
+        groups=tuple(groups),
     )
 
 
 def _class_groups(run: RunRecord) -> list[PanelGroup]:
-    """Return, for each class, every quantity of every arm over steps."""
+    """Return, for each class of several arms, every quantity of every arm over steps."""
     values, steps = run.metrics.arm_values, run.metrics.steps
     weights = curves.token_weights(values["loss"], values["tokens"])
     rows = curves.decision_rows(values["validation_loss"])
@@ -67,14 +68,17 @@ def _class_groups(run: RunRecord) -> list[PanelGroup]:
     causal = set(causal_arms(run))
     class_groups = []
     for index, (group, arms) in enumerate(run.groups.items()):
+        # Of a single arm the curves are those of its class.
+        if len(arms) == 1:
+            continue
         entropy = unigram_entropy(run) if causal.intersection(arms) else None
         validation_loss, validation_accuracy, reward = (
             values[name][rows][:, arms] for name in ("validation_loss", "validation_accuracy", "reward")
         )
         probability = values["probability"][mixtures][:, arms]
         series = (
-            _Series("Train loss", LOSS, loss.steps, loss.values[:, arms]),
             _Series("Validation loss", LOSS, steps[rows], validation_loss, reference=entropy),
+            _Series("Train loss", LOSS, loss.steps, loss.values[:, arms]),
             _Series(run.probability_title, "of each arm", steps[mixtures], probability, True, True),
             _Series("Train accuracy", "greedy", accuracy.steps, accuracy.values[:, arms], True),
             _Series("Validation accuracy", "greedy", steps[rows], validation_accuracy, True),
@@ -88,7 +92,8 @@ def _class_groups(run: RunRecord) -> list[PanelGroup]:
         class_groups.append(
             PanelGroup(
                 heading=group.replace("_", " "),
-                remark=f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}",
+                remark=f"{len(arms)} arms",
+                shown=1,
                 colour=css_colour(class_colour(index)),
                 legend=legend if 1 < len(arms) <= _MAX_LEGEND_ARMS else (),
                 panels=tuple(_arm_panel(each, names, index, run.last_step, group) for each in series),

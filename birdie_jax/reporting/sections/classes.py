@@ -12,6 +12,7 @@ from birdie_jax.reporting.scalar_panels import LOG, LOSS
 from birdie_jax.reporting.section import Panel, PanelGroup, Section, SectionKind
 from birdie_jax.reporting.svg import class_colour, class_dash
 
+_LABELLED = 14  # classes; more labels than that do not fit beside a panel
 _SMOOTHED_FROM = 30  # mixtures; fewer are shown as they are
 
 
@@ -98,6 +99,7 @@ def _panel(
             tooltip=group,
             stairs=curve.stairs,
             end_dot=True,
+            label=group.replace("_", " ") if len(run.groups) <= _LABELLED else "",
         )
         for index, (group, curve) in enumerate(zip(run.groups, class_curves, strict=True))
     ]

@@ -42,7 +42,7 @@ def make_training(run: RunRecord, scalars: tuple[str, ...]) -> Section:
         anchor="training",
         link="Training",
         title="Training",
-        introduction="The horizontal axis of every plot on this page is the train step.",
+        introduction="Curves are over train steps, unless their title names another quantity.",
         groups=(PanelGroup(panels),),
         figures=figures,
     )

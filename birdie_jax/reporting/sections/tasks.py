@@ -1,7 +1,7 @@
 """Section: what the run scored on tasks, while it trained and by `evaluate` (Figures 1 and 2)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from markupsafe import Markup
@@ -179,7 +179,7 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
     """Return the section of tasks; None where the run was measured on none."""
     if not scalars and not run.evaluations:
         return None
-    groups = [*_training_groups(run, scalars), *_evaluation_groups(run.evaluations)]
+    groups = _merged([*_training_groups(run, scalars), *_evaluation_groups(run.evaluations)])
     refused = [
         RefusedQuestions(record.name, len(record.refused), record.refused[0])
         for record in run.evaluations
@@ -201,6 +201,21 @@ def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
             "differences": _difference_rows(run.evaluations),
         },
     )
+
+
+def _merged(groups: list[PanelGroup]) -> list[PanelGroup]:
+    """Return the groups with those of one heading together."""
+    found: dict[str, PanelGroup] = {}
+    for group in groups:
+        before = found.get(group.heading)
+        found[group.heading] = (
+            group
+            if before is None
+            else replace(
+                before, panels=before.panels + group.panels, remark=f"{before.remark}; {group.remark}"
+            )
+        )
+    return list(found.values())
 
 
 def _training_groups(run: RunRecord, scalars: tuple[str, ...]) -> list[PanelGroup]:
@@ -262,9 +277,10 @@ def _group_panel(metric: str, group: str, scores: list[GroupScores]) -> Panel:
     lines.append(Line(values, column("mean"), tooltip=tooltip))
     title = f"{metric.replace('_', ' ')} by {group.replace('_', ' ')}"
     is_share = all(interval.low >= 0 and interval.high <= 1 for interval in intervals)
-    frame = Frame(
-        title, int(values.max()), limits=(0.0, 1.0) if is_share else (None, None), percent=is_share
-    )
+    limits = (0.0, 1.0) if is_share else (None, None)
+    # Lengths from 2,000 to 2,048 would be a stroke at the end of an axis from 0.
+    first = int(values.min()) if values.min() > values.max() / 2 else 0
+    frame = Frame(title, int(values.max()), limits=limits, percent=is_share, first_step=first)
     return Panel(title, "mean, 95 % interval", line_panel(lines, frame))
 
 

@@ -1,10 +1,10 @@
-"""Sections without plots: examples of arms, hidden tokens filled in, and the configuration."""
+"""Sections without plots: what was predicted, examples of arms, and the configuration."""
 
 import json
 from typing import Any
 
 from birdie_jax.reporting.page_text import KEPT, VISIBLE
-from birdie_jax.reporting.run_record import MaskedSample, RunRecord
+from birdie_jax.reporting.run_record import RunRecord, Sample
 from birdie_jax.reporting.section import Section, SectionKind
 from birdie_jax.reporting.svg import class_colour, css_colour
 
@@ -33,15 +33,16 @@ ARM_EXAMPLES = SectionKind(make_arm_examples)
 
 # More would make a page of hundreds of arms as long as a book.
 _MAX_SAMPLES = 24
+_READ = 240  # characters
 
 
 def make_masked_samples(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
     """Return the section of hidden tokens; None where the run has filled in none."""
     del scalars
-    record = run.masked
-    if record is None or not record.samples:
+    record = run.predicted
+    samples = [sample for sample in record.samples if sample.in_place][:_MAX_SAMPLES] if record else []
+    if record is None or not samples:
         return None
-    samples = record.samples[:_MAX_SAMPLES]
     hidden = [token for sample in samples for token in sample.hidden]
     right = sum(token.is_right for token in hidden)
     return Section(
@@ -58,11 +59,40 @@ def make_masked_samples(run: RunRecord, scalars: tuple[str, ...]) -> Section | N
     )
 
 
-def _parts(sample: MaskedSample) -> list[tuple[str, object]]:
+def _parts(sample: Sample) -> list[tuple[str, object]]:
     """Return each text with the hidden token after it, None behind the last."""
     return list(zip(sample.texts, [*sample.hidden, None], strict=True))
 
 
+def make_predicted(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
+    """Return the section of predicted targets; None where the run has predicted none."""
+    del scalars
+    record = run.predicted
+    samples = [sample for sample in record.samples if not sample.in_place] if record else []
+    if record is None or not samples:
+        return None
+    return Section(
+        anchor="predicted",
+        link="Predicted",
+        title="What it predicts",
+        introduction=f"A held-out example of each class, as it came, at step {record.step:,}: the end of "
+        "what is read, the first tokens of the right answer, and for each of these what the model finds "
+        "most probable after the right ones before it.",
+        template="predicted.html",
+        values={
+            "samples": [
+                (sample, sum(token.is_right for token in sample.hidden), _cut(sample.texts[0]))
+                for sample in samples
+            ]
+        },
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _READ else f"… {text[-_READ:]}"
+
+
+PREDICTED = SectionKind(make_predicted)
 MASKED_SAMPLES = SectionKind(make_masked_samples)
 
 

@@ -1,4 +1,4 @@
-"""What masked LM has learned, for people: held-out texts with what the model put in the hidden places."""
+"""What a run has learned, for people: held-out examples with what the model predicts of their targets."""
 
 from functools import partial
 from itertools import pairwise
@@ -14,26 +14,32 @@ from birdie_jax.batching import RowStream, pack_rows
 from birdie_jax.engine.mesh import LocalRows, replicated
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.models.masked_predictions import MaskedPredictions, predict_masked
+from birdie_jax.models.predictions import Predictions, predict_targets
+from birdie_jax.objectives import Arm
 from birdie_jax.resolve import ResolvedRun
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
+# Of an arm that hides tokens in place; of other classes one example says as much.
 _SAMPLES_OF_ARM = 6
+# More would take a row of logits as long as a text.
+_MAX_TARGETS = 64
 
 
-class MaskedSamples:
-    """At the end of a run lets the model fill in hidden tokens of held-out text, and writes it down.
+class HeldOutSamples:
+    """At the end of a run lets the model predict targets of held-out text, and writes them down.
+
+    Each token is predicted from the right ones before it, as in validation.
 
     Attributes:
         name: the name of the hook; it keeps no arrays.
     """
 
-    name = "masked_samples"
+    name = "held_out_samples"
 
     def __init__(self, run: ResolvedRun, workdir: Workdir, text: TokenShards, tokenizer: Tokenizer):
-        """Make the texts: for each arm with labels in place the first examples of some rows.
+        """Make the examples: of arms with labels in place the first of some rows, of other classes one.
 
         Args:
             run: the run.
@@ -48,20 +54,29 @@ class MaskedSamples:
         mixture, settings = run.mixture, run.rows
         # As many rows as a step computes at a time: they fit the memory, and divide over the devices.
         rows = settings.rows // run.config.train.accumulation_steps
-        arms = [number for number, arm in enumerate(mixture.arms) if arm.objective.in_place]
-        chosen = [(arm, row) for row in range(_SAMPLES_OF_ARM) for arm in arms][:rows]
-        self._arms = [mixture.names[arm] for arm, _ in chosen]
+        in_place = [number for number, arm in enumerate(mixture.arms) if arm.objective.in_place]
+        chosen = [(arm, row) for row in range(_SAMPLES_OF_ARM) for arm in in_place][:rows]
+        first_of_class: dict[str, int] = {}
+        for number, arm in enumerate(mixture.arms):
+            if not arm.objective.in_place:
+                first_of_class.setdefault(arm.group, number)
+        chosen += [(arm, 0) for arm in first_of_class.values()]
         examples = []
         for arm, row in chosen:
             stream = RowStream(text, mixture.arms, settings, row % settings.rows)
             stream.set_mixture(np.eye(len(mixture.arms))[arm])
             # Another one of the stream where there are fewer rows than samples.
             examples.append([[stream.next_row()[0] for _ in range(1 + row // settings.rows)][-1]])
-        self._batch = pack_rows(examples + [[]] * (rows - len(examples)), settings.length, settings.spacing)
+        self._arms = [mixture.arms[arm] for arm, _ in chosen]
+        padded = examples + [[]] * (-len(examples) % rows)
+        self._batches = [
+            _with_first_targets(pack_rows(padded[at : at + rows], settings.length, settings.spacing))
+            for at in range(0, len(padded), rows)
+        ]
         self._rows = LocalRows(rows, settings.length, run.mesh)
-        places = self._batch.loss_mask.sum(axis=1)
+        places = max(int(batch.loss_mask.sum(axis=1).max()) for batch in self._batches)
         self._predict = jax.jit(
-            partial(predict_masked, run.model, int(places.max())), out_shardings=replicated(run.mesh)
+            partial(predict_targets, run.model, places), out_shardings=replicated(run.mesh)
         )
 
     def create_section(self, key: Key) -> PyTree:
@@ -77,44 +92,61 @@ class MaskedSamples:
         return step == num_steps
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Fill in every text, and write all of them into the workdir."""
-        call.heartbeat("held-out texts")
-        found = jax.device_get(self._predict(state.params, self._rows.put_replicated(self._batch)))
-        if jax.process_index() == 0:
-            samples = [
-                describe_sample(arm, row, self._batch, found, self._tokenizer)
-                for row, arm in enumerate(self._arms)
+        """Predict the targets of every example, and write all of them into the workdir."""
+        call.heartbeat("held-out examples")
+        samples = []
+        for number, batch in enumerate(self._batches):
+            found = jax.device_get(self._predict(state.params, self._rows.put_replicated(batch)))
+            rows = len(batch.tokens)
+            samples += [
+                describe_sample(arm, row, batch, found, self._tokenizer)
+                for row, arm in enumerate(self._arms[number * rows : (number + 1) * rows])
             ]
-            self._workdir.write(self._workdir.masked_samples, {"step": call.step, "samples": samples})
+        if jax.process_index() == 0:
+            self._workdir.write(self._workdir.samples, {"step": call.step, "samples": samples})
         return HookResult(state, {})
 
     def close(self) -> None:
         """Hold nothing."""
 
 
+def _with_first_targets(batch: Batch) -> Batch:
+    """Return the batch with the first targets of each row as the only ones."""
+    mask = np.asarray(batch.loss_mask)
+    return batch._replace(loss_mask=mask & (np.cumsum(mask, axis=1) <= _MAX_TARGETS))
+
+
 def describe_sample(
-    arm: str, row: int, batch: Batch, found: MaskedPredictions, tokenizer: Tokenizer
+    arm: Arm, row: int, batch: Batch, found: Predictions, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Return a text and its hidden tokens, as the report reads them.
+    """Return an example and the predicted tokens, as the report reads them.
 
     Returns:
-        The name of the arm; `texts`, what stands before, between and behind the hidden tokens; and
-        `hidden`, for each of these the token itself, what the model saw in its place, what it found most
+        The name of the arm; whether labels stand in place of what is read; `texts`, what stands before,
+        between and behind the predicted tokens; and `hidden`, for each of these the token itself, what the
+        model saw in its place, which is nothing where tokens follow each other, what it found most
         probable there, how probable that is, and the loss in nats.
     """
     tokens, targets = np.asarray(batch.tokens[row]), np.asarray(batch.targets[row])
     (places,) = np.nonzero(batch.loss_mask[row])
     end = int((np.asarray(batch.segment_ids[row]) > 0).sum())
-    borders = [-1, *places.tolist(), end]
+    is_in_place = arm.objective.in_place
     word = {**_words(tokens[places], tokenizer), **_words(targets[places], tokenizer)}
     word |= _words(np.asarray(found.tokens[row]), tokenizer)
+    if is_in_place:
+        borders = [-1, *places.tolist(), end]
+        texts = [tokenizer.decode(tokens[left + 1 : right]) for left, right in pairwise(borders)]
+    else:
+        # The place of a target is that of the token before it.
+        texts = [tokenizer.decode(tokens[: places[0] + 1]), *[""] * len(places)]
     return {
-        "arm": arm,
-        "texts": [tokenizer.decode(tokens[left + 1 : right]) for left, right in pairwise(borders)],
+        "arm": arm.name,
+        "in_place": is_in_place,
+        "texts": texts,
         "hidden": [
             {
                 "token": word[int(targets[place])],
-                "shown": word[int(tokens[place])],
+                "shown": word[int(tokens[place])] if is_in_place else "",
                 "found": word[int(found.tokens[row, number])],
                 "is_right": bool(found.tokens[row, number] == targets[place]),
                 "probability": float(found.probabilities[row, number]),

@@ -1,4 +1,4 @@
-"""What an encoder finds most probable in given places of a text: the tokens that masked LM hides."""
+"""What a model finds most probable in the places of a text that count for the loss."""
 
 from typing import NamedTuple, cast
 
@@ -13,7 +13,7 @@ from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions
 
 
-class MaskedPredictions(NamedTuple):
+class Predictions(NamedTuple):
     """The most probable token in places of rows, and how probable the right one is.
 
     Attributes:
@@ -29,7 +29,7 @@ class MaskedPredictions(NamedTuple):
     losses: Float[Array, "rows places"]
 
 
-def predict_masked(model: LanguageModel, places: int, params: PyTree, batch: Batch) -> MaskedPredictions:
+def predict_targets(model: LanguageModel, places: int, params: PyTree, batch: Batch) -> Predictions:
     """Return what the model finds in the positions of `loss_mask`, from left to right; no dropout is drawn.
 
     Args:
@@ -37,7 +37,7 @@ def predict_masked(model: LanguageModel, places: int, params: PyTree, batch: Bat
         places: the number of positions of a row, at least those of its `loss_mask`; what is found in the
             other ones, which follow, is without meaning.
         params: the model's parameters.
-        batch: packed rows with labels in place.
+        batch: packed rows.
     """
     variables = {"params": params}
     x, _ = model.apply(variables, batch.tokens, batch_layout(batch), method="encode")
@@ -56,4 +56,4 @@ def predict_masked(model: LanguageModel, places: int, params: PyTree, batch: Bat
         return best, jnp.exp(jnp.max(log_probabilities, axis=-1)), -right
 
     # Row by row, so that logits exist for one row at a time.
-    return MaskedPredictions(positions.index, *jax.lax.map(one_row, (hidden, labels)))
+    return Predictions(positions.index, *jax.lax.map(one_row, (hidden, labels)))

@@ -1,0 +1,78 @@
+"""How figures of studies look: the colours of the report, few lines, markers where colours repeat."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+
+from birdie_jax.reporting.palette import LIGHT
+from birdie_jax.reporting.plots import spread
+
+_MARKERS = "osD^vPX"
+_LABEL_POINTS = 9.0
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Within this context, figures are drawn and saved alike, whatever a user's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "axes.prop_cycle": cycler(color=LIGHT),
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.grid": True,
+                "axes.grid.axis": "y",
+                "axes.axisbelow": True,
+                "grid.color": "#e9e8e3",
+                "axes.edgecolor": "#b9bcc2",
+                "text.color": "#1d2430",
+                "axes.labelcolor": "#1d2430",
+                "xtick.color": "#5c6573",
+                "ytick.color": "#5c6573",
+                "legend.frameon": False,
+            }
+        )
+        yield
+
+
+def series_colour(number: int) -> str:
+    """Return the colour of a series; after as many as there are, they repeat with the next marker."""
+    return LIGHT[number % len(LIGHT)]
+
+
+def series_marker(number: int) -> str:
+    """Return the marker of a series."""
+    return _MARKERS[number // len(LIGHT) % len(_MARKERS)]
+
+
+def label_ends(axes: Axes, labels: Sequence[tuple[str, float, str]]) -> None:
+    """Write names right of the axes, beside the ends of their lines; when all is drawn but not laid out.
+
+    Args:
+        axes: the axes, whose y limits stay.
+        labels: of each line its name, the y of its end, and its colour.
+    """
+    figure = axes.figure
+    height = axes.get_position().height * figure.get_figheight() * 72
+    to_axes = axes.transData + axes.transAxes.inverted()
+    known = [label for label in labels if np.isfinite(label[1])]
+    wanted = [float(to_axes.transform((0.0, end))[1]) * height for _, end, _ in known]
+    order = np.argsort(wanted)
+    places = spread([wanted[index] for index in order], _LABEL_POINTS, height)
+    for index, place in zip(order, places, strict=True):
+        name, _, colour = known[index]
+        axes.annotate(
+            name,
+            (1.0, place / height),
+            xycoords="axes fraction",
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="x-small",
+            color=colour,
+        )
