@@ -1,4 +1,4 @@
-"""How figures of studies look: the colours of the report, few lines, markers where colours repeat."""
+"""How figures of studies look: the colours of the report, and markers where they repeat."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 from birdie_jax.reporting.palette import LIGHT
 from birdie_jax.reporting.plots import spread
@@ -25,10 +26,6 @@ def figure_style() -> Iterator[None]:
                 "axes.prop_cycle": cycler(color=LIGHT),
                 "axes.spines.top": False,
                 "axes.spines.right": False,
-                "axes.grid": True,
-                "axes.grid.axis": "y",
-                "axes.axisbelow": True,
-                "grid.color": "#e9e8e3",
                 "axes.edgecolor": "#b9bcc2",
                 "text.color": "#1d2430",
                 "axes.labelcolor": "#1d2430",
@@ -43,6 +40,11 @@ def figure_style() -> Iterator[None]:
 def series_colour(number: int) -> str:
     """Return the colour of a series; after as many as there are, they repeat with the next marker."""
     return LIGHT[number % len(LIGHT)]
+
+
+def series_area(number: int) -> tuple[float, float, float, float]:
+    """Return the colour of an area; where colours repeat, it is pale."""
+    return to_rgba(series_colour(number), 0.5 ** (number // len(LIGHT)))
 
 
 def series_marker(number: int) -> str:

@@ -39,6 +39,7 @@ from birdie_jax.objectives import Example, Objective, make_mixture, make_objecti
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+from studies.figure_style import figure_style
 
 SYMBOLS = 64
 VOCABULARY = 384
@@ -205,6 +206,11 @@ def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
 
 def draw_curves(results, path):
     """Draw loss and accuracy of every run by step."""
+    with figure_style():
+        _draw_curves(results, path)
+
+
+def _draw_curves(results, path):
     figure = Figure(figsize=(12, 3.6 * len(TASKS)), layout="constrained")
     axes = figure.subplots(len(TASKS), 2, squeeze=False)
     for row, task in zip(axes, TASKS, strict=True):

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from birdie_jax.objectives import make_mixture
 from birdie_jax.objectives.mixtures import SMALL_MODEL_STAGES
+from studies.figure_style import series_colour, series_marker
 from studies.one_training import OneTraining
 from studies.runner import main
 from studies.tables import rows_of_table
@@ -163,10 +164,12 @@ class SmallMixtures(OneTraining[Scale, Run]):
         figure = Figure(figsize=(15, 3.6), layout="constrained")
         axes = figure.subplots(1, len(SHOWN), sharey=True)
         for name, axis in zip(SHOWN, axes, strict=True):
-            for contender, result in _in_order(results):
+            for number, (contender, result) in enumerate(_in_order(results)):
                 positions = result["settings"]["batching.rows"] * result["settings"]["batching.length"]
                 tokens = np.array(result["steps"]) * positions / 1e6
-                axis.plot(tokens, 100 * accuracy_by_class(result)[name], label=contender)
+                values = 100 * accuracy_by_class(result)[name]
+                style = {"color": series_colour(number), "marker": series_marker(number), "markersize": 3}
+                axis.plot(tokens, values, label=contender, **style)
             axis.set_title(name)
             axis.set_xlabel("tokens (millions)")
         axes[0].set_ylabel("tokens right (%)")

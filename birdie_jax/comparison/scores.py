@@ -207,9 +207,9 @@ def _paired(
     except ConfigError as error:
         missing = Cell(NONE, f"{error}; --import names what registers it")
         return dict.fromkeys(first.metrics, missing)
-    answers = [_answers(sides[index].runs[0], record) for index, record in ((0, first), (number, second))]
+    ours, theirs = _answers(sides[0].runs[0], first), _answers(sides[number].runs[0], second)
     try:
-        found, pairs = paired_differences(task, *answers)
+        found, pairs = paired_differences(task, ours, theirs)
     except BirdieError as error:
         return dict.fromkeys(first.metrics, Cell(NONE, str(error)))
     return {

@@ -20,7 +20,7 @@ class Side:
     """A run, or several that are averaged.
 
     Attributes:
-        name: the end of the folder's path, as much of it as tells the sides apart.
+        name: the end of the folder's path, as much of it as no other side has.
         runs: the runs, at least one, by the names of their folders.
     """
 

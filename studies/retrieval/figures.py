@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from studies.comparison import Scored, mean_with_interval
-from studies.figure_style import label_ends, series_colour, series_marker
+from studies.figure_style import label_ends, series_area, series_colour, series_marker
 from studies.retrieval.arms import (
     Arm,
     Measure,
@@ -160,7 +160,9 @@ def _mixture(results: Results, figure: Figure) -> bool:
         for decision in decisions:
             for group, probability in decision["probabilities"].items():
                 shares[group].append(probability)
-        axes.stackplot([one["step"] for one in decisions], list(shares.values()), labels=list(shares))
+        colours = [series_area(number) for number in range(len(shares))]
+        steps = [one["step"] for one in decisions]
+        axes.stackplot(steps, list(shares.values()), labels=list(shares), colors=colours)
         axes.set_title(f"{run.model}, {run.procedure}, seed {run.seed}", fontsize="small")
         axes.set_xlabel("steps")
         axes.set_ylim(0, 1)

@@ -1,4 +1,4 @@
-"""Series are told apart with red-green weakness, and seen on their paper."""
+"""Series differ to people with red-green weakness, and are seen on their paper."""
 
 import re
 
@@ -56,7 +56,7 @@ def luminance(colours):
 
 @pytest.mark.parametrize("vision", _VISIONS)
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
-def test_any_two_colours_are_told_apart(colours, vision):
+def test_any_two_colours_differ(colours, vision):
     """Two patches side by side differ visibly from about 2 on; the lines of a plot are thin."""
     seen = np.clip(linear(colours) @ _VISIONS[vision].T, 0, 1)
     places = np.cbrt(seen @ _CONES.T) @ _OKLAB.T

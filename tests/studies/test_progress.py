@@ -1,0 +1,40 @@
+"""Before each run a study says what is done and left and when it ends, and lists its runs as a table."""
+
+import datetime
+import io
+import math
+
+from rich.console import Console
+
+from studies.progress import ListedRun, Progress, runs_table, seconds_of
+
+NOON = datetime.datetime(2026, 1, 1, 12)
+
+
+def test_the_end_follows_from_what_runs_took():
+    progress = Progress(5, [3600.0, 7200.0], lambda: NOON)
+    assert progress.line("a.0", "causal LM") == (
+        "a.0 runs (causal LM): 2 of 5 done, 3 left, 1 h 30 min each; all by 2026-01-01 16:30"
+    )
+    progress.finished(1800.0)
+    assert progress.line("a.1", "").endswith(
+        "3 of 5 done, 2 left, 1 h 10 min each; all by 2026-01-01 14:20"
+    )
+
+
+def test_nothing_is_said_of_times_that_no_result_has():
+    progress = Progress(2, [seconds_of({})], lambda: NOON)
+    assert progress.line("a.1", "") == "a.1 runs: 1 of 2 done, 1 left"
+    assert seconds_of({"circumstances": {"seconds": {"pretraining": 2.0, "measuring": 3.0}}}) == 5.0
+    assert math.isnan(seconds_of({"circumstances": {}}))
+
+
+def test_the_table():
+    runs = [ListedRun("a.0", "causal LM", 90.0, 0), ListedRun("a.1", "", None, 1)]
+    text = io.StringIO()
+    Console(file=text, width=100).print(runs_table(runs))
+    assert [line.split() for line in text.getvalue().splitlines()] == [
+        ["run", "state", "took", "what"],
+        ["a.0", "finished", "1", "min", "30", "s", "causal", "LM"],
+        ["a.1", "1", "command", "left"],
+    ]
