@@ -129,7 +129,8 @@ class StartRecorder:
                 "this machine has an NVIDIA GPU that JAX cannot use; install the extra for its driver: "
                 f"{shlex.join([sys.executable, '-m', 'pip', 'install', 'birdie-jax[cuda13]'])}, or [cuda12]"
             )
-        print(f"{self._program.title}\n{self._start.machine}; writes to {self._workdir.root}", flush=True)
+        print(f"{self._program.title}\n{self._start.machine}; writes to {self._workdir.root}")
+        print(f"curves: tensorboard --logdir={self._workdir.tensorboard}", flush=True)
         try:
             self._before = read_starts(self._workdir)
         except (DataError, OSError) as error:

@@ -68,7 +68,8 @@ def test_starts_are_kept_whichever_way_they_end(tmp_path, program, mesh, capsys)
     assert lines[1] == program.title
     device = mesh.devices.flat[0].device_kind
     assert lines[2] == f"1 x {device} on {program.host}, mesh of one device; writes to {tmp_path}"
-    assert f"on {program.host} and 3 more, mesh of one device" in lines[4]
+    assert lines[3] == f"curves: tensorboard --logdir={tmp_path}/tensorboard"
+    assert f"on {program.host} and 3 more, mesh of one device" in lines[5]
     larger = replace(found[0], mesh={"data": 4, "fsdp": 2, "tensor": 1}, devices=8)
     assert larger.machine == f"8 x {device} on {program.host}, mesh data=4,fsdp=2"
 

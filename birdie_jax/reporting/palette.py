@@ -1,4 +1,4 @@
-"""The colours of series, in the page and in every figure: people with red-green weakness see that they differ.
+"""The colours of series, in the page and in every figure, which differ to red-green weakness too.
 
 They were found by a search for the largest smallest distance, in OKLab, of any two as people with normal,
 protanopic and deuteranopic vision see them (Machado et al., 2009), near to hues that are easily named, and
