@@ -102,7 +102,7 @@ BAD_COMMANDS = {
     ("train", WORKDIR): "--config is not given",
     ("train", CONFIG, "--workdir="): "--workdir=: found ''; allowed: the name of a file or folder",
     ("report", "--workdir="): "--workdir=: found ''; allowed: ",
-    ("report", "runs/tiny"): "is not given",
+    ("report", "runs/tiny"): "unknown argument 'runs/tiny'",
     ("report", WORKDIR, "runs/tiny"): "unknown argument 'runs/tiny'",
     ("export", "--workdir=", "--output=a"): "--workdir=: found ''; allowed: ",
     ("export", "--workdir=a", "--output="): "--output=: found ''; allowed: ",
