@@ -7,9 +7,10 @@ from typing import Any
 from etils import epath
 
 from birdie_jax.errors import ConfigError, RecordError
+from birdie_jax.imports import import_extensions
 from birdie_jax.reporting.json_records import is_there
 from birdie_jax.reporting.run_record import RunRecord, read_run
-from birdie_jax.storage import absolute, list_names, make_path
+from birdie_jax.storage import absolute, is_remote, list_names, make_path, parse_typed
 from birdie_jax.storage.workdir import Workdir
 
 _SEED = "seed"
@@ -40,7 +41,8 @@ def read_sides(folders: Sequence[epath.PathLike]) -> tuple[Side, ...]:
         folders: workdirs, and folders of workdirs.
 
     Raises:
-        ConfigError: a folder holds no run, is given twice, or there is one run alone.
+        ConfigError: a folder holds no run, is given twice, or there is one run alone; or code that a run
+            imports, which is that of a task or an objective, is not found or does not run.
         RecordError: a file of a run is missing or damaged; the message names it.
     """
     paths = [absolute(make_path(folder)) for folder in folders]
@@ -48,6 +50,11 @@ def read_sides(folders: Sequence[epath.PathLike]) -> tuple[Side, ...]:
         if path in paths[:number]:
             raise ConfigError(f"--compare: found {path} twice; allowed: each run once")
     runs = [_runs_of(path) for path in paths]
+    for run in (run for of_side in runs for run in of_side if not is_remote(run.workdir)):
+        where = f"{Workdir(run.workdir).config}: imports"
+        import_extensions(
+            parse_typed(tuple[str, ...], run.config.get("imports", ()), where, ConfigError), where
+        )
     if sum(map(len, runs)) < 2:
         raise ConfigError(f"--compare={','.join(map(str, folders))}: found one run; allowed: two or more")
     return tuple(Side(name, each) for name, each in zip(_names(paths), runs, strict=True))

@@ -1,5 +1,6 @@
 """What a run has learned, for people: held-out examples with what the model predicts of their targets."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,7 @@ from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 # Of an arm that hides tokens in place; of other classes one example says as much.
 _SAMPLES_OF_ARM = 6
-# More would take a row of logits as long as a text.
+# The first targets of a text; all of them would take as many rows of logits.
 _MAX_TARGETS = 64
 
 
@@ -70,7 +71,10 @@ class HeldOutSamples:
         self._arms = [mixture.arms[arm] for arm, _ in chosen]
         padded = examples + [[]] * (-len(examples) % rows)
         self._batches = [
-            _with_first_targets(pack_rows(padded[at : at + rows], settings.length, settings.spacing))
+            _with_first_targets(
+                pack_rows(padded[at : at + rows], settings.length, settings.spacing),
+                self._arms[at : at + rows],
+            )
             for at in range(0, len(padded), rows)
         ]
         self._rows = LocalRows(rows, settings.length, run.mesh)
@@ -110,10 +114,13 @@ class HeldOutSamples:
         """Hold nothing."""
 
 
-def _with_first_targets(batch: Batch) -> Batch:
-    """Return the batch with the first targets of each row as the only ones."""
-    mask = np.asarray(batch.loss_mask)
-    return batch._replace(loss_mask=mask & (np.cumsum(mask, axis=1) <= _MAX_TARGETS))
+def _with_first_targets(batch: Batch, arms: Sequence[Arm]) -> Batch:
+    """Return the batch with the first targets of each row as the only ones; labels in place stay."""
+    mask = np.asarray(batch.loss_mask).copy()
+    for row, arm in enumerate(arms):
+        if not arm.objective.in_place:
+            mask[row] &= np.cumsum(mask[row]) <= _MAX_TARGETS
+    return batch._replace(loss_mask=mask)
 
 
 def describe_sample(

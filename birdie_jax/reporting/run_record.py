@@ -68,6 +68,10 @@ class SamplesRecord:
     samples: tuple[Sample, ...]
 
 
+# What runs before 2026-11-26 wrote, of arms with labels in place alone.
+_BEFORE = "masked_samples.json"
+
+
 def read_samples(files: Workdir) -> SamplesRecord | None:
     """Return what the run predicted; None where it has written nothing of the kind.
 
@@ -75,9 +79,18 @@ def read_samples(files: Workdir) -> SamplesRecord | None:
         RecordError: the file is damaged; the message names it and the record.
     """
     path = files.samples
-    if not is_there(path):
+    if is_there(path):
+        contents = read_json_object(path)
+    elif is_there(path := files.root / _BEFORE):
+        contents = read_json_object(path)
+        samples = contents.get("samples")
+        if isinstance(samples, list):
+            contents["samples"] = [
+                {"in_place": True} | sample if isinstance(sample, dict) else sample for sample in samples
+            ]
+    else:
         return None
-    record = parse_typed(SamplesRecord, read_json_object(path), str(path), RecordError)
+    record = parse_typed(SamplesRecord, contents, str(path), RecordError)
     for number, sample in enumerate(record.samples):
         if len(sample.texts) != len(sample.hidden) + 1:
             raise RecordError(

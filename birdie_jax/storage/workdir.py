@@ -94,7 +94,7 @@ class Workdir:
 
     @property
     def samples(self) -> epath.Path:
-        """What a run with masked LM put in the places of hidden tokens at its end, JSON."""
+        """What the run predicted of held-out examples at its end, JSON."""
         return self.root / "samples.json"
 
     @property

@@ -115,6 +115,14 @@ def test_answers_are_paired_question_by_question(folder):
     assert row.differences[0].remark == f"{found.low:+.3g} to {found.high:+.3g}; 30 pairs of answers"
 
 
+def test_what_a_run_imports_is_imported(folder):
+    config = folder / "causal/run_a/config.json"
+    named = {"imports": ["no_such_module_here"]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | named))
+    with pytest.raises(ConfigError, match=r"run_a/config\.json: imports\[0\].*no_such_module_here"):
+        read_sides([folder / "mixture", folder / "causal"])
+
+
 def test_evaluations_of_other_settings_have_no_difference(folder):
     paths = [folder / "mixture/run_a", folder / "causal/run_a"]
     for path, name in zip(paths, "ab", strict=True):

@@ -14,7 +14,7 @@ from birdie_jax.models import build_model
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.predictions import Predictions, predict_targets
 from birdie_jax.objectives import Example, make_mixture
-from birdie_jax.pretraining.held_out_samples import describe_sample
+from birdie_jax.pretraining.held_out_samples import _with_first_targets, describe_sample
 from tests.quick_jit import quick_jit
 from tests.trained_workdirs import micro_config, random_params, small_tokenizer
 
@@ -73,3 +73,16 @@ def test_predictions_are_those_of_the_whole_row(predicted):
         assert one["probability"] == pytest.approx(probabilities.max(), rel=1e-3)
         assert one["loss"] == pytest.approx(-np.log(probabilities[token]), rel=1e-3, abs=1e-4)
         assert one["is_right"] == (probabilities.argmax() == token)
+
+
+def test_targets_are_the_first_and_labels_in_place_are_all():
+    count = 80
+    tokens = np.arange(count, dtype=np.int32)
+    written = Example(tokens[:3], tokens)
+    in_place = Example(tokens, tokens[:0], labels=tokens + 1)
+    batch = pack_rows([[written], [in_place], []], 128, 2)
+    arms = [make_mixture(name, 128).arms[0] for name in ("tiny", "masked_lm")]
+    assert [arm.objective.in_place for arm in arms] == [False, True]
+    kept = _with_first_targets(batch, arms).loss_mask
+    assert kept.sum(axis=1).tolist() == [64, count, 0]
+    assert np.flatnonzero(kept[0]).tolist() == np.flatnonzero(batch.loss_mask[0])[:64].tolist()

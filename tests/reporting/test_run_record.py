@@ -24,6 +24,25 @@ def replace_line(workdir, number, line):
     path.write_text("\n".join(lines) + "\n")
 
 
+def test_what_older_encoders_filled_in_is_read(workdir):
+    token = {
+        "token": "a",
+        "shown": "[MASK]",
+        "found": "b",
+        "is_right": False,
+        "probability": 0.5,
+        "loss": 1.0,
+    }
+    sample = {"arm": "masked_lm", "texts": ["x", "y"], "hidden": [token]}
+    path = workdir / "masked_samples.json"
+    path.write_text(json.dumps({"step": 3, "samples": [sample]}))
+    record = read_run(workdir).predicted
+    assert record.step == 3 and record.samples[0].in_place
+    path.write_text(json.dumps({"step": 3, "samples": [4]}))
+    with pytest.raises(RecordError, match=r"masked_samples\.json.*samples\[0\]"):
+        read_run(workdir)
+
+
 def test_columns_and_missing_values(workdir):
     run = read_run(workdir)
     assert run.metrics.steps.tolist() == [0, 10, 20, 30, 40]
