@@ -1,9 +1,13 @@
 """Tables of whatever results are there, as the generated part of a page in Markdown."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
 
 from birdie_jax.evaluation_record import Interval
+from birdie_jax.objectives.mixtures import make_mixture
 from studies.comparison import gather, mean_with_interval, paired_difference
 from studies.retrieval.arms import (
     Arm,
@@ -80,6 +84,7 @@ def table_of_runs(results: Results) -> str:
                 str(run.seed),
                 f"{pretraining['summary']['parameters']:,}",
                 f"{pretraining['positions'] / 1e6:.2f}M",
+                _mean_over_classes(pretraining),
                 *map(hours, (seconds.get("pretraining", 0.0), tuning, seconds["measuring"])),
                 *cells_of_circumstances(result),
             ]
@@ -89,12 +94,24 @@ def table_of_runs(results: Results) -> str:
         "seed",
         "parameters",
         "tokens",
+        "final validation loss, mean over classes",
         "hours: pre-training",
         "fine-tuning",
         "measuring",
         "cores",
     ]
     return rows_of_table([*head, "commit", "date"], rows)
+
+
+def _mean_over_classes(pretraining: Mapping[str, Any]) -> str:
+    """Return the mean over the classes of the run's own mixture, each the mean over its arms, in nats."""
+    config = pretraining["config"]
+    mixture = make_mixture(config["objectives"]["mixture"], config["batching"]["length"])
+    of_class: dict[str, list[float]] = defaultdict(list)
+    for arm, group in zip(mixture.names, mixture.groups, strict=True):
+        if arm in pretraining["validation_losses"]:
+            of_class[group].append(pretraining["validation_losses"][arm])
+    return f"{mean(map(mean, of_class.values())):.3f}" if of_class else ""
 
 
 def _table_of_means(results: Results, measures: Sequence[Measure]) -> str:

@@ -55,7 +55,12 @@ class WrittenVerbs:
             ]
         elif len(parts) == 6:
             lines = [{"step": 600, "task/extraction/f1": 0.2}]
-        config = {"train": {"num_steps": steps}, "batching": {"rows": 4, "length": 256}}
+        objectives = {"mixture": "small_models"}
+        config = {
+            "train": {"num_steps": steps},
+            "batching": {"rows": 4, "length": 256},
+            "objectives": objectives,
+        }
         summary = {"completed": True, "num_steps": steps, "parameters": 9}
         arms = [{"name": "a", "group": "a"}]
         for name, value in (("config", config), ("summary", summary), ("arms", arms)):

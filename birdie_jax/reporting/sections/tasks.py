@@ -1,6 +1,7 @@
 """Section: what the run scored on tasks, while it trained and by `evaluate` (Figures 1 and 2)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,19 +121,19 @@ def is_task_score(scalar: str) -> bool:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of the table of scores; numbers are text.
+    """A row of a table of scores, or of differences; numbers are text.
 
     Attributes:
         name: the evaluation; empty below its first row.
-        step: the train step; empty below the first row.
+        model: the train step, or the other model; empty below its first row.
         metric: the metric.
         mean: its mean.
         interval: its 95 % interval.
-        answers: the number of answers; empty below the first row.
+        answers: the number of answers, or of pairs of them; empty below the first row.
     """
 
     name: str
-    step: str
+    model: str
     metric: str
     mean: str
     interval: str
@@ -152,27 +153,6 @@ class RefusedQuestions:
     name: str
     count: int
     first: str
-
-
-@dataclass(frozen=True)
-class DifferenceRow:
-    """A row of the table of other models, those of `evaluate --compare`; numbers are text.
-
-    Attributes:
-        name: the evaluation; empty below its first row.
-        model: the other model; empty below its first row.
-        metric: the metric.
-        mean: how much the other model is above this one.
-        interval: the 95 % interval of that.
-        pairs: the number of questions that both answered; empty below the first row.
-    """
-
-    name: str
-    model: str
-    metric: str
-    mean: str
-    interval: str
-    pairs: str
 
 
 def make_section(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:
@@ -285,40 +265,43 @@ def _group_panel(metric: str, group: str, scores: list[GroupScores]) -> Panel:
 
 
 def _rows(records: tuple[EvaluationRecord, ...]) -> list[ScoreRow]:
-    rows = []
-    for record in records:
-        for number, (metric, interval) in enumerate(record.metrics.items()):
-            is_first = number == 0
-            rows.append(
-                ScoreRow(
-                    name=record.name if is_first else "",
-                    step=f"{record.model.step:,}" if is_first else "",
-                    metric=metric.replace("_", " "),
-                    mean=f"{interval.mean:.4g}",
-                    interval=f"{interval.low:.4g} to {interval.high:.4g}",
-                    answers=f"{record.answers:,}" if is_first else "",
-                )
-            )
-    return rows
+    return [
+        row
+        for record in records
+        for row in _metric_rows(record.name, f"{record.model.step:,}", record.metrics, record.answers)
+    ]
 
 
-def _difference_rows(records: tuple[EvaluationRecord, ...]) -> list[DifferenceRow]:
-    rows = []
-    for record in records:
-        for place, other in enumerate(record.differences):
-            for number, (metric, interval) in enumerate(other.metrics.items()):
-                is_first = number == 0
-                rows.append(
-                    DifferenceRow(
-                        name=record.name if is_first and place == 0 else "",
-                        model=f"{other.model.origin} step {other.model.step:,}" if is_first else "",
-                        metric=metric.replace("_", " "),
-                        mean=f"{interval.mean:+.4g}",
-                        interval=f"{interval.low:+.4g} to {interval.high:+.4g}",
-                        pairs=f"{other.pairs:,}" if is_first else "",
-                    )
-                )
-    return rows
+def _difference_rows(records: tuple[EvaluationRecord, ...]) -> list[ScoreRow]:
+    return [
+        row
+        for record in records
+        for place, other in enumerate(record.differences)
+        for row in _metric_rows(
+            "" if place else record.name,
+            f"{other.model.origin} step {other.model.step:,}",
+            other.metrics,
+            other.pairs,
+            "+",
+        )
+    ]
+
+
+def _metric_rows(
+    name: str, model: str, metrics: Mapping[str, Interval], answers: int, sign: str = ""
+) -> list[ScoreRow]:
+    form = f"{sign}.4g"
+    return [
+        ScoreRow(
+            name="" if number else name,
+            model="" if number else model,
+            metric=metric.replace("_", " "),
+            mean=format(interval.mean, form),
+            interval=f"{format(interval.low, form)} to {format(interval.high, form)}",
+            answers="" if number else f"{answers:,}",
+        )
+        for number, (metric, interval) in enumerate(metrics.items())
+    ]
 
 
 def _figures(run: RunRecord) -> tuple[HeadlineFigure, ...]:
