@@ -1,0 +1,108 @@
+"""Recurrences of a matrix a head in chunks of matrix products, with a derivative of their own.
+
+Within a chunk of C tokens everything is a product of matrices; between chunks the state passes through a
+loop. The derivative keeps the arguments alone. It runs the loop once more for the states that enter the
+chunks, T / C matrices a head, then takes the chunks from the last to the first, each computed again from
+its state.
+
+Symbols are those of Yang et al. 2024 (Gated Delta Networks, section 3.3) and of Dao and Gu 2024 (section
+6). One head, rows are the tokens of a chunk, r_i is true where nothing enters token i from the one before:
+
+    G_i = sum_{j <= i} g_j, g counted as zero at resets      n_i = the number of resets up to i
+    D_ij = exp(G_i - G_j) if i >= j and n_i = n_j, else 0
+    c_i = exp(G_i) if n_i = 0, else 0                        e_j = exp(G_C - G_j) if n_j = n_C, else 0
+    A = strictly lower part of diag(beta) (K K^T * D)
+    U = (I + A)^-1 diag(beta) (V - diag(c) K S)              (without beta: U = V)
+    O = diag(c) Q S + (Q K^T * D) U
+    S' = c_C S + K^T diag(e) U
+
+A reset is a mask, never a large negative decay: a cumulative sum in float32 would lose the digits of all
+decays behind it. Exponentials are of differences, none of them positive.
+"""
+
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pallas_kernels.matrix_state.decays import chunk_decays
+from pallas_kernels.matrix_state.triangular import product, solve_unit_lower
+
+State = Float[Array, "rows groups heads d_k d_v"]
+
+
+class Sequences(NamedTuple):
+    """What a recurrence reads, in reading order; in the loop over chunks without the axis of chunks.
+
+    `groups` share their q and k among `heads` heads each.
+
+    Attributes:
+        q: what reads the state.
+        k: the keys.
+        v: the values.
+        g: the logarithm of the decay, float32; with an axis of d_k where each channel of the keys has its
+            own.
+        beta: the share of an old value that a new one replaces, float32; None: values are added.
+        reset: where nothing enters from the token before; None: nowhere.
+    """
+
+    q: Float[Array, "*chunks rows groups length d_k"]
+    k: Float[Array, "*chunks rows groups length d_k"]
+    v: Float[Array, "*chunks rows groups heads length d_v"]
+    g: Float[Array, "*chunks_rows_heads_length_d_k"]
+    beta: Float[Array, "*chunks rows groups heads length"] | None
+    reset: Bool[Array, "*chunks rows length"] | None
+
+
+def read_chunk(
+    state: State, chunk: Sequences
+) -> tuple[State, Float[Array, "rows groups heads length d_v"]]:
+    """Return the state after a chunk, float32, and what its tokens read, in the type of v."""
+    dtype = chunk.v.dtype
+    decays = chunk_decays(chunk.g, chunk.reset)
+    U = chunk.v.astype(jnp.float32)
+    if chunk.beta is not None:
+        A = chunk.beta[..., None] * jnp.tril(decays.products(chunk.k, chunk.k, dtype), -1)
+        seen = decays.read(chunk.k, state, dtype)
+        U = cast(Array, solve_unit_lower(dtype, A, chunk.beta[..., None] * (U - seen)))
+    within = product("...ij,...jv->...iv", decays.products(chunk.q, chunk.k, dtype), U, dtype=dtype)
+    o = decays.read(chunk.q, state, dtype) + within
+    return decays.write(chunk.k, U, state, dtype), o.astype(dtype)
+
+
+@jax.custom_vjp
+def read_chunks(
+    state: State, chunks: Sequences
+) -> tuple[State, Float[Array, "chunks rows groups heads length d_v"]]:
+    """Return the state after all chunks, float32, and what their tokens read, in the type of v."""
+    return jax.lax.scan(read_chunk, state, chunks)
+
+
+def _forward(state, chunks):
+    return read_chunks(state, chunks), (state, chunks)
+
+
+def _backward(residuals, cotangents):
+    state, chunks = residuals
+    dstate, do = cotangents
+
+    def keep_entering(state, chunk):
+        return read_chunk(state, chunk)[0], state
+
+    _, entering = jax.lax.scan(keep_entering, state, chunks)
+
+    def pull_chunk(dstate, now):
+        entering, chunk, do = now
+        reset = chunk.reset
+        _, pull_back = jax.vjp(
+            lambda state, chunk: read_chunk(state, chunk._replace(reset=reset)),
+            entering,
+            chunk._replace(reset=None),
+        )
+        return pull_back((dstate, do))
+
+    return jax.lax.scan(pull_chunk, dstate, (entering, chunks, do), reverse=True)
+
+
+read_chunks.defvjp(_forward, _backward)

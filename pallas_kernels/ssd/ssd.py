@@ -1,0 +1,95 @@
+"""The public operation: argument checks and the choice of an implementation."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pallas_kernels.matrix_state.arguments import (
+    check_axes,
+    check_choices,
+    check_heads,
+    check_resets,
+    check_shapes,
+)
+from pallas_kernels.matrix_state.layout import HeadSequences, scan_by_chunks
+
+_NAME = "ssd"
+
+
+def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be left out
+    x: Float[Array, "batch length heads P"],
+    dt: Float[Array, "batch length heads"],
+    A: Float[Array, " heads"],
+    B: Float[Array, "batch length groups N"],
+    C: Float[Array, "batch length groups N"],
+    D: Float[Array, " heads"] | None = None,
+    *,
+    dt_bias: Float[Array, " heads"] | None = None,
+    initial_state: Float[Array, "batch heads P N"] | None = None,
+    resets: tuple[Bool[Array, "batch length"], ...] | None = None,
+    direction: str = "forward",
+    chunk_size: int = 256,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "batch length heads P"], Float[Array, "batch heads P N"]]:
+    """Scan a matrix of P x N a head, whose decay is one number (Dao and Gu 2024, sections 5 and 6):
+
+        s_t = softplus(dt_t + dt_bias)            (dt_t itself where there is no bias)
+        h_t = exp(s_t A) h_{t-1} + s_t x_t B_t^T
+        y_t = h_t C_t + D x_t
+
+    The sequence is read in chunks of matrix products, whose operands have the type of x and whose sums are
+    float32; steps, decays and the state are float32. The derivative keeps the arguments alone: it computes
+    the states between chunks again, and each chunk from its state.
+
+    A token with s_t = 0 leaves the state as it is, as padding must.
+
+    Args:
+        x: the input.
+        dt: the step of each token and head.
+        A: the rate of each head, negative.
+        B: the input's weight in each state; each group serves heads / groups heads in a row.
+        C: each state's weight in the output, by groups.
+        D: the factor of the input in the output; none if None.
+        dt_bias: the bias of the step; None: `dt` is the step, which must not be negative.
+        initial_state: the state before the first token read; zero if None.
+        resets: for the direction, or for each of both, where exp(s_t A) counts as zero.
+        direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
+            heads is.
+        chunk_size: tokens of a chunk, a power of two; any length is allowed.
+        implementation: "xla", or None for the best one on the platform compiled for.
+
+    Returns:
+        y in the type of x, and in float32 the state after the last token that was read.
+
+    Raises:
+        ValueError: shapes or counts differ, an axis is empty, or a choice is unknown.
+    """  # noqa: D400, D415
+    check_choices(_NAME, direction, chunk_size, implementation)
+    check_axes(_NAME, {"x": x, "B": B}, "[batch, length, heads or groups, features]")
+    batch, length, heads, P = x.shape
+    groups, N = B.shape[2:]
+    wanted = [
+        ("dt", dt, (batch, length, heads)),
+        ("A", A, (heads,)),
+        ("B", B, (batch, length, groups, N)),
+        ("C", C, B.shape),
+        ("D", D, (heads,)),
+        ("dt_bias", dt_bias, (heads,)),
+        ("initial_state", initial_state, (batch, heads, P, N)),
+    ]
+    check_shapes(_NAME, wanted)
+    check_heads(_NAME, heads, groups, direction)
+    check_resets(_NAME, resets, x.shape, direction)
+    s = dt.astype(jnp.float32)
+    if dt_bias is not None:
+        s = jax.nn.softplus(s + dt_bias.astype(jnp.float32))
+    if initial_state is None:
+        initial_state = jnp.zeros((batch, heads, P, N), jnp.float32)
+    v = (s[..., None] * x.astype(jnp.float32)).astype(x.dtype)
+    sequences = HeadSequences(C, B, v, s * A.astype(jnp.float32), None, resets)
+    y, last = scan_by_chunks(
+        sequences, initial_state.swapaxes(2, 3), direction=direction, chunk_size=chunk_size
+    )
+    if D is not None:
+        y = (y + D.astype(jnp.float32)[:, None] * x.astype(jnp.float32)).astype(x.dtype)
+    return y, last.swapaxes(2, 3)

@@ -1,0 +1,197 @@
+"""gated_delta_rule against its definition in float64: values, derivatives, types, errors."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels.gated_delta_rule import gated_delta_rule
+from tests.pallas_kernels.linear_scan.oracle import assert_close
+from tests.pallas_kernels.matrix_state import oracle
+from tests.quick_jit import quick_jit
+
+DIRECTIONS = ("forward", "reverse", "both")
+CHUNK = 8
+
+
+@partial(quick_jit, static_argnums=(0, 1))
+def values_and_gradients(direction, chunk_size, arrays):
+    """Return (o, last state) and the cotangents of the arguments by name."""
+    sequences, state, do, dlast = arrays
+    resets = sequences.resets
+
+    def read(arguments):
+        arguments = dict(arguments)
+        state = arguments.pop("state")
+        return gated_delta_rule(
+            **arguments, initial_state=state, resets=resets, direction=direction, chunk_size=chunk_size
+        )
+
+    arguments = {name: array for name, array in sequences._asdict().items() if name != "resets"}
+    results, pull_back = jax.vjp(read, arguments | {"state": state})
+    return results, pull_back((do, dlast))[0]
+
+
+def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e-5, **options):
+    sequences, state, do, dlast = oracle.draw(shape, direction=direction, **options)
+    given = oracle.to_arrays((sequences, state, do, dlast))
+    sequences_in, state_in, do_in, dlast_in = given
+    narrow = sequences_in._replace(
+        **{name: getattr(sequences_in, name).astype(dtype) for name in ("q", "k", "v")}
+    )
+    (o, last), found = values_and_gradients(
+        direction, chunk_size, (narrow, state_in, do_in.astype(dtype), dlast_in)
+    )
+    assert (o.dtype, last.dtype) == (dtype, jnp.float32)
+    # The definition reads what was rounded.
+    rounded = jax.tree.map(
+        lambda x: np.asarray(x, bool if x.dtype == bool else np.float64), (narrow, state_in)
+    )
+    expected_o, expected_last = oracle.scan(*rounded, direction)
+    assert_close(o, expected_o, tolerance)
+    assert_close(last, expected_last, tolerance)
+    for name, expected in oracle.gradients(*rounded, do, dlast, direction).items():
+        assert np.isfinite(np.asarray(found[name], np.float32)).all(), name
+        assert_close(found[name], expected, tolerance)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_values_and_gradients(direction, by_channel):
+    """Two chunks and a part of one, resets within them and at their borders."""
+    check((1, 2 * CHUNK + 3, 2, 2), direction, by_channel=by_channel)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_heads_share_keys(groups):
+    check((1, 11, 4, 2), "both", groups=groups)
+
+
+def test_channels_whose_decays_are_split_at_an_anchor():
+    """A chunk of more than the tokens that are computed element by element."""
+    check((1, 20, 2, 2), "both", by_channel=True, chunk_size=32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_bfloat16_is_right_to_its_rounding(by_channel):
+    check((1, 40, 2, 4), "both", by_channel=by_channel, dtype=jnp.bfloat16, tolerance=3e-2)
+
+
+@pytest.mark.slow
+@settings(max_examples=6)
+@given(
+    batch=st.integers(1, 2),
+    length=st.integers(1, 40),
+    heads=st.sampled_from([(2, 2), (4, 2), (2, 1), (6, 2)]),
+    direction=st.sampled_from(DIRECTIONS),
+    kind=st.fixed_dictionaries({"by_channel": st.booleans(), "resets": st.booleans()}),
+    seed=st.integers(0, 100),
+)
+def test_any_shape(batch, length, heads, direction, kind, seed):  # noqa: PLR0917
+    shape = (batch, length, heads[0], 2)
+    check(shape, direction, groups=heads[1], seed=seed, **kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 1000, 4097])
+def test_lengths_at_the_borders_of_chunks(length):
+    """Values alone: the definition takes a loop in Python."""
+    sequences, state, _, _ = oracle.draw((1, length, 2, 3), d_k=4)
+    arguments, first = oracle.to_arrays((sequences, state))
+    read = partial(quick_jit(gated_delta_rule, static_argnames=("direction",)), direction="both")
+    o, last = read(*arguments[:5], initial_state=first, resets=arguments.resets)
+    expected_o, expected_last = oracle.scan(sequences, state, "both")
+    assert_close(o, expected_o, 2e-5)
+    assert_close(last, expected_last, 2e-5)
+
+
+def test_nothing_is_lost_beside_a_reset_in_the_decays_after_it():
+    """A reset as a large negative decay would leave no digits of small ones in a cumulative sum."""
+    length = 64
+    ones = jnp.ones((1, length, 1, 1))
+    reset = jnp.arange(length)[None] == 1
+    g = jnp.full((1, length, 1), -1e-3)
+    o, _ = gated_delta_rule(ones, ones, ones, g, jnp.full((1, length, 1), 1e-6), resets=(reset,))
+    # Without the old value's share, which is 1e-6 here, tokens add up under their decays.
+    expected = 1e-6 * np.cumsum(np.exp(-1e-3 * np.arange(length - 1)))
+    np.testing.assert_allclose(o[0, 1:, 0, 0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_decays_that_forget_all_are_no_numbers_too_many(by_channel):
+    """exp(G_i) exp(-G_j) would be infinite times zero."""
+    sequences, state, do, dlast = oracle.draw((1, 16, 2, 2), by_channel=by_channel)
+    sequences = sequences._replace(g=np.full_like(sequences.g, -50.0))
+    arguments = oracle.to_arrays((sequences, state, do, dlast))
+    (o, _), found = values_and_gradients("both", 16, arguments)
+    assert all(np.isfinite(array).all() for array in jax.tree.leaves((o, found)))
+    assert_close(o, oracle.scan(sequences, state, "both")[0])
+
+
+def test_a_token_without_decay_and_beta_changes_no_state():
+    sequences, state, _, _ = oracle.draw((1, 5, 2, 2), resets=False)
+    quiet = sequences._replace(g=0 * sequences.g, beta=0 * sequences.beta)
+    arguments, first = oracle.to_arrays((quiet, state))
+    _, last = gated_delta_rule(*arguments[:5], initial_state=first, direction="both")
+    np.testing.assert_array_equal(last, first)
+
+
+def test_the_derivative_keeps_the_arguments_alone():
+    """Of 64 chunks no array of the forward pass has their states."""
+    sequences, state, _, _ = oracle.draw((1, 64 * CHUNK, 2, 16), d_k=16)
+    arguments, first = oracle.to_arrays((sequences, state))
+
+    def read(v):
+        return gated_delta_rule(
+            *arguments[:2],
+            v,
+            *arguments[3:5],
+            initial_state=first,
+            direction="both",
+            resets=arguments.resets,
+            chunk_size=CHUNK,
+        )[0]
+
+    _, pull_back = jax.vjp(read, arguments.v)
+    kept = jax.tree.leaves(pull_back)
+    largest = max(array.size for array in kept)
+    assert largest == arguments.v.size
+    assert sum(array.size for array in kept) < 5 * arguments.v.size
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({"v": (1, 5, 2)}, {}, r"v must be \[batch, length, heads, features\], .*; found \(1, 5, 2\)"),
+        ({"k": (1, 0, 2, 3)}, {}, r"k must be \[.*\], at least 1 of each axis; found \(1, 0, 2, 3\)"),
+        ({"k": (1, 4, 2, 3)}, {}, r"k must be \(1, 5, 2, 3\); found \(1, 4, 2, 3\)"),
+        ({"q": (1, 5, 2, 4)}, {}, r"q must be \(1, 5, 2, 3\); found \(1, 5, 2, 4\)"),
+        ({"g": (1, 5, 2, 2)}, {}, r"g must be \(1, 5, 2, 3\); found \(1, 5, 2, 2\)"),
+        ({"beta": (1, 5, 1)}, {}, r"beta must be \(1, 5, 2\); found \(1, 5, 1\)"),
+        ({}, {"initial_state": (1, 2, 2, 3)}, r"initial_state must be \(1, 2, 3, 2\); found .*"),
+        ({}, {"resets": ((1, 4),)}, r"resets must be 1 of shape \(1, 5\); found \[\(1, 4\)\]"),
+        ({"v": (1, 5, 3, 2), "g": (1, 5, 3), "beta": (1, 5, 3)}, {}, "found 3 heads for 2 groups; .*"),
+        (
+            {name: (1, 5, 3, 2) for name in "qkv"} | {"g": (1, 5, 3), "beta": (1, 5, 3)},
+            {"direction": "both"},
+            'found 3 heads of 3 groups for direction "both"; allowed: even numbers, or a single group',
+        ),
+        ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
+        ({}, {"chunk_size": 48}, "found chunk_size 48; allowed: powers of two"),
+        ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla'"),
+    ],
+)
+def test_wrong_arguments_are_refused(changed, options, message):
+    shapes = {"q": (1, 5, 2, 3), "k": (1, 5, 2, 3), "v": (1, 5, 2, 2), "g": (1, 5, 2), "beta": (1, 5, 2)}
+    arrays = {name: jnp.zeros(shape) for name, shape in (shapes | changed).items()}
+    if "initial_state" in options:
+        options = {"initial_state": jnp.zeros(options["initial_state"])}
+    if "resets" in options:
+        options = {"resets": tuple(jnp.zeros(shape, bool) for shape in options["resets"])}
+    with pytest.raises(ValueError, match=f"^gated_delta_rule: {message}$"):
+        gated_delta_rule.__wrapped__(**arrays, **options)

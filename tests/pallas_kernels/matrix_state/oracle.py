@@ -1,0 +1,100 @@
+"""Recurrences of a matrix a head by their definitions, a token at a time in float64; inputs for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.matrix_state.layout import HeadSequences
+
+# Derivatives are exact to the last digits: nothing is subtracted.
+STEP = 1e-30
+
+
+def draw(
+    shape, *, groups=None, d_k=3, by_channel=False, added=False, seed=0, direction="both", resets=True
+):
+    """Return the arguments of a recurrence, its first state, and cotangents of both results, in float64.
+
+    Args:
+        shape: batch, length, heads, d_v.
+        groups: the heads of q and k; as many as heads if None.
+        d_k: the features of q and k.
+        by_channel: whether each channel of the keys has a decay.
+        added: whether values are added, without beta.
+        seed: of the numbers.
+        direction: for which there are resets, at a fifth of the tokens.
+        resets: whether there are any.
+    """
+    random = np.random.default_rng(seed)
+    batch, length, heads, d_v = shape
+    groups = groups or heads
+    q, k = random.normal(size=(2, batch, length, groups, d_k))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    # Some heads forget at once, and some hardly.
+    g = -np.exp(2 * random.normal(size=(batch, length, heads, *(d_k,) * by_channel)) - 2)
+    beta = None if added else random.uniform(0, 2, (batch, length, heads))
+    count = 2 if direction == "both" else 1
+    flags = tuple(random.uniform(size=(count, batch, length)) < 1 / 5) if resets else None
+    v, do = random.normal(size=(2, *shape))
+    state, dlast = random.normal(size=(2, batch, heads, d_k, d_v))
+    return HeadSequences(q, k, v, g, beta, flags), state, do, dlast
+
+
+def scan(sequences, state, direction):
+    """Return what each token reads, and the last state; one more axis may come first."""
+    q, k, v, g, beta, resets = sequences
+    heads = v.shape[-2]
+    o, last = [], []
+    for head in range(heads):
+        reverse = direction == "reverse" or (direction == "both" and head >= heads // 2)
+        reset = None if resets is None else resets[1 if direction == "both" and reverse else 0]
+        group = head * q.shape[-2] // heads
+        S, read = state[..., head, :, :], {}
+        length = v.shape[-3]
+        for t in reversed(range(length)) if reverse else range(length):
+            decay = np.exp(g[..., t, head, :] if g.ndim == q.ndim else g[..., t, head, None])[..., None]
+            if reset is not None:
+                decay = np.where(reset[:, t, None, None], 0, decay)
+            S = decay * S
+            key, u = k[..., t, group, :], v[..., t, head, :]
+            if beta is not None:
+                u = beta[..., t, head, None] * (u - np.einsum("...k,...kv->...v", key, S))
+            S = S + key[..., :, None] * u[..., None, :]
+            read[t] = np.einsum("...k,...kv->...v", q[..., t, group, :], S)
+        o.append(np.stack(np.broadcast_arrays(*(read[t] for t in range(length))), axis=-2))
+        last.append(S)
+    return np.stack(np.broadcast_arrays(*o), axis=-2), np.stack(np.broadcast_arrays(*last), axis=-3)
+
+
+def complex_step(function, arguments):
+    """Return the derivative of a scalar function of arrays in each of them, by complex steps.
+
+    `function` is given arrays with one more axis: a step in another element of one of them for each entry.
+    It returns as many numbers.
+    """
+    found = {}
+    spread = {name: None if array is None else array[None] for name, array in arguments.items()}
+    for name, array in arguments.items():
+        if array is None:
+            continue
+        steps = 1j * STEP * np.eye(array.size).reshape(array.size, *array.shape)
+        found[name] = (function({**spread, name: array + steps}).imag / STEP).reshape(array.shape)
+    return found
+
+
+def gradients(sequences, state, do, dlast, direction):
+    """Return the cotangents of the arguments, by name; that of the first state is `state`."""
+
+    def total(arguments):
+        state = arguments["state"]
+        rest = {name: array for name, array in arguments.items() if name != "state"}
+        o, last = scan(HeadSequences(resets=sequences.resets, **rest), state, direction)
+        return np.sum(o * do, axis=(-4, -3, -2, -1)) + np.sum(last * dlast, axis=(-4, -3, -2, -1))
+
+    arguments = {name: array for name, array in sequences._asdict().items() if name != "resets"}
+    return complex_step(total, arguments | {"state": state})
+
+
+def to_arrays(tree, dtype=jnp.float32):
+    """Return the numbers of a tree in a type, flags as they are."""
+    return jax.tree.map(lambda x: jnp.asarray(x, x.dtype if x.dtype == bool else dtype), tree)

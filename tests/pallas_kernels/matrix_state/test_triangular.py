@@ -1,0 +1,51 @@
+"""The inverse of a chunk's triangular matrix on keys that break others."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.matrix_state.triangular import unit_lower_inverse
+from tests.quick_jit import quick_jit
+
+SIDE = 64
+
+
+def triangle(alike, decay):
+    """Return beta K K^T below the diagonal, for beta = 0.9 and keys whose cosines are about `alike`."""
+    random = np.random.default_rng(0)
+    own, shared = random.normal(size=(SIDE, 128)), random.normal(size=128)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    keys = np.sqrt(1 - alike) * own + np.sqrt(alike) * shared / np.linalg.norm(shared)
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    distance = np.subtract.outer(np.arange(SIDE), np.arange(SIDE))
+    return np.tril(0.9 * keys @ keys.T * decay**distance, -1)
+
+
+def doubling(A):
+    """Return the product of I + (-A)^(2^i), which is the inverse on paper."""
+    power, found = -A, jnp.eye(SIDE) - A
+    for _ in range(5):
+        power = jnp.matmul(power, power, precision="highest")
+        found = found + jnp.matmul(power, found, precision="highest")
+    return found
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+@pytest.mark.parametrize("alike", [0.0, 0.8, 1.0])
+def test_the_inverse_is_that_of_float64(alike, decay):
+    A = triangle(alike, decay)
+    expected = np.linalg.inv(np.eye(SIDE) + A)
+    found = quick_jit(unit_lower_inverse)(jnp.asarray(A, jnp.float32)[None])[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_powers_of_the_matrix_would_not_give_it():
+    A = triangle(0.8, 1.0)
+    expected = np.linalg.inv(np.eye(SIDE) + A)
+    found = quick_jit(doubling)(jnp.asarray(A, jnp.float32))
+    assert np.abs(found - expected).max() > 1e3
+    # Of keys that have nothing in common it does.
+    A = triangle(0.0, 1.0)
+    np.testing.assert_allclose(
+        quick_jit(doubling)(jnp.asarray(A, jnp.float32)), np.linalg.inv(np.eye(SIDE) + A), atol=1e-5
+    )

@@ -1,0 +1,173 @@
+"""ssd against its definition in float64: values, derivatives, types, errors."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels.matrix_state.layout import HeadSequences
+from pallas_kernels.ssd import ssd
+from tests.pallas_kernels.linear_scan.oracle import assert_close
+from tests.pallas_kernels.matrix_state import oracle
+from tests.quick_jit import quick_jit
+
+DIRECTIONS = ("forward", "reverse", "both")
+CHUNK = 8
+
+
+def draw(shape, groups, *, seed=0, direction="both", **left_out):
+    """Return the arguments of `ssd` by name, resets, and cotangents of both results, in float64.
+
+    Args:
+        shape: batch, length, heads, P.
+        groups: the heads of B and C.
+        seed: of the numbers.
+        direction: for which there are resets.
+        left_out: arguments that are None.
+    """
+    random = np.random.default_rng(seed)
+    batch, length, heads, _ = shape
+    sequences, state, dy, dlast = oracle.draw(shape, groups=groups, seed=seed, direction=direction)
+    arguments = {
+        "x": sequences.v,
+        "dt": random.normal(size=(batch, length, heads)),
+        "A": -np.exp(2 * random.normal(size=heads)),
+        "B": sequences.k,
+        "C": sequences.q,
+        "D": random.normal(size=heads),
+        "dt_bias": random.normal(size=heads) - 2,
+        "initial_state": state.swapaxes(2, 3),
+    } | left_out
+    if arguments["dt_bias"] is None:
+        arguments["dt"] = np.abs(arguments["dt"])
+    return arguments, sequences.resets, dy, dlast.swapaxes(2, 3)
+
+
+def scan(arguments, resets, direction):
+    """Return (y, last state) a token at a time; see `oracle.scan`."""
+    names = ("x", "dt", "A", "B", "C", "D", "dt_bias", "initial_state")
+    x, dt, A, B, C, D, dt_bias, state = (arguments[name] for name in names)
+    s = dt if dt_bias is None else np.log1p(np.exp(dt + dt_bias[..., None, None, :]))
+    g = s * A[..., None, None, :]
+    sequences = HeadSequences(C, B, s[..., None] * x, g, None, resets)
+    y, last = oracle.scan(sequences, state.swapaxes(-1, -2), direction)
+    return y + (0 if D is None else D[..., None, None, :, None] * x), last.swapaxes(-1, -2)
+
+
+@partial(quick_jit, static_argnums=0)
+def values_and_gradients(direction, arguments, resets, dy, dlast):
+    """Return (y, last state) and the cotangents of the arguments by name."""
+
+    def read(arguments):
+        return ssd(**arguments, resets=resets, direction=direction, chunk_size=CHUNK)
+
+    results, pull_back = jax.vjp(read, arguments)
+    return results, pull_back((dy, dlast))[0]
+
+
+def check(shape, groups, direction, *, dtype=jnp.float32, tolerance=1e-5, **options):
+    arguments, resets, dy, dlast = draw(shape, groups, direction=direction, **options)
+    given = oracle.to_arrays(arguments)
+    given |= {name: given[name].astype(dtype) for name in ("x", "B", "C")}
+    flags = jax.tree.map(jnp.asarray, resets)
+    cotangents = jnp.asarray(dy, dtype), jnp.asarray(dlast, jnp.float32)
+    (y, last), found = values_and_gradients(direction, given, flags, *cotangents)
+    assert (y.dtype, last.dtype) == (dtype, jnp.float32)
+    # The definition reads what was rounded.
+    rounded = jax.tree.map(lambda x: np.asarray(x, np.float64), given)
+    expected_y, expected_last = scan(rounded, resets, direction)
+    assert_close(y, expected_y, tolerance)
+    assert_close(last, expected_last, tolerance)
+
+    def total(arguments):
+        y, last = scan(arguments, resets, direction)
+        return np.sum(y * dy, axis=(-4, -3, -2, -1)) + np.sum(last * dlast, axis=(-4, -3, -2, -1))
+
+    for name, expected in oracle.complex_step(total, rounded).items():
+        assert np.isfinite(np.asarray(found[name], np.float32)).all(), name
+        assert_close(found[name], expected, tolerance)
+
+
+@pytest.mark.parametrize(("direction", "groups"), [("forward", 1), ("reverse", 4), ("both", 2)])
+def test_values_and_gradients(direction, groups):
+    """Two chunks and a part of one, resets within them and at their borders."""
+    check((1, 2 * CHUNK + 3, 4, 2), groups, direction)
+
+
+def test_one_group_serves_both_directions():
+    check((1, 11, 4, 2), 1, "both")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", ["D", "dt_bias"])
+def test_what_may_be_left_out(left_out):
+    check((1, 5, 2, 2), 1, "forward", **{left_out: None})
+
+
+@pytest.mark.slow
+def test_bfloat16_is_right_to_its_rounding():
+    check((1, 40, 2, 4), 1, "both", dtype=jnp.bfloat16, tolerance=3e-2)
+
+
+@pytest.mark.slow
+@settings(max_examples=6)
+@given(
+    batch=st.integers(1, 2),
+    length=st.integers(1, 40),
+    heads=st.sampled_from([(2, 2), (4, 2), (2, 1), (6, 2)]),
+    direction=st.sampled_from(DIRECTIONS),
+    seed=st.integers(0, 100),
+)
+def test_any_shape(batch, length, heads, direction, seed):
+    check((batch, length, heads[0], 2), heads[1], direction, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [1, 255, 257, 4097])
+def test_lengths_at_the_borders_of_chunks(length):
+    """Values alone: the definition takes a loop in Python."""
+    arguments, resets, _, _ = draw((1, length, 2, 3), 1)
+    read = partial(quick_jit(ssd, static_argnames=("direction",)), direction="both")
+    y, last = read(**oracle.to_arrays(arguments), resets=jax.tree.map(jnp.asarray, resets))
+    expected_y, expected_last = scan(arguments, resets, "both")
+    assert_close(y, expected_y, 2e-5)
+    assert_close(last, expected_last, 2e-5)
+
+
+def test_defaults_are_no_input_in_the_output_and_a_state_of_zero():
+    arguments, _, _, _ = draw((1, 5, 2, 2), 1, D=None, dt_bias=None)
+    arguments["initial_state"] = 0 * arguments["initial_state"]
+    given = oracle.to_arrays(arguments)
+    y, last = quick_jit(ssd)(*(given[name] for name in ("x", "dt", "A", "B", "C")))
+    expected_y, expected_last = scan(arguments, None, "forward")
+    assert_close(y, expected_y)
+    assert_close(last, expected_last)
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({"x": (5, 4, 2)}, {}, r"x must be \[batch, length, heads or groups, features\], .*"),
+        ({"dt": (1, 5, 3)}, {}, r"dt must be \(1, 5, 4\); found \(1, 5, 3\)"),
+        ({"A": (3,)}, {}, r"A must be \(4,\); found \(3,\)"),
+        ({"B": (1, 4, 2, 3)}, {}, r"B must be \(1, 5, 2, 3\); found \(1, 4, 2, 3\)"),
+        ({"C": (1, 5, 2, 4)}, {}, r"C must be \(1, 5, 2, 3\); found \(1, 5, 2, 4\)"),
+        ({}, {"D": (3,)}, r"D must be \(4,\); found \(3,\)"),
+        ({}, {"dt_bias": (3,)}, r"dt_bias must be \(4,\); found \(3,\)"),
+        ({}, {"initial_state": (1, 4, 3, 2)}, r"initial_state must be \(1, 4, 2, 3\); found .*"),
+        ({"B": (1, 5, 3, 3), "C": (1, 5, 3, 3)}, {}, "found 4 heads for 3 groups; allowed: a multiple"),
+        ({}, {"chunk_size": 0}, "found chunk_size 0; allowed: powers of two"),
+    ],
+)
+def test_wrong_arguments_are_refused(changed, options, message):
+    shapes = {"x": (1, 5, 4, 2), "dt": (1, 5, 4), "A": (4,), "B": (1, 5, 2, 3), "C": (1, 5, 2, 3)}
+    arrays = {name: jnp.zeros(shape) for name, shape in (shapes | changed).items()}
+    others = {
+        name: jnp.zeros(value) if isinstance(value, tuple) else value for name, value in options.items()
+    }
+    with pytest.raises(ValueError, match=f"^ssd: {message}$"):
+        ssd.__wrapped__(**arrays, **others)
