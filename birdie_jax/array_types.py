@@ -16,7 +16,9 @@ TokenIds = Int[Array, "rows length"]
 TokenMask = Bool[Array, "rows length"]
 Activations = Float[Array, "rows length features"]
 StateSequence = Float[Array, "rows length state"]
-# A channel has one number, or several as those of a selective scan.
+# What a recurrence gives, where heads of several channels may take the place of channels.
+RecurrentSequence = Float[Array, "rows length *channels"]
+# A channel has one number, or several as those of a selective scan; a head has a matrix.
 RowState = Float[Array, "rows *numbers state"]
 ArmVector = Float[Array, " arms"]
 Scalar = Float[Array, ""]
@@ -34,6 +36,7 @@ __all__ = [
     "LayerKeys",
     "PackedIds",
     "PackedMask",
+    "RecurrentSequence",
     "RowKeys",
     "RowState",
     "Scalar",

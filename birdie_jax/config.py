@@ -255,6 +255,7 @@ def check_config(config: Config) -> None:
     one_of("model.dtype", "float32", "bfloat16")
     one_of("model.scan_dtype", "float32", "bfloat16")
     one_of("model.residual_dtype", "", "float32", "bfloat16")
+    one_of("model.mlp_activation", "gelu", "silu")
     one_of("model.remat", "none", "dots", "full")
     one_of("model.scan_implementation", "", *IMPLEMENTATIONS)
     one_of("model.head", "", *HEADS)

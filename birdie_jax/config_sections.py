@@ -128,18 +128,31 @@ class MixerConfig:
 
     Attributes:
         section: the name of the section.
-        has_attention: whether the mixer's cache holds tokens, and not a recurrent state.
         free_fields: the fields in which fine-tuning may differ from the run that it starts from: they leave
             what is computed as it is, but for rounding, or are told by the shapes of the parameters.
     """
 
     section: ClassVar[str]
-    has_attention: ClassVar[bool] = False
     free_fields: ClassVar[frozenset[str]] = frozenset()
 
     def layer_models(self) -> tuple[str, ...]:
         """Return the models whose blocks the layers are, in turn; empty = all are blocks of this one."""
         return ()
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the mixer's cache holds tokens, and not a recurrent state."""
+        return False
+
+    @property
+    def influence_problem(self) -> tuple[str, str] | None:
+        """Why the mixer cannot score the influence of tokens, as prompts are pruned by it, and what can.
+
+        Both are parts of a message: "found model 'transformer', <why>; allowed: <what can>".
+        """
+        if self.has_attention:
+            return "which has attention, whose cache holds tokens", "a model without attention"
+        return None
 
     def check_fields(self, require: Require) -> None:
         """Check each field by itself; this is done whichever model is configured.
@@ -215,28 +228,31 @@ class ModelConfig:
     Attributes:
         name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
             gated_ssm_mlp (separate MLP), gated_ssm_plus (MLP and short convolution), hawk, hawk_mlp
-            (separate MLP), griffin (layers of hawk_mlp and of transformer in turn), birdie_ssm (the early
-            draft's), mamba, transformer; and the bidirectional encoders, for masked language modelling:
-            bigs, stack_ssm, gated_attention, stack_attention.
+            (separate MLP), griffin (layers of hawk_mlp and of transformer in turn), birdie_ssm (the
+            early draft's), mamba, mamba2, gated_deltanet, transformer; and the bidirectional encoders,
+            for masked language modelling: bigs, stack_ssm, gated_attention, stack_attention.
         layers: the number of blocks.
         features: the width D of the residual stream.
-        state: the recurrent channels N of a block, in mamba the inner channels E; half of them run in
-            reverse where `bidirectional`.
+        state: the recurrent channels N of a block, in mamba and mamba2 the inner channels E, in
+            gated_deltanet those of all values; half of them run in reverse where `bidirectional`.
         mlp_features: the inner width of the MLP; in bigs and gated_attention of the gate, 3 D in the paper.
         bidirectional: whether the context is read in both directions.
         tie_embeddings: whether the output head is the embedding table.
         dtype: the type of activations and matrix products; parameters are always float32.
         scan_dtype: the type of the recurrence where it goes through memory. bfloat16 has no value between
-            0.996 and 1, so that slow decays need float32. In mamba it does not, and is float32.
-        scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba of
-            `pallas_kernels.selective_scan`; empty = the best one for the platform, but on a GPU XLA's:
-            pallas_gpu, for NVIDIA GPUs from Hopper on, is faster there.
+            0.996 and 1, so that slow decays need float32. In mamba it does not, and is float32; mamba2 and
+            gated_deltanet read the operands of their products in `dtype`, and all else is float32.
+        scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba, mamba2 and
+            gated_deltanet of `selective_scan`, `ssd` and `gated_delta_rule`; empty = the best one for
+            the platform, but on a GPU XLA's: pallas_gpu, for NVIDIA GPUs from Hopper on, is faster
+            there.
         remat: none, dots (keep matrix products) or full (keep the input of each block only).
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
         norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 less it; with 1, as
             in RecurrentGemma, a scale of 0 is none.
         mlp_bias: whether the maps of the gated MLP have a bias.
+        mlp_activation: what the gate of the MLP goes through: gelu (GEGLU) or silu (SwiGLU, as in Llama).
         embedding_scale: the factor of an embedded token where it enters the residual stream; 0 = the square
             root of `features`.
         residual_dtype: the type of the residual stream; empty = `dtype`.
@@ -284,6 +300,7 @@ class ModelConfig:
     norm_epsilon: Epsilon = 1e-6
     norm_offset: NormOffset = 0.0
     mlp_bias: bool = False
+    mlp_activation: Name = "gelu"
     embedding_scale: ScaleOrDerived = 0.0
     residual_dtype: Name = ""
     start_token: bool = True

@@ -204,16 +204,14 @@ def _check_model(trained: TrainedModel, settings: PruningSettings) -> None:
     """Check, before anything is compiled, that a model can be pruned.
 
     Raises:
-        PruningError: it has attention, or other layers than the schedule is for.
+        PruningError: its layers give no score of a token, or are other layers than the schedule is for.
     """
     config = trained.model.config
     if architecture_of(config).encoder:
         refuse_cache(config)
-    if mixer_config(config).has_attention:
-        raise PruningError(
-            f"--workdir: found model {config.name!r}, which has attention, whose cache holds tokens; "
-            "allowed: a model without attention"
-        )
+    problem = mixer_config(config).influence_problem
+    if problem is not None:
+        raise PruningError(f"--workdir: found model {config.name!r}, {problem[0]}; allowed: {problem[1]}")
     settings.layer_shares(config.layers)
 
 

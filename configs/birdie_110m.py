@@ -4,8 +4,9 @@
     python -m birdie_jax.train --config=configs/birdie_110m.py --workdir=runs/birdie_110m
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
-mamba, transformer; all within 1.5 % of 110M parameters. Each of them with `,paper` has batches of 520
-rows, for 20 GPUs; otherwise they have 512, for any power of two of devices up to 512.
+mamba, mamba2, gated_deltanet, transformer; all within 1.5 % of 110M parameters. Each of them with
+`,paper` has batches of 520 rows, for 20 GPUs; otherwise they have 512, for any power of two of devices
+up to 512.
 
 The paper tells no more of these runs than their size and that each took "roughly 5 hours". The dimensions
 and the 8,000 steps (8.4B tokens, 76 a parameter) are ours; the learning rate is Mamba's for 125M.
@@ -34,6 +35,8 @@ _DIMENSIONS = {
     "hawk_mlp": {"layers": 12, "state": 1024, "mlp_features": 2048, "hawk": {"heads": 16}},
     "birdie_ssm": {"layers": 24, "state": 1536},
     "mamba": {"layers": 23, "state": 1536},
+    "mamba2": {"layers": 23, "state": 1536},
+    "gated_deltanet": {"layers": 9, "state": 1536, "mlp_features": 2048, "gated_deltanet": {"heads": 6}},
     "transformer": {"layers": 12, "mlp_features": 2048, "attention": {"heads": 12}},
 }
 

@@ -4,9 +4,9 @@
     python -m birdie_jax.train --config=configs/birdie_1_4b.py --workdir=runs/birdie_1_4b
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
-mamba, transformer; all within 1.5 % of 1.4B parameters. The paper gives the size, not the dimensions: these
-are ours, but for griffin's, which its own paper has (De et al. 2024, table 2, 1B). Each of them with
-`,paper` has the paper's batch of 520 rows, for its 20 GPUs:
+mamba, mamba2, gated_deltanet, transformer; all within 1.5 % of 1.4B parameters. The paper gives the
+size, not the dimensions: these are ours, but for griffin's, which its own paper has (De et al. 2024,
+table 2, 1B). Each of them with `,paper` has the paper's batch of 520 rows, for its 20 GPUs:
 
     python -m birdie_jax.train --config=configs/birdie_1_4b.py:gated_ssm,paper --workdir=runs/paper
 
@@ -46,6 +46,8 @@ _DIMENSIONS = {
     "hawk_mlp": {"layers": 24, "state": 2560, "mlp_features": 6400, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 53, "state": 4096},
     "mamba": {"layers": 50, "state": 4096},
+    "mamba2": {"layers": 52, "state": 4096},
+    "gated_deltanet": {"layers": 22, "state": 3072, "mlp_features": 5632, "gated_deltanet": {"heads": 6}},
     "transformer": {"layers": 24, "mlp_features": 6400, "attention": {"heads": 16}},
 }
 

@@ -4,9 +4,9 @@
     python -m birdie_jax.train --config=configs/birdie_400m.py --workdir=runs/birdie_400m
 
 Variants: gated_ssm_plus (the default), gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, birdie_ssm,
-mamba, transformer; all within 1.5 % of 400M parameters, with dimensions of our own. Each of them with
-`,paper` has batches of 520 rows, for 20 GPUs; otherwise they have 512, for any power of two of devices up
-to 512.
+mamba, mamba2, gated_deltanet, transformer; all within 1.5 % of 400M parameters, with dimensions of our
+own. Each of them with `,paper` has batches of 520 rows, for 20 GPUs; otherwise they have 512, for any
+power of two of devices up to 512.
 
 Planned, not run (docs/launch_presets.md): on v5e-256 a chip needs 6.9 of 15.8 GiB, and the 8,000 steps take
 8 minutes if everything overlaps and 15 if nothing does.
@@ -32,6 +32,8 @@ _DIMENSIONS = {
     "hawk_mlp": {"layers": 27, "state": 1280, "mlp_features": 3072, "hawk": {"heads": 20}},
     "birdie_ssm": {"layers": 47, "state": 2560},
     "mamba": {"layers": 55, "state": 2048},
+    "mamba2": {"layers": 56, "state": 2048},
+    "gated_deltanet": {"layers": 23, "state": 1536, "mlp_features": 3072, "gated_deltanet": {"heads": 6}},
     "transformer": {"layers": 24, "mlp_features": 3584, "attention": {"heads": 16}},
 }
 

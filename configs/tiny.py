@@ -34,6 +34,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.mlp_features = 128
     config.model.hawk.heads = 4
     config.model.attention.heads = 4
+    config.model.gated_deltanet.heads = 4
+    config.model.mamba2.state_size = 32
     if config.model.name == "griffin":
         # A layer of each kind in its place; attention is local, with one head of keys and values.
         config.model.layers = 3

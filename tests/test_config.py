@@ -64,9 +64,10 @@ def test_default_is_usable_and_round_trips():
         ("batching.spacing", -1, "-1; allowed: at least 0"),
         ("batching.spacing", 2, "2; allowed: at least model.gated_ssm.conv_width - 1 = 3"),
         (
-            *("model.name", "mamba2"),
-            "'mamba2'; allowed: mamba, gated_ssm_plus, birdie_ssm, gated_ssm, gated_ssm_mlp, griffin, "
-            "hawk, hawk_mlp, transformer, bigs, gated_attention, stack_attention, stack_ssm",
+            *("model.name", "mamba3"),
+            "'mamba3'; allowed: mamba, mamba2, gated_ssm_plus, birdie_ssm, gated_deltanet, gated_ssm, "
+            "gated_ssm_mlp, griffin, hawk, hawk_mlp, transformer, bigs, gated_attention, stack_attention, "
+            "stack_ssm",
         ),
         ("model.state", 33, "33; allowed: an even number: half of it runs in reverse"),
         ("model.gated_ssm", 3, "3; allowed: a section with fields"),
@@ -81,10 +82,12 @@ def test_default_is_usable_and_round_trips():
             *("model.heads", 4),
             "config.model.heads: unknown field; allowed: head, name, layers, features, state, "
             "mlp_features, bidirectional, tie_embeddings, dtype, scan_dtype, scan_implementation, remat, "
-            "norm_epsilon, norm_offset, mlp_bias, embedding_scale, residual_dtype, start_token, "
-            "begin_token, end_token, min_predicted_id, max_predicted_id, logit_soft_cap, dropout, "
-            "head_name, head_outputs, head_dropout, attention, birdie_ssm, encoder, gated_ssm, griffin, "
-            "hawk, mamba; such a field is config.model.attention.heads and config.model.hawk.heads",
+            "norm_epsilon, norm_offset, mlp_bias, mlp_activation, embedding_scale, residual_dtype, "
+            "start_token, begin_token, end_token, min_predicted_id, max_predicted_id, logit_soft_cap, "
+            "dropout, head_name, head_outputs, head_dropout, attention, birdie_ssm, encoder, "
+            "gated_deltanet, gated_ssm, griffin, hawk, mamba, mamba2; such a field is "
+            "config.model.attention.heads and config.model.gated_deltanet.heads and "
+            "config.model.hawk.heads",
         ),
         ("model.begin_token", 2, "2; allowed: an id of text, at least 256, or 0 for none"),
         ("model.birdie_ssm.input_activation", "relu", "'relu'; allowed: tanh, sigmoid, gelu, identity"),

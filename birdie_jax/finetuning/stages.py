@@ -93,8 +93,8 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
         problem = f"{with_head.where}, whose task {with_head.task.name} has a head and no next token"
     elif architecture_of(config.model).encoder:
         problem = f"{named}, a bidirectional encoder, which predicts no next token"
-    elif mixer_config(config.model).has_attention:
-        problem = f"{named}, which has attention, whose layers give no score of a token"
+    elif mixer_config(config.model).influence_problem is not None:
+        problem = f"{named}, whose layers give no score of a token"
     if problem is not None:
         raise ConfigError(
             f"config.finetune.pruning.max_pruned: found {max_pruned}; allowed: 0 with {problem}"

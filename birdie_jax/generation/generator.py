@@ -346,10 +346,11 @@ def _checked_pruning(pruning: PruningSettings | None, model: LanguageModel) -> P
     """Return what has to be done of pruning: None where all tokens stay."""
     if pruning is None or all(share == 1 for share in pruning.layer_shares(model.config.layers)):
         return None
-    if mixer_config(model.config).has_attention:
+    problem = mixer_config(model.config).influence_problem
+    if problem is not None:
         raise PruningError(
-            f"keep: found {pruning.keep} for model {model.config.name!r}, which has attention, whose cache "
-            "holds tokens; allowed: 1, or a model without attention"
+            f"keep: found {pruning.keep} for model {model.config.name!r}, {problem[0]}; "
+            f"allowed: 1, or {problem[1]}"
         )
     return pruning
 

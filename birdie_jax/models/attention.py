@@ -71,7 +71,6 @@ class AttentionConfig(MixerConfig):
     """
 
     section: ClassVar[str] = "attention"
-    has_attention: ClassVar[bool] = True
     free_fields: ClassVar[frozenset[str]] = frozenset({"kv_heads", "output_bias", "implementation"})
 
     heads: Heads = 16
@@ -86,6 +85,11 @@ class AttentionConfig(MixerConfig):
         """Check each field by itself."""
         known = self.implementation in IMPLEMENTATIONS
         require(known, "model.attention.implementation", ", ".join(IMPLEMENTATIONS))
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the mixer's cache holds tokens: it does."""
+        return True
 
     def check_model(self, config: Config, require: Require) -> None:
         """Check how features divide into heads, rows into the kernel's blocks; and the mesh."""

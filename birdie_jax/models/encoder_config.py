@@ -90,6 +90,7 @@ _NOT_READ = (
     "embedding_scale",
     "norm_offset",
     "mlp_bias",
+    "mlp_activation",
     "residual_dtype",
     "scan_dtype",
     "scan_implementation",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import RequiredName
-from birdie_jax.models.registry import mixer_config, register_model
+from birdie_jax.models.registry import ARCHITECTURES, mixer_config, register_model
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class HybridConfig(MixerConfig):
     The layers of a hybrid are blocks of other models, whose sections say what these are like.
 
     Attributes:
-        kinds: for each kind of layer, by its name in the pattern, the model whose blocks such layers are.
-        pattern: the kinds of the first layers, with commas between; it is repeated, and cut where the model
-            ends.
+        kinds: short names for the pattern, each with the model whose blocks such layers are.
+        pattern: the models whose blocks the first layers are, with commas between; it is repeated, and cut
+            where the model ends.
     """
 
     free_fields: ClassVar[frozenset[str]] = frozenset({"pattern"})
@@ -29,13 +29,26 @@ class HybridConfig(MixerConfig):
 
     def layer_models(self) -> tuple[str, ...]:
         """Return the models whose blocks the layers are, in turn."""
-        return tuple(self.kinds[kind.strip()] for kind in self.pattern.split(","))
+        return tuple(self.kinds.get(kind, kind) for kind in map(str.strip, self.pattern.split(",")))
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether layers of some kind hold tokens in their cache."""
+        return any(section.has_attention for section in self._sections(ModelConfig()))
+
+    @property
+    def influence_problem(self) -> tuple[str, str]:
+        """Why tokens have no score."""
+        return super().influence_problem or ("whose layers differ", "a model of layers of one kind")
 
     def check_fields(self, require: Require) -> None:
-        """Check that the pattern has all kinds of layers, and no other."""
-        found = {kind.strip() for kind in self.pattern.split(",")}
-        allowed = f"{' and '.join(self.kinds)}, each at least once, with commas between"
-        require(found == self.kinds.keys(), f"model.{self.section}.pattern", allowed)
+        """Check that the pattern has names of models that are no hybrids and no encoders."""
+        known = [
+            name for name, found in ARCHITECTURES.items() if found.mixer is not None and not found.encoder
+        ]
+        names = (*self.kinds, *sorted(known))
+        allowed = f"names of layers with commas between, of {', '.join(names)}"
+        require(set(self.layer_models()) <= set(known), f"model.{self.section}.pattern", allowed)
 
     def check_model(self, config: Config, require: Require) -> None:
         """Check what the layers of each kind need."""
@@ -71,7 +84,7 @@ class HybridConfig(MixerConfig):
         return found
 
     def _sections(self, model: ModelConfig) -> list[MixerConfig]:
-        return [mixer_config(replace(model, name=name)) for name in self.kinds.values()]
+        return [mixer_config(replace(model, name=name)) for name in dict.fromkeys(self.layer_models())]
 
 
 @dataclass(frozen=True)
@@ -79,15 +92,15 @@ class GriffinConfig(HybridConfig):
     """`config.model.griffin`.
 
     What the layers are like is said by `config.model.hawk` and `config.model.attention`: in the paper
-    attention has one head of keys and values, `kv_heads` = 1, and a `window` of 1,024.
+    attention has one head of keys and values, `kv_heads` = 1, and a `window` of 1,024. Other hybrids have
+    another pattern, such as three layers of gated_deltanet to one of transformer.
 
     Attributes:
-        pattern: the kinds of the first layers, recurrent or attention, with commas between; it is repeated,
-            and cut where the model ends.
+        pattern: the models whose blocks the first layers are, with commas between; "recurrent" stands for
+            hawk_mlp and "attention" for transformer. It is repeated, and cut where the model ends.
     """
 
     section: ClassVar[str] = "griffin"
-    has_attention: ClassVar[bool] = True
     kinds: ClassVar[Mapping[str, str]] = {"recurrent": "hawk_mlp", "attention": "transformer"}
 
     pattern: RequiredName = "recurrent,recurrent,attention"

@@ -130,7 +130,9 @@ class Block(nn.Module):
         if architecture_of(config).has_mlp:
             normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mlp_norm")(x).astype(dtype)
             scale = _residual_scale(config)
-            mlp = GatedMLP(config.mlp_features, dtype, scale, config.mlp_bias, name="mlp")
+            mlp = GatedMLP(
+                config.mlp_features, dtype, scale, config.mlp_bias, config.mlp_activation, name="mlp"
+            )
             x = x + dropout(mlp(normalised), config.dropout, row_keys, 1)
         return x, cache
 

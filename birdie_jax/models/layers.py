@@ -170,24 +170,27 @@ def output_projection(
 
 
 class GatedMLP(nn.Module):
-    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020), where asked for with biases.
+    """y = W_out(GeLU(W_gate x) * W_in x), Shazeer's GEGLU (2020), or SwiGLU, where asked for with biases.
 
     Attributes:
         inner: the width of W_gate x and W_in x.
         dtype: the type of the matrix products.
         output_scale: the factor of the initial size of W_out.
         bias: whether each of the maps has one.
+        activation: "gelu", or "silu" for SwiGLU.
     """
 
     inner: int
     dtype: jnp.dtype
     output_scale: float = 1.0
     bias: bool = False
+    activation: str = "gelu"
 
     @nn.compact
     def __call__(self, x: Activations) -> Activations:
         """Map each token independently."""
-        gate = jax.nn.gelu(projection(self.inner, "gate", self.dtype, bias=self.bias)(x))
+        activation = {"gelu": jax.nn.gelu, "silu": jax.nn.silu}[self.activation]
+        gate = activation(projection(self.inner, "gate", self.dtype, bias=self.bias)(x))
         hidden = projection(self.inner, "in", self.dtype, bias=self.bias)(x)
         out = output_projection(x.shape[-1], "out", self.dtype, self.output_scale, bias=self.bias)
         return out(gate * hidden)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import mul
 from typing import NamedTuple, TypedDict, TypeVar
 
 import flax.linen as nn
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from birdie_jax.array_types import RowState, StateSequence, TokenMask
+from birdie_jax.array_types import RecurrentSequence, RowState, StateSequence, TokenMask
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.models.axes import (
     LogicalAxes,
@@ -25,6 +26,7 @@ from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence_influence import RecurrenceArrays
 from birdie_jax.models.sequence_parallel import (
     SEQUENCE,
+    Apply,
     LocalRecurrence,
     RecurrenceOperands,
     Resets,
@@ -35,7 +37,7 @@ from pallas_kernels.linear_scan import IMPLEMENTATIONS
 
 TENSOR = "tensor"
 
-StateAndLast = tuple[StateSequence, RowState]
+StateAndLast = tuple[RecurrentSequence, RowState]
 Result = TypeVar("Result")
 
 
@@ -229,14 +231,19 @@ class Recurrence(NamedTuple):
         scan: (direction, inputs, h0, resets) -> (y, last). h0 is the state before the first token read,
             [rows, channels], or None for zero; y is a sequence, and `last` the state after the last token
             read, float32.
-        product: (direction, inputs, resets) -> the product of all decays, float32 [rows, channels]; a decay
-            counts as zero at a reset.
+        product: (direction, inputs, resets) -> the product of all decays, float32; a decay counts as zero
+            at a reset.
         state_axes: the logical axes of a state; where there are more than two, h0 is never None.
+        apply: (product, state) -> the state after the decays: their product number by number, or where a
+            decay is a matrix, of matrices.
+        apply_transposed: (product, cotangent) -> the cotangent of the state before the decays.
     """
 
     scan: Callable[[str, RecurrenceOperands, RowState | None, Resets], StateAndLast]
-    product: Callable[[str, RecurrenceOperands, Resets], RowState]
+    product: Callable[[str, RecurrenceOperands, Resets], Float[Array, "..."]]
     state_axes: LogicalAxes = ("rows", "inner")
+    apply: Apply = mul
+    apply_transposed: Apply = mul
 
 
 def sharded_recurrence(
@@ -262,8 +269,10 @@ def sharded_recurrence(
     Raises:
         ValueError: `bidirectional`, and an odd number of devices divides the channels.
     """
-    rows, length, channels = jax.tree.leaves(inputs.sequences)[0].shape
-    pieces = mesh_size(TENSOR) if dividing_axes("inner", channels) else 1
+    rows, length, channels = jax.tree.leaves(inputs.sequences)[0].shape[:3]
+    # Keys may have fewer heads than values: a mesh divides all or none.
+    divided = all(dividing_axes("inner", leaf.shape[2]) for leaf in jax.tree.leaves(inputs.sequences))
+    pieces = mesh_size(TENSOR) if divided else 1
     shards = mesh_size(SEQUENCE) if dividing_axes("length", length) else 1
     if bidirectional and pieces > 1 and pieces % 2:
         raise ValueError(
@@ -286,21 +295,24 @@ def sharded_recurrence(
     def scan_own(resets: Resets, inputs: RecurrenceOperands, h0: RowState | None) -> StateAndLast:
         return in_own_directions(lambda direction, own: recurrence.scan(direction, inputs, h0, own), resets)
 
-    def product_of_own(resets: Resets, inputs: RecurrenceOperands) -> RowState:
+    def product_of_own(resets: Resets, inputs: RecurrenceOperands) -> Float[Array, "..."]:
         return in_own_directions(lambda direction, own: recurrence.product(direction, inputs, own), resets)
 
     def scan(sequences, vectors, shared, h0, resets):
         inputs = RecurrenceOperands(sequences, vectors, shared)
         if shards == 1:
             return scan_own(resets, inputs, h0)
-        channels = h0.shape[-1]
+        axis = recurrence.state_axes.index("inner")
+        channels = h0.shape[axis]
         if not bidirectional:
             reverse = jnp.zeros(channels, bool)
         elif pieces == 1:
             reverse = jnp.arange(channels) >= channels // 2
         else:
             reverse = jnp.full(channels, jax.lax.axis_index(TENSOR) >= pieces // 2)
-        return sequence_parallel(LocalRecurrence(scan_own, product_of_own), inputs, h0, resets, reverse)
+        reverse = reverse.reshape(-1, *(1,) * (h0.ndim - 1 - axis))
+        local = LocalRecurrence(scan_own, product_of_own, recurrence.apply, recurrence.apply_transposed)
+        return sequence_parallel(local, inputs, h0, resets, reverse)
 
     if shards > 1 and h0 is None:
         h0 = jnp.zeros((rows, channels), jnp.float32)

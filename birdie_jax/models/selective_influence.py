@@ -78,8 +78,8 @@ class SelectiveArrays(NamedTuple):
         if request.norm == "entry":
             return jnp.linalg.norm(entry, axis=-1) * jnp.linalg.norm(B, axis=-1)
         if request.readout == "state":
-            elapsed = _steps_to_anchor(steps, anchors)
-            _, reached = _anchor_of(reset, anchors)
+            elapsed = steps_to_anchor(steps, anchors)
+            _, reached = anchor_of(reset, anchors)
             return _state_score(request.norm, entry, elapsed, A, B * reached[..., None])
         return jax.lax.platform_dependent(
             SelectiveArrays(steps, u, A, B, C),
@@ -102,8 +102,8 @@ def scores_by_arrays(
         anchors: the tokens that the others are scored against.
     """
     steps, u, A, B, C = arrays
-    elapsed = _steps_to_anchor(steps, anchors)
-    anchor, reached = _anchor_of(reset, anchors)
+    elapsed = steps_to_anchor(steps, anchors)
+    anchor, reached = anchor_of(reset, anchors)
     weights = B * reached[..., None] * jnp.take_along_axis(C, anchor[..., None], axis=1)
 
     def add_state(total, state):
@@ -204,14 +204,14 @@ def _state_score(
     )
 
 
-def _steps_to_anchor(steps: StateSequence, anchors: TokenMask) -> StateSequence:
-    """Return s_{t+1} + ... + s_T with T the first anchor at t or after it."""
+def steps_to_anchor(steps: StateSequence, anchors: TokenMask) -> StateSequence:
+    """Return s_{t+1} + ... + s_T of each channel, or head, with T the first anchor at t or after it."""
     following = jnp.concatenate([steps[:, 1:], jnp.zeros_like(steps[:, :1])], axis=1)
     goes_on = jnp.broadcast_to(~anchors[..., None], steps.shape).astype(steps.dtype)
     return linear_scan(goes_on, following * goes_on, reverse=True)
 
 
-def _anchor_of(reset: TokenMask, anchors: TokenMask) -> tuple[Int[Array, "rows length"], TokenMask]:
+def anchor_of(reset: TokenMask, anchors: TokenMask) -> tuple[Int[Array, "rows length"], TokenMask]:
     """Return the place of the first anchor at or after each token, and whether its entry gets there."""
     length = anchors.shape[1]
     place = jnp.where(anchors, jnp.arange(length, dtype=jnp.int32)[None], length)

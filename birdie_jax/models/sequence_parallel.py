@@ -1,23 +1,24 @@
 """Sequence parallelism: a recurrence and a short convolution over rows that several devices share.
 
 The tokens of a row are divided into shards, one after the other. A recurrence is linear in the state
-that enters a shard: the state that leaves it is P * entering + H, with P the product of the shard's decays
-and H the state that leaves it if zero enters. So each device scans its shard from zero, the devices
-exchange P and H alone, each computes from them what enters its own shard, and scans again from there
-(Martin and Cundy 2018, section 2.2, with shards in the place of steps). The derivative is the same the
-other way: the cotangent of the state that enters a shard is P times that of the state that leaves it, plus
-what the shard itself adds.
+that enters a shard: the state that leaves it is P * entering + H, with P the product of the shard's
+decays, numbers or matrices, and H the state that leaves it if zero enters. So each device scans its
+shard from zero, the devices exchange P and H alone, each computes from them what enters its own shard,
+and scans again from there (Martin and Cundy 2018, section 2.2, with shards in the place of steps). The
+derivative is the same the other way: the cotangent of the state that enters a shard is P, transposed,
+times that of the state that leaves it, plus what the shard itself adds.
 """
 
 from collections.abc import Callable
 from functools import partial
+from operator import mul
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from birdie_jax.array_types import RowState, StateSequence, TokenIds, TokenMask
+from birdie_jax.array_types import RecurrentSequence, RowState, TokenIds, TokenMask
 from birdie_jax.models.axes import logical_shard_map, mesh_size
 
 SEQUENCE = "sequence"
@@ -25,7 +26,8 @@ SEQUENCE = "sequence"
 Resets = tuple[TokenMask, ...]
 Features = Float[Array, "rows length features"]
 Convolve = Callable[[Features, TokenIds, Features, TokenIds, Float[Array, "width features"]], Features]
-ShardStates = Float[Array, "shards rows *numbers channels"]
+ShardStates = Float[Array, "shards rows *numbers"]
+Apply = Callable[[Float[Array, "..."], RowState], RowState]
 
 
 class RecurrenceOperands(NamedTuple):
@@ -48,14 +50,18 @@ class LocalRecurrence(NamedTuple):
     Attributes:
         scan: (resets, inputs, h0) -> (y, last); see `birdie_jax.models.recurrence.Recurrence`.
         product: (resets, inputs) -> the product of all decays.
+        apply: (product, state) -> the state after the decays.
+        apply_transposed: (product, cotangent) -> the cotangent before them.
     """
 
-    scan: Callable[[Resets, RecurrenceOperands, RowState | None], tuple[StateSequence, RowState]]
-    product: Callable[[Resets, RecurrenceOperands], RowState]
+    scan: Callable[[Resets, RecurrenceOperands, RowState | None], tuple[RecurrentSequence, RowState]]
+    product: Callable[[Resets, RecurrenceOperands], Float[Array, "..."]]
+    apply: Apply = mul
+    apply_transposed: Apply = mul
 
 
 def entering_states(
-    products: ShardStates, last: ShardStates, first: RowState
+    products: Float[Array, "shards ..."], last: ShardStates, first: RowState, apply: Apply = mul
 ) -> tuple[ShardStates, RowState]:
     """Return the state that enters each shard, and the one that leaves the last of them.
 
@@ -63,18 +69,23 @@ def entering_states(
         products: the product of the decays of each shard.
         last: the state that leaves each shard if zero enters it.
         first: the state that enters the first shard.
+        apply: (product, state) -> the state after the decays.
     """
 
     def pass_shard(entering, shard):
         product, own = shard
-        return product * entering + own, entering
+        return apply(product, entering) + own, entering
 
     leaving, entering = jax.lax.scan(pass_shard, first, (products, last))
     return entering, leaving
 
 
 def _exchange_states(
-    product: RowState, last: RowState, first: RowState, reverse: Bool[Array, " channels"]
+    product: Float[Array, "..."],
+    last: RowState,
+    first: RowState,
+    reverse: Bool[Array, "channels ..."],
+    apply: Apply,
 ) -> tuple[RowState, RowState]:
     """Return the state that enters this device's shard, and the one that leaves the row.
 
@@ -82,8 +93,8 @@ def _exchange_states(
     """
     shard = jax.lax.axis_index(SEQUENCE)
     products, lasts = jax.lax.all_gather((product, last), SEQUENCE)
-    forward, leaving_forward = entering_states(products, lasts, first)
-    backward, leaving_backward = entering_states(products[::-1], lasts[::-1], first)
+    forward, leaving_forward = entering_states(products, lasts, first, apply)
+    backward, leaving_backward = entering_states(products[::-1], lasts[::-1], first, apply)
     entering = jnp.where(reverse, backward[::-1][shard], forward[shard])
     return entering, jnp.where(reverse, leaving_backward, leaving_forward)
 
@@ -94,8 +105,8 @@ def sequence_parallel(
     inputs: RecurrenceOperands,
     h0: RowState,
     resets: Resets,
-    reverse: Bool[Array, " channels"],
-) -> tuple[StateSequence, RowState]:
+    reverse: Bool[Array, "channels ..."],
+) -> tuple[RecurrentSequence, RowState]:
     """Return (y, last) on one of the devices along `sequence`; h0 and `last` belong to whole rows.
 
     Args:
@@ -103,7 +114,8 @@ def sequence_parallel(
         inputs: the arrays that it reads, of this device's shard.
         h0: the state before the first token of the rows.
         resets: the resets of the shard, for each direction.
-        reverse: for each channel whether it is read in reverse.
+        reverse: for each channel whether it is read in reverse, with axes of size 1 for those of a state
+            behind that of the channels.
     """
     return _sequence_parallel_forward(recurrence, inputs, h0, resets, reverse)[0]
 
@@ -111,7 +123,7 @@ def sequence_parallel(
 def _sequence_parallel_forward(recurrence, inputs, h0, resets, reverse):
     product = recurrence.product(resets, inputs)
     _, own = recurrence.scan(resets, inputs, jnp.zeros_like(h0))
-    entering, leaving = _exchange_states(product, own, h0, reverse)
+    entering, leaving = _exchange_states(product, own, h0, reverse, recurrence.apply)
     (y, last), pull_back = jax.vjp(partial(recurrence.scan, resets), inputs, entering)
     return (y, leaving), (pull_back, product, jnp.zeros_like(last), reverse)
 
@@ -122,7 +134,7 @@ def _sequence_parallel_backward(recurrence, residuals, cotangents):
     # Every shard returns the same result, and is given a share of its cotangent.
     dlast = jax.lax.psum(dlast, SEQUENCE)
     _, own = pull_back((dy, zero))
-    dleaving, dh0 = _exchange_states(product, own, dlast, ~reverse)
+    dleaving, dh0 = _exchange_states(product, own, dlast, ~reverse, recurrence.apply_transposed)
     dinputs, _ = pull_back((dy, dleaving))
     # The cotangents of an argument that every shard reads are added up.
     dh0 = jnp.where(jax.lax.axis_index(SEQUENCE) == 0, dh0, 0.0)

@@ -11,6 +11,8 @@ Keys = Float[Array, "rows groups length d_k"]
 Values = Float[Array, "rows groups heads length d_v"]
 State = Float[Array, "rows groups heads d_k d_v"]
 
+# In float32 the exponential of less is zero; sums of such numbers stay finite and keep their digits.
+LEAST_LOGARITHM = -104.0
 # A block of this side, whose decays differ by channel, is computed element by element.
 ELEMENTWISE = 8
 
@@ -91,27 +93,30 @@ def chunk_decays(
 ) -> ChunkDecays:
     """Return the decays of a chunk by the logarithm of each token's."""
     by_channel = g.ndim == 5
-    axis = 3
-    length = g.shape[axis]
-    lower = jnp.tril(jnp.ones((length, length), bool))
-    if reset is None:
-        G = jnp.cumsum(g, axis=axis)
-        same, enters, leaves = lower[None], None, None
-    else:
-        spread = reset[:, None, None, :, None] if by_channel else reset[:, None, None]
-        G = jnp.cumsum(jnp.where(spread, 0.0, g), axis=axis)
+    length = g.shape[3]
+    same = jnp.tril(jnp.ones((1, length, length), bool))
+    counted, enters, leaves = same, None, None
+    if reset is not None:
         count: Int[Array, "rows length"] = jnp.cumsum(reset, axis=1, dtype=jnp.int32)
-        same = lower & (count[:, :, None] == count[:, None, :])
+        same &= count[:, :, None] == count[:, None, :]
+        counted = same & ~reset[:, None, :]
         enters, leaves = count == 0, count == count[:, -1:]
-    same = same[:, None, None]
-    last = jnp.take(G, jnp.array([length - 1]), axis=axis)
+    # A sum over the tokens since the last reset alone: in the derivative of a cumulative sum over all of
+    # them, tokens of other samples would have what rounding leaves of zero.
+    equation = "nij,nghjd->nghid" if by_channel else "nij,nghj->nghi"
+    counted = jnp.broadcast_to(counted, (g.shape[0], length, length)).astype(jnp.float32)
+    G = jnp.einsum(equation, counted, jnp.maximum(g, LEAST_LOGARITHM), precision="highest")
+    last = G[:, :, :, -1:]
     c, e, kept = jnp.exp(G), jnp.exp(last - G), jnp.exp(last)
     if enters is not None and leaves is not None:
         shape = (enters.shape[0], 1, 1, length) + (1,) * by_channel
         enters, leaves = enters.reshape(shape), leaves.reshape(shape)
+        # What is left out may be the exponential of a positive number.
+        e = jnp.exp(jnp.where(leaves, last - G, 0.0))
         c, e = jnp.where(enters, c, 0.0), jnp.where(leaves, e, 0.0)
         kept = jnp.where(enters[:, :, :, -1:], kept, 0.0)
     kept = kept[:, :, :, 0]
+    same = same[:, None, None]
     if by_channel:
         return ChannelDecays(G, same, c, e, kept)
     difference = jnp.where(same, G[..., :, None] - G[..., None, :], 0.0)
@@ -126,8 +131,8 @@ def _channel_products(a, k, G, dtype):
     """
     length = a.shape[1]
     if length <= ELEMENTWISE:
-        difference = jnp.minimum(G[:, :, None] - G[:, None], 0.0)
-        return jnp.sum(a[:, :, None] * k[:, None] * jnp.exp(difference), axis=-1)
+        decay = _decay(G[:, :, None] - G[:, None])
+        return jnp.sum(a[:, :, None] * k[:, None] * decay, axis=-1)
     half = length // 2
 
     def halves(array):
@@ -135,8 +140,11 @@ def _channel_products(a, k, G, dtype):
 
     first, second = jnp.split(_channel_products(halves(a), halves(k), halves(G), dtype), 2)
     anchor = G[:, half : half + 1]
-    later, earlier = (
-        a[:, half:] * jnp.exp(G[:, half:] - anchor),
-        k[:, :half] * jnp.exp(anchor - G[:, :half]),
-    )
+    later = a[:, half:] * _decay(G[:, half:] - anchor)
+    earlier = k[:, :half] * _decay(anchor - G[:, :half])
     return joined(first, product("nid,njd->nij", later, earlier, dtype=dtype), second)
+
+
+def _decay(logarithm: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return the exponential; what is positive is that of no pair of tokens of a sample, and left out."""
+    return jnp.exp(jnp.where(logarithm > 0, 0.0, logarithm))

@@ -14,10 +14,12 @@ from birdie_jax.engine.mesh import arrange, batch_sharding, fill_in_sizes, state
 from birdie_jax.models import build_model, encoder_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
 from birdie_jax.models.gated_ssm import GATED_SSM
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.recurrence import ScanSettings, make_recurrence, sharded_recurrence
 from birdie_jax.models.sequence_parallel import RecurrenceOperands
@@ -34,18 +36,27 @@ SECTIONS = (
     AttentionConfig(heads=8, kv_heads=4),
     EncoderConfig(positions=LENGTH, attention_heads=4, ssm_state=4, ssm_heads=2),
     MambaConfig(state_size=4),
+    Mamba2Config(head_features=4, state_size=4),
+    GatedDeltaNetConfig(heads=4),
     GriffinConfig("recurrent,attention"),
 )
 # (data, fsdp, tensor, sequence), the models that are tried there.
 TABLE = {
     (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
     (1, 1, 8, 1): (("hawk", BOTH),),
-    (1, 1, 1, 8): (("gated_ssm_plus", BOTH), ("mamba", CAUSAL)),
+    (1, 1, 1, 8): (("gated_ssm_plus", BOTH), ("mamba", CAUSAL), ("gated_deltanet", BOTH)),
     (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
     (2, 2, 2, 1): (("gated_ssm_plus", BOTH), ("mamba", BOTH), ("griffin", BOTH)),
-    (1, 2, 1, 4): (("hawk", BOTH), ("gated_ssm_plus", CAUSAL)),
+    (1, 2, 1, 4): (("hawk", BOTH), ("gated_ssm_plus", CAUSAL), ("mamba2", BOTH)),
     (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
-    (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("hawk", BOTH), ("gated_ssm", BOTH), ("mamba", BOTH)),
+    (1, 2, 2, 2): (
+        ("gated_ssm_plus", BOTH),
+        ("hawk", BOTH),
+        ("gated_ssm", BOTH),
+        ("mamba", BOTH),
+        ("gated_deltanet", BOTH),
+        ("mamba2", CAUSAL),
+    ),
 }
 
 
@@ -182,7 +193,9 @@ def main():
                 kinds[name, bidirectional] = params, jax.device_get(quick_jit(step)(params, batch))
             params, expected = kinds[name, bidirectional]
             result = divided(config, model, step, params, batch)
-            compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+            # The norms of short keys and outputs enlarge rounding: chunks of other lengths differ as much.
+            atol = 5e-5 if name == "gated_deltanet" else 2e-6
+            compare = partial(np.testing.assert_allclose, rtol=2e-4, atol=atol)
             jax.tree.map(compare, result, expected)
             print(name, sizes, bidirectional, flush=True)
 

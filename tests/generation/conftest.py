@@ -14,6 +14,7 @@ from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.text import train_tokenizer
 from tests.quick_jit import quick_jit
 
@@ -34,7 +35,12 @@ def kinds(names=None, fast=_FAST_KINDS):
     ]
 
 
-SECTIONS = (HawkConfig(heads=4), AttentionConfig(heads=4), GriffinConfig("recurrent,attention"))
+SECTIONS = (
+    HawkConfig(heads=4),
+    AttentionConfig(heads=4),
+    Mamba2Config(head_features=4, state_size=4),
+    GriffinConfig("recurrent,attention"),
+)
 
 
 @cache

@@ -21,6 +21,7 @@ from birdie_jax.models.encoder_config import EncoderConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.text import train_tokenizer
 
 
@@ -31,6 +32,7 @@ def config_of(name="gated_ssm_plus", **fields):
         EncoderConfig(positions=2048),
         GriffinConfig("recurrent,attention"),
         HawkConfig(heads=2),
+        Mamba2Config(head_features=4),
     )
     sizes |= {"sections": sections}
     return Config(model=ModelConfig(name=name, **(sizes | fields)))

@@ -14,9 +14,11 @@ from birdie_jax.config import ModelConfig
 from birdie_jax.models import Encoder, build_model, encoder_names, language_model_names, layer_stacks
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import Example
 from tests.generation.conftest import kinds
@@ -32,6 +34,8 @@ SECTIONS = (
     HawkConfig(heads=4),
     AttentionConfig(heads=4, kv_heads=2),
     MambaConfig(state_size=4),
+    Mamba2Config(head_features=4, state_size=4),
+    GatedDeltaNetConfig(heads=2),
     ENCODER,
     # Of three layers one period, and one layer of the next.
     GriffinConfig("recurrent,attention"),
@@ -46,6 +50,11 @@ ENCODER_KINDS = [
     pytest.param((name, True), id=name, marks=() if name in ("bigs", "stack_attention") else SLOW)
     for name in encoder_names()
 ]
+
+
+# Steps of at most 0.1 would leave the state of Mamba beside what it skips. With larger ones, Mamba-2's
+# rates of up to 16 would forget all.
+STATE_SPACE = {"mamba": {"step_bias": 4}, "mamba2": {"step_bias": 4, "A_log": -3}}
 
 
 def tiered(fast, values):
@@ -89,9 +98,8 @@ def make():
         def enlarged(path, x):
             if path[0].key in ("embedding", "head"):
                 return x * 30
-            if path[-1].key == "step_bias":
-                # Mamba's steps of at most 0.1 would leave its state beside what it skips.
-                return x + 4
+            if model.config.name in STATE_SPACE and path[-1].key in STATE_SPACE[model.config.name]:
+                return x + STATE_SPACE[model.config.name][path[-1].key]
             if any(part.key == "selection" for part in path):
                 return x * 4
             # The weights of encoders start at 0.02 whatever their inputs are.

@@ -79,7 +79,7 @@ def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, p
 
     small, _ = more_both_ways()
     wider, one_way = more_both_ways(state=32, features=24)
-    if name == "mamba":
+    if name in ("mamba", "mamba2", "gated_deltanet"):
         assert np.all(wider <= 0.08 * one_way)
         return
     if name == "griffin":

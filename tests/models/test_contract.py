@@ -14,7 +14,10 @@ from tests.quick_jit import quick_jit
 
 # In Mamba the step and the output gate saturate. Input, step and weights are multiplied with one another:
 # all of them times 300 would make numbers that float32 does not have.
-SATURATED = {"mamba": ("A_log", "step", "step_bias", "output_gate")}
+SATURATED = {
+    "mamba": ("A_log", "step", "step_bias", "output_gate"),
+    "mamba2": ("A_log", "step", "step_bias", "output_gate"),
+}
 
 
 @pytest.mark.parametrize("dtype", tiered({"bfloat16"}, ["float32", "bfloat16"]))

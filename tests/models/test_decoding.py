@@ -116,6 +116,20 @@ def test_a_cache_that_is_full_answers_nan(make):
     assert jnp.isnan(logits).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "heads", "tails"),
+    [("gated_deltanet", (2, 4, 8), (8, 8, 16)), ("mamba2", (4, 4, 4), (16, 4, 4))],
+)
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_the_cache_holds_the_matrices_of_forward_heads_alone(make, name, heads, tails, bidirectional):
+    model, _ = make(name=name, bidirectional=bidirectional)
+    cache = model.empty_cache(3)
+    forward = heads[0] // 2 if bidirectional else heads[0]
+    assert cache.state.shape == (2, 3, forward, *heads[1:])
+    assert cache.state.dtype == jnp.float32
+    assert [tail.shape for tail in cache.conv_tails] == [(2, 3, 3, width) for width in tails]
+
+
 @pytest.mark.parametrize(("name", "states"), [("gated_ssm_plus", ()), ("hawk", ()), ("mamba", (4,))])
 @pytest.mark.parametrize(("bidirectional", "channels"), [(True, 8), (False, 16)])
 def test_the_cache_holds_the_forward_channels_alone(make, name, states, bidirectional, channels):

@@ -9,7 +9,7 @@ from birdie_jax.config import ModelConfig, default_config, parse_config
 from birdie_jax.engine.mesh import check_divisible
 from birdie_jax.errors import ConfigError
 from birdie_jax.interop.tensor_names import name_parameters
-from birdie_jax.models import LanguageModel, build_model
+from birdie_jax.models import LanguageModel, build_model, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
@@ -18,6 +18,8 @@ from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layer_stacks import Block, layer_configs, make_mixer, restacked, unstacked
 from birdie_jax.models.layers import keys_of_layers
 from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.mamba2 import Mamba2Config
+from birdie_jax.models.matrix_recurrence import MatrixCache
 from birdie_jax.models.recurrence import RecurrentCache
 from birdie_jax.models.saved_state import (
     SavedState,
@@ -34,13 +36,19 @@ from tests.quick_jit import quick_jit
 PATTERNS = {
     "recurrent,recurrent,attention": {3: "rra", 5: "rrarr", 2: "rr"},
     "attention, recurrent": {1: "a", 4: "arar", 5: "arara"},
+    "gated_deltanet,mamba2,attention": {4: "dmad"},
 }
 LAYERS = [(pattern, layers) for pattern, sizes in PATTERNS.items() for layers in sizes]
-KINDS = {"r": "hawk_mlp", "a": "transformer"}
+KINDS = {"r": "hawk_mlp", "a": "transformer", "d": "gated_deltanet", "m": "mamba2"}
+CACHES = {"r": RecurrentCache, "a": WindowCache, "d": MatrixCache, "m": MatrixCache}
 
 
 def hybrid(pattern="recurrent,recurrent,attention", layers=5, window=3, **fields):
-    sections = (HawkConfig(heads=4), AttentionConfig(heads=4, kv_heads=1, window=window))
+    sections = (
+        HawkConfig(heads=4),
+        AttentionConfig(heads=4, kv_heads=1, window=window),
+        Mamba2Config(head_features=4),
+    )
     return ModelConfig(
         **{
             "name": "griffin",
@@ -84,9 +92,7 @@ def test_caches_are_those_of_the_layers_and_are_taken_apart_and_put_together(pat
     config = hybrid(pattern, layers)
     cache = build_model(config, VOCAB).empty_cache(2)
     parts = unstacked(config, cache)
-    assert [type(part) for part in parts] == [
-        {"r": RecurrentCache, "a": WindowCache}[letter] for letter in PATTERNS[pattern][layers]
-    ]
+    assert [type(part) for part in parts] == [CACHES[letter] for letter in PATTERNS[pattern][layers]]
     numbered = [jax.tree.map(lambda leaf, n=n: leaf + leaf.dtype.type(n), p) for n, p in enumerate(parts)]
     back = unstacked(config, restacked(config, numbered))
     assert jax.tree.structure(restacked(config, numbered)) == jax.tree.structure(cache)
@@ -157,16 +163,16 @@ def test_the_whole_is_its_blocks_one_after_the_other(remat, packed):
     np.testing.assert_allclose(whole(params), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pattern", ["recurrent", "recurrent,mamba,attention", "recurrent,,attention"])
-def test_a_pattern_has_both_kinds_and_no_other(pattern):
+@pytest.mark.parametrize("pattern", ["recurrent,griffin", "recurrent,bigs", "recurrent,,attention"])
+def test_a_pattern_has_names_of_models_with_layers_of_one_kind(pattern):
     config = default_config()
     # It is checked whichever model is configured.
     config.model.griffin.pattern = pattern
     with pytest.raises(ConfigError) as error:
         parse_config(config)
     assert str(error.value) == (
-        f"config.model.griffin.pattern: found {pattern!r}; allowed: recurrent and attention, each at least "
-        "once, with commas between"
+        f"config.model.griffin.pattern: found {pattern!r}; allowed: names of layers with commas between, "
+        f"of recurrent, attention, {', '.join(sorted(set(language_model_names()) - {'griffin'}))}"
     )
 
 

@@ -121,7 +121,7 @@ def test_a_long_row_has_no_nan():
     assert found[-3] == 0.25
 
 
-SCORED = ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba"]
+SCORED = ["gated_ssm", "gated_ssm_plus", "hawk", "birdie_ssm", "mamba", "mamba2"]
 
 
 @pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, SCORED))

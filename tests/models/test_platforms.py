@@ -12,7 +12,7 @@ from birdie_jax.models import attention, language_model_names
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.platforms import check_platform, for_platform
-from pallas_kernels import linear_scan, selective_scan
+from pallas_kernels import gated_delta_rule, linear_scan, selective_scan
 from tests.pages.hardware import FakeDevice, devices_of
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -42,6 +42,9 @@ def test_every_implementation_is_refused_where_it_cannot_run(name, platform, mon
     if name == "mamba":
         implementations = {"": PLATFORMS, **selective_scan.IMPLEMENTATIONS}
         assert implementations.keys() == known.keys()
+    if name in ("mamba2", "gated_deltanet"):
+        implementations = {"": PLATFORMS, **gated_delta_rule.IMPLEMENTATIONS}
+        assert implementations.keys() <= known.keys()
     fits = [one for one, of in implementations.items() if platform in of or f"attached {platform}" in of]
     for implementation in known:
         config = config_with(name, implementation)

@@ -17,6 +17,7 @@ from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
+from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import encoder_names, model_names
 from birdie_jax.objectives import NO_LABEL, Example
@@ -30,7 +31,11 @@ SMALL = ModelConfig(
     mlp_features=16,
     dtype="float32",
     remat="none",
-    sections=(AttentionConfig(heads=2), GriffinConfig("recurrent,attention")),
+    sections=(
+        AttentionConfig(heads=2),
+        GriffinConfig("recurrent,attention"),
+        Mamba2Config(head_features=4, state_size=4),
+    ),
 )
 OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=0)
 

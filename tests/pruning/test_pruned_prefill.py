@@ -20,7 +20,7 @@ from tests.generation.conftest import small_model
 from tests.quick_jit import quick_jit
 
 # Every layer of a pruned prefill has its own length, so programs compile for seconds; one model is fast.
-SLOW_NAMES = ("gated_ssm", "gated_ssm_plus", "birdie_ssm", "mamba")
+SLOW_NAMES = ("gated_ssm", "gated_ssm_plus", "birdie_ssm", "mamba", "mamba2")
 NAMES = ("hawk", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_NAMES))
 LAYERS = 3
 # Near a decay of 1 a rounding of the RG-LRU's root is a thousand times as large.

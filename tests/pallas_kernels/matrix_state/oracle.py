@@ -32,6 +32,8 @@ def draw(
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
     # Some heads forget at once, and some hardly.
     g = -np.exp(2 * random.normal(size=(batch, length, heads, *(d_k,) * by_channel)) - 2)
+    # A decay of one has the exponent at which those of other signs are cut off.
+    g[random.uniform(size=g.shape) < 1 / 8] = 0
     beta = None if added else random.uniform(0, 2, (batch, length, heads))
     count = 2 if direction == "both" else 1
     flags = tuple(random.uniform(size=(count, batch, length)) < 1 / 5) if resets else None
