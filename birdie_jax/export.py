@@ -4,8 +4,9 @@
 
 The folder has model.safetensors, config.json and tokenizer.model, and a card of the model, README.md;
 `generate --model=DIR` reads it. With
---format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba
-(docs/mamba.md), and Griffin with the constants of RecurrentGemma (docs/griffin.md).
+--format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba,
+Mamba-2 and Gated DeltaNet (docs/mamba.md), and Griffin with the constants of RecurrentGemma
+(docs/griffin.md).
 """
 
 from absl import flags, logging

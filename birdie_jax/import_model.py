@@ -2,9 +2,9 @@
 
     python -m birdie_jax.import_model --source=mamba-130m-hf --output=imported/mamba-130m
 
---source is a folder with config.json, tokenizer.json and safetensors; the models are Mamba's
-(docs/mamba.md) and RecurrentGemma's (docs/griffin.md). The new folder is one like those that
-birdie_jax.export writes: `generate --model=DIR` and `evaluate --model=DIR` read it, and
+--source is a folder with config.json, tokenizer.json and safetensors; the models are Mamba's, Mamba-2's
+and Gated DeltaNet's (docs/mamba.md) and RecurrentGemma's (docs/griffin.md). The new folder is one like
+those that birdie_jax.export writes: `generate --model=DIR` and `evaluate --model=DIR` read it, and
 `--config.init.from=DIR` starts from it. Nothing is downloaded.
 """
 

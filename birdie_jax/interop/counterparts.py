@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import ml_collections
 import numpy as np
@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from birdie_jax.config import Config, ModelConfig, parse_config, to_dict
 from birdie_jax.errors import ConfigError, InteropError, shown
+from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 # Without a start token a prompt is the beginning of a text, as in causal language modelling.
@@ -33,6 +34,32 @@ def read_built(described: Mapping[str, Any], built: Mapping[str, Any], path: Pat
             raise InteropError(
                 f"{path}: {name}: found {shown(described[name])}, which is not built; allowed: {value!r}"
             )
+
+
+Settings = TypeVar("Settings")
+
+
+def read_fields(kind: type[Settings], described: Mapping[str, Any], path: Path, **derived: Any) -> Settings:
+    """Return the settings of a config.json that are fields of `kind`, a dataclass.
+
+    Args:
+        kind: the dataclass; a field without a default must be in the file, or derived.
+        described: the contents of the file.
+        path: the file, for messages.
+        derived: fields that other settings give, where the file has not the field itself.
+
+    Raises:
+        InteropError: a field is missing or unusable, or differs from what is derived.
+    """
+    fields = dataclasses.fields(cast(Any, kind))
+    given = {field.name: described[field.name] for field in fields if field.name in described}
+    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    for name, value in derived.items():
+        if given.setdefault(name, value) != value:
+            raise InteropError(
+                f"{path}: {name}: found {shown(given[name])}; allowed: {shown(value)}, which others give"
+            )
+    return parse_typed(kind, defaults | given, str(path), InteropError)
 
 
 def foreign_config(
@@ -103,9 +130,10 @@ class Counterpart(NamedTuple):
     ours: tuple[str, ...]
     form: Form
 
-    def take_apart(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Return our tensors of theirs."""
-        parts = np.split(tensor, len(self.ours))
+    def take_apart(self, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return our tensors, of `shapes`, of theirs."""
+        rows = [Counterpart(self.theirs, (name,), self.form).shape(shapes)[0] for name in self.ours]
+        parts = np.split(tensor, np.cumsum(rows)[:-1])
         return {name: self.form.to_ours(part) for name, part in zip(self.ours, parts, strict=True)}
 
     def put_together(self, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""A Mamba or RecurrentGemma of `transformers` as a model of this project, and back, bit for bit.
+"""A model of `transformers`, or of its form, as one of this project, and back, bit for bit.
 
 Their token i is token 256 + i here: the rows of the special tokens before it, and those that fill the table
 up, are the mean of the others until training gives them a meaning. Such a model knows no special token; the
@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.config import Config, ModelConfig
 from birdie_jax.errors import ConfigError, DataError, InteropError, shown
-from birdie_jax.interop import mamba, recurrent_gemma
+from birdie_jax.interop import gated_deltanet, mamba, mamba2, recurrent_gemma
 from birdie_jax.interop.counterparts import Counterpart, Tensor
 from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
 from birdie_jax.interop.model_folder import CONFIG, ExportedModel, new_folder, write_card
@@ -30,7 +30,12 @@ from birdie_jax.storage import is_remote, make_path, write_json
 from birdie_jax.text import Tokenizer
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
-Settings = mamba.MambaSettings | recurrent_gemma.RecurrentGemmaSettings
+Settings = (
+    mamba.MambaSettings
+    | mamba2.Mamba2Settings
+    | gated_deltanet.GatedDeltaNetSettings
+    | recurrent_gemma.RecurrentGemmaSettings
+)
 HEAD = "lm_head.weight"
 
 
@@ -62,6 +67,22 @@ _MODELS = {
         mamba.from_config,
         mamba.counterparts,
         (mamba.EMBEDDING, mamba.EMBEDDING_OF_AUTHORS),
+    ),
+    "mamba2": HuggingFaceModel(
+        mamba2.MODEL_TYPE,
+        mamba2.read_settings,
+        mamba2.to_config,
+        mamba2.from_config,
+        mamba2.counterparts,
+        (mamba.EMBEDDING, mamba.EMBEDDING_OF_AUTHORS),
+    ),
+    "gated_deltanet": HuggingFaceModel(
+        gated_deltanet.MODEL_TYPE,
+        gated_deltanet.read_settings,
+        gated_deltanet.to_config,
+        gated_deltanet.from_config,
+        gated_deltanet.counterparts,
+        (gated_deltanet.EMBEDDING,),
     ),
     "griffin": HuggingFaceModel(
         recurrent_gemma.MODEL_TYPE,
@@ -163,7 +184,7 @@ def _read_tensors(  # noqa: PLR0917
     stored.check(expected, str(path))
     named: dict[str, Tensor] = {}
     for one in parts:
-        named |= one.take_apart(stored.read(one.theirs))
+        named |= one.take_apart(stored.read(one.theirs), shapes)
     rows = stored.read(embedding)
     if settings.tie_word_embeddings and HEAD in expected and not np.array_equal(rows, stored.read(HEAD)):
         raise InteropError(
@@ -187,7 +208,7 @@ def _with_special_rows(rows: Tensor, count: int) -> Tensor:
 def write_huggingface(
     folder: epath.PathLike, config: Config, params: PyTree, tokenizer: Tokenizer, *, card: str = ""
 ) -> None:
-    """Write a Mamba or a Griffin to `folder`, a new one, as `transformers` reads it.
+    """Write a model of `_MODELS` to `folder`, a new one, as `transformers` reads it.
 
     The rows of the special tokens are left out, and tensors keep their types. Where the head is not the
     embedded token itself, as with `model.embedding_scale`, the two are written as two tensors. README.md

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.errors import InteropError, shown
+from birdie_jax.errors import InteropError
 from birdie_jax.interop.counterparts import (
     MAP,
     SAME,
@@ -17,9 +17,9 @@ from birdie_jax.interop.counterparts import (
     foreign_config,
     of_layer,
     read_built,
+    read_fields,
 )
 from birdie_jax.models.mamba import FEATURES_PER_RANK, MambaConfig
-from birdie_jax.storage.typed import parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 EMBEDDING = "backbone.embeddings.weight"
@@ -119,22 +119,11 @@ def read_settings(described: dict[str, Any], path: Path) -> MambaSettings:
         InteropError: it lacks a setting, or asks for what is not built.
     """
     read_built(described, _BUILT, path)
-    names = [field.name for field in dataclasses.fields(MambaSettings)]
-    given = {name: described[name] for name in names if name in described}
-    defaults = {
-        field.name: field.default
-        for field in dataclasses.fields(MambaSettings)
-        if field.default is not dataclasses.MISSING
-    }
+    derived = {}
     width, expand = described.get("hidden_size"), described.get("expand")
     if isinstance(width, int) and isinstance(expand, int | float):
-        inner = expand * width
-        if given.setdefault("intermediate_size", inner) != inner:
-            raise InteropError(
-                f"{path}: intermediate_size: found {shown(given['intermediate_size'])}; allowed: expand * "
-                f"hidden_size = {shown(inner)}"
-            )
-    return parse_typed(MambaSettings, defaults | given, str(path), InteropError)
+        derived["intermediate_size"] = expand * width
+    return read_fields(MambaSettings, described, path, **derived)
 
 
 def to_config(settings: MambaSettings, dtype: str, path: Path) -> Config:

@@ -46,7 +46,7 @@ def test_no_file_is_forgotten():
     files = {path.stem for path in CONFIGS.glob("*.py")}
     # These have tests of their own.
     others = {"bigs", "bigs_longer_rows", "finetune_phonebook", "finetune_glue", "finetune_reading"}
-    others |= {"finetune_mamba", "finetune_recurrent_gemma"}
+    others |= {"finetune_mamba", "finetune_mamba2", "finetune_recurrent_gemma"}
     assert files == {*VARIANTS, *FINE_TUNING, *others}
 
 

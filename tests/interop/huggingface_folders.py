@@ -8,17 +8,29 @@ import safetensors.numpy
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from birdie_jax.interop import mamba, recurrent_gemma
+from birdie_jax.interop import gated_deltanet, mamba, mamba2, recurrent_gemma
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 
 RECORDED = Path(__file__).parents[1] / "models" / "recorded"
-KINDS = {"mamba": mamba, "recurrent_gemma": recurrent_gemma}
+KINDS = {
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "gated_deltanet": gated_deltanet,
+    "recurrent_gemma": recurrent_gemma,
+}
+_EMBEDDING = {kind: mamba.EMBEDDING for kind in ("mamba", "mamba2")}
+_EMBEDDING |= {"gated_deltanet": gated_deltanet.EMBEDDING, "recurrent_gemma": recurrent_gemma.EMBEDDING}
 PIECES = 24
 TEXT = slice(256, 256 + PIECES)
-_SPECIAL = {"mamba": ("<|endoftext|>",), "recurrent_gemma": ("<pad>", "<eos>", "<bos>")}
-_OLD_SETTINGS = {"mamba": {"torch_dtype": "float32", "d_model": 8, "ssm_cfg": {}}, "recurrent_gemma": {}}
+_SPECIAL = {
+    "mamba": ("<|endoftext|>",),
+    "mamba2": ("<|endoftext|>",),
+    "gated_deltanet": ("<unk>", "<s>", "</s>"),
+    "recurrent_gemma": ("<pad>", "<eos>", "<bos>"),
+}
+_OLD_SETTINGS = {"mamba": {"torch_dtype": "float32", "d_model": 8, "ssm_cfg": {}}}
 
 
 def recorded(kind):
@@ -32,7 +44,9 @@ def recorded(kind):
 
 def described(kind, **changes):
     """Return the config.json that `save_pretrained` wrote, without the settings that are `...`."""
-    settings = json.loads((RECORDED / kind / "config.json").read_text()) | _OLD_SETTINGS[kind] | changes
+    settings = (
+        json.loads((RECORDED / kind / "config.json").read_text()) | _OLD_SETTINGS.get(kind, {}) | changes
+    )
     return {name: value for name, value in settings.items() if value is not ...}
 
 
@@ -72,13 +86,15 @@ def write_random_folder(folder, kind):
     pieces = [*_SPECIAL[kind], *sorted(pre_tokenizers.ByteLevel.alphabet())]
     settings = {
         "mamba": mamba.MambaSettings(len(pieces), 64, 2, 128, time_step_rank=4),
+        # The size `tiny` of configs/finetune_mamba2.py.
+        "mamba2": mamba2.Mamba2Settings(len(pieces), 64, 2, 8, 16, 16, 1, tie_word_embeddings=True),
         # The size `tiny` of configs/finetune_recurrent_gemma.py.
         "recurrent_gemma": recurrent_gemma.RecurrentGemmaSettings(len(pieces), 64, 3, 384, 4, 1, 64),
     }[kind]
     model = KINDS[kind].to_config(settings, "float32", folder).model
     shapes = name_parameters(parameter_shapes(build_model(model, 512)))
     shapes = {name: leaf.shape for name, leaf in shapes.items()}
-    theirs = {KINDS[kind].EMBEDDING: (settings.vocab_size, settings.hidden_size)}
+    theirs = {_EMBEDDING[kind]: (settings.vocab_size, settings.hidden_size)}
     theirs |= {one.theirs: one.shape(shapes) for one in KINDS[kind].counterparts(model)}
     random = np.random.default_rng(0)
     tensors = {

@@ -52,14 +52,45 @@ def scores_of(config, params, tokens, vocab_size):
     return np.asarray(scores(params, jnp.asarray(tokens)))
 
 
-def test_scores_are_those_of_transformers(folder):
-    arrays = recorded("mamba")[0]
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "gated_deltanet"])
+def test_scores_are_those_of_transformers(kind, tmp_path):
+    """That of gated_deltanet is of its functions, and of the tensors of flash-linear-attention."""
+    arrays, folder = recorded(kind)[0], write_folder(tmp_path / "there", kind)
     tokens, expected = arrays["tokens"], arrays["scores"]
     read = read_huggingface(folder)
     found = scores_of(read.config, read.params, tokens + 256, read.tokenizer.vocab_size)
     np.testing.assert_allclose(found[..., TEXT], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     others = np.delete(found, np.arange(256, 256 + PIECES), axis=-1)
     assert (others < -1e29).all()
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "gated_deltanet"])
+def test_gradients_are_those_of_transformers(kind, tmp_path):
+    arrays, _, gradients = recorded(kind)
+    read = read_huggingface(write_folder(tmp_path / "there", kind))
+    model = build_model(read.config.model, read.tokenizer.vocab_size)
+    tokens = jnp.asarray(arrays["tokens"] + 256)
+
+    @quick_jit
+    @jax.grad
+    def gradient(params):
+        layout = causal_layout(*tokens.shape)
+        hidden, _ = model.apply({"params": params}, tokens, layout, method="hidden")
+        scores = model.apply({"params": params}, hidden, method="logits")
+        return jnp.sum(scores[..., TEXT] * arrays["cotangent"])
+
+    found = gradient(jax.tree.map(jnp.asarray, read.params))
+    ours = {name: np.asarray(leaf) for name, leaf in name_parameters(found).items()}
+    theirs = {one.theirs: one.put_together(ours) for one in KINDS[kind].counterparts(read.config.model)}
+    embedding = next(name for name in gradients if "embeddings" in name)
+    theirs[embedding] = ours["embedding"][TEXT]
+    if HEAD in gradients:
+        theirs[HEAD] = ours["head"][TEXT]
+    assert theirs.keys() == gradients.keys()
+    for name, expected in gradients.items():
+        np.testing.assert_allclose(
+            theirs[name], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max(), err_msg=name
+        )
 
 
 def test_what_differs_is_said_by_the_configuration(folder):
@@ -86,7 +117,7 @@ def test_shards_are_one_model(folder, tmp_path):
         np.testing.assert_array_equal(tensor, name_parameters(parts.params)[name], err_msg=name)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
 def test_a_folder_that_transformers_has_written(kind, tmp_path):
     """`save_pretrained` gives the recorded weights in shards, and the settings that are written here."""
     theirs, folder = tmp_path / "theirs", write_folder(tmp_path / "there", kind)
@@ -123,8 +154,10 @@ def test_round_trip_is_bit_for_bit(kind, dtype, tmp_path):
     there, again = (json.loads((path / "tokenizer.json").read_text()) for path in (folder, back))
     assert there == again
     named = json.loads((back / "tokenizer_config.json").read_text())
-    assert [named[f"{token}_token"] for token in ("bos", "eos", "pad")] == {
+    assert [named.get(f"{token}_token") for token in ("bos", "eos", "pad")] == {
         "mamba": ["<|endoftext|>"] * 3,
+        "mamba2": ["<|endoftext|>"] * 3,
+        "gated_deltanet": [None, "</s>", None],
         "recurrent_gemma": ["<bos>", "<eos>", "<pad>"],
     }[kind]
 
@@ -184,23 +217,44 @@ def test_a_model_trained_here_has_the_same_scores_there(tmp_path, folder):
 
 
 SETTINGS = [
-    ("mamba", {"model_type": "mamba2"}, "model_type: found 'mamba2'; allowed: 'mamba', 'recurrent_gemma'"),
+    (
+        "mamba",
+        {"model_type": "mamba3"},
+        "model_type: found 'mamba3'; allowed: 'mamba', 'mamba2', 'gated_del",
+    ),
     ("mamba", {"use_bias": True}, "use_bias: found True, which is not built; allowed: False"),
     ("mamba", {"hidden_act": "gelu"}, "hidden_act: found 'gelu', which is not built; allowed: 'silu'"),
     ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg: found {'layer': 'Mamba2'}, which is not built"),
-    ("mamba", {"intermediate_size": 24}, "intermediate_size: found 24; allowed: expand * hidden_size = 16"),
+    (
+        "mamba",
+        {"intermediate_size": 24},
+        "intermediate_size: found 24; allowed: 16, which others give",
+    ),
     ("mamba", {"hidden_size": "8"}, "hidden_size: found '8'"),
     ("mamba", {"hidden_size": ...}, "hidden_size: missing"),
     ("mamba", {"eos_token_id": None}, "eos_token_id: found None; allowed: the id of the token that ends a"),
     ("mamba", {"vocab_size": 9}, "tokenizer.json has 24 pieces; allowed: from that to 128"),
     ("mamba", {"num_hidden_layers": 0}, "config.model.layers: found 0; allowed"),
+    ("mamba2", {"num_heads": 3}, "num_heads: found 3; allowed: 4, which others give"),
+    ("mamba2", {"time_step_limit": [0.0, 1.0]}, "time_step_limit: found [0.0, 1.0], which is not built;"),
+    (
+        "mamba2",
+        {"norm_before_gate": True},
+        "norm_before_gate: found True, which is not built; allowed: False",
+    ),
+    ("mamba2", {"n_groups": 3}, "config.model.mamba2.groups: found 3; allowed: a divisor of the 4 heads"),
+    ("gated_deltanet", {"attn": {"layers": [1]}}, "attn: found {'layers': [1]}, which is not built"),
+    (
+        "gated_deltanet",
+        {"expand_v": 1.5},
+        "expand_v: found 1.5; allowed: a whole number times head_dim = 3",
+    ),
+    ("gated_deltanet", {"use_gate": False}, "use_gate: found False, which is not built; allowed: True"),
     ("recurrent_gemma", {"attention_bias": True}, "attention_bias: found True, which is not built;"),
     ("recurrent_gemma", {"hidden_activation": "silu"}, "hidden_activation: found 'silu', which is not"),
     ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": False}, "scale_by_sqrt_dim: found False"),
     ("recurrent_gemma", {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: found {'rope_type':"),
     ("recurrent_gemma", {"intermediate_size": 41}, "intermediate_size: found 41; allowed: an even number"),
-    ("recurrent_gemma", {"head_dim": 16}, "head_dim: found 16; allowed: hidden_size / num_attention_heads"),
-    ("recurrent_gemma", {"block_types": ["recurrent"]}, "config.model.griffin.pattern: found 'recurrent'"),
     ("recurrent_gemma", {"block_types": 3}, "block_types: found 3"),
     ("recurrent_gemma", {"eos_token_id": [1, 2]}, "eos_token_id: found"),
     ("recurrent_gemma", {"bos_token_id": 99}, "bos_token_id: found 99; allowed: null, or an id below"),
@@ -274,7 +328,10 @@ def test_files_are_refused_by_name(tmp_path):
 def test_what_transformers_has_not_is_not_written(tmp_path, folder):
     read = read_huggingface(folder)
     for changes, message in (
-        ({"name": "hawk"}, "model.name: found 'hawk'; allowed: 'mamba', 'griffin', which transformers has"),
+        (
+            {"name": "hawk"},
+            "model.name: found 'hawk'; allowed: 'mamba', 'mamba2', 'gated_deltanet', 'griffin', ",
+        ),
         ({"bidirectional": True}, "model.bidirectional: found True; allowed: False"),
     ):
         fields = {"name": "mamba", "bidirectional": False} | changes

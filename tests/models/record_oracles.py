@@ -1,19 +1,24 @@
 """Writes what other implementations compute, for test_oracles.py, which then needs neither of them.
 
-    pip install torch==2.13.0 transformers==5.23.0
-    python -m tests.models.record_oracles
+    pip install torch==2.13.0 transformers==5.24.0
+    python -m tests.models.record_oracles [mamba2 ...]
 
-The RG-LRU, a Llama layer, a whole BERT with its norms before the layers, a whole Mamba and a whole
-RecurrentGemma, of `transformers`, on small random weights: inputs, outputs, and the gradient of
-sum(output * cotangent) in the inputs and in every parameter. Each case is one file of arrays.
+The RG-LRU, a Llama layer, a whole BERT with its norms before the layers, a whole Mamba, Mamba-2 and
+RecurrentGemma, of `transformers`, and a whole Gated DeltaNet of its functions, on small random weights:
+inputs, outputs, and the gradient of sum(output * cotangent) in the inputs and in every parameter. Each case
+is one file of arrays. The first five cases were recorded with 5.23.0.
 """
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn import functional
 from transformers import (
     LlamaConfig,
+    Mamba2Config,
+    Mamba2ForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     RecurrentGemmaConfig,
@@ -22,6 +27,7 @@ from transformers import (
     RobertaPreLayerNormForMaskedLM,
 )
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
 FOLDER = Path(__file__).with_name("recorded")
@@ -240,10 +246,129 @@ def record_recurrent_gemma() -> None:
     (FOLDER / "recurrent_gemma" / "generation_config.json").unlink()
 
 
+def record_scores(name: str, scores, tokens, parameters: dict, named, rng) -> None:  # noqa: PLR0917
+    """Write tokens, scores and the gradients of sum(scores * cotangent)."""
+    cotangent = rng.normal(size=tuple(scores.shape)).astype(np.float32)
+    (scores * torch.tensor(cotangent)).sum().backward()
+    np.savez(
+        FOLDER / f"{name}.npz",
+        tokens=tokens.astype(np.int32),
+        cotangent=cotangent,
+        scores=scores.detach().numpy(),
+        **{f"parameter/{key}": value for key, value in parameters.items()},
+        **{f"gradient/{key}": value.grad.numpy() for key, value in named},
+    )
+
+
+def record_mamba2() -> None:
+    """Record the scores of a whole Mamba-2 of two groups; and its folder, in shards."""
+    config = Mamba2Config(
+        vocab_size=24,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_heads=4,
+        head_dim=4,
+        state_size=3,
+        n_groups=2,
+        expand=2,
+        chunk_size=4,
+        layer_norm_epsilon=1e-5,
+        bos_token_id=0,
+        pad_token_id=0,
+        eos_token_id=0,
+        tie_word_embeddings=True,
+    )
+    model = Mamba2ForCausalLM(config)
+    rng = np.random.default_rng(0)
+    parameters = randomised(model, rng)
+    tokens = rng.integers(0, 24, (2, LENGTH))
+    scores = model(input_ids=torch.tensor(tokens), use_cache=False).logits
+    record_scores("mamba2", scores, tokens, parameters, model.named_parameters(), rng)
+    model.save_pretrained(FOLDER / "mamba2", max_shard_size="3KB")
+    (FOLDER / "mamba2" / "generation_config.json").unlink()
+
+
+def gated_deltanet_scores(weights: dict[str, torch.Tensor], tokens, key_heads: int, heads: int):
+    """Return the scores of a Gated DeltaNet, by the names that flash-linear-attention gives its tensors."""
+
+    def norm(x, name):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weights[name]
+
+    def convolved(x, layer, name):
+        kernel = weights[f"{layer}.attn.{name}_conv1d.weight"]
+        mapped = functional.linear(x, weights[f"{layer}.attn.{name}_proj.weight"]).transpose(1, 2)
+        padded = functional.pad(mapped, (kernel.shape[-1] - 1, 0))
+        return functional.silu(functional.conv1d(padded, kernel, groups=len(kernel)).transpose(1, 2))
+
+    x = weights["model.embeddings.weight"][tokens]
+    for number in range(2):
+        layer = f"model.layers.{number}"
+        normed = norm(x, f"{layer}.attn_norm.weight")
+        q, k, v = (
+            convolved(normed, layer, name).unflatten(-1, (count, -1))
+            for name, count in (("q", key_heads), ("k", key_heads), ("v", heads))
+        )
+        q, k = (array.repeat_interleave(heads // key_heads, dim=2) for array in (q, k))
+        rate = weights[f"{layer}.attn.A_log"].exp()
+        steps = functional.linear(normed, weights[f"{layer}.attn.a_proj.weight"])
+        g = -rate * functional.softplus(steps + weights[f"{layer}.attn.dt_bias"])
+        beta = 2 * functional.linear(normed, weights[f"{layer}.attn.b_proj.weight"]).sigmoid()
+        o, _ = torch_recurrent_gated_delta_rule(
+            *(q, k, v),
+            g=g,
+            beta=beta,
+            initial_state=None,
+            output_final_state=False,
+            use_qk_l2norm_in_kernel=True,
+        )
+        gate = functional.linear(normed, weights[f"{layer}.attn.g_proj.weight"])
+        gated = norm(o, f"{layer}.attn.o_norm.weight").flatten(2) * functional.silu(gate)
+        x = x + functional.linear(gated, weights[f"{layer}.attn.o_proj.weight"])
+        normed = norm(x, f"{layer}.mlp_norm.weight")
+        hidden = functional.silu(functional.linear(normed, weights[f"{layer}.mlp.gate_proj.weight"]))
+        hidden = hidden * functional.linear(normed, weights[f"{layer}.mlp.up_proj.weight"])
+        x = x + functional.linear(hidden, weights[f"{layer}.mlp.down_proj.weight"])
+    return functional.linear(norm(x, "model.norm.weight"), weights["lm_head.weight"])
+
+
+def record_gated_deltanet() -> None:
+    """Record a whole Gated DeltaNet: two heads of keys, four of values, negative eigenvalues."""
+    features, inner, key_heads, heads, d_k, d_v = 8, 12, 2, 4, 3, 6
+    keys, values = key_heads * d_k, heads * d_v
+    shapes = {"model.embeddings.weight": (24, features), "model.norm.weight": (features,)}
+    shapes["lm_head.weight"] = (24, features)
+    for number in range(2):
+        widths = {"q": keys, "k": keys, "v": values, "g": values, "a": heads, "b": heads}
+        attention = {f"{name}_proj.weight": (width, features) for name, width in widths.items()}
+        attention |= {f"{name}_conv1d.weight": (widths[name], 1, 4) for name in "qkv"}
+        attention |= {"A_log": (heads,), "dt_bias": (heads,), "o_norm.weight": (d_v,)}
+        attention["o_proj.weight"] = (features, values)
+        mlp = {"gate_proj": (inner, features), "up_proj": (inner, features), "down_proj": (features, inner)}
+        shapes |= {f"model.layers.{number}.attn.{name}": shape for name, shape in attention.items()}
+        shapes |= {f"model.layers.{number}.mlp.{name}.weight": shape for name, shape in mlp.items()}
+        shapes |= {f"model.layers.{number}.{name}_norm.weight": (features,) for name in ("attn", "mlp")}
+    rng = np.random.default_rng(0)
+    parameters = {
+        name: rng.normal(scale=1.0 if len(shape) == 1 else shape[-1] ** -0.5, size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    weights = {name: torch.tensor(value, requires_grad=True) for name, value in parameters.items()}
+    tokens = rng.integers(0, 24, (2, LENGTH))
+    scores = gated_deltanet_scores(weights, torch.tensor(tokens), key_heads, heads)
+    record_scores("gated_deltanet", scores, tokens, parameters, weights.items(), rng)
+
+
+RECORDED = {
+    "rg_lru": record_rg_lru,
+    "llama_layer": record_llama_layer,
+    "pre_layer_norm_bert": record_pre_layer_norm_bert,
+    "mamba": record_mamba,
+    "recurrent_gemma": record_recurrent_gemma,
+    "mamba2": record_mamba2,
+    "gated_deltanet": record_gated_deltanet,
+}
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    record_rg_lru()
-    record_llama_layer()
-    record_pre_layer_norm_bert()
-    record_mamba()
-    record_recurrent_gemma()
+    for case in sys.argv[1:] or RECORDED:
+        RECORDED[case]()

@@ -25,6 +25,7 @@ def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     write_random_folder(tmp_path / "mamba-130m-hf", "mamba")
+    write_random_folder(tmp_path / "mamba2-130m-hf", "mamba2")
     (tmp_path / "held-out.txt").write_text("The river of seven returns to the river.\n" * 3)
     said = {}
     for command in COMMANDS:
@@ -46,7 +47,7 @@ def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     dense, pruned = said["generate"]
     assert dense.strip() and pruned.strip()
     assert re.search(r"perplexity +\d", said["evaluate"][0])
-    assert not [line for line in said["train"][0].splitlines() if line.startswith("  new ")]
+    assert not [line for each in said["train"] for line in each.splitlines() if line.startswith("  new ")]
     found, source = (
         safetensors.numpy.load_file(tmp_path / folder / "model.safetensors")
         for folder in ("exported/mamba-hf", "mamba-130m-hf")
@@ -57,3 +58,6 @@ def test_commands_of_the_page(tmp_path, monkeypatch, capsys):
     assert not np.array_equal(found["backbone.norm_f.weight"], source["backbone.norm_f.weight"])
     described = json.loads((tmp_path / "exported/mamba-hf/config.json").read_text())
     assert (described["model_type"], described["eos_token_id"]) == ("mamba", 0)
+    assert "mamba2, 2 layers of 64, imported to imported/mamba2-130m" in said["import_model"][1]
+    described = json.loads((tmp_path / "exported/mamba2-hf/config.json").read_text())
+    assert (described["model_type"], described["n_groups"]) == ("mamba2", 1)

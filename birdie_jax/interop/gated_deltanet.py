@@ -1,0 +1,228 @@
+"""A Gated DeltaNet in the layout of flash-linear-attention: its config.json, its tensors, both as here."""
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from birdie_jax.config import Config, ModelConfig
+from birdie_jax.errors import InteropError
+from birdie_jax.interop.counterparts import (
+    MAP,
+    SAME,
+    TAPS,
+    Counterpart,
+    foreign_config,
+    of_layer,
+    read_built,
+    read_fields,
+)
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
+
+EMBEDDING = "model.embeddings.weight"
+
+LAYER = (
+    Counterpart("attn_norm.weight", ("mixer_norm.scale",), SAME),
+    Counterpart("attn.q_proj.weight", ("mixer.query.kernel",), MAP),
+    Counterpart("attn.k_proj.weight", ("mixer.key.kernel",), MAP),
+    Counterpart("attn.v_proj.weight", ("mixer.value.kernel",), MAP),
+    Counterpart("attn.a_proj.weight", ("mixer.decay.kernel",), MAP),
+    Counterpart("attn.b_proj.weight", ("mixer.beta.kernel",), MAP),
+    Counterpart("attn.g_proj.weight", ("mixer.output_gate.kernel",), MAP),
+    Counterpart("attn.o_proj.weight", ("mixer.out.kernel",), MAP),
+    Counterpart("attn.q_conv1d.weight", ("mixer.query_convolution.kernel",), TAPS),
+    Counterpart("attn.k_conv1d.weight", ("mixer.key_convolution.kernel",), TAPS),
+    Counterpart("attn.v_conv1d.weight", ("mixer.value_convolution.kernel",), TAPS),
+    Counterpart("attn.A_log", ("mixer.A_log",), SAME),
+    Counterpart("attn.dt_bias", ("mixer.step_bias",), SAME),
+    Counterpart("attn.o_norm.weight", ("mixer.output_norm.scale",), SAME),
+    Counterpart("mlp_norm.weight", ("mlp_norm.scale",), SAME),
+    Counterpart("mlp.gate_proj.weight", ("mlp.gate.kernel",), MAP),
+    Counterpart("mlp.up_proj.weight", ("mlp.in.kernel",), MAP),
+    Counterpart("mlp.down_proj.weight", ("mlp.out.kernel",), MAP),
+)
+"""The tensors of a layer."""
+
+OUTSIDE = (Counterpart("model.norm.weight", ("final_norm.scale",), SAME),)
+"""The tensors outside of the layers, but for the embedding and the head, whose rows differ."""
+
+MODEL_TYPE = "gated_deltanet"
+# Settings with one value that is built; files may lack them.
+_BUILT: dict[str, Any] = {
+    "use_gate": True,
+    "use_short_conv": True,
+    "conv_bias": False,
+    "hidden_act": "swish",
+    "output_gate_activation": "swish",
+    "attn": None,
+    "attnres_block_size": None,
+}
+# The MLP is two thirds of this many times as wide as the model, rounded up, where no width is given.
+_HIDDEN_RATIO, _WIDTH_UNIT = 4, 256
+
+
+def counterparts(model: ModelConfig) -> tuple[Counterpart, ...]:
+    """Return all tensors of a model but its embedding and head."""
+    layers = [of_layer(LAYER, "model.layers", layer) for layer in range(model.layers)]
+    return OUTSIDE + tuple(chain.from_iterable(layers))
+
+
+@dataclass(frozen=True)
+class GatedDeltaNetSettings:
+    """The settings of a config.json that say what is computed, by the names of flash-linear-attention.
+
+    Attributes:
+        vocab_size: the number of rows of the embedding.
+        hidden_size: the width of the residual stream.
+        num_hidden_layers: the number of layers.
+        num_heads: the heads of queries and keys.
+        head_dim: the width of a key.
+        expand_v: the width of a value, as a multiple of that of a key.
+        intermediate_size: the inner width of the MLP.
+        num_v_heads: the heads of values; None: as many as of keys.
+        conv_size: the taps of the short convolutions.
+        allow_neg_eigval: whether beta is up to 2.
+        norm_eps: what is added to the mean square in norms.
+        tie_word_embeddings: whether the head is the embedding.
+        eos_token_id: the token that ends a text.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_heads: int
+    head_dim: int
+    expand_v: float
+    intermediate_size: int
+    num_v_heads: int | None = None
+    conv_size: int = 4
+    allow_neg_eigval: bool = False
+    norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    eos_token_id: int | None = 2
+
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of an embedded token."""
+        return 1.0
+
+    @property
+    def special_tokens(self) -> dict[str, int | None]:
+        """The ids of the tokens that its tokenizer names."""
+        return {"eos_token": self.eos_token_id}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a config.json with these settings."""
+        return {
+            "architectures": ["GatedDeltaNetForCausalLM"],
+            "model_type": MODEL_TYPE,
+            **dataclasses.asdict(self),
+            **{name: value for name, value in _BUILT.items() if name != "conv_bias"},
+        }
+
+
+def read_settings(described: dict[str, Any], path: Path) -> GatedDeltaNetSettings:
+    """Return the settings in `described`, the contents of `path`.
+
+    Raises:
+        InteropError: it lacks a setting, or asks for what is not built.
+    """
+    read_built(described, _BUILT, path)
+    described = {"expand_v": 2.0, "head_dim": 256, "num_heads": 6} | described
+    width = described.get("hidden_size")
+    if described.get("intermediate_size") is None and isinstance(width, int):
+        ratio = described.get("hidden_ratio") or _HIDDEN_RATIO
+        inner = int(width * ratio * 2 / 3)
+        described["intermediate_size"] = -(-inner // _WIDTH_UNIT) * _WIDTH_UNIT
+    settings = read_fields(GatedDeltaNetSettings, described, path)
+    if settings.head_dim * settings.expand_v % 1:
+        raise InteropError(
+            f"{path}: expand_v: found {settings.expand_v}; allowed: a whole number times head_dim = "
+            f"{settings.head_dim}"
+        )
+    return settings
+
+
+def to_config(settings: GatedDeltaNetSettings, dtype: str, path: Path) -> Config:
+    """Return the configuration of a model with these settings, which knows no special token.
+
+    Args:
+        settings: the settings.
+        dtype: the type of activations and matrix products.
+        path: the file that they are from, for messages.
+
+    Raises:
+        InteropError: a setting is not one that this program can have.
+    """
+    heads = settings.num_v_heads or settings.num_heads
+    section = GatedDeltaNetConfig(
+        conv_width=settings.conv_size,
+        heads=heads,
+        key_heads=settings.num_heads,
+        key_features=settings.head_dim,
+        negative_eigenvalues=settings.allow_neg_eigval,
+    )
+    model = ModelConfig(
+        name="gated_deltanet",
+        layers=settings.num_hidden_layers,
+        features=settings.hidden_size,
+        state=heads * int(settings.head_dim * settings.expand_v),
+        mlp_features=settings.intermediate_size,
+        mlp_activation="silu",
+        bidirectional=False,
+        tie_embeddings=settings.tie_word_embeddings,
+        dtype=dtype,
+        norm_epsilon=settings.norm_eps,
+        embedding_scale=settings.embedding_scale,
+        sections=(section,),
+    )
+    return foreign_config(
+        model,
+        vocab_size=settings.vocab_size,
+        end_token=settings.eos_token_id,
+        conv_taps=settings.conv_size,
+        path=path,
+    )
+
+
+def from_config(model: ModelConfig, vocab_size: int) -> GatedDeltaNetSettings:
+    """Return the settings of a Gated DeltaNet that flash-linear-attention can have.
+
+    Args:
+        model: the architecture.
+        vocab_size: the rows of the embedding there.
+
+    Raises:
+        InteropError: it reads in both directions, or differs in its decays, its MLP or its residual stream.
+    """
+    section = model.section(GatedDeltaNetConfig)
+    for field, found, allowed in (
+        ("model.bidirectional", model.bidirectional, False),
+        ("model.gated_deltanet.channel_decay", section.channel_decay, False),
+        ("model.mlp_activation", model.mlp_activation, "silu"),
+        ("model.mlp_bias", model.mlp_bias, False),
+        ("model.norm_offset", model.norm_offset, 0.0),
+        ("model.residual_dtype", model.residual_dtype or model.dtype, model.dtype),
+    ):
+        if found != allowed:
+            raise InteropError(
+                f"{field}: found {found!r}; allowed: {allowed!r}, as flash-linear-attention has it"
+            )
+    key_heads, d_k, d_v = section.sizes(model)
+    return GatedDeltaNetSettings(
+        vocab_size=vocab_size,
+        hidden_size=model.features,
+        num_hidden_layers=model.layers,
+        num_heads=key_heads,
+        head_dim=d_k,
+        expand_v=d_v / d_k,
+        intermediate_size=model.mlp_features,
+        num_v_heads=section.heads,
+        conv_size=section.conv_width,
+        allow_neg_eigval=section.negative_eigenvalues,
+        norm_eps=model.norm_epsilon,
+        tie_word_embeddings=model.tie_embeddings,
+        eos_token_id=model.end_token - NUM_SPECIAL_TOKENS if model.end_token else None,
+    )
