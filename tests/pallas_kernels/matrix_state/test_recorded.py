@@ -1,0 +1,40 @@
+"""Both operations give what the functions of `transformers` gave (record_oracles.py); so do gradients."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.gated_delta_rule import gated_delta_rule
+from pallas_kernels.ssd import ssd
+from tests.pallas_kernels.linear_scan.oracle import assert_close
+from tests.quick_jit import quick_jit
+
+OPERATIONS = {
+    "recurrent": gated_delta_rule,
+    "chunk": gated_delta_rule,
+    "kimi": gated_delta_rule,
+    "ssd": ssd,
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_values_and_gradients_are_those_of_transformers(name):
+    arrays = np.load(Path(__file__).with_name("recorded") / f"{name}.npz")
+    inputs = {key.removeprefix("input/"): arrays[key] for key in arrays if key.startswith("input/")}
+    operation = partial(OPERATIONS[name], chunk_size=8)
+
+    @quick_jit
+    def results(inputs):
+        (outputs, state), pull_back = jax.vjp(lambda inputs: operation(**inputs), inputs)
+        return outputs, state, *pull_back((jnp.asarray(arrays["cotangent"]), jnp.zeros_like(state)))
+
+    outputs, state, gradients = results(inputs)
+    assert_close(outputs, arrays["outputs"])
+    assert_close(state, arrays["state"])
+    for key, found in gradients.items():
+        assert_close(found, arrays[f"gradient/{key}"])
