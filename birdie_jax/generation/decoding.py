@@ -19,7 +19,7 @@ from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.generation.prompt import prunable_tokens
 from birdie_jax.generation.sampling import Sampling, sample_tokens
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.language_model import stack_caches, unrolled_hidden, unstack_layers
+from birdie_jax.models.language_model import looped_hidden, stack_caches, unrolled_hidden, unstack_layers
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.pruning import PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows
@@ -157,11 +157,11 @@ def decode_chunk(
 def _decode_scanned(
     settings: DecodeSettings, params: PyTree, state: DecodeState, rules: DecodeRules
 ) -> tuple[DecodeState, Int[Array, "rows chunk"]]:
-    """Decode with the model's own scan over its layers."""
+    """Decode with a loop over layers."""
     model, layout = settings.model, causal_layout(len(state.token), 1)
 
     def model_step(token, cache):
-        return model.apply({"params": params}, token[:, None], layout, cache, method=LanguageModel.hidden)
+        return looped_hidden(model, params, cache, token[:, None], layout)
 
     return _decode_loop(settings, params, state, rules, model_step)
 

@@ -19,7 +19,9 @@ from birdie_jax.models.matrix_recurrence import (
     MatrixRecurrentConfig,
     apply_matrix,
     apply_transposed_matrix,
+    decode_halves,
     empty_matrix_cache,
+    reads_one_token,
     state_of_all_heads,
     uniform_rates,
 )
@@ -253,7 +255,7 @@ class GatedDeltaNet(nn.Module):
         gates: tuple[Float[Array, "rows length ..."], HeadNumbers],
         layout: Layout,
         cached: Float[Array, "rows forward d_k d_v"] | None,
-    ) -> tuple[ValueHeads, Float[Array, "rows heads d_k d_v"]]:
+    ) -> tuple[ValueHeads, Float[Array, "rows states d_k d_v"]]:
         """Return what the tokens read, and the state after the last token that each head read.
 
         Args:
@@ -265,6 +267,8 @@ class GatedDeltaNet(nn.Module):
         resets = (layout.forward_reset,)
         if self.bidirectional:
             resets = (layout.forward_reset, layout.reverse_reset)
+        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1], cached):
+            return decode_halves(self._read_token, (*sequences, *gates), cached, layout.forward_reset)
         shape = (sequences[0].shape[0], self.heads, self.key_features, self.value_features)
         return sharded_recurrence(
             make_recurrence(self.scan_implementation),
@@ -272,6 +276,17 @@ class GatedDeltaNet(nn.Module):
             state_of_all_heads(cached, shape),
             resets,
             bidirectional=self.bidirectional,
+        )
+
+    def _read_token(
+        self, arrays: tuple[Array, ...], state: Array | None, resets: Resets | None
+    ) -> tuple[Array, Array]:
+        v, q, k, g, beta = arrays
+        return gated_delta_rule(
+            *(q, k, v, g, beta),
+            initial_state=state,
+            resets=resets,
+            implementation=self.scan_implementation,
         )
 
     def empty_cache(self, rows: int, length: int | None = None) -> MatrixCache:

@@ -15,11 +15,13 @@ from birdie_jax.models.axes import constrained
 from birdie_jax.models.layer_stacks import (
     Block,
     HybridLayers,
+    LayerStack,
     assemble,
     is_hybrid,
     layer_configs,
     layer_stacks,
     make_mixer,
+    periods,
     restacked,
     scanned,
     unstacked,
@@ -259,6 +261,50 @@ def unrolled_hidden(
         x, new_cache = Block(config).apply({"params": layer_params}, x, layer_cache, layout)
         caches.append(new_cache)
     return cast(Activations, apply(x, method=LanguageModel.normalise)), caches
+
+
+def looped_hidden(
+    model: LanguageModel, params: PyTree[Array], cache: Cache, tokens: TokenIds, layout: Layout
+) -> tuple[Activations, Cache]:
+    """Return what `LanguageModel.hidden` does, the cache updated where it is.
+
+    A scan over layers reads one cache and writes another, which a loop over tokens copies back: as many
+    bytes again, for each token, as the caches of all layers have. Here the loop carries the cache.
+
+    Args:
+        model: the model.
+        params: all its parameters.
+        cache: the cache, in the structure of `layer_stacks`.
+        tokens: the inputs.
+        layout: the bounds of the samples.
+    """
+    apply = partial(model.apply, {"params": params})
+    x = cast(Activations, apply(tokens, layout, method=LanguageModel.embed))
+    found: list[tuple[LayerStack, PyTree]] = []
+    for stacks in periods(model.config):
+
+        def pass_period(number, carried, stacks=stacks):
+            x, caches = carried
+            after = []
+            for stack, stacked in zip(stacks, caches, strict=True):
+                own, cache = jax.tree.map(
+                    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False),
+                    (stack.of(params["blocks"]), stacked),
+                )
+                x, new = Block(stack.config).apply({"params": own}, x, cache, layout)
+                after.append(
+                    jax.tree.map(
+                        lambda leaf, one: jax.lax.dynamic_update_index_in_dim(leaf, one, number, 0),
+                        stacked,
+                        new,
+                    )
+                )
+            return x, after
+
+        caches = [stack.of(cache) for stack in stacks]
+        x, caches = jax.lax.fori_loop(0, len(stacks[0].layers), pass_period, (x, caches))
+        found.extend(zip(stacks, caches, strict=True))
+    return cast(Activations, apply(x, method=LanguageModel.normalise)), assemble(found)
 
 
 def parameter_shapes(model: LanguageModel) -> PyTree[jax.ShapeDtypeStruct]:

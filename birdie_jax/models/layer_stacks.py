@@ -199,6 +199,14 @@ def layer_stacks(config: ModelConfig) -> list[LayerStack]:
     return stacks
 
 
+def periods(config: ModelConfig) -> list[list[LayerStack]]:
+    """Return the stacks whose layers take turns: those of whole periods, then those of the rest."""
+    groups: dict[str, list[LayerStack]] = {}
+    for stack in layer_stacks(config):
+        groups.setdefault(stack.keys[0] if stack.keys else "", []).append(stack)
+    return list(groups.values())
+
+
 def unstacked(config: ModelConfig, tree: PyTree[Array]) -> list[PyTree[Array]]:
     """Return the part of each layer, taken out of its stack."""
     parts: dict[int, PyTree[Array]] = {

@@ -1,6 +1,7 @@
 """Mamba-2's sequence mixer: a state-space dual recurrence with a matrix a head, gated and normalised."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import flax.linen as nn
@@ -19,7 +20,9 @@ from birdie_jax.models.matrix_influence import MatrixArrays
 from birdie_jax.models.matrix_recurrence import (
     MatrixCache,
     MatrixRecurrentConfig,
+    decode_halves,
     empty_matrix_cache,
+    reads_one_token,
     state_of_all_heads,
     uniform_rates,
 )
@@ -220,7 +223,7 @@ class Mamba2(nn.Module):
         weights: tuple[GroupSequence, GroupSequence],
         layout: Layout,
         cached: Float[Array, "rows forward P N"] | None,
-    ) -> tuple[HeadSequence, Float[Array, "rows heads P N"]]:
+    ) -> tuple[HeadSequence, Float[Array, "rows states P N"]]:
         """Return y before its gate, and the state after the last token that each head read.
 
         Args:
@@ -241,6 +244,13 @@ class Mamba2(nn.Module):
             u, steps = sequences
             taken = jax.nn.softplus(steps.astype(jnp.float32) + bias)
             leave_influence(self, layout.influence, MatrixArrays(taken, u, A, *weights), resets)
+        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1], cached):
+            return decode_halves(
+                partial(self._read_token, (A, D, bias)),
+                (*sequences, *weights),
+                cached,
+                layout.forward_reset,
+            )
         shape = (sequences[0].shape[0], self.heads, self.head_features, self.state_size)
         # A single group is whole on every device that has some of the heads.
         operands = RecurrenceOperands(sequences, (A, D, bias), weights)
@@ -252,6 +262,24 @@ class Mamba2(nn.Module):
             state_of_all_heads(cached, shape),
             resets,
             bidirectional=self.bidirectional,
+        )
+
+    def _read_token(
+        self,
+        vectors: tuple[Array, Array, Array],
+        arrays: tuple[Array, ...],
+        state: Array | None,
+        resets: Resets | None,
+    ) -> tuple[Array, Array]:
+        u, steps, B, C = arrays
+        half = slice(0, u.shape[2]) if state is not None else slice(-u.shape[2], None)
+        A, D, bias = (vector[half] for vector in vectors)
+        return ssd(
+            *(u, steps, A, B, C, D),
+            dt_bias=bias,
+            initial_state=state,
+            resets=resets,
+            implementation=self.scan_implementation,
         )
 
     def empty_cache(self, rows: int, length: int | None = None) -> MatrixCache:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from birdie_jax.array_types import Key, RowState
+from birdie_jax.array_types import Key, RowState, TokenMask
 from birdie_jax.config_sections import ModelConfig, Require
 from birdie_jax.config_types import ConvolutionTaps
-from birdie_jax.models.axes import must_divide
+from birdie_jax.models.axes import mesh_size, must_divide
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence import RecurrentConfig
 from pallas_kernels.matrix_state.arguments import IMPLEMENTATIONS
@@ -100,6 +100,34 @@ def state_of_all_heads(
     """
     state = jnp.zeros(shape, jnp.float32)
     return state if cached is None else state.at[:, : cached.shape[1]].set(cached)
+
+
+def reads_one_token(length: int, cached: Array | None) -> bool:
+    """Return whether a call decodes one token on devices that each have all heads.
+
+    Then heads in reverse, which begin with their own token, need no state, and none is made for them.
+    """
+    return length == 1 and cached is not None and mesh_size("tensor") == 1
+
+
+def decode_halves(
+    read: Callable[..., tuple[Array, Array]],
+    sequences: tuple[Array, ...],
+    cached: Float[Array, "rows forward first second"],
+    reset: TokenMask,
+) -> tuple[Float[Array, "rows one heads channels"], Float[Array, "rows forward first second"]]:
+    """Return what a token reads, of heads forward and heads in reverse, and the state of the former.
+
+    Args:
+        read: (sequences, state or None, resets or None) -> (outputs, state).
+        sequences: arrays whose third axis is heads, or a single head for all.
+        cached: the state of the forward heads, as many as those in reverse.
+        reset: the forward reset.
+    """
+    halves = [[array, array] if array.shape[2] == 1 else jnp.split(array, 2, axis=2) for array in sequences]
+    forward, reverse = zip(*halves, strict=True)
+    y, state = read(forward, cached, (reset,))
+    return jnp.concatenate([y, read(reverse, None, None)[0]], axis=2), state
 
 
 def uniform_rates(least: float, greatest: float) -> Callable[..., Array]:

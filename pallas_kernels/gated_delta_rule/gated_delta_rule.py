@@ -1,6 +1,5 @@
 """The public operation: argument checks and the choice of an implementation."""
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.matrix_state.arguments import (
@@ -10,7 +9,8 @@ from pallas_kernels.matrix_state.arguments import (
     check_resets,
     check_shapes,
 )
-from pallas_kernels.matrix_state.layout import HeadSequences, scan_by_chunks
+from pallas_kernels.matrix_state.layout import read_sequence
+from pallas_kernels.matrix_state.sequences import HeadSequences
 
 _NAME = "gated_delta_rule"
 
@@ -78,7 +78,5 @@ def gated_delta_rule(
     check_shapes(_NAME, wanted)
     check_heads(_NAME, heads, groups, direction)
     check_resets(_NAME, resets, v.shape, direction)
-    if initial_state is None:
-        initial_state = jnp.zeros(state, jnp.float32)
     sequences = HeadSequences(q, k, v, g, beta, resets)
-    return scan_by_chunks(sequences, initial_state, direction=direction, chunk_size=chunk_size)
+    return read_sequence(sequences, initial_state, direction=direction, chunk_size=chunk_size)

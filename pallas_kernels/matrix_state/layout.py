@@ -1,38 +1,18 @@
 """From arrays [batch, length, heads, ...] to chunks in reading order, and back."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
+from pallas_kernels.matrix_state.sequences import HeadSequences
+from pallas_kernels.matrix_state.token import read_token
 
 DIRECTIONS = ("forward", "reverse", "both")
 
 
-class HeadSequences(NamedTuple):
-    """The arguments of a recurrence, with the axes of the public operations.
-
-    Attributes:
-        q: what reads the state; heads of v share its heads evenly.
-        k: the keys.
-        v: the values.
-        g: the logarithm of the decay.
-        beta: the share of an old value that a new one replaces; None: values are added.
-        resets: for the direction, or for each of both, where nothing enters from the token before.
-    """
-
-    q: Float[Array, "batch length groups d_k"]
-    k: Float[Array, "batch length groups d_k"]
-    v: Float[Array, "batch length heads d_v"]
-    g: Float[Array, "batch length heads *channels"]
-    beta: Float[Array, "batch length heads"] | None
-    resets: tuple[Bool[Array, "batch length"], ...] | None
-
-
-def scan_by_chunks(
+def read_sequence(
     sequences: HeadSequences,
-    initial_state: Float[Array, "batch heads d_k d_v"],
+    initial_state: Float[Array, "batch heads d_k d_v"] | None,
     *,
     direction: str,
     chunk_size: int,
@@ -41,12 +21,16 @@ def scan_by_chunks(
 
     Args:
         sequences: the arguments.
-        initial_state: the state before the first token read.
+        initial_state: the state before the first token read; None: zero.
         direction: one of `DIRECTIONS`; "both": the second half of the heads in reverse.
         chunk_size: tokens of a chunk, a power of two.
     """
     ways = {"forward": (False,), "reverse": (True,), "both": (False, True)}[direction]
-    batch, length, heads = sequences.v.shape[:3]
+    batch, length, heads, d_v = sequences.v.shape
+    if length == 1:
+        return read_token(sequences, initial_state)
+    if initial_state is None:
+        initial_state = jnp.zeros((batch, heads, sequences.k.shape[-1], d_v), jnp.float32)
     chunk = min(chunk_size, 1 << (length - 1).bit_length())
     groups = sequences.q.shape[2]
     if len(ways) == 2 and groups == 1:
@@ -95,7 +79,7 @@ def scan_by_chunks(
     last, o = read_chunks(state, chunks)
     # [chunks, ways * batch, groups, heads, chunk, d_v] to [ways * batch, length, heads, d_v].
     o = jnp.moveaxis(o, (0, 4), (1, 2))
-    o = o.reshape(len(ways) * batch, -1, heads // len(ways), o.shape[-1])[:, :length]
+    o = o.reshape(len(ways) * batch, -1, heads // len(ways), d_v)[:, :length]
     parts = [
         part[:, ::-1] if way else part for part, way in zip(jnp.split(o, len(ways)), ways, strict=True)
     ]

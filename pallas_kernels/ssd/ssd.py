@@ -11,7 +11,8 @@ from pallas_kernels.matrix_state.arguments import (
     check_resets,
     check_shapes,
 )
-from pallas_kernels.matrix_state.layout import HeadSequences, scan_by_chunks
+from pallas_kernels.matrix_state.layout import read_sequence
+from pallas_kernels.matrix_state.sequences import HeadSequences
 
 _NAME = "ssd"
 
@@ -83,13 +84,10 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
     s = dt.astype(jnp.float32)
     if dt_bias is not None:
         s = jax.nn.softplus(s + dt_bias.astype(jnp.float32))
-    if initial_state is None:
-        initial_state = jnp.zeros((batch, heads, P, N), jnp.float32)
+    state = None if initial_state is None else initial_state.swapaxes(2, 3)
     v = (s[..., None] * x.astype(jnp.float32)).astype(x.dtype)
     sequences = HeadSequences(C, B, v, s * A.astype(jnp.float32), None, resets)
-    y, last = scan_by_chunks(
-        sequences, initial_state.swapaxes(2, 3), direction=direction, chunk_size=chunk_size
-    )
+    y, last = read_sequence(sequences, state, direction=direction, chunk_size=chunk_size)
     if D is not None:
         y = (y + D.astype(jnp.float32)[:, None] * x.astype(jnp.float32)).astype(x.dtype)
     return y, last.swapaxes(2, 3)

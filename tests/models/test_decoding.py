@@ -9,6 +9,7 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.language_model import looped_hidden
 from birdie_jax.models.layout import causal_layout, packed_layout
 from tests.models.conftest import compiled
 from tests.quick_jit import quick_jit
@@ -87,6 +88,29 @@ def test_a_packed_row_in_parts_gives_the_logits_of_the_whole(decoder, pack, samp
     of_samples = packed.segment_ids > 0
     result = jnp.concatenate(parts, axis=1)
     np.testing.assert_allclose(result[of_samples], whole(packed)[of_samples], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "griffin", "gated_deltanet"])
+def test_decoding_in_place_is_decoding(name, make):
+    """As accelerators decode: three layers of the hybrid are a period, and a part of one."""
+    model, variables = make(name=name)
+    tokens, layout = jnp.asarray([[300], [301]]), causal_layout(2, 1)
+    cache = jax.tree.map(
+        lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape).astype(leaf.dtype),
+        model.empty_cache(2, 4),
+    )
+    # A window holds whole numbers of tokens.
+    cache = jax.tree.map(lambda leaf: leaf * 0 if jnp.issubdtype(leaf.dtype, jnp.integer) else leaf, cache)
+
+    def in_place(variables, tokens, cache):
+        return looped_hidden(model, variables["params"], cache, tokens, layout)
+
+    def by_scan(variables, tokens, cache):
+        return model.apply(variables, tokens, layout, cache, method=LanguageModel.hidden)
+
+    found, expected = (quick_jit(each)(variables, tokens, cache) for each in (in_place, by_scan))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
 
 
 def test_attention_says_how_much_room_it_needs(make):

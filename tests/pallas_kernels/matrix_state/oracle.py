@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.matrix_state.layout import HeadSequences
+from pallas_kernels.matrix_state.sequences import HeadSequences
 
 # Derivatives are exact to the last digits: nothing is subtracted.
 STEP = 1e-30

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.matrix_state.layout import HeadSequences
+from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.ssd import ssd
 from tests.pallas_kernels.linear_scan.oracle import assert_close
 from tests.pallas_kernels.matrix_state import oracle
