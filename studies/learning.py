@@ -178,11 +178,11 @@ def run(task: Task, name: str, bidirectional: bool, partial: Path) -> dict:
     loss = correct = tokens = 0.0
     for step in range(1, task.steps + 1):
         state, metrics = step_function(state, make_batch(task, step))
-        sums = jax.device_get(metrics.arms)
+        sums = jax.device_get(metrics.sums)
         loss, correct, tokens = (
-            loss + sums.loss[judged].sum(),
-            correct + sums.correct[judged].sum(),
-            tokens + sums.tokens[judged].sum(),
+            loss + sums["loss"][judged].sum(),
+            correct + sums["correct"][judged].sum(),
+            tokens + sums["tokens"][judged].sum(),
         )
         if step % MEASURED_EVERY == 0:
             point = (step, float(loss / tokens), float(correct / tokens), time.monotonic() - begin)

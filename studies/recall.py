@@ -1,0 +1,332 @@
+"""Which state recalls: multi-query associative recall by mixer and by size of the state.
+
+    python -m studies.recall --scale=small --results=docs/measurements/recall
+
+Models of two layers and 64 features learn one task, MQAR as published (Arora et al. 2023): pairs of a key
+and a value, then each key again, whose value is asked for. Loss is on the values alone, texts are read
+causally, and every batch is new. A run is one mixer with one size of state, one learning rate and one seed;
+recall is learned in a narrow window of rates, so that a size is judged by its best rate. A run trains in
+this process and takes one to three minutes of a core.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from birdie_jax.batch import Batch
+from birdie_jax.comparison import seed_interval
+from birdie_jax.config import ModelConfig, OptimizerConfig
+from birdie_jax.engine.optimizer import make_optimizer
+from birdie_jax.engine.sharded_step import take_step
+from birdie_jax.engine.state import TrainState
+from birdie_jax.models import build_model
+from birdie_jax.models.attention import AttentionConfig
+from birdie_jax.models.gated_deltanet import GatedDeltaNetConfig
+from birdie_jax.models.hawk import HawkConfig
+from birdie_jax.models.mamba import MambaConfig
+from birdie_jax.models.mamba2 import Mamba2Config
+from birdie_jax.models.parameters import parameter_policies
+from birdie_jax.models.registry import model_names
+from birdie_jax.pretraining.language_model_step import language_model_loss
+from birdie_jax.tasks.associative_recall import AssociativeRecall
+from studies.figure_style import series_colour, series_marker
+from studies.runner import Outcome, Study, main
+from studies.tables import cells_of_circumstances, rows_of_table, section
+from studies.verbs import Clock
+
+FEATURES, LAYERS = 64, 2
+TABLE_ROWS = 256
+MEASURED_SEQUENCES = 512
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of the runs.
+
+    Attributes:
+        name: the name.
+        pairs: the pairs of a sequence.
+        length: the positions of a sequence.
+        rows: the sequences of a step.
+        steps: the train steps.
+        rates: the peak learning rates.
+        seeds: the seeds.
+        states: the numbers of a layer's state.
+    """
+
+    name: str
+    pairs: int
+    length: int
+    rows: int
+    steps: int
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    states: tuple[int, ...]
+
+
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {
+        "smoke": Scale("smoke", 2, 16, 4, 4, (3e-3,), (0,), (512,)),
+        "small": Scale("small", 16, 128, 32, 2000, (1e-3, 2e-3, 4e-3, 8e-3), (0, 1, 2), (512, 2048, 8192)),
+    }
+)
+
+
+def mixer(name: str, numbers: int) -> dict[str, Any] | None:
+    """Return the fields of a model whose layers carry so many numbers; None where it has no such size.
+
+    The state of gated_ssm_plus and hawk_mlp is as wide as the layer: a large one has more parameters than
+    the others. That of the others grows by itself.
+    """
+    if name in ("gated_ssm_plus", "hawk_mlp"):
+        return {"state": numbers, "sections": (HawkConfig(heads=8),)} if numbers <= 2048 else None
+    inner = 2 * FEATURES
+    if name == "mamba":
+        return {"state": inner, "sections": (MambaConfig(state_size=numbers // inner),)}
+    if name == "mamba2":
+        section = Mamba2Config(head_features=32, state_size=numbers // inner)
+        return {"state": inner, "sections": (section,)}
+    if name.startswith("gated_deltanet"):
+        # Two heads; a value has twice the channels of a key, as published.
+        key = round((numbers / 4) ** 0.5)
+        section = GatedDeltaNetConfig(heads=2, key_features=key, channel_decay=name.endswith("by_channel"))
+        return {"state": numbers // key, "sections": (section,)}
+    if name == "transformer":
+        return {"sections": (AttentionConfig(heads=4),)} if numbers == 8192 else None
+    raise ValueError(f"mixer: found {name!r}; allowed: {', '.join(MIXERS)}")
+
+
+MIXERS = (
+    "gated_deltanet",
+    "gated_deltanet_by_channel",
+    "mamba2",
+    "mamba",
+    "gated_ssm_plus",
+    "hawk_mlp",
+    "transformer",
+)
+
+
+class Run(NamedTuple):
+    """A model that learns to recall.
+
+    Attributes:
+        scale: the name of its scale.
+        mixer: the name of its mixer.
+        state: the numbers of a layer's state.
+        rate: the peak learning rate.
+        seed: the seed of its parameters and its sequences.
+    """
+
+    scale: str
+    mixer: str
+    state: int
+    rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return f"{self.mixer}.{self.state}.{self.rate:g}.{self.seed}"
+
+
+Results = Mapping[Run, Mapping[str, Any]]
+
+
+def draw_batch(task: AssociativeRecall, rows: int, rng: np.random.Generator) -> Batch:
+    """Return sequences as rows of one sample each, whose values alone are targets with loss."""
+    tokens = np.empty((rows, task.sequence_length + 1), np.int32)
+    mask = np.zeros((rows, task.sequence_length), bool)
+    for row in range(rows):
+        sequence = task.draw_sequence(rng)
+        tokens[row] = (*sequence.pairs, *sequence.queries, 0)
+        # The key stands where its value is predicted.
+        mask[row, len(sequence.pairs) + 2 * sequence.slots] = True
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    nothing = np.zeros_like(inputs)
+    positions = np.broadcast_to(np.arange(task.sequence_length, dtype=np.int32), inputs.shape)
+    return Batch(inputs, targets, mask, nothing + 1, positions, nothing > 0, nothing)
+
+
+@dataclass(frozen=True)
+class Recall(Study[Scale, Run]):
+    """What a state recalls."""
+
+    name = "recall"
+    page = "recall.md"
+    scales = SCALES
+    make_run = Run
+    has_text = False
+
+    def runs(self) -> Iterator[Run]:
+        """Give all runs, the seeds one after the other."""
+        for seed in self.scale.seeds:
+            for state in self.scale.states:
+                for name in MIXERS:
+                    if mixer(name, state) is not None:
+                        for rate in self.scale.rates:
+                            yield Run(self.scale.name, name, state, rate, seed)
+
+    def title(self, run: Run) -> str:
+        """Return what a run is, in words."""
+        return f"{run.mixer}, {run.state} numbers a layer, rate {run.rate:g}"
+
+    def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
+        """Train a model, and measure it on sequences that it has not seen."""
+        del log
+        with clock.stage("training"):
+            return Outcome(train(self.scale, run))
+
+    def tables(self, results: Results) -> list[str]:
+        """Return the recall of each mixer and size at its best rate, and each rate of the first seed."""
+        best = best_rates(results)
+        head = ["mixer", "numbers a layer", "parameters", "best rate", "values recalled", "by seed"]
+        rows = []
+        for (name, state), (rate, values, parameters) in best.items():
+            interval = seed_interval(values) if len(values) > 1 else None
+            spread = f" ({100 * interval.low:.0f} .. {100 * interval.high:.0f})" if interval else ""
+            by_seed = ", ".join(f"{100 * value:.0f}" for value in values)
+            cells = [name, f"{state:,}", f"{parameters:,}", f"{rate:g}"]
+            rows.append([*cells, f"{100 * np.mean(values):.0f} %{spread}", by_seed])
+        rates = sorted({run.rate for run in results})
+        sweep = [
+            [
+                *(name, f"{state:,}"),
+                *(
+                    " ".join(
+                        f"{100 * result['recalled']:.0f}"
+                        for run, result in sorted(results.items())
+                        if (run.mixer, run.state, run.rate) == (name, state, rate)
+                    )
+                    for rate in rates
+                ),
+            ]
+            for name, state in best
+        ]
+        under = [cells_of_circumstances(result) for result in results.values()]
+        commits = ", ".join(sorted({f"{commit} ({date})" for _, commit, date in under}))
+        return [
+            section("Recall by mixer and size of state", rows_of_table(head, rows)),
+            section(
+                "Every rate, by seed",
+                rows_of_table(["mixer", "numbers a layer", *(f"{rate:g}" for rate in rates)], sweep)
+                + f"\n\nCommits: {commits}.",
+            ),
+        ]
+
+    def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
+        """Give recall by the size of the state, a line a mixer and a dot a seed."""
+        best = best_rates(results)
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for number, name in enumerate(MIXERS):
+            found = [(state, values) for (mixer, state), (_, values, _) in best.items() if mixer == name]
+            if not found:
+                continue
+            colour, marker = series_colour(number), series_marker(number)
+            states = [state for state, _ in found]
+            means = [100 * np.mean(values) for _, values in found]
+            axes.plot(states, means, color=colour, marker=marker, label=name.replace("_", " "))
+            for state, values in found:
+                axes.plot(
+                    [state] * len(values), [100 * one for one in values], ".", color=colour, alpha=0.5
+                )
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("numbers of a layer's state (transformer: no bound)")
+        axes.set_ylabel("values recalled (%)")
+        axes.set_ylim(0, 103)
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        yield "states", figure
+
+
+Best = dict[tuple[str, int], tuple[float, list[float], int]]
+
+
+def best_rates(results: Results) -> Best:
+    """Return by mixer and state the rate of the best mean over its seeds, their recall, and parameters."""
+    groups: dict[tuple[str, int], dict[float, list[tuple[float, int]]]] = {}
+    for run, result in sorted(results.items(), key=lambda item: item[0].seed):
+        rates = groups.setdefault((run.mixer, run.state), {})
+        rates.setdefault(run.rate, []).append((result["recalled"], result["parameters"]))
+    best: Best = {}
+    for key, rates in sorted(groups.items(), key=lambda item: (MIXERS.index(item[0][0]), item[0][1])):
+        # Of a rate with fewer seeds, which is still running, nothing is chosen.
+        most = max(map(len, rates.values()))
+        whole = {rate: found for rate, found in rates.items() if len(found) == most}
+        rate = max(whole, key=lambda rate: np.mean([one for one, _ in whole[rate]]))
+        best[key] = rate, [one for one, _ in whole[rate]], whole[rate][0][1]
+    return best
+
+
+def model_config(run: Run) -> ModelConfig:
+    """Return the architecture of a run.
+
+    Raises:
+        ValueError: its mixer has no state of that size.
+    """
+    fields = mixer(run.mixer, run.state)
+    if fields is None:
+        raise ValueError(f"recall: {run.mixer} has no state of {run.state} numbers")
+    name = next(one for one in sorted(model_names(), key=len, reverse=True) if run.mixer.startswith(one))
+    sizes = {"layers": LAYERS, "features": FEATURES, "mlp_features": 2 * FEATURES}
+    return ModelConfig(
+        **{"name": name, "bidirectional": False, "dtype": "float32", "remat": "none"} | sizes | fields
+    )
+
+
+def train(scale: Scale, run: Run) -> dict[str, Any]:
+    """Train a run's model, and return what it recalls, with its curve."""
+    config = model_config(run)
+    task = AssociativeRecall(
+        vocab_size=TABLE_ROWS, sequence_length=scale.length, key_value_pairs=scale.pairs
+    )
+    model = build_model(config, TABLE_ROWS)
+    optimizer = make_optimizer(
+        OptimizerConfig(
+            learning_rate=run.rate,
+            final_learning_rate=0.0,
+            warmup_steps=scale.steps // 20,
+            weight_decay=0.0,
+        ),
+        scale.steps,
+        parameter_policies(model),
+    )
+    draw = partial(draw_batch, task, scale.rows)
+    batch = draw(np.random.default_rng([run.seed, 0]))
+    params = jax.jit(model.init)(jax.random.key(run.seed), batch)["params"]
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
+    loss = language_model_loss(model, 1, scale.length)
+    step = jax.jit(partial(take_step, loss, optimizer, 1), donate_argnums=0)
+    curve, right, asked = [], 0.0, 0.0
+    every = max(scale.steps // 20, 1)
+    for number in range(1, scale.steps + 1):
+        state, metrics = step(state, draw(np.random.default_rng([run.seed, number])))
+        sums = jax.device_get(metrics.sums)
+        right, asked = right + float(sums["correct"][0]), asked + float(sums["tokens"][0])
+        if number % every == 0:
+            curve.append([number, right / asked])
+            right = asked = 0.0
+    measured = jax.jit(loss.sums)
+    right = asked = 0.0
+    # Of another generator than any step has.
+    unseen = np.random.default_rng([run.seed, scale.steps + 1, 1])
+    for _ in range(max(MEASURED_SEQUENCES // scale.rows, 1)):
+        _, sums = jax.device_get(measured(state.params, draw(unseen)))
+        right, asked = right + float(sums["correct"][0]), asked + float(sums["tokens"][0])
+    return {
+        "recalled": right / asked,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "curve": curve,
+    }
+
+
+if __name__ == "__main__":
+    main(Recall, __doc__)

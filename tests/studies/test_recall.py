@@ -1,0 +1,86 @@
+"""The study of recall: its sequences, its sizes, and a run that becomes a line of a page."""
+
+import jax
+import numpy as np
+import pytest
+
+from birdie_jax.models import build_model
+from birdie_jax.models.layer_stacks import make_mixer
+from birdie_jax.tasks.associative_recall import AssociativeRecall
+from studies.recall import MIXERS, SCALES, Recall, Run, best_rates, draw_batch, mixer, model_config
+from tests.studies.test_small_studies import write_page
+
+SMALL, SMOKE = SCALES["small"], SCALES["smoke"]
+
+
+def test_values_alone_have_loss_and_stand_behind_their_keys():
+    task = AssociativeRecall(vocab_size=256, sequence_length=32, key_value_pairs=4)
+    batch = draw_batch(task, 3, np.random.default_rng(0))
+    for row in range(3):
+        keys, values = batch.tokens[row, 0:8:2], batch.tokens[row, 1:8:2]
+        value_of = dict(zip(keys.tolist(), values.tolist(), strict=True))
+        asked = np.flatnonzero(batch.loss_mask[row])
+        assert sorted(batch.tokens[row, asked].tolist()) == sorted(value_of)
+        assert [value_of[key] for key in batch.tokens[row, asked].tolist()] == batch.targets[
+            row, asked
+        ].tolist()
+        assert asked.min() >= 8
+
+
+SIZES = [
+    (name, state)
+    for name in MIXERS
+    for state in SMALL.states
+    if name != "transformer" and mixer(name, state) is not None
+]
+
+
+@pytest.mark.parametrize(("name", "state"), SIZES)
+def test_a_layer_carries_as_many_numbers_as_the_run_says(name, state):
+    config = model_config(Run("small", name, state, 1e-3, 0))
+    cache = make_mixer(config, parent=None).empty_cache(1)
+    assert cache.state.size == pytest.approx(state, rel=0.1)
+
+
+def test_all_mixers_are_of_similar_size():
+    counts = {}
+    for name in MIXERS:
+        for state in SMALL.states:
+            if mixer(name, state) is None:
+                continue
+            config = model_config(Run("small", name, state, 1e-3, 0))
+            shapes = jax.eval_shape(build_model(config, 256).init, jax.random.key(0), one_row())
+            counts[name, state] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    narrow = [count for (name, _), count in counts.items() if name not in ("gated_ssm_plus", "hawk_mlp")]
+    assert max(narrow) < 3 * min(narrow)
+
+
+def one_row():
+    return draw_batch(
+        AssociativeRecall(vocab_size=256, sequence_length=8, key_value_pairs=1), 1, np.random.default_rng(0)
+    )
+
+
+def test_a_run_becomes_a_line_of_the_page(tmp_path):
+    study = Recall(SMOKE, tmp_path / "results", tmp_path / "workdirs", "")
+    run = next(run for run in study.runs() if run.mixer == "gated_ssm_plus")
+    study.finish(run)
+    (result,) = study.read_results().values()
+    assert 0 <= result["recalled"] <= 1
+    assert [step for step, _ in result["curve"]] == [1, 2, 3, 4]
+    page = write_page(study, tmp_path)
+    assert "| gated_ssm_plus | 512 |" in page and "page_smoke_states.png" in page
+
+
+def test_the_best_rate_is_one_that_all_seeds_have():
+    def result(recalled):
+        return {"recalled": recalled, "parameters": 7}
+
+    runs = {
+        Run("small", "mamba", 512, 1e-3, 0): result(0.5),
+        Run("small", "mamba", 512, 1e-3, 1): result(0.6),
+        Run("small", "mamba", 512, 2e-3, 0): result(0.9),
+        Run("small", "mamba", 512, 4e-3, 0): result(0.2),
+        Run("small", "mamba", 512, 4e-3, 1): result(0.1),
+    }
+    assert best_rates(runs) == {("mamba", 512): (1e-3, [0.5, 0.6], 7)}
