@@ -15,7 +15,7 @@ from birdie_jax.config_types import ConvolutionTaps
 from birdie_jax.models.axes import mesh_size, must_divide
 from birdie_jax.models.platforms import check_implementation
 from birdie_jax.models.recurrence import RecurrentConfig
-from pallas_kernels.matrix_state.arguments import IMPLEMENTATIONS
+from pallas_kernels.matrix_state.layout import IMPLEMENTATIONS
 
 HeadMatrices = Float[Array, "rows heads d_k columns"]
 

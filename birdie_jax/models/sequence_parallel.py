@@ -26,7 +26,7 @@ SEQUENCE = "sequence"
 Resets = tuple[TokenMask, ...]
 Features = Float[Array, "rows length features"]
 Convolve = Callable[[Features, TokenIds, Features, TokenIds, Float[Array, "width features"]], Features]
-ShardStates = Float[Array, "shards rows *numbers"]
+ShardStates = Float[Array, "shards rows *numbers state"]
 Apply = Callable[[Float[Array, "..."], RowState], RowState]
 
 

@@ -1,7 +1,6 @@
 """The gated delta rule, differentiable, in either direction or in both."""
 
 from pallas_kernels.gated_delta_rule.gated_delta_rule import gated_delta_rule
-from pallas_kernels.matrix_state.arguments import IMPLEMENTATIONS
-from pallas_kernels.matrix_state.layout import DIRECTIONS
+from pallas_kernels.matrix_state.layout import DIRECTIONS, IMPLEMENTATIONS
 
 __all__ = ["DIRECTIONS", "IMPLEMENTATIONS", "gated_delta_rule"]

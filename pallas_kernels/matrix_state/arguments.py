@@ -4,10 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from jaxtyping import Array, Bool, Shaped
 
-from pallas_kernels.matrix_state.layout import DIRECTIONS
-
-IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {"xla": ("cpu", "gpu", "tpu")}
-"""Every implementation, and the platforms that it can be compiled for."""
+from pallas_kernels.matrix_state.layout import DIRECTIONS, IMPLEMENTATIONS
 
 
 def check_shapes(

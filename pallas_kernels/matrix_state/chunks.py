@@ -20,22 +20,26 @@ A reset is a mask, never a large negative decay: a cumulative sum in float32 wou
 decays behind it. Exponentials are of differences, none of them positive.
 """
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.matrix_state.decays import chunk_decays
-from pallas_kernels.matrix_state.triangular import product, solve_unit_lower
+from pallas_kernels.matrix_state.decays import ChunkDecays, channel_decays, head_decays
+from pallas_kernels.matrix_state.triangular import (
+    Inverse,
+    product,
+    solve,
+    unit_lower_inverse,
+    without_diagonal,
+)
 
 State = Float[Array, "rows groups heads d_k d_v"]
 
 
 class Sequences(NamedTuple):
-    """What a recurrence reads, in reading order; in the loop over chunks without the axis of chunks.
-
-    `groups` share their q and k among `heads` heads each.
+    """What a recurrence reads, in reading order: one head, one chunk, or all of them on leading axes.
 
     Attributes:
         q: what reads the state.
@@ -47,28 +51,67 @@ class Sequences(NamedTuple):
         reset: where nothing enters from the token before; None: nowhere.
     """
 
-    q: Float[Array, "*chunks rows groups length d_k"]
-    k: Float[Array, "*chunks rows groups length d_k"]
-    v: Float[Array, "*chunks rows groups heads length d_v"]
-    g: Float[Array, "*chunks_rows_heads_length_d_k"]
-    beta: Float[Array, "*chunks rows groups heads length"] | None
-    reset: Bool[Array, "*chunks rows length"] | None
+    q: Float[Array, "*axes tokens d_k"]
+    k: Float[Array, "*axes tokens d_k"]
+    v: Float[Array, "*axes_of_heads tokens d_v"]
+    g: Float[Array, "*axes_of_heads_tokens_d_k"]
+    beta: Float[Array, "*axes_of_heads tokens"] | None
+    reset: Bool[Array, "*axes_of_rows tokens"] | None
+
+
+def read_head(
+    state: Float[Array, "d_k d_v"], chunk: Sequences
+) -> tuple[Float[Array, "d_k d_v"], Float[Array, "tokens d_v"]]:
+    """Return the state of a head after a chunk, float32, and what its tokens read, in the type of v."""
+    if chunk.g.ndim == 2:
+        decays = channel_decays(chunk.g, chunk.reset)
+    else:
+        decays = head_decays(chunk.g[None], None if chunk.reset is None else chunk.reset[None])
+    beta = None if chunk.beta is None else chunk.beta[:, None]
+    return read_with(decays, state, (chunk.q, chunk.k, chunk.v), beta)
+
+
+def read_with(
+    decays: ChunkDecays,
+    state: Float[Array, "d_k d_v"],
+    tokens: tuple[Float[Array, "tokens d_k"], Float[Array, "tokens d_k"], Float[Array, "tokens d_v"]],
+    beta: Float[Array, "tokens 1"] | None,
+    inverse: Inverse = unit_lower_inverse,
+) -> tuple[Float[Array, "d_k d_v"], Float[Array, "tokens d_v"]]:
+    """Return what `read_head` does.
+
+    Args:
+        decays: the decays of the chunk.
+        state: the state that enters.
+        tokens: q, k and v.
+        beta: the share of an old value that a new one replaces; None: values are added.
+        inverse: (I + A)^-1 of the triangular matrix A of the chunk.
+    """
+    q, k, v = tokens
+    dtype = v.dtype
+    U = v.astype(jnp.float32)
+    if beta is not None:
+        A = beta * without_diagonal(decays.products(k, k, dtype))
+        inverted = jax.lax.stop_gradient(inverse(A))
+        U = cast(Array, solve(dtype, inverted, A, beta * (U - decays.read(k, state, dtype))))
+    within = product("ij,jv->iv", decays.products(q, k, dtype), U, dtype=dtype)
+    o = decays.read(q, state, dtype) + within
+    return decays.write(k, U, state, dtype), o.astype(dtype)
 
 
 def read_chunk(
     state: State, chunk: Sequences
-) -> tuple[State, Float[Array, "rows groups heads length d_v"]]:
-    """Return the state after a chunk, float32, and what its tokens read, in the type of v."""
-    dtype = chunk.v.dtype
-    decays = chunk_decays(chunk.g, chunk.reset)
-    U = chunk.v.astype(jnp.float32)
-    if chunk.beta is not None:
-        A = chunk.beta[..., None] * jnp.tril(decays.products(chunk.k, chunk.k, dtype), -1)
-        seen = decays.read(chunk.k, state, dtype)
-        U = cast(Array, solve_unit_lower(dtype, A, chunk.beta[..., None] * (U - seen)))
-    within = product("...ij,...jv->...iv", decays.products(chunk.q, chunk.k, dtype), U, dtype=dtype)
-    o = decays.read(chunk.q, state, dtype) + within
-    return decays.write(chunk.k, U, state, dtype), o.astype(dtype)
+) -> tuple[State, Float[Array, "rows groups heads tokens d_v"]]:
+    """Return `read_head` of all heads [rows, groups, heads]; those of a group share q and k."""
+    read, names = read_head, ()
+    for more in (("v", "g", "beta"), ("q", "k"), ("reset",)):
+        names += more
+        axes = {
+            name: 0 if name in names and array is not None else None
+            for name, array in chunk._asdict().items()
+        }
+        read = jax.vmap(read, in_axes=(0, cast(Any, Sequences)(**axes)))
+    return read(state, chunk)
 
 
 @jax.custom_vjp

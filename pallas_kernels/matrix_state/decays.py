@@ -1,15 +1,17 @@
-"""The decays of a chunk, of a head or of each channel of its keys, with resets."""
+"""The decays of a chunk of one head, of the head or of each channel of its keys, with resets."""
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.matrix_state.triangular import joined, product
 
-Keys = Float[Array, "rows groups length d_k"]
-Values = Float[Array, "rows groups heads length d_v"]
-State = Float[Array, "rows groups heads d_k d_v"]
+Keys = Float[Array, "tokens d_k"]
+Values = Float[Array, "tokens d_v"]
+State = Float[Array, "d_k d_v"]
+Pairs = Float[Array, "tokens tokens"]
 
 # In float32 the exponential of less is zero; sums of such numbers stay finite and keep their digits.
 LEAST_LOGARITHM = -104.0
@@ -18,7 +20,7 @@ ELEMENTWISE = 8
 
 
 class HeadDecays(NamedTuple):
-    """Decays of one number a head and token; see `chunks` for the symbols.
+    """Decays of one number a token; see `chunks` for the symbols.
 
     Attributes:
         D: the decay from each token to each later one, with ones on the diagonal.
@@ -27,100 +29,121 @@ class HeadDecays(NamedTuple):
         kept: the weight of the entering state in the leaving one.
     """
 
-    D: Float[Array, "rows groups heads length length"]
-    c: Float[Array, "rows groups heads length"]
-    e: Float[Array, "rows groups heads length"]
-    kept: Float[Array, "rows groups heads"]
+    D: Pairs
+    c: Float[Array, "tokens 1"]
+    e: Float[Array, "tokens 1"]
+    kept: Float[Array, "1 1"]
 
-    def products(
-        self, a: Keys, k: Keys, dtype: jnp.dtype
-    ) -> Float[Array, "rows groups heads length length"]:
+    def products(self, a: Keys, k: Keys, dtype: jnp.dtype) -> Pairs:
         """Return a_i . k_j, decayed from j to i, zero above the diagonal."""
-        return product("...id,...jd->...ij", a, k, dtype=dtype)[:, :, None] * self.D
+        return product("id,jd->ij", a, k, dtype=dtype) * self.D
 
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
-        return self.c[..., None] * product("ngid,nghdv->nghiv", a, state, dtype=dtype)
+        return self.c * product("id,dv->iv", a, state, dtype=dtype)
 
     def write(self, k: Keys, U: Values, state: State, dtype: jnp.dtype) -> State:
         """Return the leaving state."""
-        written = product("ngjd,nghjv->nghdv", k, self.e[..., None] * U, dtype=dtype)
-        return self.kept[..., None, None] * state + written
+        return self.kept * state + product("jd,jv->dv", k, self.e * U, dtype=dtype)
 
 
 class ChannelDecays(NamedTuple):
     """Decays of a number for each channel of the keys; attributes and methods as in `HeadDecays`.
 
     Attributes:
-        G: the cumulative sum of the logarithms.
+        G: the sum of the logarithms since the last reset.
         same: whether a token is no later than another, and no reset lies between them.
         c: the weight of the entering state.
         e: the weight of a token in the leaving state.
         kept: the weight of the entering state in the leaving one.
     """
 
-    G: Float[Array, "rows groups heads length d_k"]
-    same: Bool[Array, "rows 1 1 length length"]
-    c: Float[Array, "rows groups heads length d_k"]
-    e: Float[Array, "rows groups heads length d_k"]
-    kept: Float[Array, "rows groups heads d_k"]
+    G: Keys
+    same: Bool[Array, "tokens tokens"]
+    c: Keys
+    e: Keys
+    kept: Float[Array, "d_k 1"]
 
-    def products(
-        self, a: Keys, k: Keys, dtype: jnp.dtype
-    ) -> Float[Array, "rows groups heads length length"]:
+    def products(self, a: Keys, k: Keys, dtype: jnp.dtype) -> Pairs:
         """Return sum_d a_id k_jd exp(G_id - G_jd), zero above the diagonal and across resets."""
-        shape = self.G.shape
-        a, k = (jnp.broadcast_to(array[:, :, None], shape).astype(jnp.float32) for array in (a, k))
-        a, k, G = (array.reshape(-1, *shape[3:]) for array in (a, k, self.G))
-        found = _channel_products(a, k, G, dtype)
-        return jnp.where(self.same, found.reshape(*shape[:4], shape[3]), 0.0)
+        a, k, G = (array.astype(jnp.float32)[None] for array in (a, k, self.G))
+        return jnp.where(self.same, _channel_products(a, k, G, dtype)[0], 0.0)
 
     def read(self, a: Keys, state: State, dtype: jnp.dtype) -> Values:
         """Return what `a` reads of the entering state, decayed up to each token."""
-        return product("nghid,nghdv->nghiv", a[:, :, None] * self.c, state, dtype=dtype)
+        return product("id,dv->iv", a * self.c, state, dtype=dtype)
 
     def write(self, k: Keys, U: Values, state: State, dtype: jnp.dtype) -> State:
         """Return the leaving state."""
-        written = product("nghjd,nghjv->nghdv", k[:, :, None] * self.e, U, dtype=dtype)
-        return self.kept[..., None] * state + written
+        return self.kept * state + product("jd,jv->dv", k * self.e, U, dtype=dtype)
 
 
 ChunkDecays = HeadDecays | ChannelDecays
 
 
-def chunk_decays(
-    g: Float[Array, "rows groups heads length *channels"], reset: Bool[Array, "rows length"] | None
-) -> ChunkDecays:
-    """Return the decays of a chunk by the logarithm of each token's."""
-    by_channel = g.ndim == 5
-    length = g.shape[3]
-    same = jnp.tril(jnp.ones((1, length, length), bool))
-    counted, enters, leaves = same, None, None
+def head_decays(
+    g: Float[Array, "1 tokens"], reset: Bool[Array, "1 tokens"] | None, *, reverse: bool = False
+) -> HeadDecays:
+    """Return the decays of a chunk of a head by the logarithm of each token's.
+
+    All arrays have two axes, and nothing is turned from one into the other but by a mask and a sum, as
+    kernels need it.
+
+    Args:
+        g: the logarithms.
+        reset: where nothing enters from the token before; None: nowhere.
+        reverse: whether the chunk is read from its end.
+    """
+    length = g.shape[1]
+    shape = (length, length)
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+    same = row <= column if reverse else row >= column
+    final = 0 if reverse else length - 1
+
+    def as_row(values: Float[Array, "tokens 1"]) -> Float[Array, "1 tokens"]:
+        return jnp.sum(jnp.where(row == column, values, 0.0), axis=0, keepdims=True)
+
+    g = jnp.maximum(g, LEAST_LOGARITHM)
+    enters, leaves = None, None
     if reset is not None:
-        count: Int[Array, "rows length"] = jnp.cumsum(reset, axis=1, dtype=jnp.int32)
-        same &= count[:, :, None] == count[:, None, :]
-        counted = same & ~reset[:, None, :]
-        enters, leaves = count == 0, count == count[:, -1:]
+        flags = reset.astype(jnp.float32)
+        count = jnp.sum(jnp.where(same, flags, 0.0), axis=1, keepdims=True)
+        same &= count == as_row(count)
+        g = jnp.where(reset, 0.0, g)
+        enters, leaves = count == 0.0, count == count[final : final + 1]
     # A sum over the tokens since the last reset alone: in the derivative of a cumulative sum over all of
     # them, tokens of other samples would have what rounding leaves of zero.
-    equation = "nij,nghjd->nghid" if by_channel else "nij,nghj->nghi"
-    counted = jnp.broadcast_to(counted, (g.shape[0], length, length)).astype(jnp.float32)
-    G = jnp.einsum(equation, counted, jnp.maximum(g, LEAST_LOGARITHM), precision="highest")
-    last = G[:, :, :, -1:]
-    c, e, kept = jnp.exp(G), jnp.exp(last - G), jnp.exp(last)
-    if enters is not None and leaves is not None:
-        shape = (enters.shape[0], 1, 1, length) + (1,) * by_channel
-        enters, leaves = enters.reshape(shape), leaves.reshape(shape)
-        # What is left out may be the exponential of a positive number.
-        e = jnp.exp(jnp.where(leaves, last - G, 0.0))
-        c, e = jnp.where(enters, c, 0.0), jnp.where(leaves, e, 0.0)
-        kept = jnp.where(enters[:, :, :, -1:], kept, 0.0)
-    kept = kept[:, :, :, 0]
-    same = same[:, None, None]
-    if by_channel:
-        return ChannelDecays(G, same, c, e, kept)
-    difference = jnp.where(same, G[..., :, None] - G[..., None, :], 0.0)
+    G = jnp.sum(jnp.where(same, g, 0.0), axis=1, keepdims=True)
+    last = G[final : final + 1]
+    c, e, kept = _ends(G, last, enters, leaves, final)
+    difference = jnp.where(same, G - as_row(G), 0.0)
     return HeadDecays(jnp.where(same, jnp.exp(difference), 0.0), c, e, kept)
+
+
+def _ends(G, last, enters, leaves, final):
+    """Return the weights of the entering state, of tokens in the leaving one, and of one in the other."""
+    c, kept = jnp.exp(G), jnp.exp(last)
+    if enters is None:
+        return c, jnp.exp(last - G), kept
+    # What is left out may be the exponential of a positive number.
+    e = jnp.where(leaves, jnp.exp(jnp.where(leaves, last - G, 0.0)), 0.0)
+    return jnp.where(enters, c, 0.0), e, jnp.where(enters[final : final + 1], kept, 0.0)
+
+
+def channel_decays(g: Keys, reset: Bool[Array, " tokens"] | None) -> ChannelDecays:
+    """Return the decays of a chunk by the logarithm of each token's and channel's; see `head_decays`."""
+    length = len(g)
+    same = jnp.tril(jnp.ones((length, length), bool))
+    counted, enters, leaves = same, None, None
+    if reset is not None:
+        count: Int[Array, " tokens"] = jnp.cumsum(reset, dtype=jnp.int32)
+        same &= count[:, None] == count[None]
+        counted = same & ~reset[None]
+        enters, leaves = (count == 0)[:, None], (count == count[-1])[:, None]
+    g = jnp.maximum(g, LEAST_LOGARITHM)
+    G = jnp.einsum("ij,jd->id", counted.astype(jnp.float32), g, precision="highest")
+    c, e, kept = _ends(G, G[-1:], enters, leaves, length - 1)
+    return ChannelDecays(G, same, c, e, kept.T)
 
 
 def _channel_products(a, k, G, dtype):
@@ -128,6 +151,12 @@ def _channel_products(a, k, G, dtype):
 
     Of two halves, decays from the first to the second are split at the first token of the second, so that
     neither factor is more than 1: they are a product of matrices. The halves themselves are cut again.
+
+    Args:
+        a: what reads, [blocks, tokens, d_k], one block at first.
+        k: the keys, of the same shape.
+        G: the sums of the logarithms, of the same shape.
+        dtype: the type of the operands of the products.
     """
     length = a.shape[1]
     if length <= ELEMENTWISE:

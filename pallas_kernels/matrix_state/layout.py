@@ -1,22 +1,53 @@
 """From arrays [batch, length, heads, ...] to chunks in reading order, and back."""
 
+from functools import partial
+from typing import NamedTuple, cast
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.matrix_state import tpu
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.matrix_state.token import read_token
 
+State = Float[Array, "batch heads d_k d_v"]
+
 DIRECTIONS = ("forward", "reverse", "both")
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    "xla": ("cpu", "gpu", "tpu"),
+    "pallas_tpu": ("tpu",),
+    "pallas_interpret": ("cpu", "gpu", "tpu"),
+}
+"""Every implementation, and the platforms that it can be compiled for."""
+
+# Of heads that are narrower, most of a kernel's tiles would be padding.
+_LEAST_FEATURES = 64
+
+
+class _Settings(NamedTuple):
+    """The arguments that a kernel is compiled for.
+
+    Attributes:
+        direction: one of `DIRECTIONS`.
+        chunk: the tokens of a chunk.
+        interpret: whether it runs in the interpreter.
+    """
+
+    direction: str
+    chunk: int
+    interpret: bool
 
 
 def read_sequence(
     sequences: HeadSequences,
-    initial_state: Float[Array, "batch heads d_k d_v"] | None,
+    initial_state: State | None,
     *,
     direction: str,
     chunk_size: int,
-) -> tuple[Float[Array, "batch length heads d_v"], Float[Array, "batch heads d_k d_v"]]:
+    implementation: str | None,
+) -> tuple[Float[Array, "batch length heads d_v"], State]:
     """Return what each token reads, in the type of v, and the float32 state after the last one read.
 
     Args:
@@ -24,14 +55,80 @@ def read_sequence(
         initial_state: the state before the first token read; None: zero.
         direction: one of `DIRECTIONS`; "both": the second half of the heads in reverse.
         chunk_size: tokens of a chunk, a power of two.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for.
+
+    Raises:
+        ValueError: a kernel is asked for decays by channel.
     """
-    ways = {"forward": (False,), "reverse": (True,), "both": (False, True)}[direction]
     batch, length, heads, d_v = sequences.v.shape
+    d_k, by_channel = sequences.k.shape[-1], sequences.g.ndim == 4
     if length == 1:
         return read_token(sequences, initial_state)
     if initial_state is None:
-        initial_state = jnp.zeros((batch, heads, sequences.k.shape[-1], d_v), jnp.float32)
-    chunk = min(chunk_size, 1 << (length - 1).bit_length())
+        initial_state = jnp.zeros((batch, heads, d_k, d_v), jnp.float32)
+    initial_state = initial_state.astype(jnp.float32)
+    settings = _Settings(direction, min(chunk_size, _power_of_two(length)), False)
+    if implementation in ("pallas_tpu", "pallas_interpret"):
+        if by_channel:
+            raise ValueError(
+                f"implementation: found {implementation!r} for decays by channel; allowed: None, 'xla'"
+            )
+        settings = settings._replace(interpret=implementation == "pallas_interpret")
+        return _by_kernel(settings, sequences, initial_state)
+    by_chunks = partial(_by_chunks, direction, settings.chunk)
+    suits = length >= chunk_size and min(d_k, d_v) >= _LEAST_FEATURES and not by_channel
+    if implementation == "xla" or not suits:
+        return by_chunks(sequences, initial_state)
+    kernel = partial(_by_kernel, settings)
+    return jax.lax.platform_dependent(sequences, initial_state, tpu=kernel, default=by_chunks)
+
+
+def _power_of_two(length):
+    return 1 << (length - 1).bit_length()
+
+
+def _by_kernel(settings, sequences, initial_state):
+    """Return what `read_sequence` does, with heads before tokens and the last chunk filled up."""
+    length = sequences.v.shape[1]
+
+    def laid_out(array):
+        padded = jnp.pad(array, [(0, 0), (0, -length % settings.chunk)] + [(0, 0)] * (array.ndim - 2))
+        return padded.swapaxes(1, 2) if array.ndim > 2 else padded
+
+    q, k, v, g, beta, resets = sequences
+    g = g.astype(jnp.float32)
+    beta = None if beta is None else beta.astype(jnp.float32)
+    given = jax.tree.map(laid_out, HeadSequences(q, k, v, g, beta, resets))
+    o, last = cast(tuple[Array, Array], _in_kernel(settings, given, initial_state))
+    return o.swapaxes(1, 2)[:, :length], last
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _in_kernel(settings: _Settings, sequences: HeadSequences, state: State) -> tuple[Array, State]:
+    return _kernel_forward(settings, sequences, state)[0]
+
+
+def _kernel_forward(settings, sequences, state):
+    options = {"direction": settings.direction, "chunk": settings.chunk, "interpret": settings.interpret}
+    o, last, block_states = tpu.forward(sequences, state, **options)
+    return (o, last), (sequences, block_states)
+
+
+def _kernel_backward(settings, residuals, cotangents):
+    sequences, block_states = residuals
+    options = {"direction": settings.direction, "chunk": settings.chunk, "interpret": settings.interpret}
+    found, dstate = tpu.backward(sequences, block_states, cotangents, **options)
+    given = sequences._replace(resets=None)
+    return jax.tree.map(lambda one, new: new.astype(one.dtype), given, found), dstate
+
+
+_in_kernel.defvjp(_kernel_forward, _kernel_backward)
+
+
+def _by_chunks(direction, chunk, sequences, initial_state):
+    """Return what `read_sequence` does, by a loop over chunks of all heads in XLA."""
+    ways = {"forward": (False,), "reverse": (True,), "both": (False, True)}[direction]
+    batch, length, heads, d_v = sequences.v.shape
     groups = sequences.q.shape[2]
     if len(ways) == 2 and groups == 1:
         # One group serves the heads of both directions.

@@ -1,5 +1,6 @@
 """The inverse of a unit lower triangular matrix, exact where powers of its entries would overflow."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -37,22 +38,31 @@ def joined(first: Matrices, below: Matrices, second: Matrices) -> Float[Array, "
     return jnp.concatenate([upper, jnp.concatenate([below, second], axis=-1)], axis=-2)
 
 
+Inverse = Callable[[Float[Array, "*batch rows rows"]], Float[Array, "*batch rows rows"]]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def solve_unit_lower(
-    dtype: jnp.dtype, A: Float[Array, "*batch rows rows"], right: Float[Array, "*batch rows columns"]
+def solve(
+    dtype: jnp.dtype,
+    inverse: Float[Array, "*batch rows rows"],
+    A: Float[Array, "*batch rows rows"],
+    right: Float[Array, "*batch rows columns"],
 ) -> Float[Array, "*batch rows columns"]:
-    """Return X with (I + A) X = right, in float32.
+    """Return X with (I + A) X = right, in float32, and its derivative in A and in the right-hand sides.
+
+    With dR = (I + A)^-T dX the cotangent of A is -dR X^T.
 
     Args:
-        dtype: the type of the operands of the product with the inverse; the inverse itself is float32.
-        A: a strictly lower triangular matrix, float32.
+        dtype: the type of the operands of the products.
+        inverse: (I + A)^-1, float32; it has no derivative of its own.
+        A: a strictly triangular matrix, float32.
         right: the right-hand sides.
     """
-    return _solve_forward(dtype, A, right)[0]
+    return _solve_forward(dtype, inverse, A, right)[0]
 
 
-def _solve_forward(dtype, A, right):
-    inverse = unit_lower_inverse(A)
+def _solve_forward(dtype, inverse, A, right):
+    del A
     X = product("...ij,...jk->...ik", inverse, right, dtype=dtype)
     return X, (inverse, X)
 
@@ -60,10 +70,16 @@ def _solve_forward(dtype, A, right):
 def _solve_backward(dtype, residuals, dX):
     inverse, X = residuals
     dright = product("...ji,...jk->...ik", inverse, dX, dtype=dtype)
-    return -product("...ik,...jk->...ij", dright, X, dtype=dtype), dright
+    return None, -product("...ik,...jk->...ij", dright, X, dtype=dtype), dright
 
 
-solve_unit_lower.defvjp(_solve_forward, _solve_backward)
+solve.defvjp(_solve_forward, _solve_backward)
+
+
+def without_diagonal(pairs: Float[Array, "rows rows"]) -> Float[Array, "rows rows"]:
+    """Return a triangular matrix with zeros on its diagonal."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, pairs.shape, axis) for axis in (0, 1))
+    return jnp.where(row == column, 0.0, pairs)
 
 
 def product(equation: str, *operands: Array, dtype: jnp.dtype) -> Array:

@@ -57,7 +57,8 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
         direction: "forward"; "reverse": the sequence is read from its end; "both": the second half of the
             heads is.
         chunk_size: tokens of a chunk, a power of two; any length is allowed.
-        implementation: "xla", or None for the best one on the platform compiled for.
+        implementation: one of `IMPLEMENTATIONS`, or None for the best one on the platform compiled for. A
+            TPU takes its kernel where P and N are at least 64.
 
     Returns:
         y in the type of x, and in float32 the state after the last token that was read.
@@ -87,7 +88,9 @@ def ssd(  # noqa: PLR0917 - the order of the papers' code, in which D may be lef
     state = None if initial_state is None else initial_state.swapaxes(2, 3)
     v = (s[..., None] * x.astype(jnp.float32)).astype(x.dtype)
     sequences = HeadSequences(C, B, v, s * A.astype(jnp.float32), None, resets)
-    y, last = read_sequence(sequences, state, direction=direction, chunk_size=chunk_size)
+    y, last = read_sequence(
+        *(sequences, state), direction=direction, chunk_size=chunk_size, implementation=implementation
+    )
     if D is not None:
         y = (y + D.astype(jnp.float32)[:, None] * x.astype(jnp.float32)).astype(x.dtype)
     return y, last.swapaxes(2, 3)

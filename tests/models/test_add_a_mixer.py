@@ -161,8 +161,8 @@ def test_a_configuration_has_its_section_and_refuses_what_it_refuses():
     with pytest.raises(ConfigError) as error:
         parse_config(config_with("averages"))
     allowed = (
-        "average, gated_ssm_plus, birdie_ssm, gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, mamba, "
-        "transformer, bigs, gated_attention, stack_attention, stack_ssm"
+        "average, gated_ssm_plus, birdie_ssm, gated_deltanet, gated_ssm, gated_ssm_mlp, griffin, hawk, "
+        "hawk_mlp, mamba, mamba2, transformer, bigs, gated_attention, stack_attention, stack_ssm"
     )
     assert str(error.value) == f"config.model.name: found 'averages'; allowed: {allowed}"
 

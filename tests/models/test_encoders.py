@@ -257,7 +257,8 @@ def test_no_encoder_generates(name):
     assert str(error.value) == (
         f"config.model.name: found '{name}', a bidirectional encoder, which cannot generate: each of its "
         "tokens reads those after it, so that no cache goes on from one token to the next; allowed: "
-        "gated_ssm_plus, birdie_ssm, gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, mamba, transformer"
+        "gated_ssm_plus, birdie_ssm, gated_deltanet, gated_ssm, gated_ssm_mlp, griffin, hawk, hawk_mlp, "
+        "mamba, mamba2, transformer"
     )
 
 

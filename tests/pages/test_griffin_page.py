@@ -19,8 +19,8 @@ COMMANDS = [
     for command in commands_of_page(PAGE, (REPOSITORY / PAGE).read_text())
     if command.whole
     and command.arguments[2].startswith("birdie_jax.")
-    # The first trains a model of the quickstart's size.
-    and "--workdir=runs/griffin" not in command.arguments
+    # The first two train models of the quickstart's size.
+    and not {"--workdir=runs/griffin", "--workdir=runs/hybrid"} & set(command.arguments)
 ]
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels.gated_delta_rule import gated_delta_rule
-from tests.pallas_kernels.linear_scan.oracle import assert_close
+from pallas_kernels.matrix_state import tpu
+from tests.pallas_kernels.linear_scan.oracle import assert_close, check_tpu_calls
 from tests.pallas_kernels.matrix_state import oracle
 from tests.quick_jit import quick_jit
 
@@ -18,8 +19,8 @@ DIRECTIONS = ("forward", "reverse", "both")
 CHUNK = 8
 
 
-@partial(quick_jit, static_argnums=(0, 1))
-def values_and_gradients(direction, chunk_size, arrays):
+@partial(quick_jit, static_argnums=(0, 1, 3))
+def values_and_gradients(direction, chunk_size, arrays, implementation="xla"):
     """Return (o, last state) and the cotangents of the arguments by name."""
     sequences, state, do, dlast = arrays
     resets = sequences.resets
@@ -28,7 +29,12 @@ def values_and_gradients(direction, chunk_size, arrays):
         arguments = dict(arguments)
         state = arguments.pop("state")
         return gated_delta_rule(
-            **arguments, initial_state=state, resets=resets, direction=direction, chunk_size=chunk_size
+            **arguments,
+            initial_state=state,
+            resets=resets,
+            direction=direction,
+            chunk_size=chunk_size,
+            implementation=implementation,
         )
 
     arguments = {name: array for name, array in sequences._asdict().items() if name != "resets"}
@@ -37,6 +43,7 @@ def values_and_gradients(direction, chunk_size, arrays):
 
 
 def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e-5, **options):
+    implementation = options.pop("implementation", "xla")
     sequences, state, do, dlast = oracle.draw(shape, direction=direction, **options)
     given = oracle.to_arrays((sequences, state, do, dlast))
     sequences_in, state_in, do_in, dlast_in = given
@@ -44,7 +51,7 @@ def check(shape, direction, *, dtype=jnp.float32, chunk_size=CHUNK, tolerance=1e
         **{name: getattr(sequences_in, name).astype(dtype) for name in ("q", "k", "v")}
     )
     (o, last), found = values_and_gradients(
-        direction, chunk_size, (narrow, state_in, do_in.astype(dtype), dlast_in)
+        direction, chunk_size, (narrow, state_in, do_in.astype(dtype), dlast_in), implementation
     )
     assert (o.dtype, last.dtype) == (dtype, jnp.float32)
     # The definition reads what was rounded.
@@ -80,6 +87,53 @@ def test_channels_whose_decays_are_split_at_an_anchor():
 @pytest.mark.parametrize("by_channel", [False, True])
 def test_bfloat16_is_right_to_its_rounding(by_channel):
     check((1, 40, 2, 4), "both", by_channel=by_channel, dtype=jnp.bfloat16, tolerance=3e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_values_and_gradients_in_the_kernel(direction, monkeypatch):
+    """In the interpreter: two blocks of two chunks, the last filled up; heads share keys."""
+    monkeypatch.setattr(tpu, "MAX_CHUNKS", 2)
+    check((1, 3 * CHUNK + 3, 4, 4), direction, groups=2, implementation="pallas_interpret")
+
+
+@pytest.mark.slow
+def test_the_kernel_in_bfloat16_without_resets():
+    check(
+        *((1, 40, 2, 4), "both"),
+        dtype=jnp.bfloat16,
+        tolerance=3e-2,
+        resets=False,
+        implementation="pallas_interpret",
+    )
+
+
+@pytest.mark.parametrize(
+    ("features", "length", "kernel"), [(64, 128, True), (64, 32, False), (32, 128, False)]
+)
+def test_tpus_get_the_kernel_where_it_fits(features, length, kernel):
+    sequences, state, do, _ = oracle.draw((1, length, 2, features), d_k=features)
+    (arguments, first), do = oracle.to_arrays((sequences, state)), jnp.asarray(do, jnp.float32)
+
+    def gradient(v):
+        def total(v):
+            o, _ = gated_delta_rule(
+                *(arguments.q, arguments.k, v, arguments.g, arguments.beta),
+                initial_state=first,
+                direction="both",
+            )
+            return jnp.sum(o * do)
+
+        return jax.grad(total)(v)
+
+    check_tpu_calls(gradient, (arguments.v,), kernel)
+
+
+def test_a_kernel_has_no_decays_by_channel():
+    sequences, _, _, _ = oracle.draw((1, 5, 2, 2), by_channel=True)
+    arguments = oracle.to_arrays(sequences)
+    with pytest.raises(ValueError, match="found 'pallas_tpu' for decays by channel; allowed: None, 'xla'"):
+        gated_delta_rule(*arguments[:5], implementation="pallas_tpu")
 
 
 @pytest.mark.slow
@@ -183,7 +237,7 @@ def test_the_derivative_keeps_the_arguments_alone():
         ),
         ({}, {"direction": "up"}, r"direction 'up' is unknown; allowed: \('forward', 'reverse', 'both'\)"),
         ({}, {"chunk_size": 48}, "found chunk_size 48; allowed: powers of two"),
-        ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla'"),
+        ({}, {"implementation": "cuda"}, "implementation 'cuda' is unknown; allowed: None, 'xla', .*"),
     ],
 )
 def test_wrong_arguments_are_refused(changed, options, message):

@@ -1,9 +1,12 @@
 """The inverse of a chunk's triangular matrix on keys that break others."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.matrix_state.tpu import masked_inverse
 from pallas_kernels.matrix_state.triangular import unit_lower_inverse
 from tests.quick_jit import quick_jit
 
@@ -37,6 +40,18 @@ def test_the_inverse_is_that_of_float64(alike, decay):
     expected = np.linalg.inv(np.eye(SIDE) + A)
     found = quick_jit(unit_lower_inverse)(jnp.asarray(A, jnp.float32)[None])[0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.8, 1.0])
+def test_kernels_invert_by_whole_matrices(alike):
+    """Lower and upper triangular matrices alike."""
+    A = triangle(alike, 1.0)
+    expected = np.linalg.inv(np.eye(SIDE) + A)
+    invert = quick_jit(masked_inverse)
+    np.testing.assert_allclose(invert(jnp.asarray(A, jnp.float32)), expected, atol=1e-6)
+    np.testing.assert_allclose(invert(jnp.asarray(A.T, jnp.float32)), expected.T, atol=1e-6)
+    in_three = quick_jit(partial(masked_inverse, exact=False))
+    np.testing.assert_allclose(in_three(jnp.asarray(A, jnp.float32)), expected, atol=3e-5)
 
 
 def test_powers_of_the_matrix_would_not_give_it():

@@ -58,24 +58,31 @@ def scan(arguments, resets, direction):
     return y + (0 if D is None else D[..., None, None, :, None] * x), last.swapaxes(-1, -2)
 
 
-@partial(quick_jit, static_argnums=0)
-def values_and_gradients(direction, arguments, resets, dy, dlast):
+@partial(quick_jit, static_argnums=(0, 1))
+def values_and_gradients(direction, implementation, arguments, resets, cotangents):
     """Return (y, last state) and the cotangents of the arguments by name."""
 
     def read(arguments):
-        return ssd(**arguments, resets=resets, direction=direction, chunk_size=CHUNK)
+        return ssd(
+            **arguments,
+            resets=resets,
+            direction=direction,
+            chunk_size=CHUNK,
+            implementation=implementation,
+        )
 
     results, pull_back = jax.vjp(read, arguments)
-    return results, pull_back((dy, dlast))[0]
+    return results, pull_back(cotangents)[0]
 
 
 def check(shape, groups, direction, *, dtype=jnp.float32, tolerance=1e-5, **options):
+    implementation = options.pop("implementation", "xla")
     arguments, resets, dy, dlast = draw(shape, groups, direction=direction, **options)
     given = oracle.to_arrays(arguments)
     given |= {name: given[name].astype(dtype) for name in ("x", "B", "C")}
     flags = jax.tree.map(jnp.asarray, resets)
     cotangents = jnp.asarray(dy, dtype), jnp.asarray(dlast, jnp.float32)
-    (y, last), found = values_and_gradients(direction, given, flags, *cotangents)
+    (y, last), found = values_and_gradients(direction, implementation, given, flags, cotangents)
     assert (y.dtype, last.dtype) == (dtype, jnp.float32)
     # The definition reads what was rounded.
     rounded = jax.tree.map(lambda x: np.asarray(x, np.float64), given)
@@ -100,6 +107,12 @@ def test_values_and_gradients(direction, groups):
 
 def test_one_group_serves_both_directions():
     check((1, 11, 4, 2), 1, "both")
+
+
+@pytest.mark.slow
+def test_values_and_gradients_in_the_kernel():
+    """In the interpreter; a single group serves both directions."""
+    check((1, 2 * CHUNK + 3, 4, 2), 1, "both", implementation="pallas_interpret")
 
 
 @pytest.mark.slow
