@@ -269,24 +269,36 @@ class _Call:
     def cost(self, operands: list[Array], results: list[tuple[Any, ...]]) -> pl.CostEstimate:
         """Return what a pass costs; a product in several passes of the unit counts as often."""
         grid, (q, _, v) = self.grid, operands[:3]
-        C, d_k, d_v = grid.chunk, q.shape[-1], v.shape[-1]
-        of_states, of_keys, of_values = 2 * d_k * d_v, 2 * C * d_k, 2 * C * d_v
-        if self.backward:
-            # The states again, then what each product asks of its operands.
-            per_token = (9 if self.has_beta else 6) * of_states
-            per_token += (8 if self.has_beta else 5) * of_keys + (7 if self.has_beta else 3) * of_values
-        else:
-            per_token = (3 if self.has_beta else 2) * of_states
-            per_token += (2 if self.has_beta else 1) * of_keys + (2 if self.has_beta else 1) * of_values
-        if self.has_beta:
-            passes = 6 if v.dtype == jnp.float32 else 3
-            per_token += passes * 2 * (C.bit_length() - 2) * 2 * C * C
+        passes = 6 if v.dtype == jnp.float32 else 3
+        per_token = token_flops(
+            *(grid.chunk, q.shape[-1], v.shape[-1], self.has_beta, self.backward), passes=passes
+        )
         tokens = math.prod(v.shape[:3])
         moved = sum(array.nbytes for array in operands)
         moved += sum(math.prod(shape) * jnp.dtype(dtype).itemsize for _, shape, dtype in results)
         return pl.CostEstimate(
-            flops=per_token * tokens, bytes_accessed=moved, transcendentals=(C + 2) * tokens
+            flops=per_token * tokens, bytes_accessed=moved, transcendentals=(grid.chunk + 2) * tokens
         )
+
+
+def token_flops(chunk: int, d_k: int, d_v: int, has_beta: bool, backward: bool, *, passes: int) -> int:
+    """Return the FLOPs of the matrix products of a pass, for each token of a head.
+
+    Args:
+        chunk: the tokens of a chunk.
+        d_k: the features of a key.
+        d_v: the features of a value.
+        has_beta: whether a triangular matrix is solved.
+        backward: whether it is the gradient, which makes the states again.
+        passes: the passes of the matrix unit for a product of the inverse.
+    """
+    of_states, of_keys, of_values = 2 * d_k * d_v, 2 * chunk * d_k, 2 * chunk * d_v
+    if backward:
+        states, keys, values = (9, 8, 7) if has_beta else (6, 5, 3)
+    else:
+        states, keys, values = (3, 2, 2) if has_beta else (2, 1, 1)
+    inverse = passes * 2 * (chunk.bit_length() - 2) * 2 * chunk**2 if has_beta else 0
+    return states * of_states + keys * of_keys + values * of_values + inverse
 
 
 class _Refs:

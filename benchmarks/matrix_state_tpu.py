@@ -1,0 +1,103 @@
+"""gated_delta_rule and ssd compiled for TPUs that are not there: `python -m benchmarks.matrix_state_tpu`.
+
+For each chip, shape and pass, in bfloat16, both directions and resets: the bytes that the kernel moves, as
+a multiple of q, k, v and the output once forward, and of those, the cotangent of the output and three
+cotangents backward; whole operands copied around it; the cycles of a chunk in its slower direction; and the
+share of these cycles in which the matrix units would make the chunk's products. The inverse's products, of
+three passes each, count as three. It needs `pip install libtpu` (launch/compilers.sh).
+"""
+
+from benchmarks import tpu_programs  # isort: skip
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+from benchmarks.scan_tpu import CHIPS
+from pallas_kernels.matrix_state import tpu
+from pallas_kernels.matrix_state.sequences import HeadSequences
+
+# Batch, length, heads, d_k, d_v, the tokens of a chunk, and whether there is beta.
+SHAPES = {
+    "gated_delta_rule": ((2, 2048, 4, 128, 256), 64, True),
+    "gated_delta_rule, 1.4B": ((8, 2048, 6, 256, 512), 64, True),
+    "ssd, 1.4B": ((8, 2048, 64, 128, 64), 256, False),
+}
+# Multiplications with an addition of all matrix units of a core in a cycle: four of 128 x 128, on v6e two
+# of 256 x 256.
+UNITS = {"v4": 4 * 128**2, "v5e": 4 * 128**2, "v5p": 4 * 128**2, "v6e": 2 * 256**2}
+
+
+def compile_pass(topology, name, pass_name):
+    """Return the HLO text, the bundles, and the bytes that a pass must move."""
+    array = tpu_programs.abstract(topology)
+    (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
+    keys, values = (
+        array((batch, heads, length, d_k), "bfloat16"),
+        array((batch, heads, length, d_v), "bfloat16"),
+    )
+    numbers, state = array((batch, heads, length), "float32"), array((batch, heads, d_k, d_v), "float32")
+    resets = (array((batch, length), "bool"),) * 2
+    sequences = HeadSequences(keys, keys, values, numbers, numbers if has_beta else None, resets)
+    options = {"direction": "both", "chunk": chunk}
+    of_keys, of_values = 2 * keys.size * 2, values.size * 2
+
+    def forward(sequences, state):
+        return tpu.forward(sequences, state, **options)
+
+    def backward(sequences, states, do, dlast):
+        return tpu.backward(sequences, states, (do, dlast), **options)
+
+    grid = tpu.make_grid(sequences, "both", chunk)
+    if pass_name == "forward":
+        return *tpu_programs.compile_with_bundles(forward, sequences, state), of_keys + 2 * of_values
+    states = array((batch, heads, grid.blocks, d_k, d_v), "float32")
+    compiled = tpu_programs.compile_with_bundles(backward, sequences, states, values, state)
+    return *compiled, 2 * of_keys + 3 * of_values
+
+
+def rows(topologies, names):
+    """Yield a row of the table as a dict for every chip, shape and pass."""
+    for topology, name, pass_name in itertools.product(topologies, names, ("forward", "backward")):
+        text, bundles, least = compile_pass(topology, name, pass_name)
+        (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
+        loops = [cycles for cycles, _ in tpu_programs.innermost_loops(bundles)]
+        # The loops of the one direction, then those of the other.
+        half = len(loops) // 2
+        cycles = max(sum(loops[:half]), sum(loops[half:]))
+        flops = tpu.token_flops(chunk, d_k, d_v, has_beta, pass_name == "backward", passes=3) * chunk
+        chip = topology.split(":")[0]
+        yield {
+            "chip": chip,
+            "operation": name,
+            "pass": pass_name,
+            "bytes": tpu_programs.moved_bytes(text) / least,
+            "copies": tpu_programs.full_copies(text, batch * heads * length * min(d_k, d_v) * 2),
+            "cycles": cycles,
+            "loops": len(loops),
+            "share": flops / 2 / UNITS[chip] / cycles,
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topologies", nargs="*", default=CHIPS)
+    parser.add_argument("--operations", nargs="*", default=SHAPES)
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    arguments = parser.parse_args()
+    print("| chip | operation | pass | bytes/least | copies | cycles a chunk | matrix units |")
+    print("|---|---|---|---|---|---|---|")
+    found = []
+    for row in rows(arguments.topologies, arguments.operations):
+        found.append(row)
+        figures = f"{row['bytes']:.2f} | {row['copies']} | {row['cycles']:,} | {100 * row['share']:.0f} %"
+        print(f"| {row['chip']} | {row['operation']} | {row['pass']} | {figures} |", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
