@@ -33,6 +33,8 @@ from birdie_jax.models.sequence_parallel import RecurrenceOperands, Resets
 from pallas_kernels.ssd import ssd
 
 RATE_RANGE = (1.0, 16.0)
+# Of heads of 64 x 128, products within a chunk of 256 tokens would be three times those with the states.
+CHUNK = 128
 
 HeadSequence = Float[Array, "rows length heads P"]
 Steps = Float[Array, "rows length heads"]
@@ -305,6 +307,7 @@ def make_recurrence(implementation: str | None) -> Recurrence:
             initial_state=h0,
             resets=resets,
             direction=direction,
+            chunk_size=CHUNK,
             implementation=implementation,
         )
 
