@@ -1,6 +1,6 @@
 """Which state recalls: multi-query associative recall by mixer and by size of the state.
 
-    python -m studies.recall --scale=small --results=docs/measurements/recall
+    python -m studies.recall --scale=small --results=results/recall
 
 Models of two layers and 64 features learn one task, MQAR as published (Arora et al. 2023): pairs of a key
 and a value, then each key again, whose value is asked for. Loss is on the values alone, texts are read
