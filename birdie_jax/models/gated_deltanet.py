@@ -267,7 +267,7 @@ class GatedDeltaNet(nn.Module):
         resets = (layout.forward_reset,)
         if self.bidirectional:
             resets = (layout.forward_reset, layout.reverse_reset)
-        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1], cached):
+        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1]):
             return decode_halves(self._read_token, (*sequences, *gates), cached, layout.forward_reset)
         shape = (sequences[0].shape[0], self.heads, self.key_features, self.value_features)
         return sharded_recurrence(

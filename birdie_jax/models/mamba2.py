@@ -1,7 +1,6 @@
 """Mamba-2's sequence mixer: a state-space dual recurrence with a matrix a head, gated and normalised."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import flax.linen as nn
@@ -85,10 +84,6 @@ class Mamba2Config(MatrixRecurrentConfig):
         """Return those of the recurrence: of each matrix a product reads, and one writes."""
         del length
         return 3.0 * 4 * model.state * self.state_size * model.layers
-
-    def computation(self, model: ModelConfig) -> dict[str, Any]:
-        """Return the fields that define what the mixer computes."""
-        return super().computation(model)
 
 
 class Mamba2(nn.Module):
@@ -246,13 +241,10 @@ class Mamba2(nn.Module):
             u, steps = sequences
             taken = jax.nn.softplus(steps.astype(jnp.float32) + bias)
             leave_influence(self, layout.influence, MatrixArrays(taken, u, A, *weights), resets)
-        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1], cached):
-            return decode_halves(
-                partial(self._read_token, (A, D, bias)),
-                (*sequences, *weights),
-                cached,
-                layout.forward_reset,
-            )
+        if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1]):
+            vectors = (vector[None, None] for vector in (A, D, bias))
+            arrays = (*sequences, *weights, *vectors)
+            return decode_halves(self._read_token, arrays, cached, layout.forward_reset)
         shape = (sequences[0].shape[0], self.heads, self.head_features, self.state_size)
         # A single group is whole on every device that has some of the heads.
         operands = RecurrenceOperands(sequences, (A, D, bias), weights)
@@ -267,15 +259,10 @@ class Mamba2(nn.Module):
         )
 
     def _read_token(
-        self,
-        vectors: tuple[Array, Array, Array],
-        arrays: tuple[Array, ...],
-        state: Array | None,
-        resets: Resets | None,
+        self, arrays: tuple[Array, ...], state: Array | None, resets: Resets | None
     ) -> tuple[Array, Array]:
-        u, steps, B, C = arrays
-        half = slice(0, u.shape[2]) if state is not None else slice(-u.shape[2], None)
-        A, D, bias = (vector[half] for vector in vectors)
+        u, steps, B, C, *vectors = arrays
+        A, D, bias = (vector[0, 0] for vector in vectors)
         return ssd(
             *(u, steps, A, B, C, D),
             dt_bias=bias,

@@ -102,12 +102,12 @@ def state_of_all_heads(
     return state if cached is None else state.at[:, : cached.shape[1]].set(cached)
 
 
-def reads_one_token(length: int, cached: Array | None) -> bool:
-    """Return whether a call decodes one token on devices that each have all heads.
+def reads_one_token(length: int) -> bool:
+    """Return whether a call with a cache decodes one token on devices that each have all heads.
 
     Then heads in reverse, which begin with their own token, need no state, and none is made for them.
     """
-    return length == 1 and cached is not None and mesh_size("tensor") == 1
+    return length == 1 and mesh_size("tensor") == 1
 
 
 def decode_halves(
