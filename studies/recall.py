@@ -2,14 +2,14 @@
 
     python -m studies.recall --scale=small --results=results/recall
 
-Models of two layers and 64 features learn one task, MQAR as published (Arora et al. 2023): pairs of a key
-and a value, then each key again, whose value is asked for. Loss is on the values alone, texts are read
-causally, and every batch is new. A run is one mixer with one size of state, one learning rate and one seed;
-recall is learned in a narrow window of rates, so that a size is judged by its best rate. A run trains in
-this process; one of gated_deltanet took more than seven minutes of a core beside other work.
+Models of two layers and 64 features learn one task, MQAR (Arora et al. 2023): pairs of a key and a value,
+then each key again, whose value is asked for. Loss is on the values alone, texts are read causally, and
+every batch is new. A run is one mixer with one size of state, one learning rate and one seed; recall is
+learned in a narrow window of rates, so that a size is judged by its best rate. A run trains in this
+process: one to three minutes of a core at the scale small, some fifteen at the scale long.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from matplotlib.figure import Figure
 
 from birdie_jax.batch import Batch
 from birdie_jax.comparison import seed_interval
 from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine.optimizer import make_optimizer
-from birdie_jax.engine.sharded_step import take_step
+from birdie_jax.engine.sharded_step import StepMetrics, take_step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
@@ -43,7 +44,8 @@ from studies.tables import cells_of_circumstances, rows_of_table, section
 from studies.verbs import Clock
 
 FEATURES, LAYERS = 64, 2
-TABLE_ROWS = 256
+TABLE_ROWS = 72
+POSITIONS_OF_A_PAIR = 4
 MEASURED_SEQUENCES = 512
 
 
@@ -53,9 +55,9 @@ class Scale:
 
     Attributes:
         name: the name.
-        pairs: the pairs of a sequence.
-        length: the positions of a sequence.
-        rows: the sequences of a step.
+        pairs: the numbers of pairs of a sequence; the last one is measured.
+        length: the positions of a row.
+        rows: the rows of a step.
         steps: the train steps.
         rates: the peak learning rates.
         seeds: the seeds.
@@ -63,7 +65,7 @@ class Scale:
     """
 
     name: str
-    pairs: int
+    pairs: tuple[int, ...]
     length: int
     rows: int
     steps: int
@@ -74,8 +76,14 @@ class Scale:
 
 SCALES: Mapping[str, Scale] = MappingProxyType(
     {
-        "smoke": Scale("smoke", 2, 16, 4, 4, (3e-3,), (0,), (512,)),
-        "small": Scale("small", 16, 128, 32, 2000, (1e-3, 2e-3, 4e-3, 8e-3), (0, 1, 2), (512, 2048, 8192)),
+        "smoke": Scale("smoke", (1, 2), 16, 4, 4, (3e-3,), (0,), (512,)),
+        "small": Scale(
+            *("small", (4, 8, 16), 64, 32, 1000),
+            rates=(2.5e-3, 5e-3, 1e-2),
+            seeds=(0, 1, 2),
+            states=(512, 2048, 8192),
+        ),
+        "long": Scale("long", (4, 8, 16), 64, 32, 8000, (5e-3,), (0, 1, 2), (512, 8192)),
     }
 )
 
@@ -83,11 +91,12 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 def mixer(name: str, numbers: int) -> dict[str, Any] | None:
     """Return the fields of a model whose layers carry so many numbers; None where it has no such size.
 
-    The state of gated_ssm_plus and hawk_mlp is as wide as the layer: a large one has more parameters than
-    the others. That of the others grows by itself.
+    The state of gated_ssm_plus and hawk_mlp is as wide as the layer, so that a model of a large one would
+    have ten times the parameters of the others. That of the others grows by itself. The transformer's cache
+    of 64 tokens has 8,192 numbers.
     """
     if name in ("gated_ssm_plus", "hawk_mlp"):
-        return {"state": numbers, "sections": (HawkConfig(heads=8),)} if numbers <= 2048 else None
+        return {"state": numbers, "sections": (HawkConfig(heads=8),)} if numbers <= 512 else None
     inner = 2 * FEATURES
     if name == "mamba":
         return {"state": inner, "sections": (MambaConfig(state_size=numbers // inner),)}
@@ -141,19 +150,27 @@ class Run(NamedTuple):
 Results = Mapping[Run, Mapping[str, Any]]
 
 
-def draw_batch(task: AssociativeRecall, rows: int, rng: np.random.Generator) -> Batch:
-    """Return sequences as rows of one sample each, whose values alone are targets with loss."""
-    tokens = np.empty((rows, task.sequence_length + 1), np.int32)
-    mask = np.zeros((rows, task.sequence_length), bool)
-    for row in range(rows):
-        sequence = task.draw_sequence(rng)
-        tokens[row] = (*sequence.pairs, *sequence.queries, 0)
-        # The key stands where its value is predicted.
-        mask[row, len(sequence.pairs) + 2 * sequence.slots] = True
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+def draw_batch(scale: Scale, pairs: Sequence[int], rng: np.random.Generator) -> Batch:
+    """Return packed rows, each of sequences of one of these numbers of pairs.
+
+    The values that are asked for are the only targets with loss.
+    """
+    shape = (scale.rows, scale.length)
+    inputs, segments, positions = (np.empty(shape, np.int32) for _ in range(3))
+    mask = np.zeros(shape, bool)
+    for row in range(scale.rows):
+        number = int(rng.choice(pairs))
+        size = POSITIONS_OF_A_PAIR * number
+        task = AssociativeRecall(vocab_size=TABLE_ROWS, sequence_length=size, key_value_pairs=number)
+        for sample, start in enumerate(range(0, scale.length, size)):
+            sequence = task.draw_sequence(rng)
+            of_sample = row, slice(start, start + size)
+            inputs[of_sample] = (*sequence.pairs, *sequence.queries)
+            segments[of_sample], positions[of_sample] = sample + 1, np.arange(size)
+            # The key stands where its value is predicted.
+            mask[row, start + 2 * number + 2 * sequence.slots] = True
     nothing = np.zeros_like(inputs)
-    positions = np.broadcast_to(np.arange(task.sequence_length, dtype=np.int32), inputs.shape)
-    return Batch(inputs, targets, mask, nothing + 1, positions, nothing > 0, nothing)
+    return Batch(inputs, np.roll(inputs, -1, axis=1), mask, segments, positions, nothing > 0, nothing)
 
 
 @dataclass(frozen=True)
@@ -285,30 +302,33 @@ def model_config(run: Run) -> ModelConfig:
 def train(scale: Scale, run: Run) -> dict[str, Any]:
     """Train a run's model, and return what it recalls, with its curve."""
     config = model_config(run)
-    task = AssociativeRecall(
-        vocab_size=TABLE_ROWS, sequence_length=scale.length, key_value_pairs=scale.pairs
-    )
     model = build_model(config, TABLE_ROWS)
     optimizer = make_optimizer(
         OptimizerConfig(
-            learning_rate=run.rate,
-            final_learning_rate=0.0,
-            warmup_steps=scale.steps // 20,
-            weight_decay=0.0,
+            learning_rate=1.0, final_learning_rate=0.0, warmup_steps=scale.steps // 20, weight_decay=0.0
         ),
         scale.steps,
         parameter_policies(model),
     )
-    draw = partial(draw_batch, task, scale.rows)
-    batch = draw(np.random.default_rng([run.seed, 0]))
+    batch = draw_batch(scale, scale.pairs, np.random.default_rng([run.seed, 0]))
     params = jax.jit(model.init)(jax.random.key(run.seed), batch)["params"]
     state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {})
     loss = language_model_loss(model, 1, scale.length)
-    step = jax.jit(partial(take_step, loss, optimizer, 1), donate_argnums=0)
+
+    # The rate is an argument, so that all rates run one compiled program.
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: TrainState, batch: Batch, rate: float) -> tuple[TrainState, StepMetrics]:
+        def update(grads, opt_state, params=None):
+            changes, opt_state = optimizer.update(grads, opt_state, params)
+            return jax.tree.map(lambda change: rate * change, changes), opt_state
+
+        return take_step(loss, optax.GradientTransformation(optimizer.init, update), 1, state, batch)
+
     curve, right, asked = [], 0.0, 0.0
     every = max(scale.steps // 20, 1)
     for number in range(1, scale.steps + 1):
-        state, metrics = step(state, draw(np.random.default_rng([run.seed, number])))
+        batch = draw_batch(scale, scale.pairs, np.random.default_rng([run.seed, number]))
+        state, metrics = step(state, batch, run.rate)
         sums = jax.device_get(metrics.sums)
         right, asked = right + float(sums["correct"][0]), asked + float(sums["tokens"][0])
         if number % every == 0:
@@ -319,7 +339,8 @@ def train(scale: Scale, run: Run) -> dict[str, Any]:
     # Of another generator than any step has.
     unseen = np.random.default_rng([run.seed, scale.steps + 1, 1])
     for _ in range(max(MEASURED_SEQUENCES // scale.rows, 1)):
-        _, sums = jax.device_get(measured(state.params, draw(unseen)))
+        batch = draw_batch(scale, scale.pairs[-1:], unseen)
+        _, sums = jax.device_get(measured(state.params, batch))
         right, asked = right + float(sums["correct"][0]), asked + float(sums["tokens"][0])
     return {
         "recalled": right / asked,

@@ -6,7 +6,6 @@ import pytest
 
 from birdie_jax.models import build_model
 from birdie_jax.models.layer_stacks import make_mixer
-from birdie_jax.tasks.associative_recall import AssociativeRecall
 from studies.recall import MIXERS, SCALES, Recall, Run, best_rates, draw_batch, mixer, model_config
 from tests.studies.test_small_studies import write_page
 
@@ -14,17 +13,24 @@ SMALL, SMOKE = SCALES["small"], SCALES["smoke"]
 
 
 def test_values_alone_have_loss_and_stand_behind_their_keys():
-    task = AssociativeRecall(vocab_size=256, sequence_length=32, key_value_pairs=4)
-    batch = draw_batch(task, 3, np.random.default_rng(0))
-    for row in range(3):
-        keys, values = batch.tokens[row, 0:8:2], batch.tokens[row, 1:8:2]
-        value_of = dict(zip(keys.tolist(), values.tolist(), strict=True))
-        asked = np.flatnonzero(batch.loss_mask[row])
-        assert sorted(batch.tokens[row, asked].tolist()) == sorted(value_of)
-        assert [value_of[key] for key in batch.tokens[row, asked].tolist()] == batch.targets[
-            row, asked
-        ].tolist()
-        assert asked.min() >= 8
+    batch = draw_batch(SMALL, SMALL.pairs, np.random.default_rng(0))
+    sizes = set()
+    for row in range(SMALL.rows):
+        samples = int(batch.segment_ids[row].max())
+        pairs = SMALL.length // samples // 4
+        sizes.add(pairs)
+        for start in range(0, SMALL.length, 4 * pairs):
+            sample = row, slice(start, start + 4 * pairs)
+            assert len(set(batch.segment_ids[sample].tolist())) == 1
+            assert batch.positions[sample].tolist() == list(range(4 * pairs))
+            tokens, targets = batch.tokens[sample], batch.targets[sample]
+            keys, values = tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2]
+            value_of = dict(zip(keys.tolist(), values.tolist(), strict=True))
+            asked = np.flatnonzero(batch.loss_mask[sample])
+            assert sorted(tokens[asked].tolist()) == sorted(value_of)
+            assert [value_of[key] for key in tokens[asked].tolist()] == targets[asked].tolist()
+            assert asked.min() >= 2 * pairs
+    assert sizes == set(SMALL.pairs)
 
 
 SIZES = [
@@ -56,9 +62,7 @@ def test_all_mixers_are_of_similar_size():
 
 
 def one_row():
-    return draw_batch(
-        AssociativeRecall(vocab_size=256, sequence_length=8, key_value_pairs=1), 1, np.random.default_rng(0)
-    )
+    return draw_batch(SMOKE, SMOKE.pairs, np.random.default_rng(0))
 
 
 def test_a_run_becomes_a_line_of_the_page(tmp_path):
