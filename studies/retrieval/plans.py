@@ -1,7 +1,8 @@
 """What the study runs: what a scale consists of, the procedures, and the runs of a scale in order."""
 
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -128,6 +129,18 @@ class MeasuringPlan:
     documents: int
 
 
+class Variant(NamedTuple):
+    """A model of a scale that has sizes of its own.
+
+    Attributes:
+        model: the name of its mixer.
+        changes: the fields of `config.model` that differ from those of the scale.
+    """
+
+    model: str
+    changes: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Scale:
     """A size of the study.
@@ -147,14 +160,16 @@ class Scale:
         measuring: what is asked without fine-tuning.
         pieces: the pieces of the tokenizer.
         models: the models.
+        variants: those of them that are no mixer with the sizes of the scale.
+        beside: the scale whose runs of the same procedures and seeds its tables show too.
         seeds: the seeds.
         text: the corpus unless --text names one.
         validation_fraction: the share of documents that is held out.
         sample_bytes: the bytes of text on which the tokenizer is trained.
         squad_questions: how many questions of SQuAD are asked at the end, evenly spread; None = all.
         pretrained_at: the scale whose pre-trained runs and questions it takes; empty = its own.
-        order: procedures and their seeds, what decides first: of each seed all procedures, then the next
-            line; empty = all models and `PAPER_PROCEDURES` with `seeds`.
+        order: procedures and their seeds, what decides first: of each seed all models and procedures, then
+            the next line; empty = all models and `PAPER_PROCEDURES` with `seeds`.
         measured: the tasks that a pre-trained model is measured on; empty = all.
         language_positions: the positions in which causal LM has as many targets as the language arms of
             the mixture in fixed shares have in `pretraining_tokens`; `language_targets.py` counts them.
@@ -174,6 +189,8 @@ class Scale:
     measuring: MeasuringPlan
     pieces: int
     models: tuple[str, ...] = (DEFAULT_MODEL, "hawk", "transformer")
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    beside: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     text: str = "stdlib"
     validation_fraction: float = 0.02
@@ -295,7 +312,8 @@ def runs_of(scale: Scale) -> Iterator[Run]:
 
     if scale.order:
         for procedures, seeds in scale.order:
-            yield from give(DEFAULT_MODEL, procedures, seeds)
+            for seed, model in itertools.product(seeds, scale.models):
+                yield from give(model, procedures, (seed,))
         return
     yield from give(DEFAULT_MODEL, _DECIDING, scale.seeds)
     yield from give(DEFAULT_MODEL, ("birdie",), scale.seeds)

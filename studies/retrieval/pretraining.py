@@ -12,7 +12,7 @@ import ml_collections
 from birdie_jax.errors import ConfigError
 from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD, arm_metric
 from birdie_jax.models import model_names
-from studies.retrieval.plans import PROCEDURES, Run
+from studies.retrieval.plans import PROCEDURES, Run, Variant
 from studies.retrieval.scales import SCALES
 from studies.verbs import REPOSITORY, Command
 from studies.workdirs import read_metric_lines, training_record
@@ -35,12 +35,15 @@ def pretraining_config(run: Run) -> ml_collections.ConfigDict:
     """
     if run.procedure not in PROCEDURES:
         raise ConfigError(f"procedure {run.procedure!r} is unknown; allowed: {', '.join(PROCEDURES)}")
-    if run.model not in model_names():
-        raise ConfigError(f"model {run.model!r} is unknown; allowed: {', '.join(model_names())}")
     scale, procedure = SCALES[run.scale], PROCEDURES[run.procedure]
+    variant = scale.variants.get(run.model, Variant(run.model, {}))
+    if variant.model not in model_names():
+        allowed = ", ".join((*scale.variants, *model_names()))
+        raise ConfigError(f"model {run.model!r} is unknown; allowed: {allowed}")
     preset = REPOSITORY / "configs" / scale.preset
-    config = runpy.run_path(str(preset))["get_config"](run.model)
+    config = runpy.run_path(str(preset))["get_config"](variant.model)
     config.update(scale.changes)
+    config.model.update(variant.changes)
     config.seed = run.seed
     config.data.vocab_size = scale.pieces
     config.data.validation_fraction = scale.validation_fraction

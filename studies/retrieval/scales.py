@@ -14,6 +14,7 @@ from studies.retrieval.plans import (
     MeasuringPlan,
     PhonebookPlan,
     Scale,
+    Variant,
 )
 
 # The mixture of models of a few million parameters and fewer; all scales of such models take it from here.
@@ -214,6 +215,36 @@ _WORTH = replace(
     language_positions=890_628,
 )
 
+# Which memory retrieves: matrix states of as many parameters as the Gated SSM+ of `worth`, whose state has
+# 256 numbers a layer, 1,024 in all; with the sizes of the field, and with as many numbers of state.
+_MEMORY = replace(
+    _WORTH,
+    name="memory",
+    variants={
+        "gated_deltanet": Variant("gated_deltanet", {"mlp_features": 208}),
+        "mamba2": Variant("mamba2", {"layers": 8}),
+        "gated_deltanet_equal_state": Variant(
+            "gated_deltanet", {"state": 32, "mlp_features": 512, "gated_deltanet": {"heads": 2}}
+        ),
+        "mamba2_equal_state": Variant(
+            "mamba2",
+            {
+                "layers": 8,
+                "features": 248,
+                "state": 128,
+                "mamba2": {"head_features": 32, "state_size": 1},
+            },
+        ),
+    },
+    models=("gated_deltanet", "mamba2", "gated_deltanet_equal_state", "mamba2_equal_state"),
+    beside="worth",
+    seeds=_WORTH_SEEDS[:3],
+    order=tuple(
+        ((procedure,), _WORTH_SEEDS[:3])
+        for procedure in ("mixture_fixed_causal", "causal_lm_causal", "scratch")
+    ),
+)
+
 SCALES: Mapping[str, Scale] = MappingProxyType(
     {
         scale.name: scale
@@ -236,6 +267,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
                 models=(DEFAULT_MODEL,),
             ),
             _WORTH,
+            _MEMORY,
             # Its seed is not among those that count: to see that steps and rates are sensible.
             replace(
                 _WORTH,

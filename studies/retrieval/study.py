@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from birdie_jax.storage import write_json
 from birdie_jax.tasks import make_task
 from birdie_jax.text import load_tokenizer
-from studies.results import read_result, write_result
+from studies.results import read_result, read_results, write_result
 from studies.retrieval import fine_tuning
 from studies.retrieval.curriculum import StageRun, stage_command, stage_curve, stages_of
 from studies.retrieval.figures import figures_of
@@ -52,6 +52,16 @@ class Retrieval(Study[Scale, Run]):
     def default_text(cls, scale: Scale) -> str:
         """Return the corpus of a scale."""
         return scale.text
+
+    def read_results(self) -> dict[Run, dict[str, Any]]:
+        """Return the results of the scale that are there, and those of the scale that stands beside it."""
+        found, scale = super().read_results(), self.scale
+        if scale.beside:
+            shown = {(name, seed) for names, seeds in scale.order for name in names for seed in seeds}
+            for run, result in read_results(self.results, scale.beside, Run).items():
+                if (run.procedure, run.seed) in shown:
+                    found[run] = result
+        return found
 
     @property
     def corpus(self) -> Corpus:

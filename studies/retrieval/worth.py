@@ -4,19 +4,22 @@ The value of a pre-training seed is the median over its fine-tunings: fine-tunin
 alike, and count as one run in every test. It is censored where most of them never get there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from birdie_jax.comparison.seed_interval import seed_interval
+from birdie_jax.config import parse_config
 from birdie_jax.evaluation_record import Interval
+from birdie_jax.models.layer_stacks import make_mixer
 from studies.figure_style import series_colour
 from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
-from studies.retrieval.plans import LANGUAGE, PROCEDURES, Run, Scale
+from studies.retrieval.plans import DEFAULT_MODEL, LANGUAGE, PROCEDURES, Run, Scale
+from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.tables import table_of_runs
 from studies.seed_statistics import (
     Times,
@@ -87,6 +90,12 @@ def outcome_of(result: Mapping[str, Any], cap: int) -> Outcome:
     )
 
 
+def numbers_of_state(run: Run) -> int:
+    """Return how many numbers the state of all layers has."""
+    model = parse_config(pretraining_config(run)).model
+    return model.layers * make_mixer(model, parent=None).empty_cache(1).state.size
+
+
 def _mean(task: Mapping[str, Any], metric: str) -> float:
     return float(np.average(task["scores"][metric], weights=task["weights"]))
 
@@ -109,6 +118,25 @@ def _steps(steps: int | None, cap: int) -> str:
     return f"> {cap}" if steps is None else str(steps)
 
 
+class _Titles:
+    """What tables call the arms: the procedure alone where all results are of one model."""
+
+    def __init__(self, runs: Iterable[Run]):
+        self._one = len({run.model for run in runs}) == 1
+
+    def __getitem__(self, arm: Arm) -> str:
+        return PROCEDURES[arm.procedure].title if self._one else arm.title
+
+
+def _compared(runs: Iterable[Run]) -> Iterator[tuple[Arm, Arm]]:
+    """Give the arms that tables compare: of each model by procedure, of each procedure with the default."""
+    arms = arms_of({run: {} for run in runs})
+    models = dict.fromkeys(arm.model for arm in arms)
+    pairs = [(Arm(model, one), Arm(model, other)) for model in models for one, other in _COMPARISONS]
+    pairs += [(Arm(DEFAULT_MODEL, arm.procedure), arm) for arm in arms if arm.model != DEFAULT_MODEL]
+    return ((one, other) for one, other in pairs if one in arms and other in arms)
+
+
 def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Arm, Run, Outcome]]:
     for arm, seeds in arms_of({run: {} for run in found}).items():
         for seed in seeds:
@@ -117,13 +145,14 @@ def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Arm, Run, Outcome]
 
 
 def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
-    rows = []
+    rows, titles = [], _Titles(found)
     cells = list(next(iter(found.values())).exact)
     for arm, run, one in _in_order(found):
         rows.append(
             [
-                PROCEDURES[arm.procedure].title,
+                titles[arm],
                 str(run.seed),
+                f"{numbers_of_state(run):,}",
                 ", ".join(_steps(steps, one.cap) for steps in one.times),
                 _steps(one.median, one.cap),
                 *(f"{100 * one.exact[cell]:.0f}" for cell in cells),
@@ -132,16 +161,16 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
                 f"{one.bits:.3f}",
             ]
         )
-    head = ["arm", "seed", "steps to half right on two entries", "median"]
+    head = ["arm", "seed", "numbers of state", "steps to half right on two entries", "median"]
     head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
     return rows_of_table([*head, "passages, F1", "tokens copied, %", "bits a byte"], rows)
 
 
-def _pairs(found: Mapping[Run, Outcome], first: str, second: str) -> tuple[list[Outcome], list[Outcome]]:
-    """Return the outcomes of two procedures with the seeds that both have."""
+def _pairs(found: Mapping[Run, Outcome], first: Arm, second: Arm) -> tuple[list[Outcome], list[Outcome]]:
+    """Return the outcomes of two arms with the seeds that both have."""
     by_seed = {
-        name: {run.seed: one for run, one in found.items() if run.procedure == name}
-        for name in (first, second)
+        arm: {run.seed: one for run, one in found.items() if (run.model, run.procedure) == arm}
+        for arm in (first, second)
     }
     common = sorted(set(by_seed[first]) & set(by_seed[second]))
     return [by_seed[first][seed] for seed in common], [by_seed[second][seed] for seed in common]
@@ -152,8 +181,8 @@ def _times(outcomes: Sequence[Outcome]) -> Times:
 
 
 def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
-    rows = []
-    for first, second in _COMPARISONS:
+    rows, titles = [], _Titles(found)
+    for first, second in _compared(found):
         before, after = _pairs(found, first, second)
         if not before:
             continue
@@ -162,7 +191,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
         count = len(before)
         rows.append(
             [
-                f"{PROCEDURES[second].title} against {PROCEDURES[first].title}",
+                f"{titles[second]} against {titles[first]}",
                 str(count),
                 *(_steps(median_of([one.median for one in arm]), arm[0].cap) for arm in (after, before)),
                 f"{reached[1]}, {reached[0]}",
@@ -193,11 +222,11 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
         },
     }
     rows, head = [], ["the second less the first"]
-    columns = []
-    for first, second in _COMPARISONS:
+    columns, titles = [], _Titles(found)
+    for first, second in _compared(found):
         before, after = _pairs(found, first, second)
         if len(before) > 1:
-            head.append(f"{PROCEDURES[second].title} less {PROCEDURES[first].title} ({len(before)} seeds)")
+            head.append(f"{titles[second]} less {titles[first]} ({len(before)} seeds)")
             columns.append((before, after))
     if not columns:
         return "No two arms have two seeds in common yet."
@@ -218,11 +247,10 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
     """Give the figure: a dot a run, by what it knows of language and how soon it learns to look up."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    procedures, titled = list(PROCEDURES), set()
-    for result_run, result in results.items():
-        one = outcome_of(result, scale.phonebook_tuning.steps)
-        title = PROCEDURES[result_run.procedure].title
-        colour = series_colour(procedures.index(result_run.procedure))
+    arms, titles, titled = list(arms_of(results)), _Titles(results), set()
+    for run, result in results.items():
+        one, arm = outcome_of(result, scale.phonebook_tuning.steps), Arm(run.model, run.procedure)
+        title, colour = titles[arm], series_colour(arms.index(arm))
         every = [one.cap if steps is None else steps for steps in one.times]
         axes.plot([one.bits, one.bits], [min(every), max(every)], color=colour, alpha=0.4)
         never = one.median is None

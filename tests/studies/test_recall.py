@@ -5,8 +5,19 @@ import numpy as np
 import pytest
 
 from birdie_jax.models import build_model
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layer_stacks import make_mixer
-from studies.recall import MIXERS, SCALES, Recall, Run, best_rates, draw_batch, mixer, model_config
+from studies.recall import (
+    MIXERS,
+    SCALES,
+    TABLE_ROWS,
+    Recall,
+    Run,
+    best_rates,
+    draw_batch,
+    mixer,
+    model_config,
+)
 from tests.studies.test_small_studies import write_page
 
 SMALL, SMOKE = SCALES["small"], SCALES["smoke"]
@@ -55,14 +66,10 @@ def test_all_mixers_are_of_similar_size():
             if mixer(name, state) is None:
                 continue
             config = model_config(Run("small", name, state, 1e-3, 0))
-            shapes = jax.eval_shape(build_model(config, 256).init, jax.random.key(0), one_row())
+            shapes = parameter_shapes(build_model(config, TABLE_ROWS))
             counts[name, state] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     narrow = [count for (name, _), count in counts.items() if name not in ("gated_ssm_plus", "hawk_mlp")]
     assert max(narrow) < 3 * min(narrow)
-
-
-def one_row():
-    return draw_batch(SMOKE, SMOKE.pairs, np.random.default_rng(0))
 
 
 def test_a_run_becomes_a_line_of_the_page(tmp_path):

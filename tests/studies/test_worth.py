@@ -5,12 +5,17 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import jax
 import pytest
 
+from birdie_jax.config import parse_config
+from birdie_jax.models import build_model
+from birdie_jax.models.language_model import parameter_shapes
 from studies.retrieval.plans import PROCEDURES, runs_of
+from studies.retrieval.pretraining import pretraining_config
 from studies.retrieval.scales import SCALES
 from studies.retrieval.study import Retrieval
-from studies.retrieval.worth import median_of, outcome_of
+from studies.retrieval.worth import median_of, numbers_of_state, outcome_of
 
 TEXT = "corpus.jsonl"
 # Steps to the end of the first stage of each fine-tuning, by procedure; the second is never learned.
@@ -130,7 +135,7 @@ def test_the_page_has_every_run_its_tests_and_the_figure(finished, tmp_path):
     text = page.read_text()
     assert (tmp_path / "page_worth_worth.png").exists()
     arm = "mixture of fixed shares, read causally"
-    assert f"| {arm} | 11 | 450, 850, 3950 | 850 | 25 | 25 | 25 | 10 | 5.0 | 2.000 |" in text
+    assert f"| {arm} | 11 | 1,024 | 450, 850, 3950 | 850 | 25 | 25 | 25 | 10 | 5.0 | 2.000 |" in text
     against = f"{arm} against causal LM, read causally"
     assert f"| {against} | 2 | 850 | 3950 | 2, 2 | 0.333 | 0.500 | 1.000 |" in text
     assert "(2 seeds)" in text
@@ -145,3 +150,40 @@ def test_every_seed_is_a_comparison_of_the_four_main_arms():
         assert not any(PROCEDURES[run.procedure].bidirectional for run in of_seed)
     assert [run.procedure for run in runs[24:]] == ["ul2_causal"] * 3 + ["mixture_fixed"] * 3
     assert 100 not in {run.seed for run in runs}, "the pilot's seed does not count"
+
+
+def test_a_memory_stands_beside_the_runs_of_worth_with_its_seeds(finished, tmp_path):
+    study, _ = finished
+    scale = dataclasses.replace(
+        SCALES["memory"],
+        models=("mamba2",),
+        order=((("mixture_fixed_causal",), (10,)),),
+    )
+    verbs = WrittenVerbs(scale.phonebook_tuning.measured_every)
+    memory = Retrieval(scale, study.results, tmp_path, TEXT, run_verb=verbs)
+    memory.corpus.folder.mkdir(parents=True)
+    memory.corpus.record.write_text(json.dumps({"text": TEXT}))
+    (run,) = memory.runs()
+    memory.finish(run)
+    assert {(one.model, one.procedure, one.seed) for one in memory.read_results()} == {
+        (model, "mixture_fixed_causal", 10) for model in ("gated_ssm_plus", "mamba2")
+    }
+    table = "".join(memory.tables(memory.read_results()))
+    arm = "mixture of fixed shares, read causally"
+    assert f"| mamba2: {arm} | 10 | 65,536 | 450, 850, 3950 | 850 |" in table
+    assert f"| mamba2: {arm} against gated_ssm_plus: {arm} | 1 | 850 | 850 |" in table
+    assert run not in study.read_results()
+
+
+def test_memories_have_equal_parameters_and_where_they_say_so_equal_states():
+    parameters, states = {}, {}
+    for run in runs_of(SCALES["memory"]):
+        config = parse_config(pretraining_config(run)).model
+        shapes = parameter_shapes(build_model(config, 512))
+        parameters[run.model] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        states[run.model] = numbers_of_state(run)
+    assert set(parameters) == set(SCALES["memory"].models)
+    of_default = 921_728
+    assert all(count == pytest.approx(of_default, rel=0.02) for count in parameters.values())
+    assert {states[name] for name in states if name.endswith("equal_state")} == {1024}
+    assert states["gated_deltanet"] == 32_768 and states["mamba2"] == 65_536
