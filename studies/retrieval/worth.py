@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import parse_config
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.models.layer_stacks import make_mixer
-from studies.figure_style import series_colour
+from studies.figure_style import series_colour, series_marker
 from studies.retrieval.arms import Arm, Results, arms_of, tasks_at
 from studies.retrieval.curriculum import EXACT
 from studies.retrieval.fine_tuning import EXTRACTION, PHONEBOOK, steps_to
@@ -161,7 +162,7 @@ def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
                 f"{one.bits:.3f}",
             ]
         )
-    head = ["arm", "seed", "numbers of state", "steps to half right on two entries", "median"]
+    head = ["arm", "seed", "numbers carried", "steps to half right on two entries", "median"]
     head += [f"{cell.replace('_', ' ')}, % exact" for cell in cells]
     return rows_of_table([*head, "passages, F1", "tokens copied, %", "bits a byte"], rows)
 
@@ -257,7 +258,7 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
         axes.plot(
             one.bits,
             one.median or one.cap,
-            marker="^" if never else "o",
+            marker=series_marker(arms.index(arm)),
             color=colour,
             markerfacecolor="none" if never else colour,
             linestyle="none",
@@ -266,8 +267,10 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
         titled.add(title)
     axes.axhline(scale.phonebook_tuning.steps, color="black", linestyle=":")
     axes.set_xlabel("held-out text, bits a byte")
-    axes.set_ylabel("steps of fine-tuning to half right, two entries (triangle: never)")
+    axes.set_ylabel("fine-tuning steps to half right (hollow: never)")
     axes.set_xscale("log")
+    for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        ticks(StrMethodFormatter("{x:g}"))
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside lower center", ncols=2, fontsize="x-small")
     yield "worth", figure

@@ -69,7 +69,7 @@ def test_all_mixers_are_of_similar_size():
             shapes = parameter_shapes(build_model(config, TABLE_ROWS))
             counts[name, state] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     narrow = [count for (name, _), count in counts.items() if name not in ("gated_ssm_plus", "hawk_mlp")]
-    assert max(narrow) < 3 * min(narrow)
+    assert max(narrow) < 3.5 * min(narrow)
 
 
 def test_a_run_becomes_a_line_of_the_page(tmp_path):
