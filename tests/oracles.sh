@@ -14,3 +14,12 @@ make_lm_eval() {
         truststore typepy xxhash || return 1
     export BIRDIE_LM_EVAL="$FETCHED"
 }
+
+# PyTorch and transformers, whose functions and models the slow tests run beside ours. Of PyTorch the build for CPUs
+# is enough; pip takes it where an index has it (PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
+make_torch() {
+    fetch_packages torch "PyTorch and transformers" torch transformers anyio filelock h11 hf-xet httpcore2 httpx2 \
+        huggingface_hub mpmath networkx packaging PyYAML regex safetensors sympy tokenizers tqdm truststore \
+        typing_extensions || return 1
+    export BIRDIE_TORCH="$FETCHED"
+}

@@ -1,11 +1,12 @@
-"""Writes what the functions of `transformers` compute, for test_recorded.py.
+"""Writes what the functions of `transformers` compute, for test_transformers.py.
 
-    pip install torch==2.13.0 transformers==5.24.0
-    python -m tests.pallas_kernels.matrix_state.record_oracles
+    PYTHONPATH=$BIRDIE_TORCH python -m tests.pallas_kernels.matrix_state.record_oracles
 
-Inputs, outputs, last states, and the gradients of sum(outputs * cotangent) in the inputs.
+Inputs, outputs, last states, and the gradients of sum(outputs * cotangent) in the inputs. The recorded ones
+are of seed 0; `--seed` and `--folder` make others, as the slow test does.
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,13 @@ from transformers.models.qwen3_next.modeling_qwen3_next import (
     torch_recurrent_gated_delta_rule,
 )
 
-FOLDER = Path(__file__).with_name("recorded")
+RECORDED = Path(__file__).with_name("recorded")
 BATCH, LENGTH, HEADS, D_K, D_V = 2, 21, 2, 4, 6
 
 
-def delta_rule_inputs(by_channel: bool) -> dict[str, np.ndarray]:
+def delta_rule_inputs(by_channel: bool, seed: int) -> dict[str, np.ndarray]:
     """Return keys of norm 1, queries, values, decays, beta and a first state."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     q, k = rng.normal(size=(2, BATCH, LENGTH, HEADS, D_K))
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
     g = -np.exp(rng.normal(size=(BATCH, LENGTH, HEADS, *(D_K,) * by_channel)) - 1)
@@ -38,9 +39,9 @@ def delta_rule_inputs(by_channel: bool) -> dict[str, np.ndarray]:
     return {name: value.astype(np.float32) for name, value in values.items()}
 
 
-def ssd_inputs() -> dict[str, np.ndarray]:
+def ssd_inputs(seed: int) -> dict[str, np.ndarray]:
     """Return the inputs of Mamba-2's scan, of two groups."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed + 1)
     heads, groups = 4, 2
     values = {
         "x": rng.normal(size=(BATCH, LENGTH, heads, D_V)),
@@ -55,14 +56,14 @@ def ssd_inputs() -> dict[str, np.ndarray]:
     return {name: value.astype(np.float32) for name, value in values.items()}
 
 
-def record(name: str, inputs: dict[str, np.ndarray], run) -> None:
+def record(file: Path, inputs: dict[str, np.ndarray], run) -> None:
     """Write what `run` gives for tensors by name, and its gradients."""
     tensors = {key: torch.tensor(value, requires_grad=True) for key, value in inputs.items()}
     outputs, state = run(**tensors)
     cotangent = np.random.default_rng(2).normal(size=tuple(outputs.shape)).astype(np.float32)
     (outputs * torch.tensor(cotangent)).sum().backward()
     np.savez(
-        FOLDER / f"{name}.npz",
+        file,
         cotangent=cotangent,
         outputs=outputs.detach().numpy(),
         state=state.detach().numpy(),
@@ -100,9 +101,21 @@ def scan(x, dt, A, B, C, D, dt_bias, initial_state):  # noqa: PLR0917
     )
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=RECORDED)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    folder, seed = options.folder, options.seed
+    folder.mkdir(exist_ok=True)
+    by_head, by_channel = delta_rule_inputs(False, seed), delta_rule_inputs(True, seed)
+    record(folder / "recurrent.npz", by_head, delta_rule(torch_recurrent_gated_delta_rule))
+    record(folder / "chunk.npz", by_head, delta_rule(torch_chunk_gated_delta_rule))
+    record(folder / "kimi.npz", by_channel, delta_rule(recurrent_kimi_delta_attention))
+    record(folder / "ssd.npz", ssd_inputs(seed), scan)
+
+
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    record("recurrent", delta_rule_inputs(False), delta_rule(torch_recurrent_gated_delta_rule))
-    record("chunk", delta_rule_inputs(False), delta_rule(torch_chunk_gated_delta_rule))
-    record("kimi", delta_rule_inputs(True), delta_rule(recurrent_kimi_delta_attention))
-    record("ssd", ssd_inputs(), scan)
+    main()
