@@ -64,9 +64,7 @@ def main():
     counts = [count for count, _ in steps]
     del steps
     print(f"{jax.devices()[0].device_kind}, one row of {options.length} tokens, float32, read causally")
-    print(
-        "| model | parameters | training, tokens/s | prefill, tokens/s | decoding, tokens/s | state, bytes |"
-    )
+    print("| model | parameters | training, tokens/s | prefill | decoding | state, bytes a row |")
     print("|---|---|---|---|---|---|")
     context = np.random.default_rng(1).integers(256, options.vocab_size, (1, options.length))
     first = None
