@@ -91,3 +91,46 @@ def product(equation: str, *operands: Array, dtype: jnp.dtype) -> Array:
         preferred_element_type=jnp.float32,
         precision=precision,
     )
+
+
+def masked_inverse(A: Float[Array, "rows rows"], *, exact: bool = True) -> Float[Array, "rows rows"]:
+    """Return (I + A)^-1 of a strictly triangular A, lower or upper, by products of whole matrices.
+
+    The same merging of blocks as `unit_lower_inverse`, whose small blocks have no place in a
+    kernel: with X the inverses of the diagonal blocks of one side, and A' what of A joins two of them, the
+    next X is X - X A' X.
+
+    Args:
+        A: the matrix, whose side is a power of two.
+        exact: whether its products have float32's precision, which takes six passes of bfloat16; otherwise
+            three, which leaves an error of some 1e-5.
+    """
+    side = A.shape[0]
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, A.shape, axis) for axis in (0, 1))
+    X = jnp.where(row == column, 1.0, 0.0)
+    multiply = _multiply_exactly if exact else _multiply_in_three
+    for level in range(side.bit_length() - 1):
+        pair = jax.lax.shift_right_logical(row, level + 1) == jax.lax.shift_right_logical(column, level + 1)
+        apart = jax.lax.shift_right_logical(row, level) != jax.lax.shift_right_logical(column, level)
+        joining = jnp.where(pair & apart, A, 0.0)
+        X -= joining if level == 0 else multiply(multiply(X, joining), X)
+    return X
+
+
+_multiply_exactly = partial(
+    jax.lax.dot, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+)
+
+
+def _multiply_in_three(left: Array, right: Array) -> Array:
+    """Return a product of float32 matrices by three of their leading and trailing halves in bfloat16."""
+    multiply = partial(jax.lax.dot, preferred_element_type=jnp.float32)
+    (left_high, left_low), (right_high, right_low) = map(_halves, (left, right))
+    return multiply(left_high, right_high) + (
+        multiply(left_high, right_low) + multiply(left_low, right_high)
+    )
+
+
+def _halves(array: Array) -> tuple[Array, Array]:
+    high = array.astype(jnp.bfloat16)
+    return high, (array - high.astype(jnp.float32)).astype(jnp.bfloat16)

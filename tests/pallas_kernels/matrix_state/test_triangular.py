@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.matrix_state.tpu import masked_inverse
-from pallas_kernels.matrix_state.triangular import unit_lower_inverse
+from pallas_kernels.matrix_state.triangular import masked_inverse, unit_lower_inverse
 from tests.quick_jit import quick_jit
 
 SIDE = 64

@@ -1,0 +1,91 @@
+"""gated_delta_rule and ssd compiled by XLA for an H200: `python -m benchmarks.matrix_state_gpu`.
+
+For each shape and pass, in bfloat16, both directions and resets: the bytes that the program moves, over q,
+k, v and the output once forward, and those with the cotangent of the output and three cotangents for the
+gradient; and the time of its products at the chip's peak and of its bytes at its bandwidth. No GPU is
+needed: the compilers are (launch/compilers.sh).
+"""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from birdie_jax.planning.chips import CHIPS
+from birdie_jax.planning.compilation import compile_lowered
+from birdie_jax.planning.topology import make_topology
+from hlo_analysis import read_step_costs
+from pallas_kernels.gated_delta_rule import gated_delta_rule
+from pallas_kernels.ssd import ssd
+
+# Batch, length, heads, d_k, d_v.
+SHAPES = {
+    "gated_delta_rule": (2, 2048, 4, 128, 256),
+    "gated_delta_rule, 1.4B": (8, 2048, 6, 256, 512),
+    "ssd, 1.4B": (8, 2048, 64, 128, 64),
+}
+
+
+def operation(name, array):
+    """Return a function of arrays, and these without values."""
+    batch, length, heads, d_k, d_v = SHAPES[name]
+    numbers, resets = array((batch, length, heads), jnp.float32), (array((batch, length), bool),) * 2
+    values = array((batch, length, heads, d_v))
+    if name.startswith("ssd"):
+        maps = (array((batch, length, 1, d_k)),) * 2
+
+        def scan(*arguments):
+            return ssd(*arguments[:-1], resets=arguments[-1], direction="both", chunk_size=128)[0]
+
+        return scan, (values, numbers, array((heads,), jnp.float32), *maps, resets)
+    keys = (array((batch, length, heads, d_k)),) * 2
+
+    def rule(*arguments):
+        return gated_delta_rule(*arguments[:-1], resets=arguments[-1], direction="both")[0]
+
+    return rule, (*keys, values, numbers, numbers, resets)
+
+
+def main():
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    device, chip = make_topology("h200:1x1", log=print).devices[0], CHIPS["h200"]
+    sharding = SingleDeviceSharding(device)
+
+    def array(shape, dtype=jnp.bfloat16):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    print("| operation | pass | bytes / least | products | bytes |")
+    print("|---|---|---|---|---|")
+    for name in SHAPES:
+        function, arguments = operation(name, array)
+        operands, result = arguments[:-1], jax.eval_shape(function, *arguments)
+        big = [leaf.size * 2 for leaf in operands if leaf.dtype == jnp.bfloat16]
+        out = result.size * 2
+
+        def gradients(function, operands, resets, cotangent):
+            return jax.vjp(lambda *operands: function(*operands, resets), *operands)[1](cotangent)
+
+        cotangent = array(result.shape, result.dtype)
+        passes = {
+            "forward": (jax.jit(function).lower(*arguments), sum(big) + out),
+            "gradient": (
+                jax.jit(gradients, static_argnums=0).lower(function, operands, arguments[-1], cotangent),
+                2 * sum(big) + out,
+            ),
+        }
+        for title, (lowered, least) in passes.items():
+            costs = read_step_costs(compile_lowered(lowered, "gpu").hlo_text, {})
+            products = costs.flops.dot / chip.peak_flops
+            moved = costs.traffic_bytes / chip.memory_bandwidth
+            print(
+                f"| {name} | {title} | {costs.traffic_bytes / least:.1f} | {1e3 * products:.2f} ms | "
+                f"{1e3 * moved:.2f} ms |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
