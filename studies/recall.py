@@ -23,7 +23,7 @@ import optax
 from matplotlib.figure import Figure
 
 from birdie_jax.batch import Batch
-from birdie_jax.comparison import seed_interval
+from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import StepMetrics, take_step
@@ -208,7 +208,7 @@ class Recall(Study[Scale, Run]):
         head = ["mixer", "numbers a layer", "parameters", "best rate", "values recalled", "by seed"]
         rows = []
         for (name, state), (rate, values, parameters) in best.items():
-            interval = seed_interval(values) if len(values) > 1 else None
+            interval = seed_interval(np.array(values)) if len(values) > 1 else None
             spread = f" ({100 * interval.low:.0f} .. {100 * interval.high:.0f})" if interval else ""
             by_seed = ", ".join(f"{100 * value:.0f}" for value in values)
             cells = [name, f"{state:,}", f"{parameters:,}", f"{rate:g}"]

@@ -95,3 +95,17 @@ def test_the_best_rate_is_one_that_all_seeds_have():
         Run("small", "mamba", 512, 4e-3, 1): result(0.1),
     }
     assert best_rates(runs) == {("mamba", 512): (1e-3, [0.5, 0.6], 7)}
+
+
+def test_a_size_with_several_seeds_has_an_interval(tmp_path):
+    circumstances = {"machine": {"cores_used": 1}, "commit": "abcdef", "date": "2026-11-27T08:00:00"}
+    results = {
+        Run("small", "mamba", 512, 1e-3, seed): {
+            "recalled": recalled,
+            "parameters": 7,
+            "circumstances": circumstances,
+        }
+        for seed, recalled in enumerate((0.4, 0.5, 0.6))
+    }
+    study = Recall(SMALL, tmp_path, tmp_path, "")
+    assert "| 50 % (25 .. 75) | 40, 50, 60 |" in study.tables(results)[0]

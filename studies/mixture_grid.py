@@ -1,0 +1,201 @@
+"""The best fixed mixture: a grid of shares, by the objective of the bandit.
+
+    python -m studies.mixture_grid --scale=small --results=results/mixture_grid --text='/data/*.jsonl'
+
+The setting is that of `studies.small_mixtures`. A mixture gives short copying, longer copying and language
+shares of the target tokens, in sixths: 28 mixtures with seed 0. The same command, run again, runs the best
+four of them with four fresh seeds, which choose the best. J is the mean over the classes of the mixture
+`small_models` of the final validation loss, in nats; lower is better. About six minutes of one core a run.
+--text: what config.data.source may be.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from birdie_jax.comparison.seed_interval import seed_interval
+from birdie_jax.objectives import make_mixture
+from studies.one_training import OneTraining
+from studies.runner import main
+from studies.small_mixtures import SETTINGS
+from studies.tables import rows_of_table, section
+
+PARTS = 6
+# Classes of `small_models`; within a group they keep the proportions of its shares.
+GROUPS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "short copying": {"short_copying": 1, "short_selective_copying": 2},
+        "longer copying": {"copying": 1, "selective_copying": 4},
+        "language": {
+            "causal_lm": 1,
+            "prefix_lm": 1,
+            "span_corruption": 1,
+            "full_span_corruption": 1,
+            "deshuffling": 1,
+        },
+    }
+)
+GRID = tuple(
+    (short, longer, PARTS - short - longer)
+    for short in range(PARTS + 1)
+    for longer in range(PARTS + 1 - short)
+)
+BEST = 4
+FIRST_SEED, FRESH_SEEDS = 0, (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The length of the runs.
+
+    Attributes:
+        name: the name.
+        steps: the train steps of rows of 4 x 256.
+    """
+
+    name: str
+    steps: int
+
+
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {"smoke": Scale("smoke", 20), "small": Scale("small", SETTINGS["train.num_steps"])}
+)
+
+
+class Run(NamedTuple):
+    """A mixture that is trained on.
+
+    Attributes:
+        scale: the name of its scale.
+        short: the sixths of short copying.
+        longer: the sixths of longer copying.
+        language: the sixths of language.
+        seed: the seed of parameters and text.
+    """
+
+    scale: str
+    short: int
+    longer: int
+    language: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return f"{self.short}-{self.longer}-{self.language}.{self.seed}"
+
+    @property
+    def mixture(self) -> tuple[int, int, int]:
+        """The sixths of the three groups."""
+        return self.short, self.longer, self.language
+
+
+Results = Mapping[Run, Mapping[str, Any]]
+
+
+def stage_of(mixture: tuple[int, int, int]) -> str:
+    """Return `bandit.stages` of a mixture that stays as it is; a class without a share is left out."""
+    shares = []
+    for sixths, classes in zip(mixture, GROUPS.values(), strict=True):
+        whole = sum(classes.values())
+        shares += [f"{name}={sixths * part / whole:g}" for name, part in classes.items() if sixths]
+    return f"0: {', '.join(shares)}"
+
+
+def objective(result: Mapping[str, Any], decision: int = -1) -> float:
+    """Return J: the mean over classes of the mean over their arms of the validation loss, in nats."""
+    mixture = make_mixture(SETTINGS["objectives.mixture"], SETTINGS["batching.length"])
+    group_of = dict(zip(mixture.names, mixture.groups, strict=True))
+    losses: dict[str, list[float]] = {}
+    for arm, loss in zip(result["arms"], result["validation_loss"][decision], strict=True):
+        losses.setdefault(group_of[arm], []).append(loss)
+    return float(np.mean([np.mean(of_class) for of_class in losses.values()]))
+
+
+def best_mixtures(results: Results) -> list[tuple[int, int, int]]:
+    """Return the best mixtures of the first seed, the best first; none while one of the grid is missing."""
+    first = {run.mixture: objective(result) for run, result in results.items() if run.seed == FIRST_SEED}
+    return sorted(first, key=lambda mixture: first[mixture])[:BEST] if len(first) == len(GRID) else []
+
+
+@dataclass(frozen=True)
+class MixtureGrid(OneTraining[Scale, Run]):
+    """The best fixed mixture."""
+
+    name = "mixture_grid"
+    page = "steering.md"
+    scales = SCALES
+    make_run = Run
+
+    def runs(self) -> Iterator[Run]:
+        """Give the grid with the first seed and, once all of it has results, the best with fresh seeds."""
+        for mixture in GRID:
+            yield Run(self.scale.name, *mixture, FIRST_SEED)
+        best = best_mixtures(self.read_results())
+        for seed in FRESH_SEEDS:
+            for mixture in best:
+                yield Run(self.scale.name, *mixture, seed)
+
+    def settings(self, run: Run) -> dict[str, Any]:
+        """Return the settings of `small_mixtures` with the shares of a run, for the scale's length."""
+        settings = SETTINGS | {
+            "seed": run.seed,
+            "bandit.stages": stage_of(run.mixture),
+            "objectives.shares_of": "target_tokens",
+        }
+        for name in ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps"):
+            settings[name] = max(1, round(settings[name] * self.scale.steps / SETTINGS["train.num_steps"]))
+        return settings
+
+    def tables(self, results: Results) -> list[str]:
+        """Return J of each mixture at the end and at a quarter of the run, and of the best by seed."""
+        quarter = {run: len(result["steps"]) // 4 - 1 for run, result in results.items()}
+        grid = sorted(
+            (objective(result), objective(result, max(quarter[run], 0)), run.mixture)
+            for run, result in results.items()
+            if run.seed == FIRST_SEED
+        )
+        rows = [
+            [*(f"{sixths}/6" for sixths in mixture), f"{end:.3f}", f"{early:.3f}"]
+            for end, early, mixture in grid
+        ]
+        head = [*GROUPS, "J", "J at a quarter of the run"]
+        sections = [section("The grid, seed 0", rows_of_table(head, rows))]
+        fresh = [run.seed for run in results if run.seed != FIRST_SEED]
+        if fresh:
+            rows = []
+            for mixture in best_mixtures(results):
+                found = {run.seed: objective(results[run]) for run in results if run.mixture == mixture}
+                values = np.array([found[seed] for seed in FRESH_SEEDS if seed in found])
+                interval = seed_interval(values) if len(values) > 1 else None
+                spread = f" ({interval.low:.3f} .. {interval.high:.3f})" if interval else ""
+                by_seed = ", ".join(f"{value:.3f}" for value in values)
+                cells = [f"{sixths}/6" for sixths in mixture]
+                rows.append([*cells, f"{values.mean():.3f}{spread}" if len(values) else "", by_seed])
+            head = [*GROUPS, "J, mean over fresh seeds (95 %)", "by seed"]
+            sections.append(section("The best four, fresh seeds", rows_of_table(head, rows)))
+        return sections
+
+    def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
+        """Give J over the shares, with seed 0."""
+        figure = Figure(figsize=(6.5, 4.5), layout="constrained")
+        axes = figure.subplots()
+        first = {run: objective(result) for run, result in results.items() if run.seed == FIRST_SEED}
+        places = np.array([[run.language, run.short] for run in first]) / PARTS
+        points = axes.scatter(*places.T, c=list(first.values()), s=500, cmap="viridis_r")
+        for (x, y), value in zip(places, first.values(), strict=True):
+            axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white")
+        axes.set_xlabel("share of language in the target tokens")
+        axes.set_ylabel("share of short copying; the rest is longer copying")
+        axes.set_xlim(-0.1, 1.1)
+        axes.set_ylim(-0.1, 1.1)
+        figure.colorbar(points, label="J, nats (lower is better)")
+        yield "grid", figure
+
+
+if __name__ == "__main__":
+    main(MixtureGrid, __doc__)
