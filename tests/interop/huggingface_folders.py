@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 import tokenizers
@@ -12,6 +13,7 @@ from birdie_jax.interop import gated_deltanet, mamba, mamba2, recurrent_gemma
 from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.models.layout import packed_layout
 
 RECORDED = Path(__file__).parents[1] / "models" / "recorded"
 KINDS = {
@@ -40,6 +42,11 @@ def recorded(kind):
         of, _, name = key.rpartition("/")
         named[of][name] = value
     return named[""], named["parameter"], named["gradient"]
+
+
+def whole_texts(rows, length):
+    """Return the layout of rows that are a text each, from its first token on."""
+    return packed_layout(jnp.ones((rows, length), jnp.int32), jnp.zeros((rows, length), bool))
 
 
 def described(kind, **changes):

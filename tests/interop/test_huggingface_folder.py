@@ -16,7 +16,6 @@ from birdie_jax.interop import read_huggingface, read_model, write_huggingface, 
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
-from birdie_jax.models.layout import causal_layout
 from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.trained_model import model_of_folder
 from tests.interop.huggingface_folders import (
@@ -26,6 +25,7 @@ from tests.interop.huggingface_folders import (
     TEXT,
     described,
     recorded,
+    whole_texts,
     write_folder,
 )
 from tests.quick_jit import quick_jit
@@ -46,7 +46,7 @@ def scores_of(config, params, tokens, vocab_size):
 
     @quick_jit
     def scores(params, tokens):
-        hidden, _ = model.apply({"params": params}, tokens, causal_layout(*tokens.shape), method="hidden")
+        hidden, _ = model.apply({"params": params}, tokens, whole_texts(*tokens.shape), method="hidden")
         return model.apply({"params": params}, hidden, method="logits")
 
     return np.asarray(scores(params, jnp.asarray(tokens)))
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_transformers(kind, tmp_path):
     @quick_jit
     @jax.grad
     def gradient(params):
-        layout = causal_layout(*tokens.shape)
+        layout = whole_texts(*tokens.shape)
         hidden, _ = model.apply({"params": params}, tokens, layout, method="hidden")
         scores = model.apply({"params": params}, hidden, method="logits")
         return jnp.sum(scores[..., TEXT] * arrays["cotangent"])

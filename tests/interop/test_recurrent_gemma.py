@@ -19,9 +19,9 @@ from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.griffin import GriffinConfig
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.language_model import unrolled_hidden, unstack_layers
-from birdie_jax.models.layout import causal_layout, packed_layout
+from birdie_jax.models.layout import causal_layout
 from tests.interop import huggingface_folders
-from tests.interop.huggingface_folders import PIECES, TEXT, write_folder
+from tests.interop.huggingface_folders import PIECES, TEXT, whole_texts, write_folder
 from tests.quick_jit import quick_jit
 
 KIND, EMBEDDING = "recurrent_gemma", "model.embed_tokens.weight"
@@ -30,11 +30,6 @@ KIND, EMBEDDING = "recurrent_gemma", "model.embed_tokens.weight"
 @pytest.fixture(scope="module")
 def recorded():
     return huggingface_folders.recorded(KIND)
-
-
-def whole_texts(rows, length):
-    """Return the layout of rows that are a text each, from its first token on."""
-    return packed_layout(jnp.ones((rows, length), jnp.int32), jnp.zeros((rows, length), bool))
 
 
 @pytest.fixture(scope="module")

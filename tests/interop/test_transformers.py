@@ -1,0 +1,42 @@
+"""`transformers` itself opens what is written here, and computes the scores that are computed here."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from birdie_jax.interop import read_huggingface, write_huggingface
+from tests.interop.huggingface_folders import write_random_folder
+from tests.interop.test_huggingface_folder import scores_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
+def test_scores_are_those_of_transformers_itself(kind, tmp_path):
+    packages = os.environ.get("BIRDIE_TORCH", "")
+    if not packages:
+        pytest.skip("PyTorch is not there: bash tests/run.sh --all fetches it")
+    read = read_huggingface(write_random_folder(tmp_path / "there", kind))
+    rng = np.random.default_rng(5)
+    # Loud weights: biases, norms and decays count as much as the maps.
+    params = jax.tree.map(
+        lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), read.params
+    )
+    written = tmp_path / "written"
+    write_huggingface(written, read.config, params, read.tokenizer)
+    tokens = rng.integers(4, 250, (2, 37))
+    files = tmp_path / "tokens.npy", tmp_path / "scores.npy"
+    np.save(files[0], tokens)
+    subprocess.run(
+        [sys.executable, "-m", "tests.interop.transformers_scores", str(written), *map(str, files)],
+        env=os.environ | {"PYTHONPATH": packages, "HF_HUB_OFFLINE": "1"},
+        check=True,
+    )
+    expected = np.load(files[1])
+    found = scores_of(read.config, params, tokens + 256, read.tokenizer.vocab_size)
+    found = found[..., 256 : 256 + expected.shape[-1]]
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(found, expected, rtol=3e-4, atol=3e-4 * np.abs(expected).max())
