@@ -185,7 +185,7 @@ def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
     rows, titles = [], _Titles(found)
     for first, second in _compared(found):
         before, after = _pairs(found, first, second)
-        if not before:
+        if len(before) < 2:
             continue
         times = _times(before), _times(after)
         reached = [int(one.reached.sum()) for one in times]
