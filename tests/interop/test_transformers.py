@@ -18,7 +18,7 @@ from tests.interop.test_huggingface_folder import scores_of
 def test_scores_are_those_of_transformers_itself(kind, tmp_path):
     packages = os.environ.get("BIRDIE_TORCH", "")
     if not packages:
-        pytest.skip("PyTorch is not there: bash tests/run.sh --all fetches it")
+        pytest.skip("PyTorch is not there, or does not run: bash tests/run.sh --all fetches it")
     read = read_huggingface(write_random_folder(tmp_path / "there", kind))
     rng = np.random.default_rng(5)
     # Loud weights: biases, norms and decays count as much as the maps.

@@ -32,7 +32,7 @@ def live(tmp_path_factory):
     """Return the folder of what the functions give for other inputs than the recorded ones."""
     packages = os.environ.get("BIRDIE_TORCH", "")
     if not packages:
-        pytest.skip("PyTorch is not there: bash tests/run.sh --all fetches it")
+        pytest.skip("PyTorch is not there, or does not run: bash tests/run.sh --all fetches it")
     folder = tmp_path_factory.mktemp("live")
     subprocess.run(
         [
