@@ -1,6 +1,7 @@
 """Rules that no behaviour shows: what the code must not contain."""
 
 import ast
+from collections import Counter
 
 import pytest
 
@@ -36,3 +37,14 @@ def test_nothing_is_unpickled_or_evaluated(package):
 )
 def test_the_check_sees_it(source):
     assert forbidden(source)
+
+
+def test_test_files_outside_packages_have_names_of_their_own():
+    """pytest imports them by their names alone, and refuses the second file of a name."""
+    files = [
+        path
+        for path in (REPOSITORY / "tests").rglob("test_*.py")
+        if not (path.parent / "__init__.py").exists()
+    ]
+    twice = [name for name, count in Counter(path.name for path in files).items() if count > 1]
+    assert len(files) > 100 and twice == []
