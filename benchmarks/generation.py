@@ -42,16 +42,20 @@ class Contestant(NamedTuple):
     cache_bytes: Callable[[int], int]
 
 
+def random_parameters(model):
+    """Return random parameters, in the types in which training has them."""
+    random = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
+        parameter_shapes(model),
+    )
+
+
 def birdie(config: ModelConfig, vocab_size: int, rows: int, tokens: int) -> Contestant:
     """Return a model of this package with random parameters; no token ends an answer."""
     model = build_model(config, vocab_size)
     settings = DecodeSettings(model, GREEDY, tokens, tokens + 1)
-    random = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
-        parameter_shapes(model),
-    )
-    params = cast_parameters(params, parameter_policies(model))
+    params = cast_parameters(random_parameters(model), parameter_policies(model))
     keys = jax.random.split(jax.random.key(0), rows)
     max_tokens = jnp.full(rows, 1 << 30, jnp.int32)
     rules = DecodeRules(

@@ -1,6 +1,6 @@
 """Training and decoding of the models of a preset beside each other: `python -m benchmarks.mixers`.
 
-    taskset -c 0 python -m benchmarks.mixers --preset birdie_110m
+    taskset -c 0 python -m benchmarks.mixers --preset birdie_110m --models gated_ssm_plus mamba2
 
 Each model takes train steps with AdamW on one row, reads a context and decodes after it; the train steps of
 all models take turns, so that other load of the machine falls on all of them. Printed are tokens a second,
@@ -15,26 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.generation import birdie, measure
+from benchmarks.generation import birdie, measure, random_parameters
 from benchmarks.side_by_side import in_turns, trainer
 from birdie_jax.batch import Batch
 from birdie_jax.config import parse_config
 from birdie_jax.config_flag import load_config
 from birdie_jax.models import build_model, language_model_names
-from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.pretraining.language_model_step import language_model_loss
-
-MODELS = ("gated_ssm_plus", "hawk_mlp", "mamba", "mamba2", "gated_deltanet", "griffin", "transformer")
 
 
 def train_step(config, vocab_size, length, loss_chunk):
     """Return a function that takes a train step on one row of random tokens read causally."""
     model = build_model(config, vocab_size)
-    random = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(random.normal(0, leaf.shape[-1] ** -0.5, leaf.shape), leaf.dtype),
-        parameter_shapes(model),
-    )
+    params, random = random_parameters(model), np.random.default_rng(0)
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     tokens = random.integers(256, vocab_size, (1, length + 1)).astype(np.int32)
     nothing = np.zeros((1, length), np.int32)
@@ -49,7 +42,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--preset", default="birdie_110m", help="A preset of configs/.")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=language_model_names())
+    parser.add_argument("--models", nargs="+", default=["gated_ssm_plus"], choices=language_model_names())
     parser.add_argument("--vocab_size", type=int, default=32_000)
     parser.add_argument("--length", type=int, default=512, help="Tokens of the row, and of the context.")
     parser.add_argument("--tokens", type=int, default=16, help="Tokens that are decoded.")

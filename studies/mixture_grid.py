@@ -21,7 +21,7 @@ from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.objectives import make_mixture
 from studies.one_training import OneTraining
 from studies.runner import main
-from studies.small_mixtures import SETTINGS
+from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
 from studies.tables import rows_of_table, section
 
 PARTS = 6
@@ -46,24 +46,6 @@ GRID = tuple(
 )
 BEST = 4
 FIRST_SEED, FRESH_SEEDS = 0, (1, 2, 3, 4)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The length of the runs.
-
-    Attributes:
-        name: the name.
-        steps: the train steps of rows of 4 x 256.
-    """
-
-    name: str
-    steps: int
-
-
-SCALES: Mapping[str, Scale] = MappingProxyType(
-    {"smoke": Scale("smoke", 20), "small": Scale("small", SETTINGS["train.num_steps"])}
-)
 
 
 class Run(NamedTuple):
@@ -142,14 +124,12 @@ class MixtureGrid(OneTraining[Scale, Run]):
 
     def settings(self, run: Run) -> dict[str, Any]:
         """Return the settings of `small_mixtures` with the shares of a run, for the scale's length."""
-        settings = SETTINGS | {
+        of_run = {
             "seed": run.seed,
             "bandit.stages": stage_of(run.mixture),
             "objectives.shares_of": "target_tokens",
         }
-        for name in ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps"):
-            settings[name] = max(1, round(settings[name] * self.scale.steps / SETTINGS["train.num_steps"]))
-        return settings
+        return of_length(SETTINGS | of_run, self.scale)
 
     def tables(self, results: Results) -> list[str]:
         """Return J of each mixture at the end and at a quarter of the run, and of the best by seed."""

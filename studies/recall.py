@@ -6,7 +6,8 @@ Models of two layers and 64 features learn one task, MQAR (Arora et al. 2023): p
 then each key again, whose value is asked for. Loss is on the values alone, texts are read causally, and
 every batch is new. A run is one mixer with one size of state, one learning rate and one seed; recall is
 learned in a narrow window of rates, so that a size is judged by its best rate. A run trains in this
-process: one to three minutes of a core at the scale small, some fifteen at the scale long.
+process: two to five minutes of a core beside other work at the scale small; the scale long has eight times
+the steps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -105,6 +105,13 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
 )
 
 
+def of_length(settings: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+    """Return settings whose steps are the same shares of a run of the scale as of one of `SETTINGS`."""
+    steps = ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps")
+    share = scale.steps / SETTINGS["train.num_steps"]
+    return {**settings, **{name: max(1, round(settings[name] * share)) for name in steps}}
+
+
 class Run(NamedTuple):
     """A contender that is pre-trained.
 
@@ -140,11 +147,7 @@ class SmallMixtures(OneTraining[Scale, Run]):
 
     def settings(self, run: Run) -> dict[str, Any]:
         """Return the settings of all contenders, changed by this one, for the scale's length."""
-        settings = SETTINGS | CONTENDERS[run.contender]
-        # Shares of the run, whatever its length.
-        for name in ("train.num_steps", "bandit.every_steps", "optimizer.warmup_steps"):
-            settings[name] = max(1, round(settings[name] * self.scale.steps / SETTINGS["train.num_steps"]))
-        return settings
+        return of_length(SETTINGS | CONTENDERS[run.contender], self.scale)
 
     def tables(self, results: Results) -> list[str]:
         """Return the accuracy of each class at the end, by contender."""

@@ -166,6 +166,15 @@ def unprivileged_folder():
 
 
 @pytest.fixture(scope="session")
+def torch_packages():
+    """Return the folder that has PyTorch and transformers."""
+    packages = os.environ.get("BIRDIE_TORCH", "")
+    if not packages:
+        pytest.skip("PyTorch is not there, or does not run: bash tests/run.sh --all fetches it")
+    return packages
+
+
+@pytest.fixture(scope="session")
 def s3_server(tmp_path_factory):
     """Host and port of a server of S3's protocol, which s3fs finds in this process and its children."""
     packages = os.environ.get("BIRDIE_SERVERS", "")

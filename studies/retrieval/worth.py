@@ -119,14 +119,11 @@ def _steps(steps: int | None, cap: int) -> str:
     return f"> {cap}" if steps is None else str(steps)
 
 
-class _Titles:
-    """What tables call the arms: the procedure alone where all results are of one model."""
-
-    def __init__(self, runs: Iterable[Run]):
-        self._one = len({run.model for run in runs}) == 1
-
-    def __getitem__(self, arm: Arm) -> str:
-        return PROCEDURES[arm.procedure].title if self._one else arm.title
+def _titles_of(runs: Iterable[Run]) -> dict[Arm, str]:
+    """Return what tables call the arms: the procedure alone where all are of one model."""
+    arms = arms_of({run: {} for run in runs})
+    one_model = len({arm.model for arm in arms}) == 1
+    return {arm: PROCEDURES[arm.procedure].title if one_model else arm.title for arm in arms}
 
 
 def _compared(runs: Iterable[Run]) -> Iterator[tuple[Arm, Arm]]:
@@ -146,7 +143,7 @@ def _in_order(found: Mapping[Run, Outcome]) -> Iterator[tuple[Arm, Run, Outcome]
 
 
 def _table_of_outcomes(found: Mapping[Run, Outcome]) -> str:
-    rows, titles = [], _Titles(found)
+    rows, titles = [], _titles_of(found)
     cells = list(next(iter(found.values())).exact)
     for arm, run, one in _in_order(found):
         rows.append(
@@ -182,7 +179,7 @@ def _times(outcomes: Sequence[Outcome]) -> Times:
 
 
 def _table_of_tests(found: Mapping[Run, Outcome]) -> str:
-    rows, titles = [], _Titles(found)
+    rows, titles = [], _titles_of(found)
     for first, second in _compared(found):
         before, after = _pairs(found, first, second)
         if len(before) < 2:
@@ -223,7 +220,7 @@ def _table_of_differences(found: Mapping[Run, Outcome]) -> str:
         },
     }
     rows, head = [], ["the second less the first"]
-    columns, titles = [], _Titles(found)
+    columns, titles = [], _titles_of(found)
     for first, second in _compared(found):
         before, after = _pairs(found, first, second)
         if len(before) > 1:
@@ -248,7 +245,7 @@ def worth_figures(scale: Scale, results: Results) -> Iterator[tuple[str, Figure]
     """Give the figure: a dot a run, by what it knows of language and how soon it learns to look up."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    arms, titles, titled = list(arms_of(results)), _Titles(results), set()
+    arms, titles, titled = list(arms_of(results)), _titles_of(results), set()
     for run, result in results.items():
         one, arm = outcome_of(result, scale.phonebook_tuning.steps), Arm(run.model, run.procedure)
         title, colour = titles[arm], series_colour(arms.index(arm))

@@ -14,6 +14,7 @@ from birdie_jax.interop.tensor_names import name_parameters
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.layout import packed_layout
+from tests.quick_jit import quick_jit
 
 RECORDED = Path(__file__).parents[1] / "models" / "recorded"
 KINDS = {
@@ -47,6 +48,18 @@ def recorded(kind):
 def whole_texts(rows, length):
     """Return the layout of rows that are a text each, from its first token on."""
     return packed_layout(jnp.ones((rows, length), jnp.int32), jnp.zeros((rows, length), bool))
+
+
+def scores_of(config, params, tokens, vocab_size):
+    """Return the scores of the ids of text."""
+    model = build_model(config.model, vocab_size)
+
+    @quick_jit
+    def scores(params, tokens):
+        hidden, _ = model.apply({"params": params}, tokens, whole_texts(*tokens.shape), method="hidden")
+        return model.apply({"params": params}, hidden, method="logits")
+
+    return np.asarray(scores(params, jnp.asarray(tokens)))
 
 
 def described(kind, **changes):

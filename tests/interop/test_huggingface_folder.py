@@ -25,6 +25,7 @@ from tests.interop.huggingface_folders import (
     TEXT,
     described,
     recorded,
+    scores_of,
     whole_texts,
     write_folder,
 )
@@ -38,18 +39,6 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture
 def folder(tmp_path):
     return write_folder(tmp_path / "there")
-
-
-def scores_of(config, params, tokens, vocab_size):
-    """Return the scores of the ids of text."""
-    model = build_model(config.model, vocab_size)
-
-    @quick_jit
-    def scores(params, tokens):
-        hidden, _ = model.apply({"params": params}, tokens, whole_texts(*tokens.shape), method="hidden")
-        return model.apply({"params": params}, hidden, method="logits")
-
-    return np.asarray(scores(params, jnp.asarray(tokens)))
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "gated_deltanet"])

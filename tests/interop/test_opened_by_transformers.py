@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 
 from birdie_jax.interop import read_huggingface, write_huggingface
-from tests.interop.huggingface_folders import write_random_folder
-from tests.interop.test_huggingface_folder import scores_of
+from tests.interop.huggingface_folders import scores_of, write_random_folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "recurrent_gemma"])
-def test_scores_are_those_of_transformers_itself(kind, tmp_path):
-    packages = os.environ.get("BIRDIE_TORCH", "")
-    if not packages:
-        pytest.skip("PyTorch is not there, or does not run: bash tests/run.sh --all fetches it")
+def test_scores_are_those_of_transformers_itself(kind, tmp_path, torch_packages):
     read = read_huggingface(write_random_folder(tmp_path / "there", kind))
     rng = np.random.default_rng(5)
     # Loud weights: biases, norms and decays count as much as the maps.
@@ -32,7 +28,7 @@ def test_scores_are_those_of_transformers_itself(kind, tmp_path):
     np.save(files[0], tokens)
     subprocess.run(
         [sys.executable, "-m", "tests.interop.transformers_scores", str(written), *map(str, files)],
-        env=os.environ | {"PYTHONPATH": packages, "HF_HUB_OFFLINE": "1"},
+        env=os.environ | {"PYTHONPATH": torch_packages, "HF_HUB_OFFLINE": "1"},
         check=True,
     )
     expected = np.load(files[1])

@@ -28,18 +28,15 @@ OPERATIONS = {
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory):
+def live(tmp_path_factory, torch_packages):
     """Return the folder of what the functions give for other inputs than the recorded ones."""
-    packages = os.environ.get("BIRDIE_TORCH", "")
-    if not packages:
-        pytest.skip("PyTorch is not there, or does not run: bash tests/run.sh --all fetches it")
     folder = tmp_path_factory.mktemp("live")
     subprocess.run(
         [
             *(sys.executable, "-m", "tests.pallas_kernels.matrix_state.record_oracles"),
             *(f"--folder={folder}", "--seed=7"),
         ],
-        env=os.environ | {"PYTHONPATH": packages},
+        env=os.environ | {"PYTHONPATH": torch_packages},
         check=True,
     )
     return folder
