@@ -41,6 +41,7 @@ from studies.verbs import REPOSITORY, Clock, Command, RunVerb, StudyError, run_v
 _DPI = 90
 _COLOURS = 128
 _WIDTH = 120
+_NAMED_RUNS = 8
 
 
 class StudyScale(Protocol):
@@ -343,6 +344,7 @@ def choose_runs(runs: Iterable[AnyRun], pattern: str) -> list[AnyRun]:
     every = list(runs)
     chosen = [run for run in every if fnmatch.fnmatchcase(run.name, pattern)]
     if not chosen:
-        names = ", ".join(run.name for run in every)
-        sys.exit(f"--only={pattern}: matches no run; allowed: a pattern of {names}")
+        names = ", ".join(run.name for run in every[:_NAMED_RUNS])
+        more = ", ...; --list prints all" if len(every) > _NAMED_RUNS else ""
+        sys.exit(f"--only={pattern}: matches no run; allowed: a pattern of {names}{more}")
     return chosen
