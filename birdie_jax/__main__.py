@@ -15,7 +15,14 @@ from birdie_jax.errors import nearest_first
 
 VERBS = (
     *("train", "evaluate", "generate", "prune", "export", "import_model", "plan", "report"),
-    *("draw_kernels", "prepare_data", "lm_eval", "tasks.seed_summary", "tasks.infilling_filter"),
+    *(
+        "search_mixture",
+        "draw_kernels",
+        "prepare_data",
+        "lm_eval",
+        "tasks.seed_summary",
+        "tasks.infilling_filter",
+    ),
     *("launch.local", "launch.slurm", "launch.tpu_pod", "launch.gke_jobset"),
 )
 _BAD_COMMAND_LINE = 2

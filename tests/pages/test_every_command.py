@@ -16,6 +16,7 @@ from birdie_jax.__main__ import VERBS
 from birdie_jax.config import parse_config
 from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.finetuning.stages import read_stages, stage_config
+from birdie_jax.mixture_search.request import make_design
 from birdie_jax.planning.chips import CHIPS
 from birdie_jax.resolve import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
@@ -155,11 +156,13 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
     """Parse the flags of a verb; where it has a configuration, check it and its mesh for each machine."""
     rest = [one.replace("[:VARIANT]", "").replace("FILE", "configs/birdie_110m.py") for one in rest]
     with parsed(verb, rest, whole=whole) as module:
-        if verb not in ("train", "plan") or module._CONFIG.value is None:
+        if verb not in ("train", "plan", "search_mixture") or module._CONFIG.value is None:
             return
         config = parse_config(module._CONFIG.value)
         stages = read_stages(config)
         assert stages or configured_mixture(config).arms
+        if verb == "search_mixture" and whole:
+            make_design(config, module._STAGES.value, module._SEED.value)
         batches = [stage_config(config, stage) for stage in stages] or [config]
         meshes = [config.mesh]
         if verb == "plan" and module._TOPOLOGY.value is None:

@@ -18,6 +18,7 @@ REQUIRED = {
     "export": ("output",),
     "import_model": ("source", "output"),
     "report": ("workdir",),
+    "search_mixture": ("config", "workdir"),
     "draw_kernels": ("workdir", "output"),
     "prepare_data": ("output",),
     "generate": (),

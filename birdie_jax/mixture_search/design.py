@@ -1,0 +1,78 @@
+"""The mixtures of a search: the shares that each proxy trains on.
+
+Point 0 has the configuration's own shares, and point 1 the same share for every class. All others are drawn
+from Dirichlet distributions of several strengths, as in RegMix (Liu et al. 2024, arXiv 2407.01492). Their
+mean is the mean of points 0 and 1, so that a class with a small share of its own is tried with larger ones.
+With several stages each one is drawn by itself: an effect of a class early in the run can then be separated
+from one late in it.
+
+A point depends on the seed and its own number alone. A search with more proxies keeps all that it has.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+# Strength 1 around equal shares is uniform over all mixtures; a larger one stays nearer to the mean.
+_MIN_STRENGTH, _MAX_STRENGTH = 0.5, 8.0
+# Of a class in a mixture that is drawn: without any, its loss says nothing about small shares.
+_MIN_SHARE = 0.001
+# Numbers of points that are not drawn, so that their random numbers are free.
+_OWN, _UNIFORM = 0, 1
+
+Mixtures = Float64[np.ndarray, "points stages classes"]
+
+
+@dataclass(frozen=True)
+class Design:
+    """The mixtures of a search.
+
+    Attributes:
+        classes: the names of the classes that get shares.
+        own: the configuration's own shares of them, which sum to 1.
+        stages: the number of mixtures of a point, each for an equal part of the run.
+        seed: the seed of the points.
+    """
+
+    classes: tuple[str, ...]
+    own: tuple[float, ...]
+    stages: int
+    seed: int
+
+    @property
+    def features(self) -> int:
+        """The number of shares of a point."""
+        return self.stages * len(self.classes)
+
+    def points(self, count: int) -> Mixtures:
+        """Return the first points."""
+        own, uniform = np.array(self.own), np.full(len(self.classes), 1 / len(self.classes))
+        fixed = {_OWN: np.tile(own, (self.stages, 1)), _UNIFORM: np.tile(uniform, (self.stages, 1))}
+        return np.stack(
+            [fixed[number] if number in fixed else self._draw(1, number)[0] for number in range(count)]
+        )
+
+    def simulate(self, count: int) -> Mixtures:
+        """Return other mixtures from the distribution of the points that are drawn."""
+        return self._draw(count, _OWN)
+
+    def _draw(self, count: int, number: int) -> Mixtures:
+        random = np.random.default_rng((self.seed, number))
+        size = len(self.classes)
+        strength = np.exp(random.uniform(np.log(_MIN_STRENGTH), np.log(_MAX_STRENGTH), (count, 1, 1)))
+        mean = (np.array(self.own) + 1 / size) / 2
+        drawn = random.standard_gamma(strength * size * mean, (count, self.stages, size))
+        drawn /= drawn.sum(axis=-1, keepdims=True)
+        return _MIN_SHARE + (1 - size * _MIN_SHARE) * drawn
+
+
+def stages_text(classes: tuple[str, ...], mixture: Float64[np.ndarray, "stages classes"]) -> str:
+    """Return a mixture as `bandit.stages`."""
+    stages = []
+    for number, shares in enumerate(mixture):
+        # Not rounded: a start above a decision's own would come into force one decision late.
+        start = number / len(mixture) if number else 0
+        listed = ", ".join(f"{name}={share:.5g}" for name, share in zip(classes, shares, strict=True))
+        stages.append(f"{start}: {listed}")
+    return "; ".join(stages)

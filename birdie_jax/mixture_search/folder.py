@@ -1,0 +1,105 @@
+"""The folder of a search: the names of its files, and the record that keeps another search out."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from birdie_jax.config import default_config
+from birdie_jax.errors import ConfigError, shown
+from birdie_jax.saved_config import read_json
+from birdie_jax.storage import create_whole, exists, list_names, write_json
+from birdie_jax.storage.metric_lines import has_begun
+from birdie_jax.storage.workdir import FREE_FIELDS, Workdir, differences, flat
+
+RECORD, RESULTS, FOUND, PAGE = "search.json", "mixture.json", "found.py", "index.html"
+
+
+class SearchFolder:
+    """Every file of a search by its name.
+
+    Attributes:
+        root: the folder itself, as an absolute path.
+    """
+
+    def __init__(self, root: str):
+        """Name the files below `root`, which need not exist.
+
+        Raises:
+            ConfigError: it is a URL: logs are appended to, and configurations are read as files.
+        """
+        if "://" in root:
+            raise ConfigError(f"--workdir: found {shown(root)}; allowed: a folder, which jobs can share")
+        self.root = Path(root).absolute()
+        self.results, self.found, self.page = (self.root / name for name in (RESULTS, FOUND, PAGE))
+
+    def workdir(self, number: int) -> Workdir:
+        """Return the workdir of a proxy."""
+        return Workdir(self._path(number))
+
+    def config(self, number: int) -> Path:
+        """Return the configuration file of a proxy."""
+        return self._path(number, ".py")
+
+    def log(self, number: int) -> Path:
+        """Return the file for what a proxy prints."""
+        return self._path(number, ".log")
+
+    def _path(self, number: int, suffix: str = "") -> Path:
+        return self.root / "proxies" / f"{number:03d}{suffix}"
+
+    def claim(self, seed: int, stages: int, config: Mapping[str, Any]) -> None:
+        """Begin a search in the folder, or check that it holds the same one.
+
+        A search is replaced while no proxy has trained a step: its configuration may be what was wrong.
+
+        Args:
+            seed: the seed of the design.
+            stages: the number of mixtures of a point.
+            config: the configuration that all proxies share, as nested dictionaries.
+
+        Raises:
+            ConfigError: it holds a run, or another search; the message names each field that differs.
+        """
+        if exists(Workdir(self.root).config):
+            raise ConfigError(f"--workdir={self.root}: holds a run; allowed: a folder of its own")
+        record = {"seed": seed, "stages": stages, "config": config}
+        path = self.root / RECORD
+        (self.root / "proxies").mkdir(parents=True, exist_ok=True)
+        # Of several jobs that begin at once, one writes it, and all read what it wrote.
+        if not path.exists():
+            create_whole(path, (json.dumps(record, indent=2) + "\n").encode())
+        found, wanted = _fields(read_json(path, "the record of a search")), _fields(record)
+        # A field that is newer than the search had its default; one that is gone has no effect.
+        found = _fields({"config": default_config().to_dict()}) | found
+        changed = [
+            f"{_flag(name)}: found {shown(asked)}; allowed: {shown(before)}"
+            for name, before, asked in differences(found, wanted)
+            if name in wanted and name.removeprefix("config.") not in FREE_FIELDS
+        ]
+        if changed and not self._has_begun():
+            write_json(path, record)
+        elif changed:
+            raise ConfigError(
+                f"{self.root}: holds another search; use another --workdir, or its values: "
+                f"{'; '.join(changed)}"
+            )
+
+    def _has_begun(self) -> bool:
+        names = [name for name in list_names(self.root / "proxies") if name.isdigit()]
+        return any(has_begun(self.workdir(int(name))) for name in names)
+
+
+def user_named_fields() -> list[str]:
+    """Return the fields of a configuration whose own fields the user names, such as objectives.arms."""
+    return [name for name, value in flat(default_config().to_dict()).items() if value == {}]
+
+
+def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record as JSON has them, by dotted names."""
+    whole = [f"config.{name}" for name in user_named_fields()]
+    return flat(json.loads(json.dumps(record)), whole)
+
+
+def _flag(name: str) -> str:
+    return name if name.startswith("config.") else f"--{name}"

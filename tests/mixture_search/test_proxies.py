@@ -1,0 +1,264 @@
+"""Proxies resume, one that fails holds none up, and a folder keeps to its search; nothing is trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from birdie_jax.config import parse_config, to_dict
+from birdie_jax.config_flag import load_config
+from birdie_jax.errors import ConfigError
+from birdie_jax.metric_names import arm_metric
+from birdie_jax.mixture_search.config_files import BaseConfig
+from birdie_jax.mixture_search.folder import SearchFolder
+from birdie_jax.mixture_search.proxies import ProxyError, read_losses, train_proxies
+from birdie_jax.mixture_search.request import choose_numbers, make_design, parse_objective
+from birdie_jax.objectives import mixture_from_arms
+
+MICRO = str(Path(__file__).parents[1] / "micro_config.py")
+MIXTURE = mixture_from_arms(
+    {
+        "short": {"objective": "copying", "max_length": 8},
+        "long": {"objective": "copying", "max_length": 32},
+        "text": {"objective": "causal_lm"},
+    }
+)
+SCHEDULES = {number: f"0: copying={number + 1}, causal_lm=1" for number in range(3)}
+
+
+def micro(**fields):
+    config = load_config(f"{MICRO}:fixed")
+    config.update_from_flattened_dict(fields)
+    return parse_config(config)
+
+
+class FakeTrainings:
+    """A runner that writes what a training leaves; `stops` says with which status a proxy ends early."""
+
+    def __init__(self, stops=()):
+        self.stops = dict(stops)
+        self.started = []
+
+    def __call__(self, arguments, log):
+        flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
+        workdir = Path(flags["workdir"])
+        number = int(workdir.name)
+        self.started.append(number)
+        workdir.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            print(f"start {flags['config']}\nended\n", file=file)
+        if status := self.stops.pop(number, 0):
+            (workdir / "summary.json").write_text(json.dumps({"completed": False}))
+            return status
+        values = {"short": 1.0 + number, "long": 3.0, "text": 5.0}
+        lines = [
+            {"step": step}
+            | {arm_metric(arm, "validation_loss"): 10 - step + value for arm, value in values.items()}
+            for step in (0, 10)
+        ]
+        (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (workdir / "summary.json").write_text(json.dumps({"completed": True}))
+        return 0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = SearchFolder(str(tmp_path / "search"))
+    folder.claim(0, 1, to_dict(micro()))
+    return folder
+
+
+@pytest.fixture
+def base():
+    return BaseConfig(f"{MICRO}:fixed", load_config(f"{MICRO}:fixed"))
+
+
+def test_finished_proxies_are_not_trained_again(folder, base):
+    trainings = FakeTrainings()
+    assert train_proxies(folder, base, SCHEDULES, MIXTURE, runner=trainings) == (3, [])
+    assert train_proxies(folder, base, SCHEDULES, MIXTURE, runner=trainings) == (0, [])
+    more = SCHEDULES | {3: "0: copying=1"}
+    assert train_proxies(folder, base, more, MIXTURE, runner=trainings) == (1, [])
+    assert trainings.started == [0, 1, 2, 3]
+    assert read_losses(folder.workdir(2), MIXTURE) == {"copying": 3.0, "causal_lm": 5.0}
+
+
+def test_a_proxy_that_stops_is_resumed_and_the_others_train(folder, base, capsys):
+    trainings = FakeTrainings({1: 143})
+    assert train_proxies(folder, base, SCHEDULES, MIXTURE, runner=trainings) == (3, [1])
+    assert f"proxy 1: failed with status 143: {folder.log(1)}: ended\n" in capsys.readouterr().err
+    assert read_losses(folder.workdir(1), MIXTURE) is None
+    assert train_proxies(folder, base, SCHEDULES, MIXTURE, runner=trainings) == (1, [])
+    assert trainings.started == [0, 1, 2, 1]
+
+
+def test_an_interruption_ends_the_search_and_the_same_call_resumes(folder, base):
+    trainings = FakeTrainings()
+
+    def interrupted(arguments, log):
+        if "/001" in arguments[1]:
+            raise KeyboardInterrupt
+        return trainings(arguments, log)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_proxies(folder, base, SCHEDULES, MIXTURE, runner=interrupted)
+    assert train_proxies(folder, base, SCHEDULES, MIXTURE, runner=trainings) == (2, [])
+    assert trainings.started == [0, 1, 2]
+
+
+def test_each_proxy_has_its_schedule_and_the_base(folder, base):
+    config = load_config(f"{MICRO}:fixed")
+    config.train.num_steps = 7
+    config.init["from"] = "runs/a"
+    config.objectives.arms = {"a": {"objective": "copying"}, "b": {"objective": "causal_lm"}}
+    changed = BaseConfig(f"{MICRO}:fixed", config)
+    assert set(changed.changes) == {"train.num_steps", "init.from", "objectives.arms"}
+    train_proxies(folder, changed, SCHEDULES, MIXTURE, runner=FakeTrainings())
+    written = load_config(str(folder.config(2)))
+    expected = config.to_dict()
+    expected["bandit"] |= {"policy": "staged", "stages": SCHEDULES[2]}
+    assert written.to_dict() == expected
+    parse_config(written)
+
+
+def test_the_given_file_is_found_from_any_folder(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(Path(MICRO).parent)
+    base = BaseConfig("micro_config.py", load_config("micro_config.py"))
+    base.write(folder.found, "Found.", "0: copying=1")
+    monkeypatch.chdir(tmp_path)
+    assert load_config(str(folder.found)).bandit.stages == "0: copying=1"
+    assert BaseConfig("tiny", load_config("tiny")).name == "tiny"
+
+
+def test_a_run_without_losses_is_refused(folder, base):
+    train_proxies(folder, base, SCHEDULES, MIXTURE, runner=FakeTrainings())
+    metrics = folder.workdir(0).metrics
+    Path(metrics).write_text('{"step": 10, "loss": 2.0}\n')
+    with pytest.raises(ProxyError, match=r"metrics.jsonl: found no validation loss of arm 'short'"):
+        read_losses(folder.workdir(0), MIXTURE)
+
+
+@pytest.fixture
+def begun(folder, base):
+    """The folder of a search in which one proxy has trained."""
+    train_proxies(folder, base, {0: SCHEDULES[0]}, MIXTURE, runner=FakeTrainings())
+    return folder
+
+
+def test_a_search_that_has_not_begun_is_replaced(folder, base):
+    # A training that is refused leaves no step.
+    failing = FakeTrainings({0: 2})
+    assert train_proxies(folder, base, {0: SCHEDULES[0]}, MIXTURE, runner=failing) == (1, [0])
+    folder.claim(1, 2, to_dict(micro(**{"train.num_steps": 6})))
+    record = json.loads((folder.root / "search.json").read_text())
+    assert (record["seed"], record["config"]["train"]["num_steps"]) == (1, 6)
+
+
+def test_a_folder_keeps_to_its_search(begun):
+    begun.claim(0, 1, to_dict(micro(**{"train.log_every_steps": 3})))
+    with pytest.raises(
+        ConfigError,
+        match=r"holds another search; .*: config.train.num_steps: found 6; allowed: 24; "
+        r"--seed: found 1; allowed: 0; --stages: found 2; allowed: 1$",
+    ):
+        begun.claim(1, 2, to_dict(micro(**{"train.num_steps": 6})))
+
+
+def test_arms_are_one_field(begun):
+    arms = {"a": {"objective": "copying"}}
+    with pytest.raises(ConfigError, match=r"config.objectives.arms: found {'a': .*; allowed: {}$"):
+        begun.claim(0, 1, to_dict(micro(**{"objectives.arms": arms})))
+
+
+def test_a_field_that_is_newer_than_the_search_had_its_default(begun):
+    path = begun.root / "search.json"
+    record = json.loads(path.read_text())
+    del record["config"]["optimizer"]["schedule"]
+    record["config"]["optimizer"]["gone"] = 1
+    path.write_text(json.dumps(record))
+    begun.claim(0, 1, to_dict(micro()))
+    with pytest.raises(ConfigError, match=r"optimizer.schedule: found 'linear'; allowed: 'cosine'$"):
+        begun.claim(0, 1, to_dict(micro(**{"optimizer.schedule": "linear"})))
+
+
+def test_a_run_is_no_place_for_a_search(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds a run; allowed: a folder of its own"):
+        SearchFolder(str(tmp_path)).claim(0, 1, {})
+    with pytest.raises(ConfigError, match=r"--workdir: found 'gs://a/b'; allowed: a folder"):
+        SearchFolder("gs://a/b")
+
+
+def test_the_design_is_of_the_classes_with_weights():
+    arms = {
+        "a": {"objective": "copying", "weight": 3.0},
+        "b": {"objective": "causal_lm"},
+        "c": {"objective": "prefix_lm", "weight": 0.0},
+    }
+    config = load_config(f"{MICRO}:fixed")
+    config.objectives.arms = arms
+    design, mixture = make_design(parse_config(config), 2, 5)
+    assert (design.classes, design.own) == (("causal_lm", "copying"), (0.25, 0.75))
+    assert (design.stages, design.seed) == (2, 5)
+    # A class that no proxy trains on is measured, and counts where it is named.
+    assert parse_objective(None, design, mixture).tolist() == [0.5, 0.5, 0.0]
+    assert parse_objective("prefix_lm=3, copying=1", design, mixture).tolist() == [0.0, 0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"bandit.policy": "birdie"}, "config.bandit.policy: found 'birdie'; allowed: fixed"),
+        (
+            {"objectives.mixture": "causal_lm"},
+            "config.objectives: found one class with a weight, causal_lm",
+        ),
+        (
+            {"bandit.every_steps": 100},
+            "config.bandit.stages: found a stage from 0.5 to the next that holds",
+        ),
+        (
+            {"finetune.stages": {"a": {"task": "phonebook"}}},
+            "config.finetune.stages: found stages; allowed: no",
+        ),
+    ],
+)
+def test_what_cannot_be_searched(fields, said):
+    with pytest.raises(ConfigError) as error:
+        make_design(micro(**fields), 2, 0)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "copying", "copying=x", "copying=0", "copying=1; 0.5: copying=2"])
+def test_an_objective_that_cannot_be_read(text):
+    design, mixture = make_design(micro(), 1, 0)
+    with pytest.raises(ConfigError, match=r"--objective: found .*; allowed: classes with weights: "):
+        parse_objective(text, design, mixture)
+
+
+def test_an_objective_of_another_class():
+    design, mixture = make_design(micro(), 1, 0)
+    with pytest.raises(ConfigError, match=r"--objective: found the class 'copyin'; allowed: copying, "):
+        parse_objective("copyin=1", design, mixture)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [(None, range(8)), ("3", range(3, 4)), ("0:8", range(8)), ("6:7", range(6, 7))]
+)
+def test_numbers_of_only(text, expected):
+    assert choose_numbers(text, 8) == expected
+
+
+@pytest.mark.parametrize("text", ["", "8", "3:3", "5:2", "0:9", "-1", "a", "1:2:3", "1:"])
+def test_numbers_that_are_none(text):
+    with pytest.raises(ConfigError, match=r"--only: found .*; allowed: .* of --proxies=8: 0 to 7"):
+        choose_numbers(text, 8)
+
+
+def test_the_record_holds_the_configuration(tmp_path):
+    folder = SearchFolder(str(tmp_path))
+    config = to_dict(micro())
+    folder.claim(3, 1, config)
+    folder.claim(3, 1, config)
+    record = json.loads((tmp_path / "search.json").read_text())
+    assert (record["seed"], record["config"]["batching"]["rows"]) == (3, 2)
