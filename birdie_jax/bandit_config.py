@@ -9,6 +9,7 @@ from birdie_jax.config_types import (
     Decisions,
     Depth,
     Deviation,
+    Divergence,
     LearningRate,
     Name,
     PositiveShare,
@@ -57,14 +58,39 @@ class ThompsonConfig:
 
 
 @dataclass(frozen=True)
+class TrustRegionConfig:
+    """The settings of the policies that follow estimated gains (`bandit/trust_region.py`).
+
+    They are attribution, cross_effects, gradients and pairs.
+
+    Attributes:
+        step: by how much a gain of unit size moves the logarithm of a class's share at a decision.
+        kl_limit: the largest Kullback-Leibler divergence of a decision's shares from those before, in nats.
+        floor: the share of the mixture that the mixture's own weights always have.
+        perturbation: by how much pairs and attribution change each share to learn about it: by this part of
+            it up, and as far down on a logarithmic scale.
+        memory: decisions after which a third is left of what pairs and attribution saw, and of how far the
+            shares moved from the mixture's own.
+    """
+
+    step: LearningRate = 0.2
+    kl_limit: Divergence = 0.05
+    floor: Share = 0.05
+    perturbation: PositiveShare = 0.25
+    memory: Decisions = 32
+
+
+@dataclass(frozen=True)
 class BanditConfig:
     """How the mixture is chosen while training runs.
 
     Attributes:
-        policy: fixed (the mixture's own weights), birdie (critic over random candidates), exp3s, thompson,
-            staged (see `stages`) or uniform.
+        policy: fixed (the mixture's own weights), uniform, staged (see `stages`), birdie (a critic rates
+            random candidates), or attribution, cross_effects, exp3s, gradients, learning_curves, pairs,
+            progress or thompson; docs/steer_the_mixture.md has a table.
         reward: what an action has earned: published, running_scale (in units of what an arm's loss still
-            moves), learning_progress (on the scale of all arms' recent progress), or absolute_progress.
+            moves), learning_progress (on the scale of all arms' recent progress), absolute_progress, or
+            standardised (from the mean of an arm's recent falls).
         reward_memory: observations on whose scale a reward is measured; the published one has no scale.
         every_steps: train steps between two decisions; each measures every arm's validation loss.
         critic: gated_ssm (Birdie) or transformer (the early draft's RL-MoD).
@@ -75,6 +101,7 @@ class BanditConfig:
         critic_learning_rate: AdamW's.
         critic_weight_decay: AdamW's.
         critic_clip: largest global gradient norm.
+        critic_error: scaled (of class-scaled rewards, as published) or classes (classes weigh the same).
         critic_noise: relative uniform noise on the critic's inputs while it learns.
         selection: candidates (mean of the best random mixtures) or top_arms (RL-MoD: the M best arms).
         candidates: uniform random mixtures; as many again are sharpened by the fourth power.
@@ -90,6 +117,7 @@ class BanditConfig:
             "0: causal_lm=1; 0.5: causal_lm=1, copying=2".
         exp3s: the settings of policy exp3s.
         thompson: the settings of policy thompson.
+        trust_region: the settings of policies attribution, cross_effects, gradients and pairs.
     """
 
     policy: Name = "fixed"
@@ -104,6 +132,7 @@ class BanditConfig:
     critic_learning_rate: LearningRate = 5e-4
     critic_weight_decay: WeightDecay = 0.1
     critic_clip: ClipNorm = 1.0
+    critic_error: Name = "scaled"
     critic_noise: Share = 0.02
     selection: Name = "candidates"
     candidates: Candidates = 4096
@@ -117,3 +146,4 @@ class BanditConfig:
     stages: Text = ""
     exp3s: Exp3SConfig = field(default_factory=Exp3SConfig)
     thompson: ThompsonConfig = field(default_factory=ThompsonConfig)
+    trust_region: TrustRegionConfig = field(default_factory=TrustRegionConfig)

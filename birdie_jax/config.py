@@ -13,7 +13,7 @@ from typing import Any
 
 import ml_collections
 
-from birdie_jax.bandit import CANDIDATE_PRIORS, CRITICS, POLICIES, REWARDS, SELECTIONS
+from birdie_jax.bandit import CANDIDATE_PRIORS, CRITIC_ERRORS, CRITICS, POLICIES, REWARDS, SELECTIONS
 from birdie_jax.config_sections import (
     BanditConfig,
     BatchingConfig,
@@ -283,6 +283,7 @@ def check_config(config: Config) -> None:
     one_of("bandit.critic", *CRITICS)
     one_of("bandit.selection", *SELECTIONS)
     one_of("bandit.candidate_prior", *CANDIDATE_PRIORS)
+    one_of("bandit.critic_error", *CRITIC_ERRORS)
     require(config.bandit.critic_state % 2 == 0, "bandit.critic_state", "an even number")
     require(
         config.bandit.average_best <= 2 * config.bandit.candidates,

@@ -102,6 +102,8 @@ PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, 
 LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
 # Of rewards, which are within 1.
 Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
+# Of one mixture from another, in nats.
+Divergence = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=100)]
 # It is multiplied by the learning rate: beyond the inverse of that, weights would change their sign.
 WeightDecay = Annotated[float, Bounds(at_least=0, at_most=10**4)]
 # Clipping is switched off by a large norm, which float32 has to hold.

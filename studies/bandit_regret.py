@@ -17,10 +17,16 @@ above those of the best schedule, both without noise: nats, mean over arms. The 
 - abrupt change: as transfer; in the middle of the run another arm becomes the teacher, and rates change;
 - gradual change: as saturation, but each rate swings by a factor of 10 over the run;
 - forgetting: as transfer, and 5 % of what is learned is lost at each decision;
-- noise: as transfer, with a noise of 0.05 nats instead of 0.01.
+- noise: as transfer, with a noise of 0.05 nats instead of 0.01;
+- threshold dose: as saturation, but half of the arms show nothing of the first 0.3 to 1.2 that they learn;
+- common trend: as transfer, and every arm learns by itself, whatever the mixture, ever more slowly;
+- delayed returns: as transfer, and 1/8 of what is not yet shown of an action shows at each decision.
 
-A run is one contender on all problems; the run `oracle` finds the best schedules and constant mixtures.
-`fixed` holds 0.3 of one arm. `full` has four seeds and takes some minutes of a core; `smoke` has one.
+Rates, and what is lost, learned by itself or delayed, are those of 32 decisions; a run of more decisions
+has as much in sum. A run is one contender on all problems; the run `oracle` finds the best schedules and
+constant mixtures. `fixed` holds 0.3 of one arm. `full` has 32 decisions of the first seven problems, and
+takes some minutes of a core; `long` has 128 of all, as a run that decides often, for policies that follow
+gains; `smoke` has one seed.
 """
 
 import dataclasses
@@ -28,7 +34,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -37,13 +43,14 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from birdie_jax.bandit import REWARDS, init_bandit, observe, propose
+from birdie_jax.bandit import init_bandit, observe, propose
 from birdie_jax.config import BanditConfig
 from studies.runner import Outcome, Study, main
 from studies.tables import rows_of_table
 from studies.verbs import Clock
 
 ARMS, DECISIONS = 8, 32
+SHARPNESS = 20.0
 OWN_WEIGHTS = np.array([0.3] + [0.1] * (ARMS - 1))
 STAGES = "0: 0=8, 1=1, 2=1, 3=1, 4=1, 5=1, 6=1, 7=1; 0.5: 0=1, 1=1, 2=1, 3=1, 4=1, 5=1, 6=1, 7=1"
 
@@ -58,6 +65,9 @@ class Instance(NamedTuple):
         height: [arms], what the loss falls by in the end.
         floor: [arms], where it ends.
         noise: [decisions + 1, arms], what is added to the measured losses.
+        trend: [decisions], what every arm learns by itself at a decision.
+        release: the share of what is learned and not yet shown that shows at a decision; 1 = all of it.
+        threshold: [arms], what must be learned before it shows.
     """
 
     rates: np.ndarray
@@ -66,10 +76,26 @@ class Instance(NamedTuple):
     height: np.ndarray
     floor: np.ndarray
     noise: np.ndarray
+    trend: np.ndarray
+    release: float
+    threshold: np.ndarray
+
+
+class Learned(NamedTuple):
+    """What the arms have learned.
+
+    Attributes:
+        shown: [arms], what the losses show, but for a threshold.
+        hidden: [arms], what they will show later.
+    """
+
+    shown: np.ndarray | jax.Array
+    hidden: np.ndarray | jax.Array
 
 
 def make_instance(
     rng: np.random.Generator,
+    decisions: int = DECISIONS,
     *,
     spread: float = 1.7,
     transfer: Callable[[np.random.Generator, np.ndarray], np.ndarray] | None = None,
@@ -77,8 +103,12 @@ def make_instance(
     swings: bool = False,
     forgetting: float = 0.0,
     noise: float = 0.01,
+    trend: float = 0.0,
+    release: float = 1.0,
+    has_threshold: bool = False,
 ) -> Instance:
     """Return a problem, of one or two phases with rates and transfer of their own."""
+    share = DECISIONS / decisions
 
     def phase() -> tuple[np.ndarray, np.ndarray]:
         rates = 10 ** rng.permutation(np.linspace(-spread, 0, ARMS))
@@ -86,18 +116,24 @@ def make_instance(
 
     phases = [phase()]
     phases.append(phase() if changes else phases[0])
-    halves = [DECISIONS // 2, DECISIONS - DECISIONS // 2]
+    halves = [decisions // 2, decisions - decisions // 2]
     rates, between = (np.repeat(np.stack(both), halves, axis=0) for both in zip(*phases, strict=True))
     if swings:
-        angle = np.pi * np.arange(DECISIONS)[:, None] / DECISIONS + rng.uniform(0, 2 * np.pi, ARMS)
+        angle = np.pi * np.arange(decisions)[:, None] / decisions + rng.uniform(0, 2 * np.pi, ARMS)
         rates = rates * 10 ** (0.5 * np.sin(angle))
+    height, floor = rng.uniform(1, 4, ARMS), rng.uniform(0.1, 2, ARMS)
+    errors = noise * rng.normal(size=(decisions + 1, ARMS))
+    has_one = rng.permutation(ARMS) < ARMS // 2
     return Instance(
-        rates,
+        rates * share,
         between,
-        forgetting,
-        rng.uniform(1, 4, ARMS),
-        rng.uniform(0.1, 2, ARMS),
-        noise * rng.normal(size=(DECISIONS + 1, ARMS)),
+        1.0 - (1.0 - forgetting) ** share,
+        height,
+        floor,
+        errors,
+        trend * share * np.exp(-np.arange(decisions) * share / 6),
+        1.0 - (1.0 - release) ** share,
+        np.where(has_one & has_threshold, rng.uniform(0.3, 1.2, ARMS), 0.0),
     )
 
 
@@ -118,15 +154,20 @@ def only_one_teaches(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
     return matrix
 
 
-PROBLEMS: dict[str, Callable[[np.random.Generator], Instance]] = {
-    "saturation": make_instance,
-    "one arm": functools.partial(make_instance, transfer=only_one_teaches),
-    "transfer": functools.partial(make_instance, transfer=one_teacher),
+# In the order of their random numbers: a new one goes to the end.
+PROBLEMS: dict[str, Callable[[np.random.Generator, int], Instance]] = {
     "abrupt change": functools.partial(make_instance, transfer=one_teacher, changes=True),
-    "gradual change": functools.partial(make_instance, swings=True),
     "forgetting": functools.partial(make_instance, transfer=one_teacher, forgetting=0.05),
+    "gradual change": functools.partial(make_instance, swings=True),
     "noise": functools.partial(make_instance, transfer=one_teacher, noise=0.05),
+    "one arm": functools.partial(make_instance, transfer=only_one_teaches),
+    "saturation": make_instance,
+    "transfer": functools.partial(make_instance, transfer=one_teacher),
+    "threshold dose": functools.partial(make_instance, has_threshold=True),
+    "common trend": functools.partial(make_instance, transfer=one_teacher, trend=0.2),
+    "delayed returns": functools.partial(make_instance, transfer=one_teacher, release=0.125),
 }
+FIRST_PROBLEMS = tuple(PROBLEMS)[:7]
 CONTENDERS = {
     "fixed": {"policy": "fixed"},
     "uniform": {"policy": "uniform"},
@@ -134,53 +175,99 @@ CONTENDERS = {
     **{
         f"{policy}, {reward}": {"policy": policy, "reward": reward}
         for policy in ("exp3s", "thompson", "birdie")
-        for reward in sorted(REWARDS)
+        for reward in ("absolute_progress", "learning_progress", "published", "running_scale")
     },
 }
+FIRST_CONTENDERS = tuple(CONTENDERS)
+CONTENDERS |= {
+    **{
+        policy: {"policy": policy}
+        for policy in ("pairs", "attribution", "cross_effects", "gradients", "learning_curves", "progress")
+    },
+    "birdie, standardised": {"policy": "birdie", "reward": "standardised", "critic_error": "classes"},
+}
+LONG_CONTENDERS = (
+    *("fixed", "uniform", "thompson, learning_progress", "birdie, published"),
+    *(name for name in CONTENDERS if name not in FIRST_CONTENDERS),
+)
 
 
-def instance_of(problem: str, seed: int) -> Instance:
+def instance_of(problem: str, seed: int, decisions: int = DECISIONS) -> Instance:
     """Return the problem of a seed."""
-    return PROBLEMS[problem](np.random.default_rng((sorted(PROBLEMS).index(problem), seed)))
+    return PROBLEMS[problem](np.random.default_rng((list(PROBLEMS).index(problem), seed)), decisions)
 
 
-def learned(instance: Instance, x: np.ndarray, decision: int, mixture: np.ndarray) -> np.ndarray:
+def nothing_learned() -> Learned:
+    """Return what is learned before the first decision."""
+    return Learned(np.zeros(ARMS), np.zeros(ARMS))
+
+
+def learned(instance: Instance, before: Learned, decision: int, mixture: np.ndarray) -> Learned:
     """Return what is learned after a decision, from what was learned before it."""
-    gain = instance.rates[decision] * (instance.transfer[decision] @ mixture)
-    return (1 - instance.forgetting) * x + gain
+    at = (instance.rates[decision], instance.transfer[decision], instance.trend[decision])
+    return _learned(instance, before, at, mixture)
 
 
-def loss_of(instance: Instance, x: np.ndarray) -> np.ndarray:
+def _learned(instance: Instance, before: Learned, at: tuple, mixture: Any) -> Learned:
+    rates, transfer, trend = at
+    hidden = before.hidden + rates * (transfer @ mixture)
+    kept = (1 - instance.forgetting) * before.shown + trend
+    return Learned(kept + instance.release * hidden, (1 - instance.release) * hidden)
+
+
+def loss_of(instance: Instance, found: Learned) -> np.ndarray:
     """Return the losses, without noise."""
-    return instance.floor + instance.height * np.exp(-x)
+    return np.asarray(_loss_of(instance, found, np))
+
+
+def _loss_of(instance: Instance, found: Learned, numpy: ModuleType) -> Any:
+    beyond = numpy.logaddexp(0, SHARPNESS * (found.shown - instance.threshold)) / SHARPNESS
+    shown = numpy.where(instance.threshold > 0, beyond, found.shown)
+    return instance.floor + instance.height * numpy.exp(-shown)
+
+
+@jax.jit
+def gains_of(instance: Instance, found: Learned, rates: jax.Array, transfer: jax.Array) -> jax.Array:
+    """Return by how much a larger share of each arm lowers the mean loss of the next observation."""
+
+    def mean_loss(mixture: jax.Array) -> jax.Array:
+        return jnp.mean(_loss_of(instance, _learned(instance, found, (rates, transfer, 0.0), mixture), jnp))
+
+    return -jax.grad(mean_loss)(jnp.zeros(ARMS))
 
 
 def run_policy(config: BanditConfig, instance: Instance, seed: int) -> float:
     """Return the mean of the final losses, without noise."""
-    state = init_bandit(config, OWN_WEIGHTS, np.arange(ARMS), DECISIONS, jax.random.key(seed))
-    x = np.zeros(ARMS)
-    for decision in range(DECISIONS):
-        measured = loss_of(instance, x) + instance.noise[decision]
-        state = propose(observe(state, np.maximum(measured, 1e-3).astype(np.float32)))
-        x = learned(instance, x, decision, np.asarray(state.mixture, np.float64))
-    return float(loss_of(instance, x).mean())
+    decisions = len(instance.rates)
+    state = init_bandit(config, OWN_WEIGHTS, np.arange(ARMS), decisions, jax.random.key(seed))
+    found = nothing_learned()
+    for decision in range(decisions):
+        losses = np.maximum(loss_of(instance, found) + instance.noise[decision], 1e-3)
+        accuracies = np.clip(1 - (losses - instance.floor) / instance.height, 0, 1)
+        gains = gains_of(instance, found, instance.rates[decision], instance.transfer[decision])
+        state = propose(observe(state, *(np.float32(each) for each in (losses, accuracies, gains))))
+        found = learned(instance, found, decision, np.asarray(state.mixture, np.float64))
+    return float(loss_of(instance, found).mean())
 
 
 @functools.partial(jax.jit, static_argnames="is_constant")
 def descend(instance: Instance, is_constant: bool) -> jax.Array:
     """Return the best final mean loss over all schedules, or over mixtures that never change."""
+    decisions = len(instance.rates)
 
     def final_loss(logits):
-        mixtures = jnp.broadcast_to(jax.nn.softmax(logits), (DECISIONS, ARMS))
+        mixtures = jnp.broadcast_to(jax.nn.softmax(logits), (decisions, ARMS))
 
-        def step(x, inputs):
-            rates, transfer, mixture = inputs
-            return (1 - instance.forgetting) * x + rates * (transfer @ mixture), None
+        def step(found, inputs):
+            *at, mixture = inputs
+            return _learned(instance, found, tuple(at), mixture), None
 
-        x, _ = jax.lax.scan(step, jnp.zeros(ARMS), (instance.rates, instance.transfer, mixtures))
-        return jnp.mean(instance.floor + instance.height * jnp.exp(-x))
+        nothing = Learned(jnp.zeros(ARMS), jnp.zeros(ARMS))
+        inputs = (instance.rates, instance.transfer, instance.trend, mixtures)
+        found, _ = jax.lax.scan(step, nothing, inputs)
+        return jnp.mean(_loss_of(instance, found, jnp))
 
-    logits = jnp.zeros((1 if is_constant else DECISIONS, ARMS))
+    logits = jnp.zeros((1 if is_constant else decisions, ARMS))
     optimizer = optax.adam(optax.cosine_decay_schedule(0.3, 3000))
 
     def update(carry, _):
@@ -210,18 +297,30 @@ ORACLE, CONSTANT = "oracle", "best constant mixture"
 
 @dataclass(frozen=True)
 class Scale:
-    """The seeds of every problem.
+    """What is run.
 
     Attributes:
         name: the name.
-        seeds: their number.
+        seeds: the seeds of every problem.
+        decisions: the decisions of a run.
+        problems: the names of the problems.
+        contenders: the names of the contenders.
     """
 
     name: str
     seeds: int
+    decisions: int = DECISIONS
+    problems: tuple[str, ...] = FIRST_PROBLEMS
+    contenders: tuple[str, ...] = FIRST_CONTENDERS
 
 
-SCALES: Mapping[str, Scale] = MappingProxyType({"smoke": Scale("smoke", 1), "full": Scale("full", 4)})
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {
+        "smoke": Scale("smoke", 1, problems=tuple(PROBLEMS), contenders=tuple(CONTENDERS)),
+        "full": Scale("full", 4),
+        "long": Scale("long", 4, 128, tuple(PROBLEMS), LONG_CONTENDERS),
+    }
+)
 
 
 class Run(NamedTuple):
@@ -258,15 +357,18 @@ class BanditRegret(Study[Scale, Run]):
 
     def runs(self) -> Iterator[Run]:
         """Give the oracle and the contenders."""
-        return (Run(self.scale.name, contender) for contender in (ORACLE, *CONTENDERS))
+        return (Run(self.scale.name, contender) for contender in (ORACLE, *self.scale.contenders))
 
     def measure(self, run: Run, clock: Clock, log: Path) -> Outcome:
         """Run a contender on all problems, or find the best schedules."""
         del log
-        seeds = range(self.scale.seeds)
+        instances = {
+            problem: [instance_of(problem, seed, self.scale.decisions) for seed in range(self.scale.seeds)]
+            for problem in self.scale.problems
+        }
         with clock.stage("measuring"):
             if run.contender == ORACLE:
-                best = {problem: [find_oracle(problem, seed) for seed in seeds] for problem in PROBLEMS}
+                best = {problem: [find_oracle(each) for each in of] for problem, of in instances.items()}
                 schedules, constants = (
                     {problem: [pair[kind] for pair in pairs] for problem, pairs in best.items()}
                     for kind in range(2)
@@ -274,8 +376,8 @@ class BanditRegret(Study[Scale, Run]):
                 return Outcome({"schedule": schedules, "constant": constants})
             config = bandit_config(CONTENDERS[run.contender])
             losses = {
-                problem: [run_policy(config, instance_of(problem, seed), seed) for seed in seeds]
-                for problem in PROBLEMS
+                problem: [run_policy(config, each, seed) for seed, each in enumerate(of)]
+                for problem, of in instances.items()
             }
         return Outcome({"config": dataclasses.asdict(config), "losses": losses})
 
@@ -287,12 +389,12 @@ class BanditRegret(Study[Scale, Run]):
         rows = []
         for contender, row in table.items():
             cells = []
-            for problem in PROBLEMS:
+            for problem in row:
                 difference = row[problem] - table["uniform"][problem]
                 error = difference.std(ddof=1) / np.sqrt(difference.size) if difference.size > 1 else 0.0
                 cells.append(f"{row[problem].mean():.3f} ± {error:.3f}")
             rows.append([contender, *cells, f"{shares_of(table, contender).mean():.0%}"])
-        return [rows_of_table(["policy, reward", *PROBLEMS, "mean of uniform's"], rows)]
+        return [rows_of_table(["policy, reward", *table["uniform"], "mean of uniform's"], rows)]
 
     def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
         """Give a map of regrets in shares of uniform's."""
@@ -301,10 +403,9 @@ class BanditRegret(Study[Scale, Run]):
             yield "regret", draw(table)
 
 
-def find_oracle(problem: str, seed: int) -> tuple[float, float]:
+def find_oracle(instance: Instance) -> tuple[float, float]:
     """Return the best final loss over all schedules, and over mixtures that never change."""
-    instance = instance_of(problem, seed)
-    instance = instance._replace(forgetting=jnp.float32(instance.forgetting))
+    instance = jax.tree.map(jnp.float32, instance)
     return float(descend(instance, is_constant=False)), float(descend(instance, is_constant=True))
 
 
@@ -317,16 +418,15 @@ def regrets(results: Results) -> Regrets:
     losses = {CONSTANT: found[ORACLE]["constant"]}
     losses |= {name: found[name]["losses"] for name in CONTENDERS if name in found}
     return {
-        contender: {problem: np.array(row[problem]) - best[problem] for problem in PROBLEMS}
+        contender: {problem: np.array(row[problem]) - best[problem] for problem in best}
         for contender, row in losses.items()
     }
 
 
 def shares_of(table: Regrets, contender: str) -> np.ndarray:
     """Return the regret of a contender on each problem as a share of uniform's."""
-    return np.array(
-        [table[contender][problem].mean() / table["uniform"][problem].mean() for problem in PROBLEMS]
-    )
+    uniform = table["uniform"]
+    return np.array([row.mean() / uniform[problem].mean() for problem, row in table[contender].items()])
 
 
 def draw(table: Regrets) -> Figure:
@@ -340,7 +440,7 @@ def draw(table: Regrets) -> Figure:
         # Both ends of the map are dark.
         color = "white" if abs(octaves[line, column]) > 1 else "black"
         axes.text(column, line, f"{share:.0%}", ha="center", va="center", fontsize=8, color=color)
-    axes.set_xticks(range(len(PROBLEMS)), list(PROBLEMS), rotation=20)
+    axes.set_xticks(range(shares.shape[1]), list(table["uniform"]), rotation=20)
     axes.set_yticks(range(len(table)), list(table))
     axes.set_title("Final regret, in shares of uniform's")
     return figure

@@ -9,6 +9,7 @@ four of them with four fresh seeds, which choose the best. J is the mean over th
 --text: what config.data.source may be.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -88,13 +89,18 @@ def stage_of(mixture: tuple[int, int, int]) -> str:
     return f"0: {', '.join(shares)}"
 
 
+@functools.cache
+def class_of_arm() -> Mapping[str, str]:
+    """Return the class of each arm of the mixture."""
+    mixture = make_mixture(SETTINGS["objectives.mixture"], SETTINGS["batching.length"])
+    return dict(zip(mixture.names, mixture.groups, strict=True))
+
+
 def objective(result: Mapping[str, Any], decision: int = -1) -> float:
     """Return J: the mean over classes of the mean over their arms of the validation loss, in nats."""
-    mixture = make_mixture(SETTINGS["objectives.mixture"], SETTINGS["batching.length"])
-    group_of = dict(zip(mixture.names, mixture.groups, strict=True))
     losses: dict[str, list[float]] = {}
     for arm, loss in zip(result["arms"], result["validation_loss"][decision], strict=True):
-        losses.setdefault(group_of[arm], []).append(loss)
+        losses.setdefault(class_of_arm()[arm], []).append(loss)
     return float(np.mean([np.mean(of_class) for of_class in losses.values()]))
 
 
@@ -102,6 +108,21 @@ def best_mixtures(results: Results) -> list[tuple[int, int, int]]:
     """Return the best mixtures of the first seed, the best first; none while one of the grid is missing."""
     first = {run.mixture: objective(result) for run, result in results.items() if run.seed == FIRST_SEED}
     return sorted(first, key=lambda mixture: first[mixture])[:BEST] if len(first) == len(GRID) else []
+
+
+def best_fixed(results: Results) -> tuple[int, int, int] | None:
+    """Return the mixture with the best mean over the fresh seeds; None while one of its runs is missing."""
+    found = {
+        mixture: [objective(result) for run, result in results.items() if _is_fresh(run, mixture)]
+        for mixture in best_mixtures(results)
+    }
+    if not found or any(len(values) < len(FRESH_SEEDS) for values in found.values()):
+        return None
+    return min(found, key=lambda mixture: float(np.mean(found[mixture])))
+
+
+def _is_fresh(run: Run, mixture: tuple[int, int, int]) -> bool:
+    return run.mixture == mixture and run.seed in FRESH_SEEDS
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def test_default_is_usable_and_round_trips():
             "'flash'; allowed: , xla, cudnn, splash, splash_interpret",
         ),
         ("data.validation_fraction", 1.5, "1.5; allowed: more than 0 and less than 1"),
-        ("bandit.policy", "greedy", "'greedy'; allowed: birdie, exp3s, fixed, staged, thompson, uniform"),
+        ("bandit.policy", "greedy", "'greedy'; allowed: attribution, birdie, cross_effects, "),
         ("bandit.explore_from", 1.5, "1.5; allowed: between 0 and 1"),
         ("checkpoint.keep", 1, "1; allowed: at least 2"),
         ("train.loss_chunk", 300, "300; allowed: a divisor of batching.length = 2048, or more than it"),

@@ -7,13 +7,14 @@
 `policies/` one for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py`
 has the three functions above. Policy birdie's parts are
 `critic.py` and `transformer_critic.py`, which predict rewards, `learning.py`, which trains them, and
-`proposals.py`, which finds the action that they predict most of.
+`proposals.py`, which finds the action that they predict most of. `classes.py` has what policies need that
+work on classes, `trust_region.py` the step of those that follow estimated gains.
 """
 
 from birdie_jax.bandit.critic import CRITICS
 from birdie_jax.bandit.decisions import init_bandit, observe, propose
 from birdie_jax.bandit.policies import POLICIES, Policy, find_policy, register_policy
-from birdie_jax.bandit.proposals import CANDIDATE_PRIORS, SELECTIONS, candidate_scores
+from birdie_jax.bandit.proposals import CANDIDATE_PRIORS, CRITIC_ERRORS, SELECTIONS, candidate_scores
 from birdie_jax.bandit.reward import reward
 from birdie_jax.bandit.rewards import REWARDS, Reward, find_reward, register_reward
 from birdie_jax.bandit.state import BanditState
@@ -21,6 +22,7 @@ from birdie_jax.bandit.state import BanditState
 __all__ = [
     "CANDIDATE_PRIORS",
     "CRITICS",
+    "CRITIC_ERRORS",
     "POLICIES",
     "REWARDS",
     "SELECTIONS",

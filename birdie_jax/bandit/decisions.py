@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.policies import find_policy
 from birdie_jax.bandit.rewards import find_reward
 from birdie_jax.bandit.state import BanditState, current_row
@@ -59,6 +60,7 @@ def init_bandit(
     # The same generator whatever the caller's key or the platform's default.
     data = jax.random.bits(key, (2,), jnp.uint32)
     history = jnp.zeros((num_decisions + 1, arms), jnp.float32)
+    none_yet = jnp.full(arms, jnp.nan, jnp.float32)
     return BanditState(
         mixture=policy.initial_mixture(initial),
         losses=history,
@@ -74,11 +76,18 @@ def init_bandit(
         decisions=num_decisions,
         classes=len(numbers),
         class_names=names,
+        accuracies=none_yet if policy.reads_accuracies else None,
+        gains=none_yet if policy.reads_gains else None,
     )
 
 
 @jax.jit
-def observe(state: BanditState, losses: ArrayLike) -> BanditState:
+def observe(
+    state: BanditState,
+    losses: ArrayLike,
+    accuracies: ArrayLike | None = None,
+    gains: ArrayLike | None = None,
+) -> BanditState:
     """Take in the validation loss of every arm, measured now under the mixture in force.
 
     From the second observation on, the action before it gets its rewards. Then the policy takes in the new
@@ -90,13 +99,20 @@ def observe(state: BanditState, losses: ArrayLike) -> BanditState:
     Args:
         state: after the last `propose` (or `observe`, then the mixture simply went on).
         losses: float32 [arms].
+        accuracies: float32 [arms], the share of target tokens that are right; required by a policy that
+            reads them.
+        gains: float32 [arms], the gains of gradients; required by a policy that reads them.
 
     Raises:
-        ValueError: `losses` has a wrong shape.
+        ValueError: an argument has a wrong shape, or one is missing that the policy reads.
     """
-    losses = jnp.asarray(losses, jnp.float32)
-    if losses.shape != state.mixture.shape:
-        raise ValueError(f"observe: losses must have shape {state.mixture.shape}; found {losses.shape}")
+    losses = _of_every_arm(state, "losses", losses)
+    extra = {}
+    for name, given in (("accuracies", accuracies), ("gains", gains)):
+        if getattr(state, name) is not None:
+            if given is None:
+                raise ValueError(f"observe: policy {state.config.policy!r} requires {name}; found None")
+            extra[name] = _of_every_arm(state, name, given)
     # Beyond the planned number of decisions the history slides; until then `row` is `count`.
     last = state.decisions
     slide = (state.count > last).astype(jnp.int32)
@@ -115,6 +131,7 @@ def observe(state: BanditState, losses: ArrayLike) -> BanditState:
         actions=actions.at[row].set(state.mixture),
         rewards=rewards,
         count=state.count + 1,
+        **extra,
     )
     return state.replace(policy_state=find_policy(state.config.policy).update(state))
 
@@ -130,6 +147,13 @@ def propose(state: BanditState) -> BanditState:
     """
     state = state.replace(mixture=find_policy(state.config.policy).propose(state))
     return state.replace(actions=state.actions.at[current_row(state)].set(state.mixture))
+
+
+def _of_every_arm(state: BanditState, name: str, values: ArrayLike) -> ArmVector:
+    values = jnp.asarray(values, jnp.float32)
+    if values.shape != state.mixture.shape:
+        raise ValueError(f"observe: {name} must have shape {state.mixture.shape}; found {values.shape}")
+    return values
 
 
 def _check_arms(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from birdie_jax.array_types import ArmVector, Key, Scalar
+from birdie_jax.bandit.classes import class_masses
 from birdie_jax.bandit.critic import CriticState, critic_inputs, make_critic
 from birdie_jax.bandit.state import BanditState, current_row, history_steps
 from birdie_jax.bandit_config import BanditConfig
@@ -18,6 +19,7 @@ MIN_RESIDUAL_MASS, MAX_RESIDUAL_MASS = 0.02, 0.2
 
 SELECTIONS = ("candidates", "top_arms")
 CANDIDATE_PRIORS = ("classes", "arms")
+CRITIC_ERRORS = ("scaled", "classes")
 
 
 def check_proposal_settings(config: BanditConfig, num_arms: int) -> None:
@@ -148,15 +150,6 @@ def candidate_scores(
         return jnp.sum(cast(Array, critic.apply(variables, cache, step, method="predict_next")))
 
     return jax.lax.map(score, candidates, batch_size=min(CHUNK, candidates.shape[0]))
-
-
-def class_masses(
-    mixtures: Float[Array, "*candidates arms"], groups: Int[Array, " arms"], classes: int
-) -> Float[Array, "*candidates classes"]:
-    """Return the sum over the arms of each class."""
-    # A reduction, not a scatter: on a GPU the order in which a scatter adds is not the same every time.
-    is_member = groups == jnp.arange(classes)[:, None]
-    return jnp.sum(jnp.where(is_member, mixtures[..., None, :], 0.0), axis=-1)
 
 
 def _normalise(vectors: Float[Array, "*candidates arms"]) -> Float[Array, "*candidates arms"]:

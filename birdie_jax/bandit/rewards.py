@@ -1,4 +1,4 @@
-"""What a reward is, and every reward by its name: published, running_scale, learning_progress."""
+"""What a reward is, and every reward by its name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -120,3 +120,32 @@ def learning_progress(
 
 register_reward("learning_progress", learning_progress)
 register_reward("absolute_progress", partial(learning_progress, absolute=True))
+
+
+# With m and v the mean and the variance of an arm's falls over its last `reward_memory` observations,
+#
+#     reward = clip((d - m) / (2 sqrt(v)), -1, 1)
+#
+# What an arm's loss does by itself, whatever the mixture, earns nothing. `running_scale` gives a half for
+# it at every decision.
+
+
+def standardised(
+    config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
+) -> ArmVector:
+    """Return each arm's last fall from the mean of its recent ones, over twice their standard deviation."""
+    falls = loss_falls(losses, row)
+    is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
+    is_known = is_recent & ~jnp.isnan(falls)
+    known = jnp.where(is_known, falls, 0.0)
+    # The square of a small fall need not fit float32.
+    largest = jnp.max(jnp.abs(known), axis=0)
+    falls = falls / jnp.where(largest > 0, largest, 1.0)
+    number = jnp.maximum(jnp.sum(is_known, axis=0), 1)
+    mean = jnp.sum(jnp.where(is_known, falls, 0.0), axis=0) / number
+    variance = jnp.sum(jnp.where(is_known, jnp.square(falls - mean), 0.0), axis=0) / number
+    earned = (falls[row] - mean) / (_FULL_REWARD * jnp.sqrt(jnp.where(variance > 0, variance, 1.0)))
+    return jnp.where(jnp.isnan(earned), 0.0, jnp.clip(earned, -1.0, 1.0))
+
+
+register_reward("standardised", standardised)

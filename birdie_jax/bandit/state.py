@@ -12,7 +12,7 @@ from birdie_jax.bandit.critic import critic_inputs
 from birdie_jax.bandit_config import BanditConfig
 
 # What a decision's key is folded with, so that no two uses share random numbers.
-LEARNING, PROPOSING = 0, 1
+LEARNING, PROPOSING, EXPLORING = 0, 1, 2
 
 
 # Not checked at runtime: JAX builds the same class with shapes, shardings and placeholders as leaves.
@@ -39,6 +39,8 @@ class BanditState(flax.struct.PyTreeNode):
         decisions: the number of decisions of the whole run; static.
         classes: the number of classes; static.
         class_names: the name of each class, in the order of `groups`; static.
+        accuracies: float32 [arms], of the last observation; None where the policy does not read them.
+        gains: float32 [arms], the same of the gains of gradients (`policies/gradients.py`).
     """
 
     mixture: ArmVector
@@ -55,6 +57,8 @@ class BanditState(flax.struct.PyTreeNode):
     decisions: int = flax.struct.field(pytree_node=False)
     classes: int = flax.struct.field(pytree_node=False)
     class_names: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    accuracies: ArmVector | None = None
+    gains: ArmVector | None = None
 
     @property
     def arms(self) -> int:
@@ -75,5 +79,10 @@ def history_steps(state: BanditState, used: Int[Array, ""]) -> Float[Array, "len
 
 def decision_key(state: BanditState, use: int) -> Key:
     """Return the key of the present decision for `use`: a function of the run's key and `count` alone."""
+    return numbered_key(state, state.count, use)
+
+
+def numbered_key(state: BanditState, number: Int[Array, ""], use: int) -> Key:
+    """Return the key of a number, such as that of a pair of decisions, for `use`."""
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
-    return jax.random.fold_in(jax.random.fold_in(key, state.count), use)
+    return jax.random.fold_in(jax.random.fold_in(key, number), use)

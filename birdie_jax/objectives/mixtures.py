@@ -274,6 +274,11 @@ def _small_models(length: int) -> list[_Class]:
     ]
 
 
+def _small_models_even(length: int) -> list[_Class]:
+    """Return the arms of `small_models` with equal shares of its classes, to steer from."""
+    return [(name, 1.0, arms) for name, _, arms in _small_models(length)]
+
+
 def _quickstart(length: int) -> list[_Class]:
     """Return the arms with which a model of a million parameters copies after minutes on two cores.
 
@@ -320,5 +325,6 @@ MIXTURES: Registry[Callable[[int], list[_Class]]] = Registry(
     birdie=_birdie,
     tiny=_tiny,
     small_models=_small_models,
+    small_models_even=_small_models_even,
     quickstart=_quickstart,
 )

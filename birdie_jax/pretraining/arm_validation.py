@@ -1,6 +1,6 @@
 """Validation of every arm and the bandit's decision, as one of the engine's hooks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 
 import jax
@@ -9,18 +9,24 @@ import numpy as np
 
 from birdie_jax.array_types import ArmVector, Key
 from birdie_jax.bandit import BanditState, find_policy, observe, propose
+from birdie_jax.batch import Batch
 from birdie_jax.batching import split_into_chunks, validation_batches
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
 from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD, arm_metric
-from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
+from birdie_jax.pretraining.gradient_gains import GradientGains
+from birdie_jax.pretraining.language_model_step import arm_sums
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.resolve import ResolvedRun, create_bandit
 from birdie_jax.text import TokenShards
 
 # The name of the bandit's section of the train state.
 SECTION = "bandit"
+
+
+class _StopError(Exception):
+    """The run has to stop before all arms are measured."""
 
 
 class ArmValidation:
@@ -55,7 +61,12 @@ class ArmValidation:
             rows.rows // config.train.accumulation_steps,
         )
         measure = partial(arm_sums, run.model, len(mixture.arms), config.train.loss_chunk)
-        self._measure = jax.jit(partial(measure, max_loss_positions=run.max_loss_positions))
+        measure = partial(measure, max_loss_positions=run.max_loss_positions)
+        self._measure = jax.jit(measure)
+        reads_gains = find_policy(config.bandit.policy).reads_gains
+        self._measure_gains = (
+            GradientGains(config.optimizer, run.policies, measure) if reads_gains else None
+        )
 
     def create_section(self, key: Key) -> BanditState:
         """Return the bandit before its first observation."""
@@ -76,17 +87,20 @@ class ArmValidation:
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
         """Measure every arm; let the bandit see it and, if steps follow, decide."""
-        parts: list[ArmSums] = []
-        for number, chunk in enumerate(self._chunks):
-            call.heartbeat(f"part {number + 1} of {len(self._chunks)}")
-            parts.append(self._measure(state.params, self._batches.put_replicated(chunk)))
-            if call.should_stop():
-                return None
-        sums = reduce(partial(jax.tree.map, jnp.add), parts)
+        before = state.sections[self.name]
+        try:
+            parts = [self._measure(state.params, batch) for batch in self._rows(call)]
+            sums = reduce(partial(jax.tree.map, jnp.add), parts)
+            gains = None
+            if self._measure_gains:
+                rows = partial(self._rows, call)
+                gains = self._measure_gains(state, rows, sums.tokens, before.class_scale)
+        except _StopError:
+            return None
         losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
         predicted: dict[str, float] = {}
         with replicated_context():
-            bandit = observe(state.sections[self.name], losses)
+            bandit = observe(before, losses, accuracies, gains)
             if not call.is_last:
                 bandit = propose(bandit)
                 if predict := find_policy(self._config.bandit.policy).predict:
@@ -95,6 +109,14 @@ class ArmValidation:
             self._batches.publish(np.asarray(bandit.mixture))
         scalars = _scalars(self._mixture.names, bandit, losses, accuracies) | predicted
         return HookResult(state.with_section(self.name, bandit), scalars)
+
+    def _rows(self, call: HookCall, purpose: str = "") -> Iterator[Batch]:
+        """Give the validation rows in parts, until all are given or the run is to stop."""
+        for number, chunk in enumerate(self._chunks):
+            call.heartbeat(f"{purpose and purpose + ', '}part {number + 1} of {len(self._chunks)}")
+            yield self._batches.put_replicated(chunk)
+            if call.should_stop():
+                raise _StopError
 
     def close(self) -> None:
         """Hold nothing: what the bandit knows is in the train state."""

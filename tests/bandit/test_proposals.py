@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from birdie_jax.bandit import candidate_scores, init_bandit, observe, propose
+from birdie_jax.bandit.classes import class_masses
 from birdie_jax.bandit.policies.birdie import explore_probability
-from birdie_jax.bandit.proposals import best_action, class_masses, exploring_action, random_candidates
+from birdie_jax.bandit.proposals import best_action, exploring_action, random_candidates
 from birdie_jax.config import BanditConfig
 
 

@@ -17,7 +17,7 @@ COMPILED = {
     name: jax.jit(lambda losses, row, f=function: f(CONFIG, losses, row))
     for name, function in REWARDS.items()
 }
-SCALED = ("running_scale", "learning_progress", "absolute_progress")
+SCALED = ("running_scale", "learning_progress", "absolute_progress", "standardised")
 
 
 def falls_until(losses, row):
@@ -52,7 +52,17 @@ def learning_progress_oracle(losses, row, change=lambda falls: falls):
     return np.clip(2 * (falls[-1] - low) / (high - low) - 1, -1, 1)
 
 
+def standardised_oracle(losses, row):
+    earned = []
+    for falls in falls_until(losses, row).T:
+        known = np.array([fall for fall in falls[-MEMORY:] if not np.isnan(fall)])
+        size = known.std() if known.size else 0.0
+        earned.append(np.clip((falls[-1] - known.mean()) / (2 * size), -1, 1) if size else falls[-1] * 0)
+    return np.array(earned)
+
+
 ORACLES = {
+    "standardised": standardised_oracle,
     "published": lambda losses, row: np.asarray(reward(losses[row - 1], losses[row])),
     "running_scale": running_scale_oracle,
     "learning_progress": learning_progress_oracle,
@@ -160,7 +170,7 @@ def test_one_that_is_registered_elsewhere_can_be_named():
 
 
 def test_an_unknown_one_is_refused_by_name():
-    names = "published, running_scale, learning_progress, absolute_progress"
+    names = "published, running_scale, learning_progress, absolute_progress, standardised"
     config = default_config()
     config.bandit.reward = "loss"
     with pytest.raises(ConfigError, match=f"^config.bandit.reward: found 'loss'; allowed: {names}$"):

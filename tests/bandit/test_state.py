@@ -158,7 +158,7 @@ def test_unusable_arguments_are_refused_by_name(small, arguments, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"policy": "greedy"}, "bandit.policy: found 'greedy'; allowed: birdie, exp3s, fixed, staged, "),
+        ({"policy": "greedy"}, "bandit.policy: found 'greedy'; allowed: attribution, birdie, "),
         ({"candidate_prior": "arm"}, "bandit.candidate_prior: found 'arm'; allowed: classes, arms"),
         ({"selection": "best"}, "bandit.selection: found 'best'; allowed: candidates, top_arms"),
         ({"selection": "top_arms", "top_arms": 7}, "bandit.top_arms: found 7; allowed: at most the 6 arms"),

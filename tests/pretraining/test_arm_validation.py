@@ -12,6 +12,7 @@ from birdie_jax.bandit import candidate_scores
 from birdie_jax.batching import DecisionSchedule
 from birdie_jax.config import parse_config
 from birdie_jax.engine import HookCall, TrainState
+from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.pretraining.arm_validation import SECTION, ArmValidation
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
@@ -56,14 +57,16 @@ def make_hook(text, policy):
     return run, batches, ArmValidation(run, text, batches), text
 
 
-def measured(hook, step, *, stop=False, section=None):
-    """Return the result for a model that predicts all tokens alike, and what was published."""
+def measured(hook, step, *, stop=False, section=None, params=None, optimizer=()):
+    """Return the result for a model, or one that predicts all tokens alike, and what was published."""
     run, batches, validation, _ = hook
     batches.mixtures.clear()
-    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameter_shapes(run.model))
+    if params is None:
+        params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameter_shapes(run.model))
     sections = {SECTION: validation.create_section(jax.random.key(0)) if section is None else section}
     call = HookCall(step, STEPS, True, lambda text: None, lambda: stop)
-    return validation.run(TrainState(jnp.asarray(step), params, {}, sections), call), batches.mixtures
+    state = TrainState(jnp.asarray(step), params, optimizer, sections)
+    return validation.run(state, call), batches.mixtures
 
 
 def test_a_loss_is_the_mean_of_an_arms_tokens(hook):
@@ -82,6 +85,20 @@ def test_nothing_is_published_after_the_last_step_or_while_stopping(hook):
     assert int(result.state.sections[SECTION].count) == 1
     assert mixtures == []
     assert measured(hook, 5, stop=True) == (None, [])
+
+
+def test_a_policy_that_reads_them_gets_gains_and_accuracies(hook):
+    run, *_ = found = make_hook(hook[-1], "gradients")
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(0, 0.1, leaf.shape), leaf.dtype), parameter_shapes(run.model)
+    )
+    optimizer = make_optimizer(run.config.optimizer, STEPS, run.policies).init(params)
+    result, mixtures = measured(found, 0, params=params, optimizer=optimizer)
+    bandit = result.state.sections[SECTION]
+    assert bandit.accuracies is None and np.isfinite(bandit.gains).all() and np.ptp(bandit.gains) > 0
+    np.testing.assert_allclose(np.sum(mixtures[0]), 1, rtol=1e-5)
+    assert measured(found, 0, stop=True, params=params, optimizer=optimizer) == (None, [])
 
 
 def test_what_a_decision_expects_and_what_the_one_before_earned_are_logged(hook):

@@ -34,7 +34,7 @@ def test_no_policy_is_better_than_the_best_schedule(tmp_path):
         # Mixtures that change gain nothing there.
         assert table["best constant mixture"][problem].max() < 1e-3 < table["uniform"][problem].min()
     text = write_page(study, tmp_path)
-    assert "| uniform |" in text and "Not run: 13 of 16" in text
+    assert "| uniform |" in text and "Not run: 20 of 23" in text
     assert (tmp_path / "page_smoke_regret.png").exists()
 
 

@@ -1,15 +1,34 @@
 """The policies: one file each. A new one is a new file here and a line below."""
 
-from birdie_jax.bandit.policies import birdie, exp3s, fixed, staged, thompson, uniform
+from birdie_jax.bandit.policies import (
+    attribution,
+    birdie,
+    cross_effects,
+    exp3s,
+    fixed,
+    gradients,
+    learning_curves,
+    pairs,
+    progress,
+    staged,
+    thompson,
+    uniform,
+)
 from birdie_jax.bandit.policies.registry import POLICIES, Policy, find_policy, register_policy
 
 __all__ = [
     "POLICIES",
     "Policy",
+    "attribution",
     "birdie",
+    "cross_effects",
     "exp3s",
     "find_policy",
     "fixed",
+    "gradients",
+    "learning_curves",
+    "pairs",
+    "progress",
     "register_policy",
     "staged",
     "thompson",

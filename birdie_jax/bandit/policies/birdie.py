@@ -50,13 +50,15 @@ def critic_loss(
     steps: Float[Array, "length inputs"],
     targets: Float[Array, "length arms"],
     used: Int[Array, ""],
+    *,
+    weights: ArmVector | float = 1.0,
 ) -> Float[Array, ""]:
-    """Return the squared error of the predicted rewards: summed over arms, mean over the `used` steps."""
+    """Return the weighted squared error of the predicted rewards: the sum over arms, mean over steps."""
     predictions = cast(Array, critic.apply({"params": parameters}, steps, used))
     is_used = jnp.arange(steps.shape[0]) < used
     # Selected before it is squared, so that nothing in the unused part reaches the gradient.
     error = jnp.where(is_used[:, None], predictions - targets, 0.0)
-    return jnp.sum(jnp.square(error)) / jnp.maximum(used, 1)
+    return jnp.sum(weights * jnp.square(error)) / jnp.maximum(used, 1)
 
 
 def learn(
@@ -69,6 +71,7 @@ def learn(
     targets: Float[Array, "length arms"],
     used: Int[Array, ""],
     key: Key,
+    weights: ArmVector | float = 1.0,
 ) -> tuple[PyTree, PyTree]:
     """Take `config.critic_updates` optimizer steps on the first `used` steps of a history.
 
@@ -85,6 +88,7 @@ def learn(
         targets: the class-scaled reward of each arm for each step's action.
         used: the number of steps whose reward is known.
         key: the random key of the noise.
+        weights: the weight of each arm's squared error.
 
     Returns:
         Parameters and optimizer state after the updates.
@@ -95,7 +99,9 @@ def learn(
         parameters, optimizer_state = carry
         noise = jax.random.uniform(jax.random.fold_in(key, index), steps.shape, minval=-1.0, maxval=1.0)
         noisy = steps * (1.0 + config.critic_noise * noise)
-        gradient = jax.grad(lambda p: critic_loss(critic, p, noisy, targets, used))(parameters)
+        gradient = jax.grad(lambda p: critic_loss(critic, p, noisy, targets, used, weights=weights))(
+            parameters
+        )
         change, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
         return (optax.apply_updates(parameters, change), optimizer_state), None
 
@@ -118,6 +124,8 @@ def init_critic(config: BanditConfig, num_arms: int, key_data: KeyData) -> Criti
 def train_critic(state: BanditState) -> CriticState:
     """Return the critic after learning from every action of the history whose reward is known."""
     used = current_row(state)
+    # Rewards are scaled by the size n of a class, so that its squared errors come to 1 / n.
+    weights = 1.0 / state.class_scale if state.config.critic_error == "classes" else 1.0
     parameters, optimizer_state = learn(
         state.config,
         make_critic(state.config, state.arms),
@@ -127,6 +135,7 @@ def train_critic(state: BanditState) -> CriticState:
         targets=state.rewards * state.class_scale,
         used=used,
         key=decision_key(state, LEARNING),
+        weights=weights,
     )
     return CriticState(parameters, optimizer_state)
 

@@ -55,6 +55,8 @@ class Policy:
             expects of the mixture; None where it expects none.
         reads_losses: whether `propose` reads what was measured; else its first mixture is known before the
             run.
+        reads_accuracies: whether it reads `BanditState.accuracies`.
+        reads_gains: whether it reads `BanditState.gains`, which take a gradient of the validation rows.
     """
 
     check: Callable[[BanditConfig, int], None] = _accept_settings
@@ -66,6 +68,8 @@ class Policy:
     predict: Callable[[BanditState], Scalar] | None = None
 
     reads_losses: bool = True
+    reads_accuracies: bool = False
+    reads_gains: bool = False
 
     @property
     def changes_mixture(self) -> bool:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from birdie_jax.array_types import ArmVector
+from birdie_jax.bandit.classes import over_arms
 from birdie_jax.bandit.policies.registry import Policy, register_policy
 from birdie_jax.bandit.state import BanditState
 from birdie_jax.bandit_config import BanditConfig
@@ -92,11 +93,7 @@ def stage_mixture(state: BanditState) -> ArmVector:
     by_class = jnp.asarray(by_class / by_class.sum(axis=1, keepdims=True), jnp.float32)
     first = jnp.asarray(first_decisions(stages, state.decisions), jnp.int32)
     decision = jnp.maximum(state.count - 1, 0)
-    mass = by_class[jnp.sum(first <= decision) - 1][state.groups]
-    is_member = state.groups[:, None] == state.groups
-    total = jnp.sum(jnp.where(is_member, state.initial, 0.0), axis=1)
-    within = jnp.where(total > 0, state.initial / jnp.where(total > 0, total, 1.0), state.class_scale)
-    return mass * within
+    return over_arms(state, by_class[jnp.sum(first <= decision) - 1])
 
 
 def _number(text: str, what: str) -> float:

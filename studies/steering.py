@@ -1,0 +1,281 @@
+"""Does steering pay? Every policy that steers against the best fixed mixture, on the bandit's objective.
+
+    python -m studies.steering --scale=small --results=results/steering --text='/data/*.jsonl'
+
+The setting, the objective J and the best fixed mixture are those of `studies.mixture_grid`, whose results
+the repository holds. Contenders start from equal shares of the nine classes of `small_models`, in target
+tokens, and decide every 16 steps, 125 times; seeds 5 to 8 are fresh. Once the contenders are done, the
+same command runs two controls of the best one that steers: its mean shares held fixed (yoked), and its
+shares in a random order of twelfths of the run (permuted). A run takes 8 to 40 minutes of one core, by
+contender. --text: what config.data.source may be.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from birdie_jax.comparison.seed_interval import seed_interval
+from studies.figure_style import series_colour
+from studies.mixture_grid import GROUPS, MixtureGrid, best_fixed, class_of_arm, objective, stage_of
+from studies.one_training import OneTraining
+from studies.progress import seconds_of
+from studies.runner import main
+from studies.small_mixtures import SCALES, SETTINGS, Scale, of_length
+from studies.tables import rows_of_table, section
+
+EVERY_STEPS = 16
+SEEDS = (5, 6, 7, 8)
+BLOCKS = 12
+GRID_RESULTS = Path(__file__).parents[1] / "docs" / "measurements" / "mixture_grid"
+BEST, UNIFORM, TWO_BATCHES = "best_fixed", "uniform", "uniform_two_batches"
+PUBLISHED: Mapping[str, Any] = MappingProxyType(
+    {"bandit.policy": "birdie", "bandit.candidate_prior": "arms", "eval.batches_per_arm": 2}
+)
+STEERING: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "published": PUBLISHED,
+        "standardised": {
+            "bandit.policy": "birdie",
+            "bandit.reward": "standardised",
+            "bandit.critic_error": "classes",
+        },
+        **{
+            policy: {"bandit.policy": policy}
+            for policy in (
+                "pairs",
+                "attribution",
+                "cross_effects",
+                "gradients",
+                "learning_curves",
+                "progress",
+            )
+        },
+    }
+)
+UNSTEERED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        UNIFORM: {"bandit.policy": "fixed"},
+        TWO_BATCHES: {"bandit.policy": "fixed", "eval.batches_per_arm": 2},
+        BEST: {"bandit.policy": "staged"},
+    }
+)
+YOKED, PERMUTED = "yoked", "permuted"
+
+
+class Run(NamedTuple):
+    """A contender that is pre-trained.
+
+    Attributes:
+        scale: the name of its scale.
+        contender: the name of the contender.
+        seed: the seed of parameters and text.
+    """
+
+    scale: str
+    contender: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run within its scale, as --only matches it."""
+        return f"{self.contender}.{self.seed}"
+
+
+Results = Mapping[Run, Mapping[str, Any]]
+
+
+def class_shares(result: Mapping[str, Any]) -> tuple[list[str], np.ndarray]:
+    """Return the names of the classes, and the share of each at every decision, [decisions, classes]."""
+    names = list(dict.fromkeys(class_of_arm().values()))
+    of_arms = np.array([names.index(class_of_arm()[arm]) for arm in result["arms"]])
+    return names, np.array(result["probability"]) @ np.eye(len(names))[of_arms]
+
+
+def stages_of_shares(names: list[str], shares: np.ndarray) -> str:
+    """Return `bandit.stages` of some mixtures, [stages, classes], each for an equal part of the run."""
+    return "; ".join(
+        f"{number / len(shares):.4g}: "
+        + ", ".join(f"{name}={share:.4g}" for name, share in zip(names, of_stage, strict=True))
+        for number, of_stage in enumerate(shares)
+    )
+
+
+def control_stages(control: str, result: Mapping[str, Any], seed: int) -> str:
+    """Return the schedule of a control of the run that gave a result."""
+    names, shares = class_shares(result)
+    if control == YOKED:
+        return stages_of_shares(names, shares.mean(axis=0, keepdims=True))
+    blocks = np.stack([part.mean(axis=0) for part in np.array_split(shares, BLOCKS)])
+    return stages_of_shares(names, np.random.default_rng(seed).permutation(blocks))
+
+
+def objectives(results: Results) -> dict[str, dict[int, float]]:
+    """Return J at the end by contender and seed, in the order of the contenders.
+
+    That of the published policy, which validates two batches, is less what the second batch adds to J of
+    uniform in the mean.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for contender in (BEST, UNIFORM, TWO_BATCHES, *STEERING, YOKED, PERMUTED):
+        by_seed = {
+            run.seed: objective(result) for run, result in results.items() if run.contender == contender
+        }
+        if by_seed:
+            found[contender] = dict(sorted(by_seed.items()))
+    if "published" in found and UNIFORM in found and TWO_BATCHES in found:
+        offset = np.mean(list(found[TWO_BATCHES].values())) - np.mean(list(found[UNIFORM].values()))
+        found["published"] = {seed: value - offset for seed, value in found["published"].items()}
+    return found
+
+
+def best_steering(results: Results) -> str | None:
+    """Return the contender that steers with the lowest mean J; None while one of them is not done."""
+    found = objectives(results)
+    if any(len(found.get(contender, ())) < len(SEEDS) for contender in STEERING):
+        return None
+    return min(STEERING, key=lambda name: np.mean(list(found[name].values())))
+
+
+@dataclass(frozen=True)
+class Steering(OneTraining[Scale, Run]):
+    """Policies that steer against the best fixed mixture."""
+
+    name = "steering"
+    page = "steering.md"
+    scales = SCALES
+    make_run = Run
+
+    def best_stage(self) -> str | None:
+        """Return the schedule of the best fixed mixture; None while the grid is not done."""
+        grid = MixtureGrid(self.scale, GRID_RESULTS, self.workdirs, self.text)
+        best = best_fixed(grid.read_results())
+        return None if best is None else stage_of(best)
+
+    def runs(self) -> Iterator[Run]:
+        """Give the contenders by seed and, once those that steer are done, the controls of the best one."""
+        unsteered = [name for name in UNSTEERED if name != BEST or self.best_stage() is not None]
+        for seed in SEEDS:
+            for contender in (*unsteered, *STEERING):
+                yield Run(self.scale.name, contender, seed)
+        if best_steering(self.read_results()):
+            for seed in SEEDS:
+                for control in (YOKED, PERMUTED):
+                    yield Run(self.scale.name, control, seed)
+
+    def settings(self, run: Run) -> dict[str, Any]:
+        """Return the settings of `mixture_grid` with the policy of a run, for the scale's length."""
+        of_run = {
+            "seed": run.seed,
+            "objectives.shares_of": "target_tokens",
+            "objectives.mixture": "small_models_even",
+            "bandit.every_steps": EVERY_STEPS,
+        }
+        if run.contender in (YOKED, PERMUTED):
+            results = self.read_results()
+            followed = results[Run(self.scale.name, str(best_steering(results)), run.seed)]
+            of_run["bandit.stages"] = control_stages(run.contender, followed, run.seed)
+            of_run["bandit.policy"] = "staged"
+        else:
+            of_run |= (UNSTEERED | STEERING)[run.contender]
+        if run.contender == BEST:
+            of_run["bandit.stages"] = self.best_stage()
+        return of_length(SETTINGS | of_run, self.scale)
+
+    def tables(self, results: Results) -> list[str]:
+        """Return J and the regret of every contender, and the shares that it gave."""
+        found = objectives(results)
+        rows = []
+        for contender, by_seed in found.items():
+            values = list(by_seed.values())
+            early = [
+                objective(result, len(result["steps"]) // 4)
+                for run, result in results.items()
+                if run.contender == contender
+            ]
+            minutes = [
+                seconds_of(result) / 60 for run, result in results.items() if run.contender == contender
+            ]
+            rows.append(
+                [
+                    contender,
+                    f"{np.mean(values):.3f}",
+                    ", ".join(f"{value:.3f}" for value in values),
+                    _difference(by_seed, found.get(BEST, {})),
+                    _difference(by_seed, found.get(UNIFORM, {})),
+                    f"{np.mean(early):.3f}",
+                    f"{np.mean(minutes):.0f}",
+                ]
+            )
+        head = ["contender", "J", "by seed", "regret: J less best fixed (95 %)", "J less uniform (95 %)"]
+        sections = [
+            section("J", rows_of_table([*head, "J at a quarter of the run", "minutes"], rows)),
+        ]
+        rows = []
+        for contender in found:
+            mean = [
+                class_shares(result)[1] for run, result in results.items() if run.contender == contender
+            ]
+            halves = [np.mean([part.mean(axis=0) for part in each], axis=0) for each in _halves(mean)]
+            names = class_shares(next(iter(results.values())))[0]
+            cells = [
+                " / ".join(
+                    f"{100 * sum(half[names.index(name)] for name in classes):.0f}" for half in halves
+                )
+                for classes in GROUPS.values()
+            ]
+            rows.append([contender, *cells])
+        head = ["contender", *(f"{group}, % in the first / second half" for group in GROUPS)]
+        if rows:
+            sections.append(section("Shares of target tokens", rows_of_table(head, rows)))
+        return sections
+
+    def figures(self, results: Results) -> Iterator[tuple[str, Figure]]:
+        """Give the shares of the groups over the run, a panel a contender that steers."""
+        contenders = [name for name in STEERING if any(run.contender == name for run in results)]
+        if not contenders:
+            return
+        columns = min(4, len(contenders))
+        lines = -(-len(contenders) // columns)
+        figure = Figure(figsize=(3.2 * columns, 2.4 * lines), layout="constrained")
+        axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        for axis, contender in zip(axes, contenders, strict=False):
+            for run, result in results.items():
+                if run.contender != contender:
+                    continue
+                names, shares = class_shares(result)
+                steps = np.array(result["steps"][: len(shares)])
+                for number, (group, classes) in enumerate(GROUPS.items()):
+                    values = sum(shares[:, names.index(name)] for name in classes)
+                    label = group if run.seed == SEEDS[0] else None
+                    axis.plot(steps, 100 * values, color=series_colour(number), linewidth=0.8, label=label)
+            axis.set_title(contender, fontsize=9)
+        for axis in axes[len(contenders) :]:
+            axis.remove()
+        axes[0].legend(fontsize=7)
+        figure.supxlabel("step")
+        figure.supylabel("share of target tokens (%)")
+        yield "shares", figure
+
+
+def _halves(shares: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    split = [np.array_split(each, 2) for each in shares]
+    return [first for first, _ in split], [second for _, second in split]
+
+
+def _difference(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
+    paired = np.array([value - reference[seed] for seed, value in values.items() if seed in reference])
+    if values is reference or not len(paired):
+        return ""
+    if len(paired) < 2:
+        return f"{paired[0]:+.3f}"
+    interval = seed_interval(paired)
+    return f"{interval.mean:+.3f} ({interval.low:+.3f} .. {interval.high:+.3f})"
+
+
+if __name__ == "__main__":
+    main(Steering, __doc__)
