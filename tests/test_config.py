@@ -5,6 +5,7 @@ import dataclasses
 import ml_collections
 import pytest
 
+from birdie_jax.bandit import POLICIES
 from birdie_jax.command_line import subscript_keywords
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.errors import ConfigError
@@ -96,7 +97,7 @@ def test_default_is_usable_and_round_trips():
             "'flash'; allowed: , xla, cudnn, splash, splash_interpret",
         ),
         ("data.validation_fraction", 1.5, "1.5; allowed: more than 0 and less than 1"),
-        ("bandit.policy", "greedy", "'greedy'; allowed: attribution, birdie, cross_effects, "),
+        ("bandit.policy", "greedy", f"'greedy'; allowed: {', '.join(sorted(POLICIES))}"),
         ("bandit.explore_from", 1.5, "1.5; allowed: between 0 and 1"),
         ("checkpoint.keep", 1, "1; allowed: at least 2"),
         ("train.loss_chunk", 300, "300; allowed: a divisor of batching.length = 2048, or more than it"),
