@@ -33,6 +33,7 @@ from birdie_jax.config_types import MAX_BATCH_TOKENS, RequiredName
 from birdie_jax.errors import ConfigError, nearest_first, shown
 from birdie_jax.imports import import_extensions
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
+from birdie_jax.models.rematerialisation import AUTO, LEVELS
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
 from birdie_jax.pruning import finetune_settings
@@ -256,7 +257,7 @@ def check_config(config: Config) -> None:
     one_of("model.scan_dtype", "float32", "bfloat16")
     one_of("model.residual_dtype", "", "float32", "bfloat16")
     one_of("model.mlp_activation", "gelu", "silu")
-    one_of("model.remat", "none", "dots", "full")
+    one_of("model.remat", AUTO, *LEVELS)
     one_of("model.scan_implementation", "", *IMPLEMENTATIONS)
     one_of("model.head", "", *HEADS)
     allowed = "'' without config.finetune.stages: pre-training has none"

@@ -246,7 +246,10 @@ class ModelConfig:
             gated_deltanet of `selective_scan`, `ssd` and `gated_delta_rule`; empty = the best one for
             the platform, but on a GPU XLA's: pallas_gpu, for NVIDIA GPUs from Hopper on, is faster
             there.
-        remat: none, dots (keep matrix products) or full (keep the input of each block only).
+        remat: what a block keeps for the gradient; the rest is computed again: none (all is kept),
+            recurrences (they and matrix products), dots (matrix products), mixer (those of mixers), full
+            (the block's input alone), or auto: the first of the last four with which the train step fits a
+            device, on a CPU none.
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
         norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 less it; with 1, as

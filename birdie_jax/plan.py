@@ -4,7 +4,8 @@
 
 The run's own train step is compiled for the topology, with no device. The plan says whether it fits, the
 bytes of a device by what they hold, the FLOPs, memory traffic and collectives of a step, and the least time
-that each of them takes. --compare, given once for each mesh, sets meshes side by side. docs/plan.md
+that each of them takes. --compare, given once for each mesh, sets meshes side by side; --search finds the
+fastest step that fits, by what blocks keep for the gradient and by the parts of a batch. docs/plan.md
 describes how everything is counted. Of a configuration of fine-tuning, the stage with the most positions a
 batch is planned.
 """
@@ -28,16 +29,21 @@ from birdie_jax.finetuning.run import resolve_stages
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import tokenizer_of_source
+from birdie_jax.models.rematerialisation import AUTO, CHOICES, LEVELS
 from birdie_jax.planning import (
     Topology,
     comparison_table,
     compiling_text,
     find_largest_batch,
+    frontier,
     make_topology,
     plan_as_json,
     plan_as_text,
-    plan_run,
+    plan_chosen,
+    search_steps,
+    search_table,
 )
+from birdie_jax.planning.plan_output import mesh_text, search_row
 from birdie_jax.resolve import ResolvedRun, resolve_run
 from birdie_jax.storage import is_remote, make_path, write_json
 from birdie_jax.storage.outputs import Input, Output, check_outputs
@@ -65,6 +71,12 @@ _PRICE = flags.DEFINE_float(
     None,
     "What an hour of a device costs, in any currency: adds the price of the run to its hours.",
     lower_bound=0.0,
+)
+_SEARCH = flags.DEFINE_bool(
+    "search",
+    False,
+    "Search for the fastest step that fits: each mesh of --compare, or the config's, with every value of "
+    "model.remat and the fewest parts of a batch that fit. Prints what was tried and what nothing beats.",
 )
 _LARGEST_BATCH = flags.DEFINE_enum(
     "largest_batch",
@@ -94,9 +106,14 @@ def run(config: Config) -> None:
     configs = [dataclasses.replace(config, mesh=mesh) for mesh in meshes or [config.mesh]]
     # Every mesh is checked before the first is compiled.
     runs = [_resolve(one, stages, stage, vocab_size, topology) for one in configs]
+    if _SEARCH.value:
+        _search(runs, topology)
+        return
     more = 0 if meshes else _EXTRA_PROGRAMS[_LARGEST_BATCH.value]
+    more += len(runs) * (len(CHOICES) - 1) if config.model.remat == AUTO else 0
     _log(compiling_text(topology, len(runs), more))
-    plans = [plan_run(one, topology) for one in runs]
+    chosen = [plan_chosen(one, topology) for one in runs]
+    runs, plans = [run for run, _ in chosen], [plan for _, plan in chosen]
     if stage is not None and stage.epochs is None:
         plans = [dataclasses.replace(plan, num_steps=stage.steps) for plan in plans]
     if meshes:
@@ -110,6 +127,23 @@ def run(config: Config) -> None:
         print(f"{resolved.explanation}\n")
     print(plan_as_text(plan, largest, _PRICE.value))
     _write(plan_as_json(plan, largest, _PRICE.value))
+
+
+def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
+    """Print every step that is tried as it comes, then those that no other one beats."""
+    _log(compiling_text(topology, len(runs), len(runs) * (len(LEVELS) - 1)))
+    candidates = []
+    for one in search_steps(runs, topology):
+        candidates.append(one)
+        state = "fits" if one.plan.fits else "does not fit"
+        mesh = mesh_text(one.plan.mesh_shape)
+        _log(f"{mesh}, remat={one.remat}, parts={one.accumulation_steps}: {state}")
+    print(f"tried\n\n{search_table(candidates)}\n")
+    best = frontier(candidates)
+    print(f"not beaten in time and memory\n\n{search_table(best)}" if best else "none of them fits")
+    _write(
+        {"tried": [search_row(one) for one in candidates], "frontier": [search_row(one) for one in best]}
+    )
 
 
 def _log(line: str) -> None:

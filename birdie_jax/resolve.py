@@ -59,6 +59,15 @@ class ResolvedRun:
         """The most positions of a row that can bear loss."""
         return self.mixture.max_loss_positions(self.rows.length, self.rows.spacing)
 
+    def with_remat(self, remat: str) -> "ResolvedRun":
+        """Return the same run with another value of `config.model.remat`."""
+        config = replace(self.config, model=replace(self.config.model, remat=remat))
+        return replace(self, config=config, model=build_model(config.model, self.vocab_size))
+
+    def explained(self, choice: str) -> "ResolvedRun":
+        """Return the same run with one more choice in its explanation."""
+        return replace(self, explanation="; ".join(part for part in (self.explanation, choice) if part))
+
     def with_batches_of(self, config: Config) -> "ResolvedRun":
         """Return the same model on the same devices, with the batches of another configuration.
 

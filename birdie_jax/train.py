@@ -40,6 +40,7 @@ from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.imports import name_of
 from birdie_jax.interop.initialization import find_source
 from birdie_jax.objectives import Mixture
+from birdie_jax.planning.remat_choice import keep_choice
 from birdie_jax.pretraining.arm_samples import write_arms
 from birdie_jax.pretraining.arm_validation import ArmValidation
 from birdie_jax.pretraining.held_out_samples import HeldOutSamples
@@ -127,7 +128,7 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
         if mixture is None:
-            train_model = partial(finetune, config, stages)
+            train_model = partial(finetune, config, stages, choose_remat=keep_choice)
         else:
             train_model = partial(pretrain, config, mixture)
         with StartRecorder(workdir, program if processes.first else None, processes.count) as recorder:
@@ -169,6 +170,7 @@ def pretrain(
     if watch.processes.first:
         write_arms(workdir, mixture, shares, text.train, tokenizer, settings=row_settings(config))
     resolved = resolve_run(config, text.vocab_size, mixture=mixture)
+    (resolved,) = keep_choice([resolved], workdir, watch.processes)
     announce(resolved.mesh, resolved.explanation)
     with jax.set_mesh(resolved.mesh):
         batches = MixtureBatches(resolved, shares, text.train)

@@ -67,7 +67,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.encoder.attention_heads = features // 64
     config.model.encoder.embedding_dropout = 0.1
     config.model.dtype = "bfloat16"
-    config.model.remat = "dots"
+    config.model.remat = "auto"
 
     # There is one arm, and nothing to decide: it is measured every so many steps.
     config.bandit.policy = "fixed"

@@ -56,7 +56,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.update(_DIMENSIONS[config.model.name])
     config.model.tie_embeddings = True
     config.model.dtype = "bfloat16"
-    config.model.remat = "full"
+    config.model.remat = "auto"
 
     # Mamba's recipe for this size (its appendix E.2): warm-up, here a tenth of the run, cosine to 1e-5.
     config.optimizer.learning_rate = 1.5e-3

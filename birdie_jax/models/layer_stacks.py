@@ -18,18 +18,13 @@ from jaxtyping import Array, PyTree
 from birdie_jax.array_types import Activations, LayerKeys, RowKeys
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models.axes import mesh_platform
-from birdie_jax.models.layers import PROJECTION, GatedMLP, RMSNorm, dropout
+from birdie_jax.models.layers import GatedMLP, RMSNorm, dropout
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS
 from birdie_jax.models.registry import Cache, Mixer, ModuleFields, architecture_of, mixer_config, mixer_type
+from birdie_jax.models.rematerialisation import policy_of
 
 Module = TypeVar("Module", bound=nn.Module)
-
-REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.save_only_these_names(PROJECTION),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
-"""What a rematerialised block keeps for the gradient, by `config.model.remat`."""
 
 # Compiling takes one to one and a half seconds more for each layer that is unrolled.
 MAX_UNROLLED_LAYERS = 16
@@ -48,9 +43,10 @@ def scanned(block: type[Module], config: ModelConfig) -> Module:
 
 def rematerialised(block: type[Module], config: ModelConfig) -> type[Module]:
     """Return the class of a block that computes again for the gradient what `config.remat` says."""
-    if config.remat == "none":
+    policy = policy_of(config.remat)
+    if policy is None:
         return block
-    return cast(type[Module], nn.remat(block, prevent_cse=False, policy=REMAT_POLICIES[config.remat]))
+    return cast(type[Module], nn.remat(block, prevent_cse=False, policy=policy))
 
 
 def scan_of(block: type[Module], length: int, unroll: int) -> type[Module]:

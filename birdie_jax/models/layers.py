@@ -1,6 +1,7 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import flax.linen as nn
@@ -14,6 +15,7 @@ from birdie_jax.array_types import Activations, Key, LayerKeys, RowKeys, TokenId
 from birdie_jax.models.axes import constrained, dividing_axes, gathered, mesh_size
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
+from birdie_jax.models.rematerialisation import MLP_PROJECTION, PROJECTION
 from birdie_jax.models.sequence_parallel import sharded_convolution
 
 # So a mask is the same however a batch is divided over devices and processes, and in however many parts
@@ -50,15 +52,13 @@ def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) 
 # g, and computes whatever g is fused with once more for it. As one product x^T g of two matrices the
 # same sums took half the time: `python -m benchmarks.projection_gradient`.
 
-PROJECTION = "projection"
-
 
 def matmul(
-    x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"]
+    x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"], name: str = PROJECTION
 ) -> Float[Array, "*batch outputs"]:
-    """Return x @ kernel, named for rematerialisation `PROJECTION`; both arguments are of one type."""
+    """Return x @ kernel, named for rematerialisation; both arguments are of one type."""
     # Rematerialisation by primitive does not see the product inside a function with its own derivative.
-    return checkpoint_name(_matmul(x, kernel), PROJECTION)
+    return checkpoint_name(_matmul(x, kernel), name)
 
 
 @jax.custom_vjp
@@ -129,6 +129,7 @@ class Projection(nn.Module):
         scale: the factor of the initial size of the weights.
         distribution: the distribution of the initial weights, normal or uniform.
         bias: whether there is b.
+        remat_name: the name of the product for rematerialisation.
     """
 
     features: int
@@ -137,6 +138,7 @@ class Projection(nn.Module):
     scale: float = 1.0
     distribution: Literal["normal", "uniform"] = "normal"
     bias: bool = False
+    remat_name: str = PROJECTION
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
@@ -144,7 +146,7 @@ class Projection(nn.Module):
         init = nn.initializers.variance_scaling(self.scale**2, "fan_in", self.distribution)
         policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
         kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
-        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes))
+        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes), self.remat_name)
         if self.bias:
             # Whole along the features of the residual stream, as the scales of norms are.
             axis = "inner" if self.axes[1] == "inner" else None
@@ -156,10 +158,17 @@ class Projection(nn.Module):
 
 
 def projection(
-    features: int, name: str, dtype: jnp.dtype, scale: float = 1.0, *, bias: bool = False
+    features: int,
+    name: str,
+    dtype: jnp.dtype,
+    scale: float = 1.0,
+    *,
+    bias: bool = False,
+    remat_name: str = PROJECTION,
 ) -> Projection:
     """Return the projection `name` of the residual stream into the channels of a layer."""
-    return Projection(features, ("features", "inner"), dtype, scale, bias=bias, name=name)
+    axes = ("features", "inner")
+    return Projection(features, axes, dtype, scale, bias=bias, remat_name=remat_name, name=name)
 
 
 def output_projection(
@@ -190,8 +199,9 @@ class GatedMLP(nn.Module):
     def __call__(self, x: Activations) -> Activations:
         """Map each token independently."""
         activation = {"gelu": jax.nn.gelu, "silu": jax.nn.silu}[self.activation]
-        gate = activation(projection(self.inner, "gate", self.dtype, bias=self.bias)(x))
-        hidden = projection(self.inner, "in", self.dtype, bias=self.bias)(x)
+        inner = partial(projection, self.inner, dtype=self.dtype, bias=self.bias, remat_name=MLP_PROJECTION)
+        gate = activation(inner("gate")(x))
+        hidden = inner("in")(x)
         out = output_projection(x.shape[-1], "out", self.dtype, self.output_scale, bias=self.bias)
         return out(gate * hidden)
 

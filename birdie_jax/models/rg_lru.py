@@ -8,10 +8,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Key, RowState, StateSequence
-from birdie_jax.models.layers import PROJECTION
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.recurrence import ScanSettings, recurrent_layer
+from birdie_jax.models.rematerialisation import PROJECTION
 from pallas_kernels.gated_scan import Cell, bounded_sqrt, gelu, one_minus_square_of_exp, sigmoid
 
 DECAY_SCALE = 8.0

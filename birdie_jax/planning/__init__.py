@@ -6,24 +6,39 @@ model_flops      the FLOPs that the model needs, however it is computed; the byt
 bounds           the least time of collectives on the links, and of a step
 planner          all of it as one `RunPlan`, with the costs that `hlo_analysis` reads from the HLO text
 largest_batch    the largest batch that fits
+remat_choice     what blocks keep for the gradient, where the configuration leaves the choice
+fastest_step     meshes, what blocks keep and the parts of a batch, compared
 plan_output      a plan as text, table and JSON
 pruned_flops     the FLOPs of a pruned prefill; `simba_flops` has those of published tables
 """
 
+from birdie_jax.planning.fastest_step import Candidate, frontier, search_steps
 from birdie_jax.planning.largest_batch import LargestBatch, find_largest_batch
-from birdie_jax.planning.plan_output import comparison_table, compiling_text, plan_as_json, plan_as_text
+from birdie_jax.planning.plan_output import (
+    comparison_table,
+    compiling_text,
+    plan_as_json,
+    plan_as_text,
+    search_table,
+)
 from birdie_jax.planning.planner import RunPlan, plan_run
+from birdie_jax.planning.remat_choice import plan_chosen
 from birdie_jax.planning.topology import Topology, make_topology
 
 __all__ = [
+    "Candidate",
     "LargestBatch",
     "RunPlan",
     "Topology",
     "comparison_table",
     "compiling_text",
     "find_largest_batch",
+    "frontier",
     "make_topology",
     "plan_as_json",
     "plan_as_text",
+    "plan_chosen",
     "plan_run",
+    "search_steps",
+    "search_table",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 
 from birdie_jax.planning.bounds import StepBounds
 from birdie_jax.planning.chips import Chip
+from birdie_jax.planning.fastest_step import Candidate
 from birdie_jax.planning.largest_batch import LargestBatch
 from birdie_jax.planning.planner import CollectiveTotal, RunPlan
 from birdie_jax.planning.topology import Topology
@@ -194,7 +195,41 @@ def comparison_table(plans: Sequence[RunPlan]) -> str:
     """Return a table of the plans of several meshes side by side."""
     columns = ["mesh", "rows", "fits", "GiB", "TFLOP", "HBM GB", "sent GB"]
     columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "hours", "compile s"]
-    table = [columns, *map(_table_row, plans)]
+    return _as_table([columns, *map(_table_row, plans)])
+
+
+def search_row(one: Candidate) -> dict[str, Any]:
+    """Return what a search says of a step, by names of columns; None: it does not fit, or is not known."""
+    plan, bounds = one.plan, one.plan.bounds if one.plan.fits else None
+    return {
+        "mesh": mesh_text(plan.mesh_shape),
+        "remat": one.remat,
+        "parts": one.accumulation_steps,
+        "GiB": round(plan.bytes_per_device.total / _GIB, 2),
+        "fits": plan.fits,
+        "bound ms": None if bounds is None else round(1e3 * bounds.overlapped, 2),
+        "set by": None if bounds is None else bounds.set_by,
+        "MFU": None if bounds is None else round(plan.mfu(bounds.overlapped), 4),
+        "MFU, nothing overlapped": None if bounds is None else round(plan.mfu(bounds.serial), 4),
+    }
+
+
+def search_table(candidates: Sequence[Candidate]) -> str:
+    """Return a table of the steps of a search."""
+    rows = [search_row(one) for one in candidates]
+    cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
+    return _as_table([list(rows[0]), *cells]) if rows else ""
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.1%}" if column.startswith("MFU") else str(value)
+
+
+def _as_table(table: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"

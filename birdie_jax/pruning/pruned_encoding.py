@@ -16,9 +16,10 @@ from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.influence import COLLECTION
-from birdie_jax.models.layer_stacks import REMAT_POLICIES, Block, layers_at_a_time
+from birdie_jax.models.layer_stacks import Block, layers_at_a_time
 from birdie_jax.models.layers import keys_of_layers
 from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.rematerialisation import policy_of
 from birdie_jax.pruning.policies import ScoredLayer
 from birdie_jax.pruning.pruned_prefill import (
     PrunedRows,
@@ -96,8 +97,8 @@ def encode_pruned(  # noqa: PLR0917
         keys_of_layers(row_keys, config.layers) if config.dropout > 0 else None,
     )
     layer = partial(_pruned_layer, model, settings, row_keys)
-    if config.remat != "none":
-        layer = jax.checkpoint(layer, prevent_cse=False, policy=REMAT_POLICIES[config.remat])
+    if policy := policy_of(config.remat):
+        layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
     rows, _ = jax.lax.scan(layer, rows, inputs, unroll=layers_at_a_time(config))
     return finish(model, params, rows.x), rows.tokens
 

@@ -118,6 +118,11 @@ class Workdir:
         return self.root / "starts.json"
 
     @property
+    def remat(self) -> epath.Path:
+        """What blocks keep for the gradient, where `model.remat` leaves the choice to the program, JSON."""
+        return self.root / "remat.json"
+
+    @property
     def report(self) -> epath.Path:
         """The report of the run, HTML."""
         return self.root / "report.html"
@@ -177,7 +182,8 @@ class Workdir:
     def _files(self) -> tuple[epath.Path, ...]:
         return (
             *(self.config, self.tokenizer, self.text, self.arms),
-            *(self.samples, self.metrics, self.summary, self.starts, self.report, self.lease),
+            *(self.samples, self.metrics, self.summary, self.starts, self.remat, self.report),
+            self.lease,
         )
 
     def names(self) -> frozenset[str]:

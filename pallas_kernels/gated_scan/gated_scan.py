@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from pallas_kernels.gated_scan import tpu
 from pallas_kernels.gated_scan.cell import Cell, GatedScanInputs
 from pallas_kernels.linear_scan import IMPLEMENTATIONS, bidirectional_scan, linear_scan
+from pallas_kernels.rematerialisation import named
 
 DIRECTIONS = ("forward", "reverse", "both")
 
@@ -181,8 +182,8 @@ def _fused(settings: _StaticArguments, inputs: GatedScanInputs) -> tuple[jax.Arr
 def _fused_forward(
     settings: _StaticArguments, inputs: GatedScanInputs
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[GatedScanInputs, jax.Array]]:
-    y, last, chunk_h0 = tpu.forward(
-        settings.cell, inputs, direction=settings.direction, interpret=settings.interpret
+    y, last, chunk_h0 = named(
+        tpu.forward(settings.cell, inputs, direction=settings.direction, interpret=settings.interpret)
     )
     return (y, last), (inputs._replace(h0=None), chunk_h0)
 

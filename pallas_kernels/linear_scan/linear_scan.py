@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.linear_scan import tpu, xla
+from pallas_kernels.rematerialisation import named
 
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     "xla": ("cpu", "gpu", "tpu"),
@@ -130,7 +131,7 @@ def _scan(settings, a, x, h0, resets):
 
 
 def _scan_forward(settings, a, x, h0, resets):
-    h = _run("forward", settings, a, x, h0, resets=resets)
+    h = named(_run("forward", settings, a, x, h0, resets=resets))
     return h, (a, h, h0, resets)
 
 

@@ -34,6 +34,7 @@ from pallas_kernels.matrix_state.triangular import (
     unit_lower_inverse,
     without_diagonal,
 )
+from pallas_kernels.rematerialisation import named
 
 State = Float[Array, "rows groups heads d_k d_v"]
 
@@ -123,7 +124,7 @@ def read_chunks(
 
 
 def _forward(state, chunks):
-    return read_chunks(state, chunks), (state, chunks)
+    return named(read_chunks(state, chunks)), (state, chunks)
 
 
 def _backward(residuals, cotangents):

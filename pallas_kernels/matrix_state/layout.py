@@ -11,6 +11,7 @@ from pallas_kernels.matrix_state import tpu
 from pallas_kernels.matrix_state.chunks import Sequences, read_chunks
 from pallas_kernels.matrix_state.sequences import HeadSequences
 from pallas_kernels.matrix_state.token import read_token
+from pallas_kernels.rematerialisation import named
 
 State = Float[Array, "batch heads d_k d_v"]
 
@@ -110,7 +111,7 @@ def _in_kernel(settings: _Settings, sequences: HeadSequences, state: State) -> t
 
 def _kernel_forward(settings, sequences, state):
     options = {"direction": settings.direction, "chunk": settings.chunk, "interpret": settings.interpret}
-    o, last, block_states = tpu.forward(sequences, state, **options)
+    o, last, block_states = named(tpu.forward(sequences, state, **options))
     return (o, last), (sequences, block_states)
 
 

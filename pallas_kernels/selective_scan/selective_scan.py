@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from pallas_kernels.rematerialisation import named
 from pallas_kernels.selective_scan import tpu, xla
 from pallas_kernels.selective_scan.inputs import SelectiveScanInputs
 
@@ -181,7 +182,7 @@ def _in_kernel(settings: _StaticArguments, inputs: SelectiveScanInputs) -> tuple
 def _kernel_forward(
     settings: _StaticArguments, inputs: SelectiveScanInputs
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[SelectiveScanInputs, jax.Array]]:
-    y, last, block_h0 = settings.passes.forward(inputs, **settings.options)
+    y, last, block_h0 = named(settings.passes.forward(inputs, **settings.options))
     return (y, last), (inputs, block_h0)
 
 

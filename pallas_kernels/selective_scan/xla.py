@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from pallas_kernels.rematerialisation import named
 from pallas_kernels.selective_scan.inputs import SelectiveScanInputs, Sequence, State
 
 CHUNK = 64
@@ -117,7 +118,8 @@ def _scan_forward(A, h0, steps):
     last, (y, entering) = jax.lax.platform_dependent(
         A, h0, _chunked(steps), cpu=partial(run, _loop_forward), default=partial(run, _prefix_forward)
     )
-    return (_whole(y, length), last), (A, entering, steps)
+    y, last, entering = named((_whole(y, length), last, entering))
+    return (y, last), (A, entering, steps)
 
 
 def _scan_backward(residuals, cotangents):

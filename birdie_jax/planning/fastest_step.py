@@ -1,0 +1,82 @@
+"""The fastest step that fits: meshes, what blocks keep, and the parts of a batch, by their bounds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from birdie_jax.models.rematerialisation import CHOICES, LEVELS
+from birdie_jax.planning.planner import RunPlan, plan_run
+from birdie_jax.planning.topology import Topology
+from birdie_jax.resolve import ResolvedRun
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A step that was compiled.
+
+    Attributes:
+        remat: what its blocks keep, `config.model.remat`.
+        accumulation_steps: the parts of a batch.
+        plan: its plan.
+    """
+
+    remat: str
+    accumulation_steps: int
+    plan: RunPlan
+
+    @property
+    def seconds(self) -> float:
+        """The least time of a step that fits, everything overlapped; infinite of one that does not fit."""
+        if not self.plan.fits or self.plan.bounds is None:
+            return float("inf")
+        return self.plan.bounds.overlapped
+
+
+def search_steps(
+    runs: Sequence[ResolvedRun],
+    topology: Topology,
+    plan: Callable[[ResolvedRun, Topology], RunPlan] = plan_run,
+) -> Iterator[Candidate]:
+    """Give every step that is compiled: for each run and level the fewest parts of a batch that fit.
+
+    A level that keeps less is tried only where those before it do not fit as a whole batch: otherwise it
+    could only be slower. Keeping everything is tried, and ends nothing.
+
+    Args:
+        runs: the run on each mesh.
+        topology: the devices.
+        plan: compiles a step and plans it.
+    """
+    for run in runs:
+        for level in LEVELS:
+            fitting = None
+            for parts in _parts(run):
+                config = replace(run.config, train=replace(run.config.train, accumulation_steps=parts))
+                tried = run.with_batches_of(config).with_remat(level)
+                found = Candidate(level, parts, plan(tried, topology))
+                yield found
+                if found.plan.fits:
+                    fitting = parts
+                    break
+            if fitting == 1 and level in CHOICES:
+                break
+
+
+def frontier(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the steps that no other one beats both in time and in memory, the fastest first."""
+    ordered = sorted(candidates, key=lambda one: (one.seconds, one.plan.bytes_per_device.total))
+    kept: list[Candidate] = []
+    for one in ordered:
+        smallest = min((other.plan.bytes_per_device.total for other in kept), default=float("inf"))
+        if one.plan.fits and one.plan.bytes_per_device.total < smallest:
+            kept.append(one)
+    return kept
+
+
+def _parts(run: ResolvedRun) -> Iterator[int]:
+    """Give 1, 2, 4, .. parts, as far as they divide the rows of a device."""
+    shape = run.mesh.shape
+    rows = run.config.batching.rows // (shape["data"] * shape["fsdp"])
+    parts = 1
+    while parts <= rows and rows % parts == 0:
+        yield parts
+        parts *= 2

@@ -1,0 +1,118 @@
+"""The choice of what blocks keep for the gradient, where `config.model.remat` is `auto`.
+
+The choices are tried from the least computed again to the least kept; the first with which the run's own
+train step fits a device is taken. A resumed run keeps its choice: another one rounds differently.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+
+import jax
+
+from birdie_jax.engine.coordination import Processes
+from birdie_jax.engine.memory_check import device_memory
+from birdie_jax.errors import ConfigError, shown
+from birdie_jax.models.rematerialisation import AUTO, CHOICES, LEVELS
+from birdie_jax.planning.compilation import compile_step
+from birdie_jax.planning.planner import RunPlan, plan_run
+from birdie_jax.planning.topology import Topology
+from birdie_jax.resolve import ResolvedRun
+from birdie_jax.saved_config import read_json
+from birdie_jax.storage import exists
+from birdie_jax.storage.workdir import Workdir
+from hlo_analysis import OutOfMemory
+
+_GIB = 2**30
+# Of a device's memory, which a program of JAX shares with what the runtime takes for itself.
+_USABLE = 0.95
+
+# Nothing is compiled for it.
+_ON_CPU = ("none", "a CPU has the memory of the machine")
+
+Bytes = int | float
+Try = Callable[[ResolvedRun], tuple[Bytes, Bytes]]
+"""A run -> the bytes that its step needs on a device, and those that a device has."""
+
+
+def choose_level(run: ResolvedRun, try_step: Try) -> tuple[str, str]:
+    """Return the first choice whose step fits, or the last one, and what was tried, in words."""
+    tried = []
+    for level in CHOICES:
+        needed, available = try_step(run.with_remat(level))
+        tried.append(f"{level} {needed / _GIB:.1f} GiB")
+        if needed <= _USABLE * available:
+            break
+    return level, f"{', '.join(tried)}; a device has {available / _GIB:.1f} GiB"
+
+
+def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunPlan]:
+    """Return the run with its choice made for a topology, if it leaves one, and its plan."""
+    if run.config.model.remat != AUTO:
+        return run, plan_run(run, topology)
+    plans: dict[str, RunPlan] = {}
+
+    def try_step(candidate: ResolvedRun) -> tuple[Bytes, Bytes]:
+        plan = plans[candidate.config.model.remat] = plan_run(candidate, topology)
+        return plan.bytes_per_device.total, plan.bytes_per_device.available
+
+    if topology.chip is None:
+        level, tried = _ON_CPU
+        try_step(run.with_remat(level))
+    else:
+        level, tried = choose_level(run, try_step)
+    return run.with_remat(level).explained(_explanation(level, tried)), plans[level]
+
+
+def keep_choice(
+    runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
+) -> tuple[ResolvedRun, ...]:
+    """Return runs of one model on attached devices with the choice of the workdir, which is made once.
+
+    On a CPU everything is kept: its devices share the memory of the machine, and nothing is compiled.
+
+    Args:
+        runs: the run of each stage, or the one of pre-training.
+        workdir: the folder of the run; the choice is in its `remat.json`.
+        processes: all processes of the run, which take the choice of the first.
+
+    Raises:
+        ConfigError: the record holds no level.
+    """
+    if runs[0].config.model.remat != AUTO:
+        return tuple(runs)
+    # With the most positions a batch.
+    largest = max(runs, key=lambda run: run.config.batching.rows * run.config.batching.length)
+    made = json.loads(processes.broadcast_from_first("remat", lambda: json.dumps(_made(largest, workdir))))
+    level, tried = made["remat"], made["tried"]
+    if level not in LEVELS:
+        raise ConfigError(f"{workdir.remat}: remat: found {shown(level)}; allowed: {', '.join(LEVELS)}")
+    return tuple(run.with_remat(level).explained(_explanation(level, tried)) for run in runs)
+
+
+def _made(run: ResolvedRun, workdir: Workdir) -> dict[str, str]:
+    """Return the record of the choice, made where there is none; called by the first process alone."""
+    if exists(workdir.remat):
+        return dict(read_json(workdir.remat, "the choice of what blocks keep"))
+    if run.mesh.devices.flat[0].platform == "cpu":
+        level, tried = _ON_CPU
+    else:
+        level, tried = choose_level(run, _try_on_devices)
+    made = {"remat": level, "tried": tried}
+    workdir.write(workdir.remat, made)
+    return made
+
+
+def _try_on_devices(run: ResolvedRun) -> tuple[Bytes, Bytes]:
+    outcome = compile_step(run).outcome
+    available = device_memory(jax.local_devices()[0]) or float("inf")
+    if isinstance(outcome, OutOfMemory):
+        return outcome.needed, min(available, outcome.available)
+    memory = outcome.executable.memory_analysis()
+    if memory is None:
+        raise RuntimeError("the compiler does not state the memory of the step; set config.model.remat")
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return needed + memory.generated_code_size_in_bytes + memory.temp_size_in_bytes, available
+
+
+def _explanation(level: str, tried: str) -> str:
+    return f"model.remat = {level} ({tried})"
