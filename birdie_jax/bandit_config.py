@@ -85,12 +85,9 @@ class BanditConfig:
     """How the mixture is chosen while training runs.
 
     Attributes:
-        policy: fixed (the mixture's own weights), uniform, staged (see `stages`), birdie (a critic rates
-            random candidates), or attribution, cross_effects, exp3s, gradients, learning_curves, pairs,
-            progress or thompson; docs/steer_the_mixture.md has a table.
-        reward: what an action has earned: published, running_scale (in units of what an arm's loss still
-            moves), learning_progress (on the scale of all arms' recent progress), absolute_progress, or
-            standardised (from the mean of an arm's recent falls).
+        policy: how the mixture is chosen; fixed: the mixture's own weights. docs/steer_the_mixture.md has a
+            table of all.
+        reward: what an action has earned; the same page has a table.
         reward_memory: observations on whose scale a reward is measured; the published one has no scale.
         every_steps: train steps between two decisions; each measures every arm's validation loss.
         critic: gated_ssm (Birdie) or transformer (the early draft's RL-MoD).

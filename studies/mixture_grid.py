@@ -104,6 +104,12 @@ def objective(result: Mapping[str, Any], decision: int = -1) -> float:
     return float(np.mean([np.mean(of_class) for of_class in losses.values()]))
 
 
+def quarter_objective(result: Mapping[str, Any]) -> float:
+    """Return J at the first decision after a quarter of the run."""
+    steps = np.array(result["steps"])
+    return objective(result, int(np.argmax(4 * steps >= steps[-1])))
+
+
 def best_mixtures(results: Results) -> list[tuple[int, int, int]]:
     """Return the best mixtures of the first seed, the best first; none while one of the grid is missing."""
     first = {run.mixture: objective(result) for run, result in results.items() if run.seed == FIRST_SEED}
@@ -154,9 +160,8 @@ class MixtureGrid(OneTraining[Scale, Run]):
 
     def tables(self, results: Results) -> list[str]:
         """Return J of each mixture at the end and at a quarter of the run, and of the best by seed."""
-        quarter = {run: len(result["steps"]) // 4 - 1 for run, result in results.items()}
         grid = sorted(
-            (objective(result), objective(result, max(quarter[run], 0)), run.mixture)
+            (objective(result), quarter_objective(result), run.mixture)
             for run, result in results.items()
             if run.seed == FIRST_SEED
         )

@@ -20,8 +20,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from birdie_jax.comparison.seed_interval import seed_interval
+from birdie_jax.mixture_search.design import stages_text
 from studies.figure_style import series_colour
-from studies.mixture_grid import GROUPS, MixtureGrid, best_fixed, class_of_arm, objective, stage_of
+from studies.mixture_grid import (
+    GROUPS,
+    MixtureGrid,
+    best_fixed,
+    class_of_arm,
+    objective,
+    quarter_objective,
+    stage_of,
+)
 from studies.one_training import OneTraining
 from studies.progress import seconds_of
 from studies.runner import main
@@ -89,29 +98,20 @@ class Run(NamedTuple):
 Results = Mapping[Run, Mapping[str, Any]]
 
 
-def class_shares(result: Mapping[str, Any]) -> tuple[list[str], np.ndarray]:
+def class_shares(result: Mapping[str, Any]) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names of the classes, and the share of each at every decision, [decisions, classes]."""
-    names = list(dict.fromkeys(class_of_arm().values()))
+    names = tuple(dict.fromkeys(class_of_arm().values()))
     of_arms = np.array([names.index(class_of_arm()[arm]) for arm in result["arms"]])
     return names, np.array(result["probability"]) @ np.eye(len(names))[of_arms]
-
-
-def stages_of_shares(names: list[str], shares: np.ndarray) -> str:
-    """Return `bandit.stages` of some mixtures, [stages, classes], each for an equal part of the run."""
-    return "; ".join(
-        f"{number / len(shares):.4g}: "
-        + ", ".join(f"{name}={share:.4g}" for name, share in zip(names, of_stage, strict=True))
-        for number, of_stage in enumerate(shares)
-    )
 
 
 def control_stages(control: str, result: Mapping[str, Any], seed: int) -> str:
     """Return the schedule of a control of the run that gave a result."""
     names, shares = class_shares(result)
     if control == YOKED:
-        return stages_of_shares(names, shares.mean(axis=0, keepdims=True))
+        return stages_text(names, shares.mean(axis=0, keepdims=True))
     blocks = np.stack([part.mean(axis=0) for part in np.array_split(shares, BLOCKS)])
-    return stages_of_shares(names, np.random.default_rng(seed).permutation(blocks))
+    return stages_text(names, np.random.default_rng(seed).permutation(blocks))
 
 
 def objectives(results: Results) -> dict[str, dict[int, float]]:
@@ -193,9 +193,7 @@ class Steering(OneTraining[Scale, Run]):
         for contender, by_seed in found.items():
             values = list(by_seed.values())
             early = [
-                objective(result, len(result["steps"]) // 4)
-                for run, result in results.items()
-                if run.contender == contender
+                quarter_objective(result) for run, result in results.items() if run.contender == contender
             ]
             minutes = [
                 seconds_of(result) / 60 for run, result in results.items() if run.contender == contender

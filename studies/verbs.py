@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from birdie_jax.child_process import ended_with_us
 from birdie_jax.errors import BirdieError
 from birdie_jax.storage import write_json
 
@@ -59,31 +59,12 @@ def run_verb(command: Command, log: Path) -> None:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             ) as process,
-            _ended_with_us(process),
+            ended_with_us(process),
         ):
             status = process.wait()
     if status:
         end = log.read_text(errors="replace")[-_SHOWN_CHARACTERS:]
         raise StudyError(f"{command}\nended with status {status}; {log} ends with:\n{end}")
-
-
-@contextlib.contextmanager
-def _ended_with_us(process: subprocess.Popen) -> Iterator[None]:
-    """Pass SIGTERM on, and an interruption; a run saves a checkpoint then."""
-
-    def pass_on(number: int, frame: object) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, pass_on)
-    try:
-        yield
-    except BaseException:
-        process.terminate()
-        raise
-    finally:
-        process.wait()
-        signal.signal(signal.SIGTERM, before)
 
 
 class Clock:

@@ -3,10 +3,9 @@
     state = init_bandit(config, weights, groups, num_decisions, key)
     state = propose(observe(state, validation_losses))      # at every decision; state.mixture is in force
 
-`rewards/` has one file for each way to say what an action earned (`reward.py` is the published formula),
-`policies/` one for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py`
-has the three functions above. Policy birdie's parts are
-`critic.py` and `transformer_critic.py`, which predict rewards, `learning.py`, which trains them, and
+`rewards.py` says what an action earned (`reward.py` is the published formula), and `policies/` has one
+file for each way to choose. `state.py` holds what is saved in a checkpoint, and `decisions.py` the three
+functions above. Policy birdie has `critic.py` and `transformer_critic.py`, which predict rewards, and
 `proposals.py`, which finds the action that they predict most of. `classes.py` has what policies need that
 work on classes, `trust_region.py` the step of those that follow estimated gains.
 """

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from birdie_jax.array_types import ArmVector
 from birdie_jax.bandit.reward import reward
@@ -38,6 +38,15 @@ def loss_falls(losses: Float[Array, "history arms"], row: Int[Array, ""]) -> Flo
     return jnp.where(known, before - losses, jnp.nan)
 
 
+def _recent_falls(
+    config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
+) -> tuple[Float[Array, "history arms"], Bool[Array, "history arms"]]:
+    """Return all falls, and which of them are known and within the last `reward_memory`."""
+    falls = loss_falls(losses, row)
+    is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
+    return falls, is_recent & ~jnp.isnan(falls)
+
+
 def published(config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]) -> ArmVector:
     """Return `reward` of the last two losses, the formula of the Birdie authors' code.
 
@@ -66,9 +75,7 @@ def running_scale(
     config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
 ) -> ArmVector:
     """Return the last fall of each arm's loss over twice the mean size of its falls; 0 for no change."""
-    falls = loss_falls(losses, row)
-    is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
-    is_known = is_recent & ~jnp.isnan(falls)
+    falls, is_known = _recent_falls(config, losses, row)
     sizes = jnp.sum(jnp.where(is_known, jnp.abs(falls), 0.0), axis=0)
     scale = sizes / jnp.maximum(jnp.sum(is_known, axis=0), 1)
     earned = falls[row] / (_FULL_REWARD * jnp.where(scale > 0, scale, 1.0))
@@ -134,9 +141,7 @@ def standardised(
     config: BanditConfig, losses: Float[Array, "history arms"], row: Int[Array, ""]
 ) -> ArmVector:
     """Return each arm's last fall from the mean of its recent ones, over twice their standard deviation."""
-    falls = loss_falls(losses, row)
-    is_recent = jnp.arange(losses.shape[0])[:, None] > row - config.reward_memory
-    is_known = is_recent & ~jnp.isnan(falls)
+    falls, is_known = _recent_falls(config, losses, row)
     known = jnp.where(is_known, falls, 0.0)
     # The square of a small fall need not fit float32.
     largest = jnp.max(jnp.abs(known), axis=0)

@@ -9,21 +9,19 @@ import numpy as np
 from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from birdie_jax.mixture_search.findings import Findings
 from birdie_jax.reporting.page import page_environment
 from birdie_jax.reporting.svg import (
     ACCENT,
-    AXIS,
     DASHES,
-    GRID,
     QUIET,
     REFERENCE,
     TOOLTIP,
     class_colour,
     default_style,
     inline_svg,
+    labelled_axes,
 )
 
 _SIZE = (5.4, 3.4)
@@ -92,7 +90,7 @@ def _number(value: float | None) -> str:
 
 def left_out_plot(findings: Findings) -> str:
     """Return the objective of each proxy against what the others predict of it."""
-    figure, axes = _axes("objective, predicted by the other proxies", "objective, measured")
+    figure, axes = labelled_axes(_SIZE, "objective, predicted by the other proxies", "objective, measured")
     predicted, measured = (findings.objectives(each) for each in (findings.left_out, findings.losses))
     ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]
     axes.plot(ends, ends, color=REFERENCE, linestyle=DASHES[1], linewidth=1)
@@ -124,7 +122,7 @@ def class_plot(findings: Findings, column: int) -> str:
         column: the number of the class in the design.
     """
     stages, name = findings.design.stages, findings.design.classes[column]
-    figure, axes = _axes(f"share of {name}", "objective")
+    figure, axes = labelled_axes(_SIZE, f"share of {name}", "objective")
     tooltips: list[str] = []
     objectives = findings.objectives(findings.losses)
     for stage in range(stages):
@@ -143,21 +141,6 @@ def class_plot(findings: Findings, column: int) -> str:
     if stages > 1:
         axes.legend(frameon=False, labelcolor=QUIET, fontsize=9)
     return _svg(figure, f"Objective by share of {name}", tooltips)
-
-
-def _axes(x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    figure = Figure(_SIZE, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(x_label, color=QUIET)
-    axes.set_ylabel(y_label, color=QUIET)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(6))
-    axes.tick_params(labelcolor=QUIET, color=AXIS)
-    axes.grid(True, color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    return figure, axes
 
 
 def _point(axes: Axes, place: tuple[float, float], colour: str, tooltips: list[str], tooltip: str) -> None:

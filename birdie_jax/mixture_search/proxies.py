@@ -1,16 +1,15 @@
 """The proxies of a search: one training each, in a process of its own, and the losses that it ends with."""
 
-import contextlib
 import shlex
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from birdie_jax.child_process import ended_with_us
 from birdie_jax.errors import BirdieError
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.mixture_search.config_files import BaseConfig
@@ -20,8 +19,6 @@ from birdie_jax.saved_config import read_json
 from birdie_jax.storage import exists
 from birdie_jax.storage.metric_lines import parse_line, read_metric_lines
 from birdie_jax.storage.workdir import Workdir
-
-_INTERRUPTED = 128
 
 # (arguments of `train`, file for what it prints) -> exit status
 Runner = Callable[[Sequence[str], Path], int]
@@ -40,28 +37,9 @@ def run_training(arguments: Sequence[str], log: Path) -> int:
         print(f"\n{shlex.join(command)}", file=output, flush=True)
         with (
             subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
-            _ended_with_us(process),
+            ended_with_us(process),
         ):
             return process.wait()
-
-
-@contextlib.contextmanager
-def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGTERM and an interruption to a training, which saves a checkpoint then, and wait for it."""
-
-    def stop(number: int, frame: object) -> None:
-        del frame
-        raise SystemExit(_INTERRUPTED + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except BaseException:
-        process.terminate()
-        raise
-    finally:
-        process.wait()
-        signal.signal(signal.SIGTERM, before)
 
 
 def last_line(log: Path) -> str:

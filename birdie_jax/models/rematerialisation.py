@@ -39,8 +39,8 @@ LEVELS: Mapping[str, Callable[..., Any] | None] = MappingProxyType(
 CHOICES = tuple(level for level in LEVELS if level != "none")
 """What `auto` chooses from on an accelerator, the least computed again first.
 
-To keep everything is no choice: what is between products and recurrences costs more time to write and read
-than to compute again (docs/launch_presets.md has the bytes).
+To keep everything is no choice: it moves more bytes and saves no product (docs/launch_presets.md has the
+figures).
 """
 
 

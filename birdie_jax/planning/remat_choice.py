@@ -34,13 +34,21 @@ Try = Callable[[ResolvedRun], tuple[Bytes, Bytes]]
 """A run -> the bytes that its step needs on a device, and those that a device has."""
 
 
-def choose_level(run: ResolvedRun, try_step: Try) -> tuple[str, str]:
-    """Return the first choice whose step fits, or the last one, and what was tried, in words."""
+def choose_level(
+    run: ResolvedRun, try_step: Try, agree: Callable[[str, bool], bool] = lambda _, fits: fits
+) -> tuple[str, str]:
+    """Return the first choice whose step fits, or the last one, and what was tried, in words.
+
+    Args:
+        run: the run.
+        try_step: compiles the step of a choice.
+        agree: (choice, whether it fits) -> the answer that every process of the run goes by.
+    """
     tried = []
     for level in CHOICES:
         needed, available = try_step(run.with_remat(level))
         tried.append(f"{level} {needed / _GIB:.1f} GiB")
-        if needed <= _USABLE * available:
+        if agree(level, needed <= _USABLE * available):
             break
     return level, f"{', '.join(tried)}; a device has {available / _GIB:.1f} GiB"
 
@@ -80,26 +88,34 @@ def keep_choice(
     """
     if runs[0].config.model.remat != AUTO:
         return tuple(runs)
-    # With the most positions a batch.
-    largest = max(runs, key=lambda run: run.config.batching.rows * run.config.batching.length)
-    made = json.loads(processes.broadcast_from_first("remat", lambda: json.dumps(_made(largest, workdir))))
-    level, tried = made["remat"], made["tried"]
+    record = json.loads(processes.broadcast_from_first("remat", lambda: _read(workdir)))
+    if not record:
+        # With the most positions a batch.
+        largest = max(runs, key=lambda run: run.config.batching.rows * run.config.batching.length)
+        level, tried = _choose_on_devices(largest, processes)
+        record = {"remat": level, "tried": tried}
+        if processes.first:
+            workdir.write(workdir.remat, record)
+    level, tried = str(record.get("remat")), str(record.get("tried", ""))
     if level not in LEVELS:
         raise ConfigError(f"{workdir.remat}: remat: found {shown(level)}; allowed: {', '.join(LEVELS)}")
     return tuple(run.with_remat(level).explained(_explanation(level, tried)) for run in runs)
 
 
-def _made(run: ResolvedRun, workdir: Workdir) -> dict[str, str]:
-    """Return the record of the choice, made where there is none; called by the first process alone."""
-    if exists(workdir.remat):
-        return dict(read_json(workdir.remat, "the choice of what blocks keep"))
+def _read(workdir: Workdir) -> str:
+    found = read_json(workdir.remat, "the choice of what blocks keep") if exists(workdir.remat) else {}
+    return json.dumps(found)
+
+
+def _choose_on_devices(run: ResolvedRun, processes: Processes) -> tuple[str, str]:
+    """Return the choice and what was tried; called by every process, since a GPU's compilers confer."""
     if run.mesh.devices.flat[0].platform == "cpu":
-        level, tried = _ON_CPU
-    else:
-        level, tried = choose_level(run, _try_on_devices)
-    made = {"remat": level, "tried": tried}
-    workdir.write(workdir.remat, made)
-    return made
+        return _ON_CPU
+
+    def agree(level: str, fits: bool) -> bool:
+        return json.loads(processes.broadcast_from_first(f"remat {level}", lambda: json.dumps(fits)))
+
+    return choose_level(run, _try_on_devices, agree)
 
 
 def _try_on_devices(run: ResolvedRun) -> tuple[Bytes, Bytes]:

@@ -6,23 +6,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.pruning_cost.cells import COLUMNS, DENSE, CellSummary, table_rows
 from birdie_jax.pruning_cost.pruned_prompts import LayerFlow, ReadPart
 from birdie_jax.reporting.page import page_environment
 from birdie_jax.reporting.svg import (
-    AXIS,
     DASHES,
-    GRID,
     QUIET,
     REFERENCE,
     TOOLTIP,
     class_colour,
     default_style,
     inline_svg,
+    labelled_axes,
 )
 
 _SIZE = (5.6, 3.4)
@@ -63,8 +60,7 @@ def draw_curves(
         label: the description for screen readers.
         least_span: what the y axis spans at least.
     """
-    figure = Figure(_SIZE, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = labelled_axes(_SIZE, x_label, y_label)
     tooltips = []
     for number, curve in enumerate(curves):
         (line,) = axes.plot(
@@ -82,20 +78,10 @@ def draw_curves(
         if curve.intervals:
             low, high = [each.low for each in curve.intervals], [each.high for each in curve.intervals]
             axes.vlines(curve.x, low, high, color=curve.colour, linewidth=1, alpha=0.6)
-    axes.set_xlabel(x_label, color=QUIET)
-    axes.set_ylabel(y_label, color=QUIET)
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(6))
     low, high = axes.get_ylim()
     missing = least_span - (high - low)
     if missing > 0:
         axes.set_ylim(low - missing / 2, high + missing / 2)
-    axes.tick_params(labelcolor=QUIET, color=AXIS)
-    axes.grid(True, axis="y", color=GRID)
-    axes.set_axisbelow(True)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color(AXIS)
     axes.legend(frameon=False, labelcolor=QUIET, fontsize=9)
     return inline_svg(figure, label, tooltips, max_width=72 * _SIZE[0] * 1.4)
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from birdie_jax.reporting.palette import LIGHT
 
@@ -127,3 +129,26 @@ def inline_svg(figure: Figure, label: str, tooltips: list[str], max_width: float
 def _short_path(path: str) -> str:
     rounded = _NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), path)
     return " ".join(rounded.split()).replace(" L ", "L").replace(" M ", "M")
+
+
+def labelled_axes(size: tuple[float, float], x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    """Return the axes of a plot: quiet labels and ticks, horizontal grid lines, a line at the bottom.
+
+    Args:
+        size: width and height, in inches.
+        x_label: what x is.
+        y_label: what y is.
+    """
+    figure = Figure(size, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel(x_label, color=QUIET)
+    axes.set_ylabel(y_label, color=QUIET)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.tick_params(labelcolor=QUIET, color=AXIS)
+    axes.grid(True, axis="y", color=GRID)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(AXIS)
+    return figure, axes

@@ -36,6 +36,18 @@ def test_the_first_level_that_fits_is_taken(run, gibibytes, level):
     assert tried.startswith("recurrences 12.0 GiB") and tried.endswith(f"a device has {gibibytes:.1f} GiB")
 
 
+def test_every_process_goes_by_the_same_answers(run):
+    """A process whose own device would do with less stops where the first one stops."""
+    asked = []
+
+    def agree(level, fits):
+        asked.append((level, fits))
+        return level == "mixer"
+
+    assert choose_level(run, try_within(100), agree)[0] == "mixer"
+    assert asked == [("recurrences", True), ("dots", True), ("mixer", True)]
+
+
 def test_the_choice_is_recorded_and_kept(run, tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.make()

@@ -87,7 +87,7 @@ def test_nothing_is_published_after_the_last_step_or_while_stopping(hook):
     assert measured(hook, 5, stop=True) == (None, [])
 
 
-def test_a_policy_that_reads_them_gets_gains_and_accuracies(hook):
+def test_a_policy_that_reads_gains_gets_them(hook):
     run, *_ = found = make_hook(hook[-1], "gradients")
     rng = np.random.default_rng(0)
     params = jax.tree.map(

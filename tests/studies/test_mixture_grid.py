@@ -15,6 +15,7 @@ from studies.mixture_grid import (
     Run,
     best_mixtures,
     objective,
+    quarter_objective,
     stage_of,
 )
 from studies.results import write_result
@@ -58,6 +59,13 @@ def test_classes_count_the_same_in_the_objective():
     arms = sorted(losses)
     found = objective({"arms": arms, "validation_loss": [[losses[arm] for arm in arms]]})
     assert found == pytest.approx(1 + 1 / 9)
+
+
+def test_a_quarter_of_a_run_is_a_quarter_of_its_steps():
+    steps = [0, 100, 200, 300, 400, 500, 2000]
+    arms = list(MIXTURE.names)
+    losses = [[float(step)] * len(arms) for step in steps]
+    assert quarter_objective({"arms": arms, "steps": steps, "validation_loss": losses}) == 500
 
 
 def test_the_best_four_run_again_once_the_grid_is_done(tmp_path):

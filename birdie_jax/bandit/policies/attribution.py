@@ -9,8 +9,8 @@ is modelled as
 with x the mean of past shares (half-life 4 decisions) less the own ones, and t the share of the run that
 is past, which determines the learning rate. The prior of b and g is Gaussian (a ridge regression),
 decisions are forgotten over `memory`, and the gains are one draw from the posterior (Thompson sampling),
-summed over classes in nats. The shares move within a trust region, and are tried in pairs as policy
-`pairs` tries them.
+summed over classes in nats. The shares move within a trust region, and are tried in pairs as policy `pairs`
+tries them, each change for 4 decisions.
 """
 
 from functools import partial

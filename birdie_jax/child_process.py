@@ -1,0 +1,25 @@
+"""A training in a process of its own, which ends when this one is ended."""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass SIGTERM and an interruption to a training, which saves a checkpoint then, and wait for it."""
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.wait()
+        signal.signal(signal.SIGTERM, before)
