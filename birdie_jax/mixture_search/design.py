@@ -18,7 +18,7 @@ from jaxtyping import Float64
 _MIN_STRENGTH, _MAX_STRENGTH = 0.5, 8.0
 # Of a class in a mixture that is drawn: without any, its loss says nothing about small shares.
 _MIN_SHARE = 0.001
-# Numbers of points that are not drawn, so that their random numbers are free.
+# Numbers of points that are not drawn.
 _OWN, _UNIFORM = 0, 1
 
 Mixtures = Float64[np.ndarray, "points stages classes"]
@@ -50,19 +50,15 @@ class Design:
         own, uniform = np.array(self.own), np.full(len(self.classes), 1 / len(self.classes))
         fixed = {_OWN: np.tile(own, (self.stages, 1)), _UNIFORM: np.tile(uniform, (self.stages, 1))}
         return np.stack(
-            [fixed[number] if number in fixed else self._draw(1, number)[0] for number in range(count)]
+            [fixed[number] if number in fixed else self._draw(number) for number in range(count)]
         )
 
-    def simulate(self, count: int) -> Mixtures:
-        """Return other mixtures from the distribution of the points that are drawn."""
-        return self._draw(count, _OWN)
-
-    def _draw(self, count: int, number: int) -> Mixtures:
+    def _draw(self, number: int) -> Float64[np.ndarray, "stages classes"]:
         random = np.random.default_rng((self.seed, number))
         size = len(self.classes)
-        strength = np.exp(random.uniform(np.log(_MIN_STRENGTH), np.log(_MAX_STRENGTH), (count, 1, 1)))
+        strength = np.exp(random.uniform(np.log(_MIN_STRENGTH), np.log(_MAX_STRENGTH)))
         mean = (np.array(self.own) + 1 / size) / 2
-        drawn = random.standard_gamma(strength * size * mean, (count, self.stages, size))
+        drawn = random.standard_gamma(strength * size * mean, (self.stages, size))
         drawn /= drawn.sum(axis=-1, keepdims=True)
         return _MIN_SHARE + (1 - size * _MIN_SHARE) * drawn
 

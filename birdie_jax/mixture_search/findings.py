@@ -13,8 +13,9 @@ from birdie_jax.mixture_search.regression import Law, fit_law, predict_left_out,
 
 # Without the point itself, and with two others: fewer have no leave-one-out.
 MIN_PROXIES = 3
-# As RegMix does: of many mixtures that cost nothing the mean of the best.
-_SIMULATED, _AVERAGED = 100_000, 100
+# As RegMix does: of many mixtures that cost nothing the mean of the best. Each lies between two proxies, as the
+# law says little about shares far from all that were tried.
+_SIMULATED, _AVERAGED, _MIXED = 100_000, 100, 2
 _MIN_CORRELATION = 0.5
 # Olmix finds this many runs to be enough for its law.
 _RUNS_A_PARAMETER = 3
@@ -116,8 +117,11 @@ class Findings:
         return NamedMixture(name, shares, self.law.predict(shares.reshape(1, -1))[0], losses)
 
     def _find(self) -> Float64[np.ndarray, "stages classes"]:
-        """Return the mean of the best mixtures; it stays among what was tried, unlike a minimum."""
-        simulated = self.design.simulate(_SIMULATED)
+        """Return the mean of the best of many mixtures of proxies: of nothing beyond what was tried."""
+        random = np.random.default_rng(self.design.seed)
+        proxies = random.integers(len(self.numbers), size=(_SIMULATED, _MIXED))
+        parts = random.dirichlet(np.ones(_MIXED), _SIMULATED)
+        simulated = np.einsum("sm,smtc->stc", parts, self.shares[proxies])
         predicted = self.objectives(self.law.predict(simulated.reshape(_SIMULATED, -1)))
         return simulated[np.argpartition(predicted, _AVERAGED)[:_AVERAGED]].mean(axis=0)
 

@@ -50,13 +50,10 @@ def test_seeds_and_stages_differ():
     assert not np.isclose(points[2:, 0], points[2:, 1]).any()
 
 
-def test_simulated_mixtures_are_new_and_reach_far_around_the_mean():
-    design = Design(CLASSES, OWN, 1, 0)
-    simulated = design.simulate(20_000)[:, 0]
-    np.testing.assert_allclose(simulated.mean(axis=0), (np.array(OWN) + 1 / 3) / 2, atol=0.01)
-    assert (simulated.max(axis=0) > 0.9).all() and (simulated.min(axis=0) < 0.01).all()
-    drawn = design.points(40)[2:, 0]
-    assert not np.isclose(drawn[:, None], simulated[None, :1000]).all(axis=-1).any()
+def test_mixtures_reach_far_around_the_mean():
+    drawn = Design(CLASSES, OWN, 1, 0).points(4000)[2:, 0]
+    np.testing.assert_allclose(drawn.mean(axis=0), (np.array(OWN) + 1 / 3) / 2, atol=0.02)
+    assert (drawn.max(axis=0) > 0.9).all() and (drawn.min(axis=0) < 0.01).all()
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 6, 7])

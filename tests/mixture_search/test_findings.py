@@ -40,11 +40,13 @@ def test_the_optimum_of_a_known_law_is_found(found):
     def objective(shares):
         return law.predict(shares.reshape(-1, findings.design.features)).mean(axis=1)
 
-    best = objective(findings.design.simulate(50_000)).min()
+    # Of mixtures that no proxy has.
+    best = objective(findings.design.points(3000)[100:]).min()
     reached = objective(findings.found.shares)[0]
     own = objective(findings.own.shares)[0]
-    # Of what there is to gain from the configuration's own shares.
-    assert (reached - best) / (own - best) < 0.03
+    # Of what there is to gain from the configuration's own shares. Sixty proxies leave gaps among schedules.
+    assert (reached - best) / (own - best) < (0.03 if findings.design.stages == 1 else 0.12)
+    assert reached < objective(findings.shares).min()
     assert findings.objective(findings.found.predicted) == pytest.approx(reached, abs=0.02)
 
 
@@ -67,7 +69,7 @@ def test_a_point_left_out_has_no_part_in_its_prediction():
 
 def test_without_noise_the_law_is_recovered_where_it_was_tried():
     findings, law = synthetic(noise=0.0)
-    simulated = findings.design.simulate(500)[:, 0]
+    simulated = findings.design.points(500)[100:, 0]
     expected = law.predict(simulated)
     fitted = fit_law(findings.shares[:, 0], findings.losses).predict(simulated)
     assert np.abs(fitted - expected).mean() < 0.01 * (expected.max() - expected.min())
@@ -97,10 +99,22 @@ def test_few_proxies_are_warned_of():
     )
 
 
+def test_no_share_is_beyond_what_was_tried():
+    """Where the law falls for ever, the best of all mixtures would be far from every proxy."""
+    findings, _ = synthetic(proxies=12)
+    steep = replace(findings, losses=2.0 + np.exp(-findings.shares[:, 0, :1]) * np.ones(4))
+    shares = steep.found.shares[0]
+    assert shares[0] > findings.shares[:, 0, 0].max() - 0.05
+    assert (shares <= findings.shares[:, 0].max(axis=0)).all()
+    assert (shares >= findings.shares[:, 0].min(axis=0)).all()
+
+
 def test_weights_move_the_mixture():
     findings, _ = synthetic()
     copying = replace(findings, weights=np.array([0.0, 1.0, 0.0, 0.0]))
-    assert copying.found.shares[0, 1] > 2 * findings.found.shares[0, 1]
+    assert copying.found.shares[0, 1] > max(
+        findings.found.shares[0, 1], 0.95 * findings.shares[:, 0, 1].max()
+    )
     assert findings.found.shares.sum() == pytest.approx(1.0)
 
 
