@@ -13,8 +13,8 @@ from birdie_jax.mixture_search.regression import Law, fit_law, predict_left_out,
 
 # Without the point itself, and with two others: fewer have no leave-one-out.
 MIN_PROXIES = 3
-# As RegMix does: of many mixtures that cost nothing the mean of the best. Each lies between two proxies, as the
-# law says little about shares far from all that were tried.
+# As RegMix does: of many mixtures that cost nothing the mean of the best. Each lies between two proxies, as
+# the law says little about shares far from all that were tried.
 _SIMULATED, _AVERAGED, _MIXED = 100_000, 100, 2
 _MIN_CORRELATION = 0.5
 # Olmix finds this many runs to be enough for its law.

@@ -44,7 +44,7 @@ def test_the_optimum_of_a_known_law_is_found(found):
     best = objective(findings.design.points(3000)[100:]).min()
     reached = objective(findings.found.shares)[0]
     own = objective(findings.own.shares)[0]
-    # Of what there is to gain from the configuration's own shares. Sixty proxies leave gaps among schedules.
+    # Of what there is to gain over the configuration's own shares. Sixty proxies leave gaps.
     assert (reached - best) / (own - best) < (0.03 if findings.design.stages == 1 else 0.12)
     assert reached < objective(findings.shares).min()
     assert findings.objective(findings.found.predicted) == pytest.approx(reached, abs=0.02)
