@@ -9,31 +9,30 @@ In:
 Out:
     `StepCosts`: for one device and one call of the program the FLOPs, the bytes moved to and from main
     memory, the collectives with their mesh axes and bytes, the activations that are kept for the backward
-    pass, and the ops that move the most bytes. Loops count as often as they run; XLA's own
-    `cost_analysis()` counts the body of a loop once.
+    pass, the ops that move the most bytes and, at given rates, the time in the order of the program. Loops
+    count as often as they run; XLA's own `cost_analysis()` counts the body of a loop once.
 
     costs = read_step_costs(compiled.as_text(), {"data": 2, "fsdp": 4})
 
 Files, from the bottom to the top:
-    shapes           array shapes: element type, dimensions, memory space
-    module           the parsed program: instructions, computations, module
-    parser           HLO text -> module
-    while_loops      which elements of a loop's state its body changes
+    module           the parsed program: array shapes, instructions, computations, module
+    parser           HLO text -> module; a compiler's refusal of a program for its memory
     trip_counts      how often a loop runs
     schedule         which instructions are executed, and how often
     replica_groups   which devices of the mesh take part in a collective, and along which axes
-    flops, convolution_flops, memory_traffic, collectives, activations
+    flops, memory_traffic, collectives
                      what instructions cost
+    timeline         when a device works, and when it waits for a collective
     step_costs       all of it for one program
-    out_of_memory    the error message of a compiler that refuses a program for its memory
 
-The figures of chips and links, and the times that follow from them, belong to `birdie_jax.planning`.
+The figures of chips and links belong to `birdie_jax.planning`.
 """
 
 from hlo_analysis.collectives import Collective
 from hlo_analysis.parser import OutOfMemory, parse_hlo, parse_out_of_memory
 from hlo_analysis.replica_groups import MeshShape, ReplicaGroups
 from hlo_analysis.step_costs import HeavyOp, StepCosts, read_step_costs
+from hlo_analysis.timeline import Rates, Timeline, Transfer, read_timeline
 from hlo_analysis.trip_counts import UnknownTripCountError
 
 __all__ = [
@@ -41,10 +40,14 @@ __all__ = [
     "HeavyOp",
     "MeshShape",
     "OutOfMemory",
+    "Rates",
     "ReplicaGroups",
     "StepCosts",
+    "Timeline",
+    "Transfer",
     "UnknownTripCountError",
     "parse_hlo",
     "parse_out_of_memory",
     "read_step_costs",
+    "read_timeline",
 ]

@@ -16,7 +16,7 @@ Chan et al. 2007, "Collective communication: theory, practice, and experience", 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hlo_analysis.module import COLLECTIVE_OPCODES, Computation, HloModule, Instruction, total_bytes
@@ -73,34 +73,40 @@ def find_collectives(
     found = []
     counted = set()
     for executed in instructions:
-        transfer = _TRANSFER_BETWEEN_SLICES.search(executed.instruction.attributes)
-        if executed.instruction.opcode == "send" and transfer is not None:
-            found.append(_slice_transfer(executed, transfer.group(1), mesh_shape, slices))
-        for computation, instruction in _contained(module, executed.computation, executed.instruction):
-            groups = parse_replica_groups(instruction, mesh_shape)
-            channel = instruction.attribute("channel_id")
-            if groups.size == 1:
-                continue
-            if computation is not executed.computation and channel in module.async_fusion_channels:
-                if (executed.computation.name, channel) in counted:
-                    continue
+        for collective, channel in collectives_of(module, executed, mesh_shape, slices):
+            if channel is None or (executed.computation.name, channel) not in counted:
+                found.append(collective)
+            if channel is not None:
                 counted.add((executed.computation.name, channel))
-            kind = _kind(computation, instruction)
-            if kind != "all-gather":
-                shapes = computation.operand_shapes(instruction)
-            else:
-                shapes = executed.shapes if instruction is executed.instruction else instruction.shapes
-            found.append(
-                Collective(
-                    kind,
-                    groups,
-                    total_bytes(shapes),
-                    executed.executions,
-                    instruction.name,
-                    instruction.op_name,
-                )
-            )
     return found
+
+
+def collectives_of(
+    module: HloModule, executed: ExecutedInstruction, mesh_shape: MeshShape, slices: int
+) -> Iterator[tuple[Collective, str | None]]:
+    """Yield the collectives that an instruction is or fuses.
+
+    Beside each one stands the channel of the fusions that run it in parts; None where the instruction runs
+    all of it.
+    """
+    transfer = _TRANSFER_BETWEEN_SLICES.search(executed.instruction.attributes)
+    if executed.instruction.opcode == "send" and transfer is not None:
+        yield _slice_transfer(executed, transfer.group(1), mesh_shape, slices), None
+    for computation, instruction in _contained(module, executed.computation, executed.instruction):
+        groups = parse_replica_groups(instruction, mesh_shape)
+        if groups.size == 1:
+            continue
+        channel = instruction.attribute("channel_id")
+        is_part = computation is not executed.computation and channel in module.async_fusion_channels
+        kind = _kind(computation, instruction)
+        if kind != "all-gather":
+            shapes = computation.operand_shapes(instruction)
+        else:
+            shapes = executed.shapes if instruction is executed.instruction else instruction.shapes
+        collective = Collective(
+            kind, groups, total_bytes(shapes), executed.executions, instruction.name, instruction.op_name
+        )
+        yield collective, channel if is_part else None
 
 
 def _slice_transfer(

@@ -16,8 +16,8 @@ from hlo_analysis.module import ArrayShape, Computation, HloModule, Instruction
 from hlo_analysis.trip_counts import CallFrame, trip_count
 
 Cost = tuple[float, ...]
-_BRANCHES = ("branch_computations", "true_computation", "false_computation")
-_CALLED = ("to_apply", "calls", "called_computations")
+BRANCHES = ("branch_computations", "true_computation", "false_computation")
+CALLED = ("to_apply", "calls", "called_computations")
 
 
 class ExecutedInstruction(NamedTuple):
@@ -62,35 +62,36 @@ def _walk(
         opcode = instruction.opcode
         if opcode == "while":
             count = trip_count(module, frame, instruction)
-            for called in _called_frames(module, frame, instruction, ("body", "condition")):
+            for called in called_frames(module, frame, instruction, ("body", "condition")):
                 yield from _walk(module, called, executions * count, cost)
         elif opcode == "conditional":
             branches = [
                 list(_walk(module, CallFrame(branch.computation), executions, cost))
-                for branch in _called_frames(module, frame, instruction, _BRANCHES)
+                for branch in called_frames(module, frame, instruction, BRANCHES)
             ]
             yield from max(branches, key=lambda branch: _total(map(cost, branch)))
-        elif opcode in ("call", "async-start") or _is_call(module, computation, instruction):
-            for called in _called_frames(module, frame, instruction, _CALLED):
+        elif opcode in ("call", "async-start") or is_call(module, computation, instruction):
+            for called in called_frames(module, frame, instruction, CALLED):
                 yield from _walk(module, called, executions, cost)
         elif not opcode.endswith(("-done", "-update")):
             yield ExecutedInstruction(
                 instruction,
                 executions,
-                _result_shapes(computation, instruction),
+                result_shapes(computation, instruction),
                 computation.operand_shapes(instruction),
                 computation,
             )
 
 
-def _called_frames(
+def called_frames(
     module: HloModule, frame: CallFrame, caller: Instruction, attributes: tuple[str, ...]
 ) -> list[CallFrame]:
+    """Return the frames of the computations that an instruction names in some attributes."""
     names = (name for attribute in attributes for name in caller.called_computations(attribute))
     return [CallFrame(module.computations[name], frame, caller) for name in names]
 
 
-def _is_call(module: HloModule, computation: Computation, instruction: Instruction) -> bool:
+def is_call(module: HloModule, computation: Computation, instruction: Instruction) -> bool:
     """Return whether a custom call names one computation whose parameters are just the call's operands."""
     names = instruction.called_computations("called_computations")
     if instruction.opcode != "custom-call" or len(names) != 1:
@@ -104,7 +105,7 @@ def _total(costs: Iterable[Cost]) -> Cost:
     return tuple(map(sum, zip(*costs, strict=True)))
 
 
-def _result_shapes(computation: Computation, instruction: Instruction) -> tuple[ArrayShape, ...]:
+def result_shapes(computation: Computation, instruction: Instruction) -> tuple[ArrayShape, ...]:
     """Return the array shapes of a result; for a `-start` those of its `-done`."""
     current = instruction
     while current.opcode.endswith(("-start", "-update")):

@@ -8,6 +8,7 @@ from hlo_analysis.memory_traffic import activation_bytes, memory_traffic
 from hlo_analysis.parser import parse_hlo
 from hlo_analysis.replica_groups import MeshShape
 from hlo_analysis.schedule import ExecutedInstruction, executed_instructions
+from hlo_analysis.timeline import Rates, Timeline, read_timeline
 
 
 class HeavyOp(NamedTuple):
@@ -39,6 +40,7 @@ class StepCosts(NamedTuple):
         collectives: the collectives, each instruction once.
         activation_bytes: the bytes that are kept for the backward pass.
         heavy_ops: the instructions that move the most bytes, in descending order.
+        timeline: when it works and when it waits; None where no rates are given.
     """
 
     flops: Flops
@@ -46,10 +48,16 @@ class StepCosts(NamedTuple):
     collectives: list[Collective]
     activation_bytes: int
     heavy_ops: list[HeavyOp]
+    timeline: Timeline | None = None
 
 
 def read_step_costs(
-    hlo_text: str, mesh_shape: MeshShape, *, slices: int = 1, max_heavy_ops: int = 10
+    hlo_text: str,
+    mesh_shape: MeshShape,
+    *,
+    slices: int = 1,
+    max_heavy_ops: int = 10,
+    rates: Rates | None = None,
 ) -> StepCosts:
     """Return the costs of a compiled step.
 
@@ -58,6 +66,7 @@ def read_step_costs(
         mesh_shape: the number of devices along each mesh axis.
         slices: the number of slices of a TPU; they are the outermost part of the first axis.
         max_heavy_ops: the number of instructions to name.
+        rates: how fast a device is; without them there is no timeline.
 
     Raises:
         UnknownTripCountError: the trip count of a loop is unknown.
@@ -86,4 +95,5 @@ def read_step_costs(
         find_collectives(module, instructions, mesh_shape, slices),
         activation_bytes(module),
         sorted(ops, key=lambda op: -op.traffic_bytes)[:max_heavy_ops],
+        rates and read_timeline(module, rates, mesh_shape, slices),
     )

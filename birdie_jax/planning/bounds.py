@@ -1,13 +1,13 @@
 """The least time that a step can take, by what sets it: a roofline with links beside compute and memory."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from birdie_jax.planning.topology import DeviceLocation, Topology
-from hlo_analysis import Collective
+from hlo_analysis import Collective, Rates, StepCosts
 
 # A group of devices in several domains (slices, or hosts) works in two steps: within a domain over its
 # links, and between domains over the network, of which each device carries its share. With m devices in
@@ -128,11 +128,13 @@ class StepBounds(NamedTuple):
         compute: the seconds of matrix products and kernels at the chip's peak.
         memory: the seconds of the main memory's traffic at its bandwidth.
         links: the seconds of the collectives on each kind of link, at its bandwidth.
+        timeline: the seconds of the compiled program's instructions in their order, with what it waits for.
     """
 
     compute: float
     memory: float
     links: dict[str, float]
+    timeline: float = 0.0
 
     @property
     def collectives(self) -> float:
@@ -148,6 +150,11 @@ class StepBounds(NamedTuple):
     def overlapped(self) -> float:
         """The seconds of a step in which everything overlaps."""
         return max(self.compute, self.memory_and_collectives)
+
+    @property
+    def scheduled(self) -> float:
+        """The seconds of a step in the order of the compiled program, exposed collectives included."""
+        return max(self.overlapped, self.timeline)
 
     @property
     def serial(self) -> float:
@@ -169,32 +176,47 @@ class StepBounds(NamedTuple):
             **dict(sorted(self.links.items())),
             "all of them, everything overlapped": self.overlapped,
             "memory and collectives alone": self.memory_and_collectives,
-            "nothing overlapped": self.serial,
+            "in the order of the program": self.scheduled,
         }
 
 
 def step_bounds(
     topology: Topology,
     locations: list[DeviceLocation],
-    dot_flops: float,
-    traffic_bytes: float,
-    collectives: Iterable[Collective],
+    costs: StepCosts,
 ) -> StepBounds:
     """Return the bounds of a step.
 
     Args:
         topology: a topology with figures of its chip.
         locations: the locations of the devices of the mesh, in the order of the mesh.
-        dot_flops: the FLOPs of matrix products and kernels of one device.
-        traffic_bytes: the bytes between one device and its main memory.
-        collectives: the collectives of the step.
+        costs: what one device does in the step.
 
     Raises:
         ValueError: no figures are known of the topology's chip.
     """
     links: dict[str, float] = defaultdict(float)
-    for collective in collectives:
+    for collective in costs.collectives:
         for name, seconds in busy_seconds(topology, locations, collective).items():
             links[name] += seconds * collective.executions
     chip = topology.known_chip
-    return StepBounds(dot_flops / chip.peak_flops, traffic_bytes / chip.memory_bandwidth, dict(links))
+    return StepBounds(
+        costs.flops.dot / chip.peak_flops,
+        costs.traffic_bytes / chip.memory_bandwidth,
+        dict(links),
+        costs.timeline.seconds if costs.timeline is not None else 0.0,
+    )
+
+
+def rates_of(topology: Topology, locations: list[DeviceLocation]) -> Rates:
+    """Return how fast a device of a topology is.
+
+    Args:
+        topology: a topology with figures of its chip.
+        locations: the locations of the devices of the mesh, in the order of the mesh.
+
+    Raises:
+        ValueError: no figures are known of the topology's chip.
+    """
+    chip = topology.known_chip
+    return Rates(chip.peak_flops, chip.memory_bandwidth, partial(busy_seconds, topology, locations))

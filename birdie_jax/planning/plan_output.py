@@ -12,6 +12,8 @@ from birdie_jax.planning.topology import Topology
 from hlo_analysis import HeavyOp, StepCosts
 
 _GIB = 2**30
+# Of a place in the JAX program the end, which names the layer and the operation.
+_SHOWN_PLACE = 80
 # Of the step of birdie_1_4b, on two cores (docs/measurements/scale.md); other sizes take much the same.
 _MINUTES_OF_PROGRAM = {"tpu": 1.2, "gpu": 0.5, "cpu": 0.3}
 
@@ -123,11 +125,14 @@ def _collectives(totals: Sequence[CollectiveTotal]) -> str:
         return "collectives: none"
     lines = [
         "collectives of a device in a step",
-        f"  {'kind':20} {'along':20} {'devices':>7} {'times':>7} {'payload':>11} {'sent':>11}",
+        f"  {'kind':20} {'along':20} {'devices':>7} {'times':>7} {'payload':>11} {'sent':>11} "
+        f"{'on links':>10} {'exposed':>10}  behind",
     ]
     lines += [
         f"  {total.kind:20} {total.axes:20} {total.devices:7} {total.executions:7} "
-        f"{_decimal(total.payload_bytes, 'B'):>11} {_decimal(total.sent_bytes, 'B'):>11}"
+        f"{_decimal(total.payload_bytes, 'B'):>11} {_decimal(total.sent_bytes, 'B'):>11} "
+        f"{_milliseconds(total.seconds):>10} {_milliseconds(total.exposed_seconds):>10}  "
+        f"{total.behind[-_SHOWN_PLACE:]}".rstrip()
         for total in totals
     ]
     return "\n".join(lines)
@@ -169,7 +174,7 @@ def _heavy_ops(ops: Sequence[HeavyOp]) -> str:
     ]
     lines += [
         f"  {_decimal(op.traffic_bytes, 'B'):>10} {_decimal(op.dot_flops, 'FLOP'):>12} {op.executions:6}  "
-        f"{op.name} ({op.opcode}) {op.op_name[-80:]}"
+        f"{op.name} ({op.opcode}) {op.op_name[-_SHOWN_PLACE:]}"
         for op in ops
     ]
     return "\n".join(lines)
@@ -194,7 +199,8 @@ def _assumed_figures(chip: Chip | None) -> str:
 def comparison_table(plans: Sequence[RunPlan]) -> str:
     """Return a table of the plans of several meshes side by side."""
     columns = ["mesh", "rows", "fits", "GiB", "TFLOP", "HBM GB", "sent GB"]
-    columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "hours", "compile s"]
+    columns += ["products ms", "memory ms", "links ms", "set by", "tokens/s", "MFU", "MFU in order"]
+    columns += ["hours", "compile s"]
     return _as_table([columns, *map(_table_row, plans)])
 
 
@@ -207,10 +213,10 @@ def search_row(one: Candidate) -> dict[str, Any]:
         "parts": one.accumulation_steps,
         "GiB": round(plan.bytes_per_device.total / _GIB, 2),
         "fits": plan.fits,
-        "bound ms": None if bounds is None else round(1e3 * bounds.overlapped, 2),
+        "bound ms": None if bounds is None else round(1e3 * bounds.scheduled, 2),
         "set by": None if bounds is None else bounds.set_by,
-        "MFU": None if bounds is None else round(plan.mfu(bounds.overlapped), 4),
-        "MFU, nothing overlapped": None if bounds is None else round(plan.mfu(bounds.serial), 4),
+        "MFU": None if bounds is None else round(plan.mfu(bounds.scheduled), 4),
+        "MFU, everything overlapped": None if bounds is None else round(plan.mfu(bounds.overlapped), 4),
     }
 
 
@@ -249,13 +255,14 @@ def _table_row(plan: RunPlan) -> list[str]:
         row.append(f"{costs.flops.dot / 1e12:.2f}")
         row += [f"{costs.traffic_bytes / 1e9:.2f}", f"{sent / 1e9:.3f}"]
     if bounds is None:
-        row += ["-"] * 7
+        row += ["-"] * 8
     else:
         row += [f"{1e3 * part:.2f}" for part in (bounds.compute, bounds.memory, bounds.collectives)]
         row.append(bounds.set_by)
         row += [
             f"{plan.tokens_per_second(bounds.overlapped):,.0f}",
             f"{plan.mfu(bounds.overlapped):.1%}",
+            f"{plan.mfu(bounds.scheduled):.1%}",
         ]
         hours = plan.hours()
         row.append("-" if hours is None else f"{hours['at the bound']:,.2f}")
@@ -315,6 +322,9 @@ def _collective_as_json(total: CollectiveTotal) -> dict[str, Any]:
         "times": total.executions,
         "payload_bytes": total.payload_bytes,
         "sent_bytes": total.sent_bytes,
+        "link_seconds": total.seconds,
+        "exposed_seconds": total.exposed_seconds,
+        "behind": total.behind,
     }
 
 
@@ -354,6 +364,7 @@ def _bounds_as_json(plan: RunPlan) -> dict[str, Any]:
             "memory_seconds": bounds.memory,
             "link_seconds": bounds.links,
             "step_seconds": bounds.overlapped,
+            "program_order_seconds": bounds.scheduled,
             "nothing_overlaps_seconds": bounds.serial,
             "set_by": bounds.set_by,
         },

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from birdie_jax.planning.bounds import StepBounds, step_bounds
-from birdie_jax.planning.compilation import CompiledProgram, CompiledStep, compile_step
+from birdie_jax.planning.bounds import StepBounds, rates_of, step_bounds
+from birdie_jax.planning.compilation import CompiledProgram, compile_step
 from birdie_jax.planning.model_flops import StateBytes, model_flops_per_token, state_bytes
 from birdie_jax.planning.topology import Topology
 from birdie_jax.resolve import ResolvedRun
-from hlo_analysis import Collective, OutOfMemory, StepCosts, read_step_costs
+from hlo_analysis import Collective, OutOfMemory, StepCosts, Transfer, read_step_costs
 
 
 class DeviceBytes(NamedTuple):
@@ -49,6 +49,9 @@ class CollectiveTotal(NamedTuple):
         executions: the number of executions in a step.
         payload_bytes: the payload of one device in a step.
         sent_bytes: the bytes that one device sends in a step.
+        seconds: the seconds on links in a step; 0 where no figures of the chip are known.
+        exposed_seconds: those in which the device waits, in the order of the compiled program.
+        behind: where in the JAX program the instruction is that runs beside them the longest; "" for none.
     """
 
     kind: str
@@ -57,6 +60,9 @@ class CollectiveTotal(NamedTuple):
     executions: int
     payload_bytes: float
     sent_bytes: float
+    seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    behind: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,9 +147,11 @@ def plan_run(run: ResolvedRun, topology: Topology) -> RunPlan:
     if isinstance(step.outcome, OutOfMemory):
         device_bytes = _refused_bytes(state, step.outcome)
     else:
-        costs = read_step_costs(step.outcome.hlo_text, mesh_shape, slices=topology.slices)
+        locations = [topology.location(device) for device in step.mesh.devices.flat]
+        rates = None if topology.chip is None else rates_of(topology, locations)
+        costs = read_step_costs(step.outcome.hlo_text, mesh_shape, slices=topology.slices, rates=rates)
         device_bytes = _compiled_bytes(state, step.outcome, costs, topology)
-        bounds = _bounds(topology, step, costs)
+        bounds = None if topology.chip is None else step_bounds(topology, locations, costs)
     tokens = config.batching.rows * config.batching.length
     loss_positions = None if config.finetune.stages else run.max_loss_positions
     flops_per_token = model_flops_per_token(
@@ -157,19 +165,12 @@ def plan_run(run: ResolvedRun, topology: Topology) -> RunPlan:
         vocab_size=run.vocab_size,
         bytes_per_device=device_bytes,
         costs=costs,
-        collectives=_add_up(costs.collectives) if costs is not None else [],
+        collectives=_add_up(costs) if costs is not None else [],
         model_flops=flops_per_token * tokens,
         bounds=bounds,
         compile_seconds=step.seconds,
         num_steps=None if config.finetune.stages else config.train.num_steps,
     )
-
-
-def _bounds(topology: Topology, step: CompiledStep, costs: StepCosts) -> StepBounds | None:
-    if topology.chip is None:
-        return None
-    locations = [topology.location(device) for device in step.mesh.devices.flat]
-    return step_bounds(topology, locations, costs.flops.dot, costs.traffic_bytes, costs.collectives)
 
 
 def _refused_bytes(state: StateBytes, refusal: OutOfMemory) -> DeviceBytes:
@@ -206,18 +207,37 @@ def _available_bytes(topology: Topology) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(topology.devices)
 
 
-def _add_up(collectives: list[Collective]) -> list[CollectiveTotal]:
+def _add_up(costs: StepCosts) -> list[CollectiveTotal]:
     """Return the totals by kind, axes and size of the groups, the one that sends the most bytes first."""
     by_group: dict[tuple[str, str, int], list[Collective]] = defaultdict(list)
-    for collective in collectives:
-        by_group[collective.kind, collective.groups.label, collective.groups.size].append(collective)
+    for collective in costs.collectives:
+        by_group[_group(collective)].append(collective)
+    transfers: dict[tuple[str, str, int], list[Transfer]] = defaultdict(list)
+    for transfer in costs.timeline.transfers if costs.timeline is not None else ():
+        transfers[_group(transfer.collective)].append(transfer)
     totals = [
         CollectiveTotal(
             *group,
             executions=sum(one.executions for one in members),
             payload_bytes=sum((float(one.payload_bytes * one.executions) for one in members), start=0.0),
             sent_bytes=sum((one.sent_bytes * one.executions for one in members), start=0.0),
+            seconds=sum((one.seconds for one in transfers[group]), start=0.0),
+            exposed_seconds=sum((one.exposed_seconds for one in transfers[group]), start=0.0),
+            behind=_longest(transfers[group]),
         )
         for group, members in by_group.items()
     ]
     return sorted(totals, key=lambda total: -total.sent_bytes)
+
+
+def _group(collective: Collective) -> tuple[str, str, int]:
+    return collective.kind, collective.groups.label, collective.groups.size
+
+
+def _longest(transfers: list[Transfer]) -> str:
+    """Return the place that runs the longest beside collectives; "" where nothing does."""
+    seconds: dict[str, float] = defaultdict(float)
+    for transfer in transfers:
+        for place, meanwhile in transfer.behind.items():
+            seconds[place] += meanwhile
+    return max(seconds, key=lambda place: seconds[place], default="")

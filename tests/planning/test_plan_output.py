@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from birdie_jax.planning import comparison_table, compiling_text, plan_as_json, plan_as_text
-from birdie_jax.planning.bounds import step_bounds
+from birdie_jax.planning.bounds import rates_of, step_bounds
 from birdie_jax.planning.chips import CHIPS
 from birdie_jax.planning.largest_batch import LargestBatch
 from birdie_jax.planning.planner import CollectiveTotal, DeviceBytes, RunPlan
@@ -20,9 +20,10 @@ MACHINE = "h200:2x2"
 @pytest.fixture
 def plan() -> RunPlan:
     """Return the plan of a step on two hosts of two H200 each."""
-    costs = read_step_costs(read_text("jax_0_10", MACHINE, "sharded_step"), mesh_shape(MACHINE))
     topology = Topology(MACHINE, CHIPS["h200"], (), ())
     locations = [DeviceLocation(device // 2, ()) for device in range(4)]
+    text, rates = read_text("jax_0_10", MACHINE, "sharded_step"), rates_of(topology, locations)
+    costs = read_step_costs(text, mesh_shape(MACHINE), rates=rates)
     return RunPlan(
         topology=topology,
         mesh_shape=mesh_shape(MACHINE),
@@ -31,9 +32,11 @@ def plan() -> RunPlan:
         vocab_size=384,
         bytes_per_device=DeviceBytes(2**20, 2**21, 100, 2**30, 10, 0, 2.0**31, 141e9),
         costs=costs,
-        collectives=[CollectiveTotal("all-gather", "fsdp", 2, 12, 6291456.0, 3145728.0)],
+        collectives=[
+            CollectiveTotal("all-gather", "fsdp", 2, 12, 6291456.0, 3145728.0, 2e-3, 5e-4, "jit(f)/dot")
+        ],
         model_flops=4e9,
-        bounds=step_bounds(topology, locations, costs.flops.dot, costs.traffic_bytes, costs.collectives),
+        bounds=step_bounds(topology, locations, costs),
         compile_seconds=3.0,
         num_steps=9_000_000,
     )
@@ -59,11 +62,14 @@ def test_the_keys_of_the_json_do_not_change(plan):
         *("network_bandwidth", "dimensions", "full_ring", "most", "sources"),
     }
     (collective,) = found["collectives"]
-    assert set(collective) == {"kind", "axes", "devices", "times", "payload_bytes", "sent_bytes"}
+    assert set(collective) == {
+        *("kind", "axes", "devices", "times", "payload_bytes", "sent_bytes"),
+        *("link_seconds", "exposed_seconds", "behind"),
+    }
     assert set(found["heaviest_instructions"][0]) == {"name", "opcode", "bytes", "flops", "times", "source"}
     assert set(found["bounds"]) == {
         *("products_seconds", "memory_seconds", "link_seconds", "step_seconds"),
-        *("nothing_overlaps_seconds", "set_by"),
+        *("program_order_seconds", "nothing_overlaps_seconds", "set_by"),
     }
     assert found["largest_batch"] == {"rows": 64, "verified": False, "compilations": 1}
 
@@ -78,6 +84,7 @@ def test_the_bounds_are_rates_of_the_chip(plan):
     parts = (bounds["products_seconds"], bounds["memory_seconds"], links["network"])
     assert bounds["step_seconds"] == pytest.approx(max(parts))
     assert bounds["nothing_overlaps_seconds"] == pytest.approx(sum(parts))
+    assert max(parts) <= bounds["program_order_seconds"] <= sum((sum(parts[:2]), *links.values()))
     assert bounds["set_by"] == "network"
     # 8 rows of 256 tokens.
     assert plan_as_json(plan)["tokens_per_second_bound"] == pytest.approx(2048 / max(parts))
@@ -103,7 +110,8 @@ def test_text(plan):
     )
     assert "largest batch that fits: 64 rows (compiled, and the next larger one does not fit)" in text
     assert "  activations kept for the backward pass      1.00 GiB\n" in text
-    assert "  all-gather           fsdp                       2      12     6.29 MB     3.15 MB\n" in text
+    line = "  all-gather           fsdp                       2      12     6.29 MB     3.15 MB"
+    assert f"{line}       2 ms     0.5 ms  jit(f)/dot\n" in text
     assert "  matrix products and kernels              603.98 MFLOP\n" in text
 
 
@@ -116,7 +124,7 @@ def test_a_table_has_a_line_for_each_plan(plan):
         ["data=2,fsdp=2", "8", "NO", "186.26"],
     ]
     assert cells[0][10] == "network"
-    assert cells[1][4:14] == ["-"] * 10
+    assert cells[1][4:15] == ["-"] * 11
 
 
 def test_hours_and_their_price(plan):
