@@ -43,6 +43,9 @@ _DEVICE_MEMORY = {
     "NVIDIA H200": 141e9,
 }
 _UNLISTED_DEVICE_MEMORY = 15.75 * _GIB
+# Kinds whose links are a plane. A dimension closes to a ring from so many chips on.
+_PLANES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
+_MIN_RING_OF_PLANES = 16
 
 
 class Machine(NamedTuple):
@@ -53,12 +56,14 @@ class Machine(NamedTuple):
         kind: the kind of device, such as "TPU v5 lite".
         devices: the number of devices.
         slices: the number of TPU slices, or of hosts of GPUs, that a network joins.
+        ring: the devices of the smallest closed ring of links of a TPU slice; 1 without one.
     """
 
     platform: str
     kind: str
     devices: int
     slices: int
+    ring: int = 1
 
 
 class Choice(NamedTuple):
@@ -76,15 +81,30 @@ class Choice(NamedTuple):
 def describe_machine(devices: Sequence[Any]) -> Machine:
     """Return the description of `devices`, which need not be attached."""
     slices = {getattr(device, "slice_index", 0) for device in devices}
-    return Machine(devices[0].platform, devices[0].device_kind, len(devices), len(slices))
+    kind = devices[0].device_kind
+    return Machine(devices[0].platform, kind, len(devices), len(slices), _smallest_ring(kind, devices))
+
+
+def _smallest_ring(kind: str, devices: Sequence[Any]) -> int:
+    """Return the devices of the smallest dimension of a TPU slice that closes to a ring; 1 without one.
+
+    Sources: those of `birdie_jax.planning.chips`.
+    """
+    coordinates = [device.coords for device in devices if hasattr(device, "coords")]
+    extents = [max(along) + 1 for along in zip(*coordinates, strict=True)]
+    if kind in _PLANES:
+        closed = [extent for extent in extents if extent >= _MIN_RING_OF_PLANES]
+    else:
+        closed = extents if extents and all(extent % 4 == 0 for extent in extents) else []
+    return min(closed, default=1)
 
 
 def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
     """Return for `mesh.fsdp` the smallest power of two that leaves half of the memory to activations.
 
     Sizes that do not divide `model.features`, or the devices of a slice beside the axes `tensor` and
-    `sequence`, are left out; where none is large enough, it is the largest. The devices of a CPU share one
-    memory: there it is 1.
+    `sequence`, are left out; where none is large enough, it is the largest. Of a TPU it is at least a whole
+    ring of links, which is used both ways, or 1. The devices of a CPU share one memory: there it is 1.
 
     Args:
         config: the configuration of the run, with sizes for `mesh.tensor` and `mesh.sequence`.
@@ -102,6 +122,9 @@ def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
     sizes = [size for size in sizes if available % size == config.model.features % size == 0] or [1]
     fitting = [size for size in sizes if state_bytes / size <= _STATE_SHARE * memory]
     size = fitting[0] if fitting else sizes[-1]
+    # A ring is used both ways, a part of it one way.
+    around = 1 < size < machine.ring and machine.ring in sizes
+    size = machine.ring if around else size
 
     reason = (
         f"the smallest power of two with which parameters, gradients and optimizer state, "
@@ -109,6 +132,8 @@ def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
         f"{_STATE_SHARE:.0%} of a device's {described}: they take "
         f"{state_bytes / size / _GIB:.2f} GiB"
     )
+    if around:
+        reason += ", and around a whole ring of links"
     if not fitting:
         reason += ", and no larger one divides the devices and model.features"
     return Choice(size, reason)

@@ -227,7 +227,9 @@ def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPoli
 
     def follow(path, leaf):
         names = _names(path)
-        return NamedSharding(mesh, partition_spec(policy_of[names].axes, leaf.ndim)) if names else whole
+        if not names:
+            return whole
+        return NamedSharding(mesh, partition_spec(policy_of[names].axes, leaf.shape, mesh.shape))
 
     shardings = jax.tree.map(lambda _: whole, state)
     return shardings.replace(

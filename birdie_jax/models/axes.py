@@ -4,8 +4,10 @@ The mesh has four axes. Rows of a batch are divided over `data` and `fsdp`, toke
 the channels between a block's first and last projection, and the vocabulary, over `tensor`. Parameters are
 divided over `tensor` too, and over `fsdp` along the features of the residual stream: there they are
 gathered where they are used, and their gradients are divided again (ZeRO, Rajbhandari et al. 2020; the two
-projections around `tensor` as in Megatron-LM, Shoeybi et al. 2019). The logical axes of a parameter are
-given where it is created (`parameters`).
+projections around `tensor` as in Megatron-LM, Shoeybi et al. 2019). A last projection, whose features come
+last, is divided over `fsdp` along its channels where that is even: the TPU's compiler takes gradients apart
+along a first dimension, and sums them whole along a narrow last one, which sends twice as much. The logical
+axes of a parameter are given where it is created (`parameters`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,16 +38,18 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def partition_spec(axes: LogicalAxes, dimensions: int) -> PartitionSpec:
+def partition_spec(axes: LogicalAxes, shape: Sequence[int], sizes: Mapping[str, int]) -> PartitionSpec:
     """Return the mesh axes of each dimension of a parameter.
 
     Args:
         axes: the logical axes of its last dimensions.
-        dimensions: the number of its dimensions; those before, of scanned layers, are whole.
+        shape: its dimensions; those before, of scanned layers, are whole.
+        sizes: the devices along each mesh axis.
 
     Raises:
         ValueError: an axis is unknown, or there are more of them than dimensions.
     """
+    dimensions = len(shape)
     unknown = [name for name in axes if name is not None and name not in _MESH_AXES_OF]
     if unknown or len(axes) > dimensions:
         known = ", ".join(map(repr, _MESH_AXES_OF))
@@ -54,7 +58,14 @@ def partition_spec(axes: LogicalAxes, dimensions: int) -> PartitionSpec:
             "None for each of the last"
         )
     whole = (None,) * (dimensions - len(axes))
+    if _is_divided_along_channels(axes, shape, sizes):
+        return PartitionSpec(*whole, ("tensor", "fsdp"), None)
     return PartitionSpec(*whole, *(_MESH_AXES_OF[name][0] if name else None for name in axes))
+
+
+def _is_divided_along_channels(axes: LogicalAxes, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
+    """Return whether `fsdp` divides the first dimension of a block's last projection, beside `tensor`."""
+    return axes == ("inner", "features") and shape[-2] % (sizes["tensor"] * sizes["fsdp"]) == 0
 
 
 def must_divide(size: int, extents: Mapping[str, int]) -> str | None:
@@ -116,6 +127,10 @@ def _gathered_forward(parameter, logical):
 
 
 def _gathered_backward(logical, _, gradient):
+    sizes = {axis: mesh_size(axis) for axis in MESH_AXES}
+    if sizes["fsdp"] > 1 and _is_divided_along_channels(logical, gradient.shape, sizes):
+        spec = partition_spec(logical, gradient.shape, sizes)
+        return (jax.lax.with_sharding_constraint(gradient, spec),)
     return (constrained(gradient, *logical),)
 
 

@@ -1,6 +1,8 @@
 """Sizes that are left to the program: functions of the configuration and of what the machine is."""
 
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,8 +22,8 @@ LARGE = Config()  # 1.4B parameters, 21 GiB with gradients and optimizer state
 SMALL = replace(LARGE, model=ModelConfig(layers=1, features=32, state=16, mlp_features=16))
 
 
-def on(kind: str, devices: int, slices: int = 1) -> Machine:
-    return Machine("cpu" if kind == "cpu" else "tpu", kind, devices, slices)
+def on(kind: str, devices: int, slices: int = 1, ring: int = 1) -> Machine:
+    return Machine("cpu" if kind == "cpu" else "tpu", kind, devices, slices, ring)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,11 @@ def on(kind: str, devices: int, slices: int = 1) -> Machine:
         # Other axes take their devices, and `tensor` its part of the parameters, first.
         (replace(LARGE, mesh=MeshConfig(tensor=2)), on("TPU v5 lite", 256), 2),
         (replace(LARGE, mesh=MeshConfig(sequence=8)), on("TPU v5 lite", 16), 2),
+        # Around a whole ring of links, or not at all.
+        (LARGE, on("TPU v5 lite", 256, ring=16), 16),
+        (LARGE, on("TPU v4", 64, ring=4), 4),
+        (LARGE, on("TPU v5", 64, ring=4), 1),
+        (replace(LARGE, model=replace(LARGE.model, features=2056)), on("TPU v5 lite", 256, ring=16), 4),
         (SMALL, on("TPU v5 lite", 256), 1),
         (LARGE, on("cpu", 8), 1),
     ],
@@ -70,6 +77,24 @@ def test_a_larger_vocabulary_counts():
 def test_the_choice_is_made_of_what_devices_tell():
     devices = devices_of("v5e-256") + [FakeDevice("tpu", "TPU v5 lite", 1)] * 256
     assert describe_machine(devices) == Machine("tpu", "TPU v5 lite", 512, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extents", "ring"),
+    [
+        ("TPU v5 lite", (16, 16, 1), 16),
+        ("TPU v5 lite", (8, 16, 1), 16),
+        ("TPU v6 lite", (8, 8, 1), 1),
+        ("TPU v5", (4, 4, 8), 4),
+        ("TPU v4", (2, 4, 4), 1),
+    ],
+)
+def test_the_smallest_ring_is_that_of_the_slice(kind, extents, ring):
+    devices = [
+        SimpleNamespace(platform="tpu", device_kind=kind, slice_index=0, coords=coordinates)
+        for coordinates in product(*map(range, extents))
+    ]
+    assert describe_machine(devices).ring == ring
 
 
 @pytest.mark.parametrize(

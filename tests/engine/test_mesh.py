@@ -16,7 +16,7 @@ from birdie_jax.engine.mesh import check_divisible, mesh_sizes
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
-from birdie_jax.models.axes import partition_spec
+from birdie_jax.models.axes import MESH_AXES, partition_spec
 from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
@@ -201,7 +201,8 @@ def test_every_large_parameter_is_divided_both_ways(name):
     policies = parameter_policies(model)
 
     def check(path, leaf, policy):
-        axes = [axis for axis in partition_spec(policy.axes, leaf.ndim) if axis]
+        spec = partition_spec(policy.axes, leaf.shape, dict.fromkeys(MESH_AXES, 2))
+        axes = [axis for one in spec if one for axis in ((one,) if isinstance(one, str) else one)]
         matrix = leaf.size >= VOCAB * 256
         assert (sorted(axes) == ["fsdp", "tensor"]) == matrix, path
 

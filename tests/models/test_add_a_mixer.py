@@ -194,8 +194,10 @@ def test_axes_decay_and_flops_are_those_that_it_says():
     policies = parameter_policies(build_model(config, VOCAB))
     mixer = policies["blocks"]["mixer"]
     assert mixer["log_decay"] == ParameterPolicy(("inner",), False, learning_rate_factor=0.1)
-    assert partition_spec(mixer["log_decay"].axes, 2) == PartitionSpec(None, "tensor")
-    assert partition_spec(mixer["out"]["kernel"].axes, 3) == PartitionSpec(None, "tensor", "fsdp")
+    sizes = {"tensor": 2, "fsdp": 4}
+    assert partition_spec(mixer["log_decay"].axes, (2, 8), sizes) == PartitionSpec(None, "tensor")
+    out = partition_spec(mixer["out"]["kernel"].axes, (2, 16, 16), sizes)
+    assert out == PartitionSpec(None, ("tensor", "fsdp"), None)
     assert mixer["out"]["kernel"].weight_decay
     layer = 2 * 16 * 24 + 24 + 3 * 16 * 32 + 2 * 16
     expected = 6 * (2 * layer + 16 + VOCAB * 16) + 6 * 2 * 24

@@ -12,6 +12,7 @@ from birdie_jax.models import model_names
 from birdie_jax.models.axes import partition_spec
 from birdie_jax.models.parameters import ParameterPolicy, collect_policies, parameter, parameter_policies
 
+SIZES = {"data": 1, "fsdp": 4, "tensor": 2, "sequence": 1}
 ZEROS = nn.initializers.zeros_init()
 
 
@@ -79,11 +80,17 @@ def test_a_policy_has_an_axis_for_each_dimension():
 
 
 def test_the_axis_of_scanned_layers_is_whole():
-    assert partition_spec(("features", "inner"), 3) == PartitionSpec(None, "fsdp", "tensor")
-    assert partition_spec((), 1) == PartitionSpec(None)
+    assert partition_spec(("features", "inner"), (2, 8, 8), SIZES) == PartitionSpec(None, "fsdp", "tensor")
+    assert partition_spec((), (8,), SIZES) == PartitionSpec(None)
 
 
-@pytest.mark.parametrize(("axes", "dimensions"), [(("feature",), 1), (("inner", None), 1)])
-def test_axes_that_cannot_be_are_refused(axes, dimensions):
-    with pytest.raises(ValueError, match=rf"^axes of a parameter: found .* for {dimensions} dimensions"):
-        partition_spec(axes, dimensions)
+def test_a_last_projection_is_divided_along_its_channels_where_that_is_even():
+    axes = ("inner", "features")
+    assert partition_spec(axes, (2, 8, 6), SIZES) == PartitionSpec(None, ("tensor", "fsdp"), None)
+    assert partition_spec(axes, (2, 6, 8), SIZES) == PartitionSpec(None, "tensor", "fsdp")
+
+
+@pytest.mark.parametrize("axes", [("feature",), ("inner", None)])
+def test_axes_that_cannot_be_are_refused(axes):
+    with pytest.raises(ValueError, match=r"^axes of a parameter: found .* for 1 dimensions"):
+        partition_spec(axes, (8,), SIZES)
