@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
-from birdie_jax.planning.topology import H200_TARGET
+from birdie_jax.planning.topology import gpu_target
 
 REPEATS = 20
 _MAX_SECONDS = 0.5
@@ -38,7 +38,9 @@ class CompiledKernel(NamedTuple):
 
 def abstract_arrays() -> Callable[..., jax.ShapeDtypeStruct]:
     """Return the function (shape, dtype) -> array of an H200, of which there is none here."""
-    topology = topologies.get_topology_desc("1x1x1", "cuda", target_config=H200_TARGET, topology="1x1x1")
+    topology = topologies.get_topology_desc(
+        "1x1x1", "cuda", target_config=gpu_target("h200"), topology="1x1x1"
+    )
     sharding = SingleDeviceSharding(topology.devices[0])
     return lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 

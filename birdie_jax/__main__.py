@@ -16,6 +16,7 @@ from birdie_jax.errors import nearest_first
 VERBS = (
     *("train", "evaluate", "generate", "prune", "export", "import_model", "plan", "report"),
     *(
+        "check_device",
         "search_mixture",
         "draw_kernels",
         "prepare_data",

@@ -243,9 +243,9 @@ class ModelConfig:
             0.996 and 1, so that slow decays need float32. In mamba it does not, and is float32; mamba2 and
             gated_deltanet read the operands of their products in `dtype`, and all else is float32.
         scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba, mamba2 and
-            gated_deltanet of `selective_scan`, `ssd` and `gated_delta_rule`; empty = the best one for
-            the platform, but on a GPU XLA's: pallas_gpu, for NVIDIA GPUs from Hopper on, is faster
-            there.
+            gated_deltanet of `selective_scan`, `ssd` and `gated_delta_rule`; empty = on an accelerator the
+            fastest that `train` finds right (docs/check_device.md), elsewhere the platform's own, on a GPU
+            XLA's.
         remat: what a block keeps for the gradient; the rest is computed again: none (all is kept),
             recurrences (they and matrix products), dots (matrix products), mixer (those of mixers), full
             (the block's input alone), or auto: the first of the last four with which the train step fits a

@@ -56,8 +56,8 @@ _TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
     "The machine: v4:4x4x4, v5p:4x4x4, v5e:16x16, v6e:16x16 or other shapes, with ',slices=2' for "
-    "slices; v5p-128, as Google Cloud names a slice; h200:2x8 (hosts and GPUs of each); cpu or cpu:8 (this "
-    "machine).",
+    "slices; v5p-128, as Google Cloud names a slice; h200:2x8 or h100:2x8 (hosts and GPUs of each); cpu or "
+    "cpu:8 (this machine).",
     required=True,
 )
 _JSON = define_path("json", "File to write the plan to.")

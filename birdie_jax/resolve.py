@@ -59,9 +59,9 @@ class ResolvedRun:
         """The most positions of a row that can bear loss."""
         return self.mixture.max_loss_positions(self.rows.length, self.rows.spacing)
 
-    def with_remat(self, remat: str) -> "ResolvedRun":
-        """Return the same run with another value of `config.model.remat`."""
-        config = replace(self.config, model=replace(self.config.model, remat=remat))
+    def with_model(self, **fields: str) -> "ResolvedRun":
+        """Return the same run with other values of fields of `config.model` that change no parameter."""
+        config = replace(self.config, model=replace(self.config.model, **fields))
         return replace(self, config=config, model=build_model(config.model, self.vocab_size))
 
     def explained(self, choice: str) -> "ResolvedRun":

@@ -26,6 +26,7 @@ from birdie_jax.command_line import define_path, given_imports, is_output_closed
 from birdie_jax.compiled_programs import cache_compiled_programs
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_flag import define_config
+from birdie_jax.device_check.choice import keep_scan
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
 from birdie_jax.engine.checks import check_workdir
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
@@ -40,7 +41,7 @@ from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.imports import name_of
 from birdie_jax.interop.initialization import find_source
 from birdie_jax.objectives import Mixture
-from birdie_jax.planning.remat_choice import keep_choice
+from birdie_jax.planning.remat_choice import keep_remat
 from birdie_jax.pretraining.arm_samples import write_arms
 from birdie_jax.pretraining.arm_validation import ArmValidation
 from birdie_jax.pretraining.held_out_samples import HeldOutSamples
@@ -48,7 +49,7 @@ from birdie_jax.pretraining.language_model_step import make_language_model_step
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.pretraining.mixture_shares import agree_on_shares
 from birdie_jax.pretraining.training_text import prepare_text
-from birdie_jax.resolve import check_run, configured_mixture, resolve_run, row_settings
+from birdie_jax.resolve import ResolvedRun, check_run, configured_mixture, resolve_run, row_settings
 from birdie_jax.start_record import Program
 from birdie_jax.start_recorder import Announce, StartRecorder, describe_program, find_commit
 from birdie_jax.tasks.evaluation import NamedTask, tasks_of_config
@@ -128,7 +129,7 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
         if mixture is None:
-            train_model = partial(finetune, config, stages, choose_remat=keep_choice)
+            train_model = partial(finetune, config, stages, choose=choose_on_devices)
         else:
             train_model = partial(pretrain, config, mixture)
         with StartRecorder(workdir, program if processes.first else None, processes.count) as recorder:
@@ -170,7 +171,7 @@ def pretrain(
     if watch.processes.first:
         write_arms(workdir, mixture, shares, text.train, tokenizer, settings=row_settings(config))
     resolved = resolve_run(config, text.vocab_size, mixture=mixture)
-    (resolved,) = keep_choice([resolved], workdir, watch.processes)
+    (resolved,) = choose_on_devices([resolved], workdir, watch.processes)
     announce(resolved.mesh, resolved.explanation)
     with jax.set_mesh(resolved.mesh):
         batches = MixtureBatches(resolved, shares, text.train)
@@ -195,6 +196,13 @@ def pretrain(
         )
     entropy = unigram_entropy(text.validation) if watch.processes.first else 0.0
     return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}
+
+
+def choose_on_devices(
+    runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
+) -> tuple[ResolvedRun, ...]:
+    """Return runs with what is left to the devices: how the scan is computed, and what blocks keep."""
+    return keep_remat(keep_scan(runs, workdir, processes), workdir, processes)
 
 
 def write_report(workdir: Workdir) -> None:

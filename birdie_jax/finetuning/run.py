@@ -34,8 +34,8 @@ from birdie_jax.tasks.evaluation import NamedTask
 from birdie_jax.tasks.task_hook import task_hooks
 from birdie_jax.text import Tokenizer
 
-ChooseRemat = Callable[[Sequence[ResolvedRun], Workdir, Processes], tuple[ResolvedRun, ...]]
-"""(runs of one model, workdir, processes) -> the runs, with `model.remat` resolved."""
+Choose = Callable[[Sequence[ResolvedRun], Workdir, Processes], tuple[ResolvedRun, ...]]
+"""(runs of one model, workdir, processes) -> the runs, with what is left to the devices chosen."""
 
 
 def check_stages(config: Config, stages: Sequence[Stage]) -> None:
@@ -215,7 +215,7 @@ def finetune(
     watch: Watch,
     lease: Lease | None,
     announce: Announce,
-    choose_remat: ChooseRemat,
+    choose: Choose,
 ) -> tuple[Outcome, dict[str, float]]:
     """Read the examples of the stages and train on them; return how it ended, and figures for the summary.
 
@@ -228,7 +228,7 @@ def finetune(
         watch: notices processes that are lost or hang.
         lease: held on the workdir in the first process.
         announce: says what runs, once the mesh is known.
-        choose_remat: resolves `model.remat` of the stages' runs.
+        choose: chooses what the stages' runs leave to the devices.
 
     Raises:
         BirdieError: as `birdie_jax.engine.train`, or what the stages or `init.from` name cannot be used.
@@ -236,7 +236,7 @@ def finetune(
     tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
     sequence = read_examples(config, stages, tokenizer, watch.processes)
     resolved = resolve_stages(config, stages, tokenizer.vocab_size, num_steps=sequence.num_steps)
-    resolved = choose_remat(resolved, workdir, watch.processes)
+    resolved = choose(resolved, workdir, watch.processes)
     first = resolved[0]
     announce(first.mesh, first.explanation)
     with jax.set_mesh(first.mesh):

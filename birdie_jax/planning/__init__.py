@@ -23,13 +23,14 @@ from birdie_jax.planning.plan_output import (
 )
 from birdie_jax.planning.planner import RunPlan, plan_run
 from birdie_jax.planning.remat_choice import plan_chosen
-from birdie_jax.planning.topology import Topology, make_topology
+from birdie_jax.planning.topology import Topology, attached_topology, make_topology
 
 __all__ = [
     "Candidate",
     "LargestBatch",
     "RunPlan",
     "Topology",
+    "attached_topology",
     "comparison_table",
     "compiling_text",
     "find_largest_batch",

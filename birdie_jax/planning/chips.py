@@ -28,6 +28,7 @@ class Chip(NamedTuple):
         min_ring_extent: the extent from which a dimension of the grid closes to a ring, where this depends
             on the dimension alone; 0 = all dimensions are rings where all extents are multiples of 4.
         max_devices: the largest number of devices of a slice, or of a host.
+        kinds: what JAX calls it, `jax.Device.device_kind`.
         sources: the pages that state the figures.
     """
 
@@ -40,7 +41,13 @@ class Chip(NamedTuple):
     grid_dimensions: int
     min_ring_extent: int
     max_devices: int
+    kinds: tuple[str, ...]
     sources: tuple[str, ...]
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU: a switch joins those of a host."""
+        return self.grid_dimensions == 0
 
 
 CHIPS = {
@@ -54,6 +61,7 @@ CHIPS = {
         grid_dimensions=3,
         min_ring_extent=0,
         max_devices=4096,
+        kinds=("TPU v4",),
         sources=(
             f"{_TPU_PAGES}v4: 275 TFLOP/s, 32 GiB, 1200 GB/s, 4096 chips; rings where all extents are "
             "multiples of 4",
@@ -71,6 +79,7 @@ CHIPS = {
         grid_dimensions=2,
         min_ring_extent=16,
         max_devices=256,
+        kinds=("TPU v5 lite", "TPU v5e"),
         sources=(
             f"{_TPU_PAGES}v5e: 197 TFLOP/s, 16 GB, 819 GB/s, 4 links of 400 GB/s both ways, 6.4 Tbit/s "
             "of network for all 256 chips",
@@ -87,6 +96,7 @@ CHIPS = {
         grid_dimensions=3,
         min_ring_extent=0,
         max_devices=8960,
+        kinds=("TPU v5", "TPU v5p"),
         sources=(
             f"{_TPU_PAGES}v5p: 459 TFLOP/s, 95 GiB, 2765 GB/s, 6 links of 1200 GB/s both ways, 50 Gbit/s "
             "of network a chip",
@@ -103,10 +113,29 @@ CHIPS = {
         grid_dimensions=2,
         min_ring_extent=16,
         max_devices=256,
+        kinds=("TPU v6 lite", "TPU v6e"),
         sources=(
             f"{_TPU_PAGES}v6e: 918 TFLOP/s, 32 GB, 1600 GB/s, 4 links of 800 GB/s both ways, 25.6 Tbit/s "
             "of network for 256 chips",
             f"{_RINGS}: a dimension of 16 is a ring",
+        ),
+    ),
+    "h100": Chip(
+        "NVIDIA H100",
+        peak_flops=989.5e12,
+        memory_bytes=80e9,
+        memory_bandwidth=3350e9,
+        link_bandwidth=450e9,
+        network_bandwidth=50e9,
+        grid_dimensions=0,
+        min_ring_extent=0,
+        max_devices=8,
+        kinds=("NVIDIA H100 80GB HBM3",),
+        sources=(
+            "https://www.nvidia.com/en-us/data-center/h100/ (SXM): 1979 TFLOP/s with sparsity, so half "
+            "without; 80 GB, 3.35 TB/s, NVLink of 900 GB/s both ways",
+            "https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html: 400 Gbit/s of "
+            "network a GPU",
         ),
     ),
     "h200": Chip(
@@ -119,6 +148,7 @@ CHIPS = {
         grid_dimensions=0,
         min_ring_extent=0,
         max_devices=8,
+        kinds=("NVIDIA H200",),
         sources=(
             "https://www.nvidia.com/en-us/data-center/h200/ (SXM): 1979 TFLOP/s with sparsity, so half "
             "without; 141 GB, 4.8 TB/s, NVLink of 900 GB/s both ways",
@@ -127,3 +157,8 @@ CHIPS = {
         ),
     ),
 }
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """Return the figures of a chip that JAX calls by this name; None where none are assumed."""
+    return next((chip for chip in CHIPS.values() if device_kind in chip.kinds), None)

@@ -25,10 +25,10 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The least time of a step that fits, everything overlapped; infinite of one that does not fit."""
+        """The least time of a step that fits, in the order of its program; infinite of any other."""
         if not self.plan.fits or self.plan.bounds is None:
             return float("inf")
-        return self.plan.bounds.overlapped
+        return self.plan.bounds.scheduled
 
 
 def search_steps(
@@ -51,7 +51,7 @@ def search_steps(
             fitting = None
             for parts in _parts(run):
                 config = replace(run.config, train=replace(run.config.train, accumulation_steps=parts))
-                tried = run.with_batches_of(config).with_remat(level)
+                tried = run.with_batches_of(config).with_model(remat=level)
                 found = Candidate(level, parts, plan(tried, topology))
                 yield found
                 if found.plan.fits:

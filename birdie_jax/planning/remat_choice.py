@@ -46,7 +46,7 @@ def choose_level(
     """
     tried = []
     for level in CHOICES:
-        needed, available = try_step(run.with_remat(level))
+        needed, available = try_step(run.with_model(remat=level))
         tried.append(f"{level} {needed / _GIB:.1f} GiB")
         if agree(level, needed <= _USABLE * available):
             break
@@ -65,13 +65,13 @@ def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunP
 
     if topology.chip is None:
         level, tried = _ON_CPU
-        try_step(run.with_remat(level))
+        try_step(run.with_model(remat=level))
     else:
         level, tried = choose_level(run, try_step)
-    return run.with_remat(level).explained(_explanation(level, tried)), plans[level]
+    return run.with_model(remat=level).explained(_explanation(level, tried)), plans[level]
 
 
-def keep_choice(
+def keep_remat(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
 ) -> tuple[ResolvedRun, ...]:
     """Return runs of one model on attached devices with the choice of the workdir, which is made once.
@@ -99,7 +99,7 @@ def keep_choice(
     level, tried = str(record.get("remat")), str(record.get("tried", ""))
     if level not in LEVELS:
         raise ConfigError(f"{workdir.remat}: remat: found {shown(level)}; allowed: {', '.join(LEVELS)}")
-    return tuple(run.with_remat(level).explained(_explanation(level, tried)) for run in runs)
+    return tuple(run.with_model(remat=level).explained(_explanation(level, tried)) for run in runs)
 
 
 def _read(workdir: Workdir) -> str:

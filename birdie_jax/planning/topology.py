@@ -22,7 +22,7 @@ from jax.experimental import topologies
 
 from birdie_jax.engine.mesh import Device
 from birdie_jax.errors import ConfigError, MissingCompilerError, shown
-from birdie_jax.planning.chips import CHIPS, Chip
+from birdie_jax.planning.chips import CHIPS, Chip, chip_of
 from birdie_jax.storage.cache_folder import cache_folder
 
 # Without these libtpu asks the metadata server of the cloud, and warns that there is none.
@@ -132,24 +132,35 @@ def install_compiler(packages: Sequence[str]) -> None:
 
 ALLOWED = (
     "v4:4x4x4 and v5p:4x4x4 (chips along three dimensions), v5e:16x16 and v6e:16x16 (along two), each with "
-    "',slices=2' for slices joined by a network; h200:2x8 (hosts and GPUs of each); cpu and cpu:8 (devices "
-    "of this machine); v5p-128, as Google Cloud names a slice"
+    "',slices=2' for slices joined by a network; h200:2x8 and h100:2x8 (hosts and GPUs of each); cpu and "
+    "cpu:8 (devices of this machine); v5p-128, as Google Cloud names a slice"
 )
 # Both cores of a chip are one device, as JAX has them on Cloud TPUs.
 _CHIP_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
-# What XLA asks of a device, from the properties that the CUDA driver reports of an H200.
-H200_TARGET = """
-gpu_device_info {
+# What XLA asks of a device, from the properties that the CUDA driver reports of an H200. An H100 has
+# the same multiprocessors.
+_GPU_TARGET = """
+gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
   shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
-  device_memory_size: 150000000000 shared_memory_per_block_optin: 232448
-  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit: 65536
-}
-platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 8 }
-device_description_str: "NVIDIA H200"
+  memory_bandwidth: {bandwidth} l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: {memory} shared_memory_per_block_optin: 232448
+  cuda_compute_capability {{ major: 9 }} registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}}
+platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 8 }}
+device_description_str: "{title}"
 """
+_GPU_MEMORY = {"h100": 85_000_000_000, "h200": 150_000_000_000}
+
+
+def gpu_target(name: str) -> str:
+    """Return what XLA asks of a GPU that is not there, by its key in `CHIPS`."""
+    chip = CHIPS[name]
+    return _GPU_TARGET.format(
+        bandwidth=int(chip.memory_bandwidth), memory=_GPU_MEMORY[name], title=chip.title
+    )
+
 
 # More than any machine has; JAX makes an object of each device.
 _MAX_DEVICES = 1 << 17
@@ -235,15 +246,25 @@ def make_topology(name: str, log: Callable[[str], None] | None = None) -> Topolo
     return _make_topology(name)
 
 
+def attached_topology(devices: Sequence[Device]) -> Topology:
+    """Return the topology of attached devices, without figures where none of their chip are known."""
+    chip = chip_of(devices[0].device_kind)
+    shape: tuple[int, ...] = ()
+    if chip is not None and not chip.is_gpu:
+        coordinates = [device.coords[: chip.grid_dimensions] for device in devices]
+        shape = tuple(max(along) + 1 for along in zip(*coordinates, strict=True))
+    return Topology("attached", chip, tuple(devices), shape)
+
+
 def _make_topology(name):
     chip, extents, slices = _parse(name)
     if chip == "cpu":
         return Topology(name, None, tuple(_cpu_devices(name, extents)), ())
-    if chip == "h200":
+    if CHIPS[chip].is_gpu:
         hosts, gpus = extents
         find_gpu_compiler()
         shape = f"1x{hosts}x{gpus}"
-        found = topologies.get_topology_desc(shape, "cuda", target_config=H200_TARGET, topology=shape)
+        found = topologies.get_topology_desc(shape, "cuda", target_config=gpu_target(chip), topology=shape)
         return Topology(name, CHIPS[chip], tuple(found.devices), ())
     find_tpu_compiler()
     options = _CHIP_OPTIONS.get(chip, {}) | ({"num_slices": slices} if slices > 1 else {})
@@ -295,18 +316,17 @@ def _parse(name: str) -> tuple[str, tuple[int, ...], int]:
     extents = tuple(int(extent) for extent in shape.split("x")) if shape else ()
     if 0 in extents or slices == "0":
         raise _refusal(name, "an extent is 0")
-    dimensions = {"cpu": (0, 1), "h200": (2,)}.get(chip) or (CHIPS[chip].grid_dimensions,)
+    known = CHIPS.get(chip)
+    dimensions = (0, 1) if known is None else (known.grid_dimensions or 2,)
     if len(extents) not in dimensions:
         wanted = " or ".join(map(str, dimensions))
         raise _refusal(name, f"its shape has {len(extents)} dimensions in place of {wanted}")
-    if slices and not (chip in CHIPS and CHIPS[chip].grid_dimensions):
+    if slices and (known is None or known.is_gpu):
         raise _refusal(name, f"{chip} has no slices")
-    in_domain = extents[1:] if chip == "h200" else extents
-    if chip in CHIPS and prod(in_domain) > CHIPS[chip].max_devices:
-        where = "a host" if chip == "h200" else "a slice"
-        raise _refusal(
-            name, f"{where} has at most {CHIPS[chip].max_devices} of them, not {prod(in_domain)}"
-        )
+    if known is not None:
+        in_domain, where = (extents[1:], "a host") if known.is_gpu else (extents, "a slice")
+        if prod(in_domain) > known.max_devices:
+            raise _refusal(name, f"{where} has at most {known.max_devices} of them, not {prod(in_domain)}")
     devices = prod(extents) * int(slices or 1)
     if devices > _MAX_DEVICES:
         raise _refusal(name, f"it has {devices:,} devices, more than {_MAX_DEVICES:,}")

@@ -118,6 +118,11 @@ class Workdir:
         return self.root / "starts.json"
 
     @property
+    def scan(self) -> epath.Path:
+        """The implementation of the scan, where a device has several, with what was measured, JSON."""
+        return self.root / "scan.json"
+
+    @property
     def remat(self) -> epath.Path:
         """What blocks keep for the gradient, where `model.remat` leaves the choice to the program, JSON."""
         return self.root / "remat.json"
@@ -182,7 +187,7 @@ class Workdir:
     def _files(self) -> tuple[epath.Path, ...]:
         return (
             *(self.config, self.tokenizer, self.text, self.arms),
-            *(self.samples, self.metrics, self.summary, self.starts, self.remat, self.report),
+            *(self.samples, self.metrics, self.summary, self.starts, self.scan, self.remat, self.report),
             self.lease,
         )
 

@@ -156,7 +156,7 @@ def check_verb(verb: str, rest: list[str], machines: Machines, *, whole: bool) -
     """Parse the flags of a verb; where it has a configuration, check it and its mesh for each machine."""
     rest = [one.replace("[:VARIANT]", "").replace("FILE", "configs/birdie_110m.py") for one in rest]
     with parsed(verb, rest, whole=whole) as module:
-        if verb not in ("train", "plan", "search_mixture") or module._CONFIG.value is None:
+        if verb not in ("train", "plan", "search_mixture", "check_device") or module._CONFIG.value is None:
             return
         config = parse_config(module._CONFIG.value)
         stages = read_stages(config)
@@ -197,8 +197,8 @@ def devices_of_topology(name: str) -> list[FakeDevice]:
     if chip == "cpu":
         return cpus(prod(extents))
     assert chip in CHIPS, f"--topology={name}: no such chip"
-    if chip == "h200":
-        return gpus(GPU_KINDS["H200"], prod(extents), per_host=extents[1])
+    if CHIPS[chip].is_gpu:
+        return gpus(CHIPS[chip].kinds[0], prod(extents), per_host=extents[1])
     assert len(extents) == CHIPS[chip].grid_dimensions, f"--topology={name}"
     return tpus(CHIP_KINDS[chip], prod(extents), int(slices or 1))
 

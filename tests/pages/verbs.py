@@ -15,6 +15,7 @@ from birdie_jax.config_flag import check_overrides
 REQUIRED = {
     "train": ("config", "workdir"),
     "plan": ("config", "topology"),
+    "check_device": ("config",),
     "export": ("output",),
     "import_model": ("source", "output"),
     "report": ("workdir",),

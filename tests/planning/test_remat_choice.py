@@ -8,7 +8,7 @@ from birdie_jax.engine import Workdir
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.errors import ConfigError
 from birdie_jax.models.rematerialisation import LEVELS
-from birdie_jax.planning.remat_choice import choose_level, keep_choice, plan_chosen
+from birdie_jax.planning.remat_choice import choose_level, keep_remat, plan_chosen
 from birdie_jax.planning.topology import make_topology
 from birdie_jax.resolve import resolve_run
 from tests.micro_config import get_config
@@ -51,20 +51,20 @@ def test_every_process_goes_by_the_same_answers(run):
 def test_the_choice_is_recorded_and_kept(run, tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.make()
-    (first,) = keep_choice([run], workdir, Processes())
+    (first,) = keep_remat([run], workdir, Processes())
     assert first.config.model.remat == first.model.config.remat == "none"
     assert "model.remat = none (a CPU has the memory of the machine)" in first.explanation
     workdir.write(workdir.remat, {"remat": "dots", "tried": "what it was"})
-    (again,) = keep_choice([run], workdir, Processes())
+    (again,) = keep_remat([run], workdir, Processes())
     assert again.model.config.remat == "dots" and "what it was" in again.explanation
     workdir.write(workdir.remat, {"remat": "some", "tried": ""})
     with pytest.raises(ConfigError, match=r"remat\.json: remat: found 'some'; allowed: none, recurrences"):
-        keep_choice([run], workdir, Processes())
+        keep_remat([run], workdir, Processes())
 
 
 def test_a_level_that_is_named_is_not_chosen_again(run, tmp_path):
-    named = run.with_remat("mixer")
-    assert keep_choice([named], Workdir(tmp_path / "none"), Processes()) == (named,)
+    named = run.with_model(remat="mixer")
+    assert keep_remat([named], Workdir(tmp_path / "none"), Processes()) == (named,)
 
 
 @pytest.mark.slow

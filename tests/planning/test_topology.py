@@ -1,12 +1,21 @@
 """Names of topologies that cannot be had are refused with those that can."""
 
 import sys
+from types import SimpleNamespace
 
+import jax
 import pytest
 
 from birdie_jax.errors import ConfigError, MissingCompilerError
 from birdie_jax.planning import topology
-from birdie_jax.planning.topology import Topology, _parse, find_tpu_compiler, make_topology
+from birdie_jax.planning.chips import CHIPS, chip_of
+from birdie_jax.planning.topology import (
+    Topology,
+    _parse,
+    attached_topology,
+    find_tpu_compiler,
+    make_topology,
+)
 
 REFUSED = {
     "v9:2x2": "chip 'v9' is unknown",
@@ -52,6 +61,23 @@ def test_refused(name):
     assert REFUSED[name] in message
     assert "allowed: v4:4x4x4" in message
     assert "\n" not in message
+
+
+def test_a_chip_is_known_by_what_jax_calls_it():
+    found = {kind: chip_of(kind) for chip in CHIPS.values() for kind in chip.kinds}
+    assert len(found) == sum(len(chip.kinds) for chip in CHIPS.values())
+    assert found["TPU v5 lite"] is CHIPS["v5e"] and chip_of("cpu") is None
+
+
+def test_what_is_attached_has_the_shape_of_its_coordinates():
+    devices = [
+        SimpleNamespace(device_kind="TPU v5 lite", coords=(x, y, 0), slice_index=0)
+        for x in range(2)
+        for y in range(4)
+    ]
+    found = attached_topology(devices)
+    assert (found.chip, found.shape, found.slices) == (CHIPS["v5e"], (2, 4), 1)
+    assert attached_topology(jax.devices()[:1]).chip is None
 
 
 def test_nonsense_is_refused():
