@@ -248,8 +248,8 @@ class ModelConfig:
             XLA's.
         remat: what a block keeps for the gradient; the rest is computed again: none (all is kept),
             recurrences (they and matrix products), dots (matrix products), mixer (those of mixers), full
-            (the block's input alone), or auto: the first of the last four with which the train step fits a
-            device, on a CPU none.
+            (the block's input alone), offload (the same, in the host's memory), or auto: the first but none
+            with which the train step fits a device, on a CPU none.
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
         norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 less it; with 1, as

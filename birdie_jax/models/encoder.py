@@ -5,6 +5,7 @@ from typing import NoReturn
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from birdie_jax.array_types import Activations, RowKeys, TokenIds
@@ -18,6 +19,7 @@ from birdie_jax.models.layers import dropout, keys_of_layers
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter
 from birdie_jax.models.registry import Cache, architecture_of, mixer_type
+from birdie_jax.models.rematerialisation import BLOCK_INPUT
 from birdie_jax.models.task_head import head_type
 
 
@@ -35,7 +37,7 @@ class EncoderBlock(nn.Module):
         self, x: Activations, cache: Cache | None, layout: Layout, row_keys: RowKeys | None = None
     ) -> tuple[Activations, Cache | None]:
         """Apply the block; arguments and results are those of `Block`."""
-        config = self.config
+        config, x = self.config, checkpoint_name(x, BLOCK_INPUT)
         mixer = mixer_type(config).from_config(config, output_scale=1.0, name="mixer")
         mixed, cache = mixer(LayerNorm(config.norm_epsilon, name="mixer_norm")(x), layout, cache)
         x = x + dropout(mixed, config.dropout, row_keys, 0)

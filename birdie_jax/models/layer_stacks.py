@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar, Unpack, cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, PyTree
 
 from birdie_jax.array_types import Activations, LayerKeys, RowKeys
@@ -22,7 +23,7 @@ from birdie_jax.models.layers import GatedMLP, RMSNorm, dropout
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS
 from birdie_jax.models.registry import Cache, Mixer, ModuleFields, architecture_of, mixer_config, mixer_type
-from birdie_jax.models.rematerialisation import policy_of
+from birdie_jax.models.rematerialisation import BLOCK_INPUT, policy_of
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -117,7 +118,7 @@ class Block(nn.Module):
             layout: the bounds of the samples.
             row_keys: the keys of dropout in this layer; None: there is none.
         """
-        config = self.config
+        config, x = self.config, checkpoint_name(x, BLOCK_INPUT)
         # The residual stream may be of another type.
         dtype = jnp.dtype(config.dtype)
         normalised = RMSNorm(config.norm_epsilon, config.norm_offset, name="mixer_norm")(x).astype(dtype)

