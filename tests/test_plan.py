@@ -224,3 +224,14 @@ def test_hosts_of_h200s_that_are_not_there(tmp_path):
     assert found["fits"]
     assert {one["axes"] for one in found["collectives"]} >= {"data", "fsdp"}
     assert set(found["bounds"]["link_seconds"]) == {"NVLink", "network"}
+
+
+@for_machines
+def test_a_v4_gathers_parameters_behind_products(tmp_path):
+    """By an option of the compiler, which the step has with it."""
+    sizes = ("model.features=1024", "model.state=1024", "model.mlp_features=2048", "model.layers=4")
+    arguments = (f"--config.{one}" for one in (*sizes, "mesh.data=1", "mesh.fsdp=4", "batching.rows=64"))
+    found, _ = planned(tmp_path, "v4:2x2x1", "--largest_batch=skip", *arguments)
+    (gathers,) = (one for one in found["collectives"] if one["kind"] == "all-gather")
+    assert gathers["exposed_seconds"] < 0.8 * gathers["link_seconds"]
+    assert gathers["behind"]

@@ -15,6 +15,7 @@ from birdie_jax.array_types import Key, RowKeys, Scalar
 from birdie_jax.config_types import Seed
 from birdie_jax.engine.checkpoint_format import REQUIRED, named_leaves
 from birdie_jax.engine.checks import check_names, kind_of
+from birdie_jax.engine.compiler_options import compiler_options
 from birdie_jax.engine.mesh import batch_sharding, replicated, replicated_context
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
@@ -189,6 +190,7 @@ def make_step(
         in_shardings=(shardings, batch_shardings or batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
+        compiler_options=compiler_options(mesh.devices.flat[0].device_kind),
     )
     abstract_state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
