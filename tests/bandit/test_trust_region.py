@@ -182,7 +182,8 @@ def test_a_curve_that_is_a_power_law_is_found(end, height, exponent):
     losses = np.float32(end + height * numbers**-exponent)
     found = fit_curve(jnp.asarray(losses), jnp.asarray(numbers), jnp.ones(40, bool))
     fitted = np.asarray(found.end + found.height * numbers**-found.exponent)
-    np.testing.assert_allclose(fitted, losses, rtol=0.05)
+    # A grid of ends and exponents, with the best height for each.
+    np.testing.assert_allclose(fitted, losses, rtol=0.1)
 
 
 def test_shares_of_learning_curves_follow_the_steeper_one():

@@ -123,7 +123,7 @@ def test_remat_computes_the_same_again(name, make, packed):
         costs.append(cost)
     # But for what XLA leaves out of elementwise arithmetic.
     pairs = pairwise(costs)
-    assert all(more >= 0.99 * less for less, more in pairs), "each computes as much again as the one before"
+    assert all(more >= 0.95 * less for less, more in pairs), "each computes as much again as the one before"
     assert costs[0] < costs[list(LEVELS).index("dots")] < costs[-1]
 
 
