@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-from birdie_jax.planning.chips import CHIPS
+from birdie_jax.engine.chips import CHIPS
 from birdie_jax.planning.compilation import compile_lowered
 from birdie_jax.planning.topology import make_topology
 from hlo_analysis import read_step_costs

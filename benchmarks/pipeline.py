@@ -17,13 +17,8 @@ import time
 
 import numpy as np
 
-from birdie_jax.batching import (
-    DecisionSchedule,
-    MixtureHistory,
-    RowSettings,
-    RowStreams,
-    initial_stream_states,
-)
+from birdie_jax.batching import RowSettings
+from birdie_jax.device_check.rates import endless_rows
 from birdie_jax.objectives import Mixture, make_mixture
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.text import TokenShards, prepare
@@ -46,18 +41,7 @@ def prepared(source: str, vocab_size: int) -> TokenShards:
 
 def measure(text: TokenShards, mixture: Mixture, settings: RowSettings, seconds: float) -> dict:
     """Make batches for `seconds` of time; return the figures of one line of the table."""
-    history = MixtureHistory(len(mixture.arms), 1)
-    history.publish(mixture.weights)
-    streams = RowStreams(
-        text,
-        mixture.arms,
-        settings,
-        history,
-        first_step=0,
-        schedule=DecisionSchedule(every_steps=1 << 30, num_steps=1 << 30),
-        stream_states=initial_stream_states(settings.rows, settings.lookahead),
-    )
-    batches = iter(streams)
+    batches, history = endless_rows(text, mixture, settings)
     times, cpu, tokens, spacing, examples = [], 0.0, 0, 0, 0
     arm_examples = np.zeros(len(mixture.arms))
     arm_tokens = np.zeros(len(mixture.arms))

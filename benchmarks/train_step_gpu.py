@@ -25,7 +25,7 @@ def measure(options):
 
     from birdie_jax.batch import Batch
     from birdie_jax.config import parse_config
-    from birdie_jax.planning.chips import CHIPS
+    from birdie_jax.engine.chips import CHIPS
     from birdie_jax.planning.model_flops import model_flops_per_token
     from birdie_jax.pretraining.language_model_step import make_language_model_step
     from birdie_jax.resolve import resolve_run

@@ -34,7 +34,6 @@ from birdie_jax.device_check.table import as_json, as_text
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.processes import initialize_processes
 from birdie_jax.errors import ConfigError
-from birdie_jax.models.rematerialisation import AUTO
 from birdie_jax.planning import attached_topology, plan_chosen
 from birdie_jax.resolve import resolve_run
 from birdie_jax.start_recorder import find_commit
@@ -53,7 +52,6 @@ _COORDINATOR_ADDRESS = flags.DEFINE_string(
 )
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this command has.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
-_LOST_SECONDS = 100
 
 
 def run(config: Config, processes: Processes) -> dict[str, Any]:
@@ -68,10 +66,16 @@ def run(config: Config, processes: Processes) -> dict[str, Any]:
     device = jax.local_devices()[0]
     candidates = scan_candidates(config.model, device.platform)
     rows, mesh = rows_of_device(resolved.config, resolved.mesh.shape), resolved.mesh.shape
-    scans = check_scans(config.model, candidates, rows, config.batching.length // mesh["sequence"])
-    chosen = config.model.scan_implementation or choose_scan(scans).get("implementation", "")
+    _log(f"compiling and checking the scan: {', '.join(candidates) or 'the model has none'}")
+    length = config.batching.length // mesh["sequence"]
+    scans = check_scans(config.model, candidates, rows, length) if candidates else []
+    fastest = choose_scan(scans).get("implementation", "") if candidates else ""
+    # Times differ from process to process, and all compile one program.
+    fastest = processes.broadcast_from_first("scan", lambda: fastest)
+    chosen = config.model.scan_implementation or fastest
     if candidates and chosen:
         resolved = resolved.with_model(scan_implementation=chosen)
+    _log("measuring products, copies and collectives")
     copied = rates.copy(topology)
     measured = [rates.products(topology), copied]
     if candidates:
@@ -81,11 +85,12 @@ def run(config: Config, processes: Processes) -> dict[str, Any]:
         measured += rates.store(_STORE.value, processes.index)
     needed = None
     if _STEPS.value:
-        if resolved.config.model.remat == AUTO:
-            resolved, _ = plan_chosen(resolved, topology)
-        steps = take_steps(resolved, topology, _STEPS.value)
+        _log("compiling the train step")
+        resolved, plan = plan_chosen(resolved, topology)
+        steps = take_steps(resolved, plan, _STEPS.value)
         measured += steps.measured
         needed = steps.positions_per_second / processes.count
+    _log("making batches")
     measured.append(rates.host_pipeline(resolved, needed))
     circumstances = {
         "birdie_jax": f"{__version__} {find_commit() or ''}".strip(),
@@ -102,6 +107,11 @@ def run(config: Config, processes: Processes) -> dict[str, Any]:
     return as_json(circumstances, scans, measured)
 
 
+def _log(line: str) -> None:
+    """Print a line of progress, apart from the table."""
+    print(f"check_device: {line}", file=sys.stderr, flush=True)
+
+
 def main(arguments: list[str]) -> None:
     """Parse flags, check, print and write."""
     del arguments
@@ -112,7 +122,11 @@ def main(arguments: list[str]) -> None:
         check_outputs([Output("--json", _JSON.value)], [Input("--config", file)])
     cache_compiled_programs()
     initialize_processes(
-        _COORDINATOR_ADDRESS.value, _NUM_PROCESSES.value, _PROCESS_ID.value, os.environ, _LOST_SECONDS
+        _COORDINATOR_ADDRESS.value,
+        _NUM_PROCESSES.value,
+        _PROCESS_ID.value,
+        os.environ,
+        config.train.lost_seconds,
     )
     processes = Processes()
     found = run(config, processes)

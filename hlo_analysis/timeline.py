@@ -11,7 +11,7 @@ share the bandwidth of the main memory: a step of this program takes at least as
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from hlo_analysis.collectives import Collective, collectives_of
@@ -184,8 +184,9 @@ class _Program(NamedTuple):
             opcode, place = instruction.opcode, _place(instruction)
             inner = self._inner(frame, instruction)
             if inner is not None and opcode == "async-start":
-                busy = {_MEMORY: inner.seconds} if not inner.transfers else self._busy(inner)
-                clock.launch(instruction.name, busy, tuple(one.collective for one in inner.transfers))
+                collectives = tuple(transfer.collective for transfer in inner.transfers)
+                busy = self._busy(collectives) if collectives else {_MEMORY: inner.seconds}
+                clock.launch(instruction.name, busy, collectives)
             elif inner is not None:
                 clock.work(inner.seconds, place)
                 clock.transfers += inner.transfers
@@ -220,10 +221,11 @@ class _Program(NamedTuple):
     ) -> list[Timeline]:
         return [self.run(called) for called in called_frames(self.module, frame, instruction, attributes)]
 
-    def _busy(self, inner: Timeline) -> Mapping[str, float]:
+    def _busy(self, collectives: Iterable[Collective]) -> Mapping[str, float]:
+        """Return the seconds of several collectives on each kind of link."""
         busy: dict[str, float] = defaultdict(float)
-        for transfer in inner.transfers:
-            for link, seconds in self.rates.busy_seconds(transfer.collective).items():
+        for collective in collectives:
+            for link, seconds in self.rates.busy_seconds(collective).items():
                 busy[link] += seconds
         return busy
 
@@ -239,11 +241,8 @@ class _Program(NamedTuple):
         opcode, place = instruction.opcode, _place(instruction)
         if opcode.endswith("-start") or opcode in ("send", "recv"):
             collectives = tuple(one for one, _ in found)
-            busy: dict[str, float] = defaultdict(float)
-            for collective in collectives:
-                for link, seconds in self.rates.busy_seconds(collective).items():
-                    busy[link] += seconds
-            clock.launch(instruction.name, busy if found else {_MEMORY: moved}, collectives)
+            busy = self._busy(collectives) if collectives else {_MEMORY: moved}
+            clock.launch(instruction.name, busy, collectives)
             return
         markers = self._markers(instruction) if any(channel for _, channel in found) else ""
         for collective, channel in found:

@@ -11,7 +11,7 @@ what descent finds may be beaten. The problems:
 
 - saturation: no transfer; rates differ by a factor of 50;
 - one arm: every loss falls with the probability of one arm alone;
-- transfer: one arm teaches all others, three of which learn nothing from themselves;
+- transfer: one arm teaches all others, and three arms learn nothing from themselves;
 - abrupt change: as transfer; in the middle of the run another arm becomes the teacher, and rates change;
 - gradual change: as saturation, but each rate swings by a factor of 10 over the run;
 - forgetting: as transfer, and 5 % of what is learned is lost at each decision;
@@ -121,7 +121,7 @@ def make_instance(
 
 
 def one_teacher(rng: np.random.Generator, rates: np.ndarray) -> np.ndarray:
-    """Return a matrix by which one arm teaches all, and three others do not even teach themselves."""
+    """Return a matrix: one arm teaches all, and three others do not even teach themselves."""
     matrix = np.eye(ARMS)
     order = rng.permutation(ARMS)
     matrix[order[1:4], order[1:4]] = 0

@@ -7,11 +7,11 @@ since another implementation rounds differently, and in this machine's cache, by
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
+from absl import logging
 
 import pallas_kernels
 from birdie_jax.config import Config
@@ -56,16 +56,16 @@ def keep_scan(
         # A run may resume on devices of another kind.
         if record.get("implementation") not in candidates:
             record = choose_scan(_cached(config, runs[0].mesh.shape, candidates, check))
-            workdir.write(workdir.scan, record)
+            if "implementation" in record:
+                workdir.write(workdir.scan, record)
         return json.dumps(record)
 
     record = json.loads(processes.broadcast_from_first("scan", choose))
     if problem := record.get("problem"):
         raise ConfigError(problem)
-    explanation = f"model.scan_implementation = {record['implementation']} ({record['why']})"
-    return tuple(
-        run.with_model(scan_implementation=record["implementation"]).explained(explanation) for run in runs
-    )
+    chosen, why = record["implementation"], record.get("why", "")
+    explanation = f"model.scan_implementation = {chosen} ({why})"
+    return tuple(run.with_model(scan_implementation=chosen).explained(explanation) for run in runs)
 
 
 def choose_scan(checked: Sequence[CheckedScan]) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _described(one: CheckedScan) -> str:
 
 
 def _cached(
-    config: Config, mesh_shape: Any, candidates: tuple[str, ...], check: Check
+    config: Config, mesh_shape: Mapping[str, int], candidates: tuple[str, ...], check: Check
 ) -> list[CheckedScan]:
     """Return what is known of implementations on devices of this kind, checked once by this machine."""
     rows, length = rows_of_device(config, mesh_shape), config.batching.length // mesh_shape["sequence"]
@@ -115,12 +115,15 @@ def _cached(
             return [CheckedScan(**one) for one in read_json(path, "checked scans")["checked"]]
     checked = list(check(config.model, candidates, rows, length))
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, key | {"checked": [one._asdict() for one in checked]})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, key | {"checked": [one._asdict() for one in checked]})
+        except OSError as error:
+            logging.warning("%s: the check of the scan is not kept: %s", path, error)
     return checked
 
 
-def rows_of_device(config: Config, mesh_shape: Any) -> int:
+def rows_of_device(config: Config, mesh_shape: Mapping[str, int]) -> int:
     """Return the rows that a device computes at a time."""
     parts = mesh_shape["data"] * mesh_shape["fsdp"] * config.train.accumulation_steps
     return max(1, config.batching.rows // parts)

@@ -14,18 +14,27 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from birdie_jax.batching import DecisionSchedule, MixtureHistory, RowStreams, initial_stream_states
+from birdie_jax.batching import (
+    DecisionSchedule,
+    MixtureHistory,
+    RowSettings,
+    RowStreams,
+    initial_stream_states,
+)
+from birdie_jax.batching.pipeline import RowStreamsIterator
 from birdie_jax.config_sections import DataConfig
 from birdie_jax.device_check.choice import rows_of_device
 from birdie_jax.engine.coordination import Processes
-from birdie_jax.engine.mesh import Device
 from birdie_jax.errors import BirdieError
+from birdie_jax.objectives import Mixture
 from birdie_jax.planning.bounds import busy_seconds
+from birdie_jax.planning.compilation import compile_lowered
 from birdie_jax.planning.topology import Topology
 from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import ResolvedRun, row_settings
 from birdie_jax.storage import make_path, read_bytes, remove, write_whole
 from birdie_jax.storage.workdir import Workdir
+from birdie_jax.text import TokenShards
 from hlo_analysis import read_step_costs
 from pallas_kernels.linear_scan import bidirectional_scan
 
@@ -41,10 +50,10 @@ class Measured(NamedTuple):
 
     Attributes:
         what: what was measured.
-        found: the figure; None where it could not be had.
+        found: the figure; None where measuring failed.
         expected: the figure that is expected; None where none is known.
         unit: the unit of both.
-        advice: what to try where it is worse than expected, or why it could not be had.
+        advice: what to try where it is worse than expected, or why measuring failed.
         smaller_is_better: whether the figure is a time or an amount.
     """
 
@@ -64,7 +73,7 @@ class Measured(NamedTuple):
 
     @property
     def is_low(self) -> bool:
-        """Whether it is worse than expected, or could not be had."""
+        """Whether it is worse than expected, or measuring failed."""
         return self.found is None or (self.share is not None and self.share < GOOD_SHARE)
 
 
@@ -96,7 +105,7 @@ def products(topology: Topology) -> Measured:
     """Measure products of square matrices in bfloat16, on a CPU in float32."""
     on_cpu = topology.devices[0].platform == "cpu"
     size, dtype = (1024, jnp.float32) if on_cpu else (8192, jnp.bfloat16)
-    with _on_first(topology):
+    with jax.default_device(jax.local_devices()[0]):
         x = jax.random.normal(jax.random.key(0), (size, size), dtype)
         seconds = seconds_of(jax.jit(jnp.matmul), x, x)
     expected = None if topology.chip is None else topology.chip.peak_flops / 1e12
@@ -108,7 +117,7 @@ def products(topology: Topology) -> Measured:
 def copy(topology: Topology) -> Measured:
     """Measure an array that is read and written."""
     elements = 2**24 if topology.devices[0].platform == "cpu" else 2**28
-    with _on_first(topology):
+    with jax.default_device(jax.local_devices()[0]):
         x = jnp.zeros((elements,), jnp.float32)
         seconds = seconds_of(jax.jit(lambda x: x + 1), x)
     expected = None if topology.chip is None else topology.chip.memory_bandwidth / 1e9
@@ -159,8 +168,9 @@ def collectives(topology: Topology, run: ResolvedRun) -> Iterator[Measured]:
                     check_vma=False,
                 )
             )  # fmt: skip
-            x = jax.device_put(jnp.ones((elements * size,), jnp.bfloat16), NamedSharding(mesh, spec))
-            text = exchange.lower(x).compile().as_text() or ""
+            ones = partial(jnp.ones, (elements * size,), jnp.bfloat16)
+            x = jax.jit(ones, out_shardings=NamedSharding(mesh, spec))()
+            text = compile_lowered(exchange.lower(x), topology.devices[0].platform).hlo_text
             found = read_step_costs(text, dict(mesh.shape), slices=topology.slices).collectives
             # On CPUs, several of them at a time wait for one another's threads without an end.
             seconds = seconds_of(exchange, x, waits=on_cpu)
@@ -206,6 +216,24 @@ def store(folder: str, process: int) -> Iterator[Measured]:
     yield Measured(f"read from {folder}", size / (read - written), None, "MB/s", advice)
 
 
+def endless_rows(
+    text: TokenShards, mixture: Mixture, settings: RowSettings
+) -> tuple[RowStreamsIterator, MixtureHistory]:
+    """Return batches of a mixture of fixed shares, without an end; and their history, to be closed."""
+    history = MixtureHistory(len(mixture.arms), 1)
+    history.publish(mixture.weights)
+    streams = RowStreams(
+        text,
+        mixture.arms,
+        settings,
+        history,
+        first_step=0,
+        schedule=DecisionSchedule(every_steps=1 << 30, num_steps=1 << 30),
+        stream_states=initial_stream_states(settings.rows, settings.lookahead),
+    )
+    return iter(streams), history
+
+
 def host_pipeline(run: ResolvedRun, needed: float | None) -> Measured:
     """Measure the batches that one core of the host makes of a text, in thousands of positions a second.
 
@@ -222,19 +250,8 @@ def host_pipeline(run: ResolvedRun, needed: float | None) -> Measured:
             text, _ = prepare_text(config, Workdir(folder), Processes())
     except (BirdieError, OSError) as error:
         return Measured(what, None, None, "thousand positions/s", str(error))
-    settings, arms = row_settings(config), run.mixture.arms
-    history = MixtureHistory(len(arms), 1)
-    history.publish(run.mixture.weights)
-    streams = RowStreams(
-        text.train,
-        arms,
-        settings,
-        history,
-        first_step=0,
-        schedule=DecisionSchedule(every_steps=1 << 30, num_steps=1 << 30),
-        stream_states=initial_stream_states(settings.rows, settings.lookahead),
-    )
-    batches = iter(streams)
+    settings = row_settings(config)
+    batches, history = endless_rows(text.train, run.mixture, settings)
     next(batches)
     begin, made = time.perf_counter(), 0
     while time.perf_counter() - begin < _HOST_SECONDS:
@@ -246,8 +263,3 @@ def host_pipeline(run: ResolvedRun, needed: float | None) -> Measured:
     expected = None if needed is None else needed / cores / 1e3
     advice = "raise config.batching.workers, or give the host more cores"
     return Measured(what, positions / 1e3, expected, "thousand positions/s", advice)
-
-
-def _on_first(topology: Topology) -> Any:
-    first: Device = next(one for one in topology.devices if one.process_index == jax.process_index())
-    return jax.default_device(first)

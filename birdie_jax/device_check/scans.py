@@ -45,7 +45,8 @@ class CheckedScan(NamedTuple):
         error: the largest relative distance from float32 of the output or a gradient, in the L2 norm; None
             where it does not run.
         problem: what is wrong with it; "" for nothing.
-        seconds: the seconds of one period of layers and its gradient; None where it is wrong.
+        seconds: the median seconds of one period of layers and its gradient; None where it is wrong,
+            or does not fit the device.
     """
 
     implementation: str
@@ -106,8 +107,13 @@ def check_scans(
                 continue
             if name == XLA:
                 limits = {key: min(_MAX_ERROR, _FARTHER * one + _ROUNDING) for key, one in errors.items()}
-            problem = _problem(errors, limits)
-            seconds = None if problem else _seconds(small, name, params, packed_batch(rows, length))
+            problem, seconds = _problem(errors, limits), None
+            if not problem:
+                try:
+                    seconds = _seconds(small, name, params, packed_batch(rows, length))
+                except jax.errors.JaxRuntimeError as error:
+                    if "RESOURCE_EXHAUSTED" not in str(error):
+                        problem = f"at {rows} rows of {length}: {one_line(str(error), 300)}"
             found.append(CheckedScan(name, max(errors.values()), problem, seconds))
     return found
 
@@ -181,14 +187,11 @@ def _problem(errors: dict[str, float], limits: dict[str, float]) -> str:
     return f"{worst} is {errors[worst]:.2g} from float32; allowed: at most {limit:.2g}"
 
 
-def _seconds(model: ModelConfig, implementation: str, params: Any, batch: Batch) -> float | None:
-    """Return the median seconds of a period of layers and its gradient; None where it does not fit."""
+def _seconds(model: ModelConfig, implementation: str, params: Any, batch: Batch) -> float:
+    """Return the median seconds of a period of layers and its gradient."""
     gradient, weights = _gradient(model, implementation), _weights(model, batch)
     batch = jax.device_put(batch)
-    try:
-        jax.block_until_ready(gradient(params, batch, weights))
-    except jax.errors.JaxRuntimeError:
-        return None
+    jax.block_until_ready(gradient(params, batch, weights))
     seconds = []
     for _ in range(_REPEATS):
         begin = time.perf_counter()

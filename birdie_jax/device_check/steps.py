@@ -12,58 +12,54 @@ from birdie_jax.device_check.rates import Measured
 from birdie_jax.device_check.scans import packed_batch
 from birdie_jax.engine.function_batches import FunctionBatches
 from birdie_jax.planning.compilation import abstract_step
-from birdie_jax.planning.planner import RunPlan, plan_run
-from birdie_jax.planning.topology import Topology
+from birdie_jax.planning.planner import RunPlan
 from birdie_jax.resolve import ResolvedRun
 
 _GIB = 2**30
 # The first one fills caches.
 _UNCOUNTED = 2
-_ADVICE = "--config.train.profile or a trace shows where it goes; the rows above say what is slow by itself"
+_ADVICE = "see which row above is low by itself; --config.train.hooks=profiler_trace traces a run"
 
 
 class Steps(NamedTuple):
     """Train steps that were taken.
 
     Attributes:
-        plan: what was expected of them.
         measured: their time and their memory.
         positions_per_second: the positions of rows that all devices took in a second.
     """
 
-    plan: RunPlan
     measured: tuple[Measured, ...]
     positions_per_second: float
 
 
-def take_steps(run: ResolvedRun, topology: Topology, number: int) -> Steps:
-    """Compile the run's own step, take it on rows without meaning, and set it beside its plan.
+def take_steps(run: ResolvedRun, plan: RunPlan, number: int) -> Steps:
+    """Take the run's own train step on random tokens, and set it beside its plan.
 
     Args:
         run: the run.
-        topology: the attached devices.
+        plan: the plan of its step on the attached devices.
         number: the steps that count.
     """
-    plan, config = plan_run(run, topology), run.config
-    # The tokens of a check are fewer than those of any run.
+    config = run.config
     batch = packed_batch(config.batching.rows, config.batching.length)
-    mixture = batch._replace(arm_ids=np.zeros_like(batch.arm_ids))
-    batches = FunctionBatches(lambda _: mixture, run.mesh)
+    # More of them in a row than the mixture can have make the loss NaN.
+    possible = np.cumsum(batch.loss_mask, axis=1) <= run.max_loss_positions
+    batch = batch._replace(loss_mask=batch.loss_mask & possible)
+    batches = FunctionBatches(lambda _: batch, run.mesh)
     with jax.set_mesh(run.mesh):
         step = abstract_step(run)
         state, (on_devices, _) = step.create_state(), next(batches)
-        begin, seconds = time.perf_counter(), []
         update = step.update.lower(step.abstract_state, on_devices).compile()
-        compiling = time.perf_counter() - begin
-        loss = math.nan
+        seconds, loss = [], math.nan
         for _ in range(_UNCOUNTED + number):
             begin = time.perf_counter()
             state, metrics = update(state, on_devices)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - begin)
     median = statistics.median(seconds[_UNCOUNTED:])
-    expected = None if plan.bounds is None else 1e3 * plan.bounds.scheduled
-    measured = [Measured("compiling the step", compiling, None, "s", "", smaller_is_better=True)]
+    expected = None if plan.bounds is None else 1e3 * plan.bounds.program_order
+    measured = [Measured("compiling the step", plan.compile_seconds, None, "s", "", smaller_is_better=True)]
     if math.isfinite(loss):
         measured.append(Measured("a step", 1e3 * median, expected, "ms", _ADVICE, smaller_is_better=True))
     else:
@@ -81,4 +77,4 @@ def take_steps(run: ResolvedRun, topology: Topology, number: int) -> Steps:
             )
         )
     positions = config.batching.rows * config.batching.length / median
-    return Steps(plan, tuple(measured), positions)
+    return Steps(tuple(measured), positions)

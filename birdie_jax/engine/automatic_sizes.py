@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from birdie_jax.config_sections import Config, ModelConfig
+from birdie_jax.engine.chips import chip_of
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.vocabulary import padded_vocab_size
@@ -24,28 +25,15 @@ _STATE_SHARE = 0.5
 # What one layer and the logits need besides, planned for the presets: docs/launch_presets.md.
 _TOKENS_PER_GIB = 1024
 _RESIDUAL_SHARE = 1 / 8
-# Memory of a device by `jax.Device.device_kind`: of a TPU what the compiler leaves to a program, as it says
-# when it refuses one; of a GPU the figure of the data sheet.
-_DEVICE_MEMORY = {
-    "TPU v4": 30.75 * _GIB,
-    "TPU v5 lite": 15.75 * _GIB,
-    "TPU v5e": 15.75 * _GIB,
-    "TPU v5": 95.73 * _GIB,
-    "TPU v5p": 95.73 * _GIB,
-    "TPU v6 lite": 31.24 * _GIB,
-    "TPU v6e": 31.24 * _GIB,
+# Memory of other GPUs by `jax.Device.device_kind`, the figure of the data sheet.
+_OTHER_GPU_MEMORY = {
     "NVIDIA A100-SXM4-40GB": 40e9,
     "NVIDIA A100-PCIE-40GB": 40e9,
     "NVIDIA A100-SXM4-80GB": 80e9,
     "NVIDIA A100 80GB PCIe": 80e9,
     "NVIDIA H100 PCIe": 80e9,
-    "NVIDIA H100 80GB HBM3": 80e9,
-    "NVIDIA H200": 141e9,
 }
 _UNLISTED_DEVICE_MEMORY = 15.75 * _GIB
-# Kinds whose links are a plane. A dimension closes to a ring from so many chips on.
-_PLANES = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
-_MIN_RING_OF_PLANES = 16
 
 
 class Machine(NamedTuple):
@@ -86,17 +74,13 @@ def describe_machine(devices: Sequence[Any]) -> Machine:
 
 
 def _smallest_ring(kind: str, devices: Sequence[Any]) -> int:
-    """Return the devices of the smallest dimension of a TPU slice that closes to a ring; 1 without one.
-
-    Sources: those of `birdie_jax.planning.chips`.
-    """
-    coordinates = [device.coords for device in devices if hasattr(device, "coords")]
-    extents = [max(along) + 1 for along in zip(*coordinates, strict=True)]
-    if kind in _PLANES:
-        closed = [extent for extent in extents if extent >= _MIN_RING_OF_PLANES]
-    else:
-        closed = extents if extents and all(extent % 4 == 0 for extent in extents) else []
-    return min(closed, default=1)
+    """Return the devices of the smallest dimension of a TPU slice that closes to a ring; 1 without one."""
+    chip = chip_of(kind)
+    if chip is None or chip.is_gpu or not hasattr(devices[0], "coords"):
+        return 1
+    extents = [max(along) + 1 for along in zip(*(device.coords for device in devices), strict=True)]
+    extents = extents[: chip.grid_dimensions]
+    return min((extent for extent in extents if chip.is_ring(extent, extents)), default=1)
 
 
 def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
@@ -176,11 +160,13 @@ def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine)
 
 def listed_memory(kind: str) -> int | float | None:
     """Return the bytes of a device of a kind, such as "TPU v5 lite"; None if the kind is not listed."""
-    return _DEVICE_MEMORY.get(kind)
+    chip = chip_of(kind)
+    return _OTHER_GPU_MEMORY.get(kind) if chip is None else chip.memory_bytes
 
 
 def _device_memory(machine: Machine) -> tuple[int | float, str]:
     """Return the bytes of a device, and their description for people."""
-    memory = listed_memory(machine.kind) or _UNLISTED_DEVICE_MEMORY
-    listed = "" if machine.kind in _DEVICE_MEMORY else " (assumed: this kind of device is not listed)"
-    return memory, f"{memory / _GIB:.2f} GiB{listed}"
+    listed = listed_memory(machine.kind)
+    memory = listed or _UNLISTED_DEVICE_MEMORY
+    assumed = "" if listed else " (assumed: this kind of device is not listed)"
+    return memory, f"{memory / _GIB:.2f} GiB{assumed}"

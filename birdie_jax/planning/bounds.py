@@ -128,13 +128,13 @@ class StepBounds(NamedTuple):
         compute: the seconds of matrix products and kernels at the chip's peak.
         memory: the seconds of the main memory's traffic at its bandwidth.
         links: the seconds of the collectives on each kind of link, at its bandwidth.
-        timeline: the seconds of the compiled program's instructions in their order, with what it waits for.
+        instructions: the seconds of the compiled program's instructions in their order, waits included.
     """
 
     compute: float
     memory: float
     links: dict[str, float]
-    timeline: float = 0.0
+    instructions: float = 0.0
 
     @property
     def collectives(self) -> float:
@@ -152,9 +152,9 @@ class StepBounds(NamedTuple):
         return max(self.compute, self.memory_and_collectives)
 
     @property
-    def scheduled(self) -> float:
+    def program_order(self) -> float:
         """The seconds of a step in the order of the compiled program, exposed collectives included."""
-        return max(self.overlapped, self.timeline)
+        return max(self.overlapped, self.instructions)
 
     @property
     def serial(self) -> float:
@@ -176,7 +176,7 @@ class StepBounds(NamedTuple):
             **dict(sorted(self.links.items())),
             "all of them, everything overlapped": self.overlapped,
             "memory and collectives alone": self.memory_and_collectives,
-            "in the order of the program": self.scheduled,
+            "in the order of the program": self.program_order,
         }
 
 

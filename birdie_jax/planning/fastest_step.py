@@ -28,7 +28,7 @@ class Candidate:
         """The least time of a step that fits, in the order of its program; infinite of any other."""
         if not self.plan.fits or self.plan.bounds is None:
             return float("inf")
-        return self.plan.bounds.scheduled
+        return self.plan.bounds.program_order
 
 
 def search_steps(

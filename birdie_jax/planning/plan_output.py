@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from birdie_jax.engine.chips import Chip
 from birdie_jax.planning.bounds import StepBounds
-from birdie_jax.planning.chips import Chip
 from birdie_jax.planning.fastest_step import Candidate
 from birdie_jax.planning.largest_batch import LargestBatch
 from birdie_jax.planning.planner import CollectiveTotal, RunPlan
@@ -213,9 +213,9 @@ def search_row(one: Candidate) -> dict[str, Any]:
         "parts": one.accumulation_steps,
         "GiB": round(plan.bytes_per_device.total / _GIB, 2),
         "fits": plan.fits,
-        "bound ms": None if bounds is None else round(1e3 * bounds.scheduled, 2),
+        "bound ms": None if bounds is None else round(1e3 * bounds.program_order, 2),
         "set by": None if bounds is None else bounds.set_by,
-        "MFU": None if bounds is None else round(plan.mfu(bounds.scheduled), 4),
+        "MFU": None if bounds is None else round(plan.mfu(bounds.program_order), 4),
         "MFU, everything overlapped": None if bounds is None else round(plan.mfu(bounds.overlapped), 4),
     }
 
@@ -262,7 +262,7 @@ def _table_row(plan: RunPlan) -> list[str]:
         row += [
             f"{plan.tokens_per_second(bounds.overlapped):,.0f}",
             f"{plan.mfu(bounds.overlapped):.1%}",
-            f"{plan.mfu(bounds.scheduled):.1%}",
+            f"{plan.mfu(bounds.program_order):.1%}",
         ]
         hours = plan.hours()
         row.append("-" if hours is None else f"{hours['at the bound']:,.2f}")
@@ -364,7 +364,7 @@ def _bounds_as_json(plan: RunPlan) -> dict[str, Any]:
             "memory_seconds": bounds.memory,
             "link_seconds": bounds.links,
             "step_seconds": bounds.overlapped,
-            "program_order_seconds": bounds.scheduled,
+            "program_order_seconds": bounds.program_order,
             "nothing_overlaps_seconds": bounds.serial,
             "set_by": bounds.set_by,
         },

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from birdie_jax.engine.memory_check import device_memory
 from birdie_jax.planning.bounds import StepBounds, rates_of, step_bounds
 from birdie_jax.planning.compilation import CompiledProgram, compile_step
 from birdie_jax.planning.model_flops import StateBytes, model_flops_per_token, state_bytes
@@ -202,8 +203,11 @@ def _compiled_bytes(
 
 def _available_bytes(topology: Topology) -> float:
     """Return the bytes that a device has; CPU devices share the memory of the machine."""
+    first = topology.devices[0]
     if topology.chip is not None:
         return topology.chip.memory_bytes
+    if first.platform != "cpu":
+        return device_memory(first) or float("inf")
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(topology.devices)
 
 

@@ -63,7 +63,7 @@ def plan_chosen(run: ResolvedRun, topology: Topology) -> tuple[ResolvedRun, RunP
         plan = plans[candidate.config.model.remat] = plan_run(candidate, topology)
         return plan.bytes_per_device.total, plan.bytes_per_device.available
 
-    if topology.chip is None:
+    if topology.devices[0].platform == "cpu":
         level, tried = _ON_CPU
         try_step(run.with_model(remat=level))
     else:

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
+from birdie_jax.engine.chips import CHIPS, Chip, chip_of
 from birdie_jax.engine.mesh import Device
 from birdie_jax.errors import ConfigError, MissingCompilerError, shown
-from birdie_jax.planning.chips import CHIPS, Chip, chip_of
 from birdie_jax.storage.cache_folder import cache_folder
 
 # Without these libtpu asks the metadata server of the cloud, and warns that there is none.
@@ -219,9 +219,7 @@ class Topology(NamedTuple):
 
     def is_ring(self, dimension: int) -> bool:
         """Return whether the links of a dimension of the grid close to a ring."""
-        if self.known_chip.min_ring_extent:
-            return self.shape[dimension] >= self.known_chip.min_ring_extent
-        return all(extent % 4 == 0 for extent in self.shape)
+        return self.known_chip.is_ring(self.shape[dimension], self.shape)
 
 
 def make_topology(name: str, log: Callable[[str], None] | None = None) -> Topology:

@@ -59,7 +59,7 @@ def test_the_share_of_memory_is_where_the_choice_changes(monkeypatch):
     machine = on("TPU v5", 64)
     state = 16 * choose_parameters(LARGE)
     for memory, fsdp in ((2 * state, 1), (2 * state - 16, 2)):
-        monkeypatch.setitem(automatic_sizes._DEVICE_MEMORY, "TPU v5", memory)
+        monkeypatch.setattr(automatic_sizes, "listed_memory", lambda kind, memory=memory: memory)
         assert choose_fsdp(LARGE, 0, machine).size == fsdp
 
 

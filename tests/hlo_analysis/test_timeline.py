@@ -3,11 +3,10 @@
 import pytest
 
 from hlo_analysis import Rates, Timeline, parse_hlo, read_timeline
-from tests.hlo_analysis.test_collectives import FUSED, MESH, SLICES
+from tests.hlo_analysis.test_collectives import ALONG_FSDP, FUSED, MESH, SLICES
 
 RATES = Rates(1.0, 1.0, lambda collective: {"links": float(collective.payload_bytes)})
 THREE_TIMES = 'backend_config={"known_trip_count":{"n":"3"}}'
-ALONG_FSDP = "replica_groups=mesh['a'=2,'b'=4] {'b'}, use_global_device_ids=true"
 
 # The loop reads and writes 2 * 400 bytes each of three times, and sums 40 bytes behind it.
 OVERLAPPED = f"""HloModule overlapped

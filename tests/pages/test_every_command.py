@@ -14,10 +14,10 @@ import pytest
 
 from birdie_jax.__main__ import VERBS
 from birdie_jax.config import parse_config
+from birdie_jax.engine.chips import CHIPS
 from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.finetuning.stages import read_stages, stage_config
 from birdie_jax.mixture_search.request import make_design
-from birdie_jax.planning.chips import CHIPS
 from birdie_jax.resolve import configured_mixture
 from birdie_jax.vocabulary import padded_vocab_size
 from launch import commands

@@ -4,9 +4,9 @@ import jax
 import pytest
 
 from birdie_jax.config import parse_config
+from birdie_jax.engine.chips import CHIPS
 from birdie_jax.models.rematerialisation import LEVELS
 from birdie_jax.planning.bounds import StepBounds
-from birdie_jax.planning.chips import CHIPS
 from birdie_jax.planning.fastest_step import frontier, search_steps
 from birdie_jax.planning.plan_output import search_row, search_table
 from birdie_jax.planning.planner import DeviceBytes, RunPlan

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from birdie_jax.engine.chips import CHIPS
 from birdie_jax.planning.bounds import busy_seconds
-from birdie_jax.planning.chips import CHIPS
 from birdie_jax.planning.topology import DeviceLocation, Topology
 from hlo_analysis import Collective, ReplicaGroups
 

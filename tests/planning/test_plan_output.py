@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from birdie_jax.engine.chips import CHIPS
 from birdie_jax.planning import comparison_table, compiling_text, plan_as_json, plan_as_text
 from birdie_jax.planning.bounds import rates_of, step_bounds
-from birdie_jax.planning.chips import CHIPS
 from birdie_jax.planning.largest_batch import LargestBatch
 from birdie_jax.planning.planner import CollectiveTotal, DeviceBytes, RunPlan
 from birdie_jax.planning.topology import DeviceLocation, Topology

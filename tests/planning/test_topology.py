@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from birdie_jax.engine.chips import CHIPS, chip_of
 from birdie_jax.errors import ConfigError, MissingCompilerError
 from birdie_jax.planning import topology
-from birdie_jax.planning.chips import CHIPS, chip_of
 from birdie_jax.planning.topology import (
     Topology,
     _parse,

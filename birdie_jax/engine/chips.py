@@ -5,6 +5,7 @@ The memory of a TPU is what its compiler leaves to a program, which it states wh
 less than on the page.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _GIB = 2**30
@@ -48,6 +49,17 @@ class Chip(NamedTuple):
     def is_gpu(self) -> bool:
         """Whether it is a GPU: a switch joins those of a host."""
         return self.grid_dimensions == 0
+
+    def is_ring(self, extent: int, extents: Sequence[int]) -> bool:
+        """Return whether a dimension of the grid of links closes to a ring.
+
+        Args:
+            extent: the extent of the dimension.
+            extents: the extents of all dimensions of the slice.
+        """
+        if self.min_ring_extent:
+            return extent >= self.min_ring_extent
+        return all(other % 4 == 0 for other in extents)
 
 
 CHIPS = {
