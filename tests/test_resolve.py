@@ -21,8 +21,9 @@ ONLY_HERE = {
     "fill_in_sizes": set(),
     "arrange": set(),
     "make_mixture": set(),
-    # A model that was trained, of a folder or for generation; the size of one that is not there.
+    # A model that was trained, of a folder, for generation; a size of one not there; a period of layers.
     "build_model": {
+        "device_check/scans.py",
         "engine/automatic_sizes.py",
         "interop/huggingface_folder.py",
         "interop/model_folder.py",
