@@ -62,7 +62,7 @@ def rows(topologies, names):
     for topology, name, pass_name in itertools.product(topologies, names, ("forward", "backward")):
         text, bundles, least = compile_pass(topology, name, pass_name)
         (batch, length, heads, d_k, d_v), chunk, has_beta = SHAPES[name]
-        loops = [cycles for cycles, _ in tpu_programs.innermost_loops(bundles)]
+        loops = [loop.cycles for loop in tpu_programs.innermost_loops(bundles)]
         # The loops of the one direction, then those of the other.
         half = len(loops) // 2
         cycles = max(sum(loops[:half]), sum(loops[half:]))

@@ -56,10 +56,11 @@ def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, i
     rates = []
     for group in groups:
         steps = group[before : before + over_steps]
-        if len(group) != each or not all(multiplications for _, multiplications in steps):
+        if len(group) != each or not all(loop.multiplications for loop in steps):
             raise ValueError(f"the loops of the kernel are not the ones expected: {found}")
-        copying = sum(cycles for cycles, _ in group) - sum(cycles for cycles, _ in steps)
-        rates.append(1 / (copying / in_copy + sum(cycles for cycles, _ in steps) / in_steps))
+        stepping = sum(loop.cycles for loop in steps)
+        copying = sum(loop.cycles for loop in group) - stepping
+        rates.append(1 / (copying / in_copy + stepping / in_steps))
     return min(rates)
 
 

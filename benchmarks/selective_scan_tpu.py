@@ -2,8 +2,9 @@
 
 For each chip, type and pass at [8, 2048, 2048] with 16 states, both directions and resets: the bytes that
 the program moves, as a multiple of four accesses to each element forward (u, dt, z, y) and seven backward;
-whole operands copied around the kernel; elements per cycle that its loops process, and how many the memory
-can deliver. It needs `pip install libtpu` (launch/compilers.sh).
+whole operands copied around the kernel; elements per cycle that its loops process, how many they would if
+every slot of the vector unit held one of their operations, and how many the memory can deliver. It needs
+`pip install libtpu` (launch/compilers.sh).
 """
 
 from benchmarks import tpu_programs  # isort: skip
@@ -11,6 +12,7 @@ from benchmarks import tpu_programs  # isort: skip
 import argparse
 import itertools
 import json
+import math
 from pathlib import Path
 
 import jax
@@ -18,12 +20,21 @@ import jax.numpy as jnp
 
 from benchmarks.scan_tpu import CHIPS, measures
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
-from pallas_kernels.selective_scan import SelectiveScanInputs, tpu, tpu_call
+from pallas_kernels.selective_scan import SelectiveScanInputs, tpu, tpu_call, tpu_steps
+from pallas_kernels.selective_scan.tpu_steps import UNROLLED
 
 SHAPE, STATES = (8, 2048, 2048), 16
 ACCESSES = {"forward": 4, "backward": 7}
-# Of a block: the recurrence; backward to the states that enter tiles, and back through the tiles.
-LOOPS = {"forward": 1, "backward": 2}
+# The loops of a span, and for how many tiles an iteration of each is: all channels are prepared; fours of
+# states sweep, backward also pull; and all channels finish.
+LOOPS = {
+    "forward": {"prepare": UNROLLED, "sweep": UNROLLED, "finish": UNROLLED},
+    "backward": {"prepare": UNROLLED, "sweep": UNROLLED, "pull": 1, "finish": UNROLLED},
+}
+
+
+# Loops around these are shorter.
+LEAST_CYCLES = 60
 
 
 def compile_pass(topology, dtype, pass_name):
@@ -48,24 +59,33 @@ def compile_pass(topology, dtype, pass_name):
     def forward(inputs):
         return tpu.forward(inputs, direction="both")
 
-    def backward(inputs, block_h0, dy, dlast):
-        return tpu.backward(inputs, block_h0, dy, dlast, direction="both")
+    def backward(inputs, kept_h0, dy, dlast):
+        return tpu.backward(inputs, kept_h0, dy, dlast, direction="both")
 
     if pass_name == "forward":
         return tpu_programs.compile_with_bundles(forward, inputs)
-    block_h0 = array(jax.eval_shape(forward, inputs)[2].shape, jnp.float32)
-    return tpu_programs.compile_with_bundles(backward, inputs, block_h0, block, state)
+    kept_h0 = array(jax.eval_shape(forward, inputs)[2].shape, jnp.float32)
+    return tpu_programs.compile_with_bundles(backward, inputs, kept_h0, block, state)
 
 
-def elements_per_cycle(bundles, dtype, pass_name):
-    """Return the elements per cycle of the loops over tiles, in the slower direction."""
-    found = tpu_programs.innermost_loops(bundles)
-    each = LOOPS[pass_name]
-    if len(found) != 2 * each or not all(multiplications for _, multiplications in found):
+def rates(bundles, chip, pass_name):
+    """Return the elements per cycle in the slower direction, and what the vector unit allows."""
+    found = [loop for loop in tpu_programs.innermost_loops(bundles) if loop.cycles >= LEAST_CYCLES]
+    tiles = LOOPS[pass_name]
+    if len(found) != 2 * len(tiles):
         raise ValueError(f"the loops of the kernel are not the ones expected: {found}")
-    cycles = max(sum(cycles for cycles, _ in found[:each]), sum(cycles for cycles, _ in found[each:]))
-    grid = tpu_call.make_grid(SHAPE, dtype, "both", False)
-    return TILE * grid.columns * LANES / cycles
+    elements = TILE * LANES * tpu_call.make_grid(SHAPE, 0, "both", False).columns
+    turns = [
+        (math.ceil(STATES / tpu_steps.STATES) if name in ("sweep", "pull") else 1) / count
+        for name, count in tiles.items()
+    ]
+    results = []
+    for loops in (found[: len(tiles)], found[len(tiles) :]):
+        cycles = sum(turn * loop.cycles for turn, loop in zip(turns, loops, strict=True))
+        operations = sum(turn * loop.vector_operations for turn, loop in zip(turns, loops, strict=True))
+        allowed = elements * tpu_programs.VECTOR_SLOTS[chip] / operations
+        results.append({"rate": elements / cycles, "vector_limit": allowed})
+    return min(results, key=lambda result: result["rate"])
 
 
 def rows(topologies):
@@ -73,13 +93,13 @@ def rows(topologies):
     for topology, dtype, pass_name in itertools.product(topologies, ("bfloat16", "float32"), ACCESSES):
         bandwidth, clock, cores = CHIPS[topology]
         text, bundles = compile_pass(topology, dtype, pass_name)
-        accesses = ACCESSES[pass_name]
+        accesses, chip = ACCESSES[pass_name], topology.split(":")[0]
         yield {
-            "chip": topology.split(":")[0],
+            "chip": chip,
             "type": dtype,
             "pass": pass_name,
             **measures(text, SHAPE, dtype, accesses),
-            "rate": elements_per_cycle(bundles, dtype, pass_name),
+            **rates(bundles, chip, pass_name),
             "needed": bandwidth / (accesses * jnp.dtype(dtype).itemsize * clock * cores),
         }
 
@@ -91,12 +111,13 @@ def main():
     parser.add_argument("--topologies", nargs="*", default=CHIPS)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
-    print("| chip | type | pass | bytes/minimum | copies | elements/cycle | needed |")
-    print("|---|---|---|---|---|---|---|")
+    print("| chip | type | pass | bytes/minimum | copies | elements/cycle | vector unit | needed |")
+    print("|---|---|---|---|---|---|---|---|")
     found = []
     for row in rows(arguments.topologies):
         found.append(row)
-        figures = f"{row['bytes']:.3f} | {row['copies']} | {row['rate']:.1f} | {row['needed']:.0f}"
+        figures = f"{row['bytes']:.3f} | {row['copies']}"
+        figures += f" | {row['rate']:.1f} | {row['vector_limit']:.1f} | {row['needed']:.0f}"
         print(f"| {row['chip']} | {row['type']} | {row['pass']} | {figures} |", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found))

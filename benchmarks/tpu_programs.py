@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FOLDER = Path(tempfile.mkdtemp(prefix="tpu_programs_"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -81,20 +81,61 @@ def _entry_instructions(text: str) -> Iterator[tuple[str, list[int]]]:
             yield instruction.opcode, [total_bytes(entry.instructions[name].shapes) for name in names]
 
 
-def innermost_loops(bundles: str) -> list[tuple[int, int]]:
-    """Return (cycles, multiplications) of an iteration of every loop inside the loop over the grid."""
+class Loop(NamedTuple):
+    """An iteration of a loop.
+
+    Attributes:
+        cycles: its bundles.
+        multiplications: its multiplications of float32.
+        vector_operations: those that take a slot of the vector unit: arithmetic, conversions, moves and
+            selections of registers, and the start of an exponential or the like; not loads, stores, what
+            crosses lanes, and the results of those that take long.
+    """
+
+    cycles: int
+    multiplications: int
+    vector_operations: int
+
+
+def innermost_loops(bundles: str) -> list[Loop]:
+    """Return every loop inside the loop over the grid, but what is in a loop inside it."""
     loops: list[list[int]] = []
     current: list[int] | None = None
     for line in bundles.splitlines():
-        match = re.match(r"\s*(?:0x[0-9a-f]+|\d+)\s+(\w\w)?\s*:\s*(>*)", line)
+        match = re.match(r"\s*(?:0x[0-9a-f]+|\d+)\s+(\w\w)?\s*:\s*(>*)(.*)", line)
         if match is None:
             continue
-        label, depth = match.group(1), len(match.group(2))
+        label, depth, bundle = match.group(1), len(match.group(2)), match.group(3)
         if label == "LB":
-            current = [depth, 0, 0]
+            current = [depth, 0, 0, 0]
             if depth > 1:
                 loops.append(current)
         if current is not None and depth >= current[0]:
             current[1] += 1
-            current[2] += line.count("vmul.f32")
-    return [(cycles, multiplications) for _, cycles, multiplications in loops]
+            current[2] += bundle.count("vmul.f32")
+            current[3] += sum(map(_takes_a_slot, bundle.strip("{} ").split(";;")))
+    return [Loop(*counts) for _, *counts in loops]
+
+
+# Of a core's vector unit: no bundle has more of the operations of `_takes_a_slot`.
+VECTOR_SLOTS = {"v4": 2, "v5e": 4, "v5p": 4, "v6e": 4}
+_TAKES_NO_SLOT = (
+    "vld",
+    "vst",
+    "vpop",
+    "vset",
+    "vperm.lane",
+    "vrot.lane",
+    "vphi",
+    "vmat",
+    "vxpose",
+    "vsync",
+)
+
+
+def _takes_a_slot(instruction: str) -> bool:
+    match = re.search(r"(?:=|^)\s*(v[a-z0-9.]+)", instruction)
+    if match is None:
+        return False
+    name = match.group(1)
+    return name == "vstv" or not (name.startswith(_TAKES_NO_SLOT) or "xlane" in name or "xlu" in name)

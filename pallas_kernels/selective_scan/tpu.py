@@ -1,21 +1,24 @@
-"""selective_scan for TPUs, in Mosaic: the N states of a channel on the sublanes, one step at a time.
+"""selective_scan for TPUs, in Mosaic: a channel a lane, its states in registers of their own.
 
-A grid step holds a block of rows in time of up to 512 channels. A state [N, channels] is in registers, and
-a step of it costs one exponential and a few operations a register; neighbouring groups of channels fill
-the latency. B and C come as [2 N, length] with time on the lanes, so that their minor axis is whole in
-memory; the 16 steps of a tile are rotated to the first lanes, and one lane spread over all is B_t. dt's
-bias and softplus, D and the gate are computed on the tile: u, dt and z are read, y is written, and nothing
-N times as wide ever leaves the chip but the state that enters each block of time.
+A grid step holds a block of rows in time of up to 1024 channels, the rows of a register by its lanes. It
+goes through spans of 128 steps: first dt's bias and softplus, on tiles of 16 rows; then its states by
+fours, step after step; then D and the gate, on tiles again. So a step of a state costs an exponential and
+six operations of a full register, and what is summed over states is added register by register.
 
-The gradient reads those, runs the recurrence of a block again to have the state that enters each tile of
-16 steps (Chen et al. 2016; for scans Gu and Dao 2023, appendix D), then takes the tiles from the last one
-to the first: each time the states and decays of 16 steps, and the cotangents back through them. Each
-block of channels writes what it adds to the cotangents of B and C; they are summed afterwards in their
-order, so that two runs agree bit for bit.
+One row of a tile becomes a register by a strided load from scratch memory, see `tpu_steps`. B and C come
+as [2 N, length], time on the lanes, and four states of B go above the same four of C in a register: a lane
+of it, spread over all, holds what one step needs for four states, and a load spreads a row of it.
+
+The gradient reads the state that enters each span, runs its recurrence again (Chen et al. 2016; for scans
+Gu and Dao 2023, appendix D) and takes the cotangents back through the states that it left in scratch
+memory. Each block of channels writes what it adds to the cotangents of B and C; they are summed afterwards
+in their order, so that two runs agree bit for bit.
 
 Memory accesses an element, of which each is u's size: 4 forward (u, dt, z, y), 7 backward (u, dt, z, dy and
-the three cotangents).
+the three cotangents); and N / 128 numbers of float32 for the states that enter spans, once each.
 """
+
+import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -26,15 +29,30 @@ from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, Interpret, pack_res
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
 from pallas_kernels.selective_scan import tpu_steps
 from pallas_kernels.selective_scan.inputs import Padding, SelectiveScanInputs, Sequence, State
-from pallas_kernels.selective_scan.tpu_call import STATES_UNIT, Scratch, call_kernel, make_grid
+from pallas_kernels.selective_scan.tpu_call import MAX_COLUMNS, call_kernel, make_grid
+from pallas_kernels.selective_scan.tpu_steps import (
+    PRODUCTS,
+    SPAN,
+    STATES,
+    STRIDE,
+    SUBLANES,
+    groups_together,
+)
 
 __all__ = ["backward", "forward", "suits"]
+
+# Of any nonzero rate; times the step of a reset it is far below what exp2 takes to 0.
+LEAST_RATE = 1e-30
+# Of the blocks of a grid step; twice this, for those under way, leaves room for the scratch memory of each.
+FORWARD_BYTES, BACKWARD_BYTES = 4 << 20, 2 << 20
+# Of the states of a channel in the type of the sequences; with more a register is half full.
+MOST_STATE_BYTES = 64
 
 
 def forward(
     inputs: SelectiveScanInputs, *, direction: str, interpret: Interpret = False
-) -> tuple[Sequence, State, Float[Array, "batch row_blocks padded_N padded_channels"]]:
-    """Return (y, last state, state before each block of time).
+) -> tuple[Sequence, State, Float[Array, "batch spans padded_N column_blocks columns 128"]]:
+    """Return (y, last state, state before each span of time).
 
     Args:
         inputs: the arrays, sequences in float32 or bfloat16; sizes that do not suit are padded, at the cost
@@ -43,11 +61,11 @@ def forward(
         interpret: whether to run in the TPU interpreter, on any platform, slowly; or its parameters.
 
     Returns:
-        y in the type of u; the state after the last step read, and those before each block, float32.
+        y in the type of u; the state after the last step read, and those before each span, float32.
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
-    grid = make_grid(operands[0][2].shape, pad.dtype, direction, interpret)
+    grid = pad.grid(FORWARD_BYTES // 4, interpret)
     found = call_kernel(
         grid,
         tpu_steps.forward,
@@ -55,19 +73,19 @@ def forward(
         [*operands, ("h0", "state", pad.state(inputs.h0))],
         [
             ("y", "block", inputs.u.dtype),
-            ("block_h0", "boundary", jnp.float32),
+            ("kept_h0", "kept", jnp.float32),
             ("last", "state", jnp.float32),
         ],
-        scratch={"carry": Scratch((pad.states,))},
+        scratch=_scratch(grid, pad.states, ["decay_dt", "dt_u", "sums"]),
         reverse_time=False,
         operations=(6, 1),
     )
-    return pad.crop(found["y"]), pad.crop_state(found["last"]), found["block_h0"]
+    return pad.crop(found["y"]), pad.crop_state(found["last"]), found["kept_h0"]
 
 
 def backward(
     inputs: SelectiveScanInputs,
-    block_h0: Float[Array, "batch row_blocks padded_N padded_channels"],
+    kept_h0: Float[Array, "batch spans padded_N column_blocks columns 128"],
     dy: Sequence,
     dlast: State,
     *,
@@ -78,7 +96,7 @@ def backward(
 
     Args:
         inputs: as for `forward`.
-        block_h0: the state before each block, from `forward`.
+        kept_h0: the state before each span, from `forward`.
         dy: the cotangent of y.
         dlast: the cotangent of the last state.
         direction: as for `forward`.
@@ -86,10 +104,12 @@ def backward(
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
-    grid = make_grid(operands[0][2].shape, pad.dtype, direction, interpret)
+    grid = pad.grid(BACKWARD_BYTES // 7, interpret)
     optional = [("dz", "block", inputs.z.dtype)] if inputs.z is not None else []
     if inputs.dt_bias is not None:
         optional.append(("ddt_bias", "row", jnp.float32))
+    sequences = ["decay_dt", "dt_u", "plain_dt", "dv", "g_B", "dlog_A"]
+    sequences += [] if inputs.z is None else ["scanned"]
     found = call_kernel(
         grid,
         tpu_steps.backward,
@@ -97,7 +117,7 @@ def backward(
         [
             *operands,
             ("dy", "block", pad.sequence(dy)),
-            ("block_h0", "boundary", block_h0),
+            ("kept_h0", "kept", kept_h0),
             ("dlast", "state", pad.state(dlast)),
         ],
         [
@@ -110,8 +130,9 @@ def backward(
             *optional,
         ],
         scratch={
-            "carry": Scratch((pad.states,)),
-            "tile_h0": Scratch((grid.rows // TILE, pad.states)),
+            **_scratch(grid, pad.states, sequences),
+            "states": (SPAN + 1, STATES, grid.columns, LANES),
+            "products": (TILE * PRODUCTS, LANES),
         },
         reverse_time=True,
         operations=(20, 2),
@@ -131,21 +152,41 @@ def backward(
     )
 
 
+def _scratch(grid, states, sequences):
+    """Return the shapes of what both passes have in scratch memory, with spans of `sequences`."""
+    return {
+        "carry": (states, grid.columns, LANES),
+        "fours": (2 * states, grid.rows),
+        "weights": (groups_together(states // STATES) * SPAN * SUBLANES, LANES),
+        **dict.fromkeys(sequences, (grid.columns * STRIDE, LANES)),
+    }
+
+
 class _Padding(Padding):
     """The padding of a TPU's blocks, and the operands of both passes."""
 
     def __init__(self, inputs, direction):
-        super().__init__(inputs, direction, length_unit=LENGTH_UNIT, lanes=LANES, states_unit=STATES_UNIT)
+        super().__init__(inputs, direction, length_unit=LENGTH_UNIT, lanes=LANES, states_unit=STATES)
+        self.direction = direction
+
+    def grid(self, block_bytes, interpret):
+        """Return the grid of a call whose blocks have `block_bytes` at most where they can."""
+        shape, itemsize = self.sequence(self.inputs.u).shape, self.dtype.itemsize
+        max_columns = MAX_COLUMNS if self.states * itemsize <= MOST_STATE_BYTES else MAX_COLUMNS // 2
+        return make_grid(shape, block_bytes // itemsize, self.direction, interpret, max_columns)
 
     def operands(self):
         """Return the (name, kind, array) of what both passes read of the inputs."""
         u, dt, A, B, C, D, z, dt_bias, *_ = self.inputs
         columns = jnp.concatenate([self._columns(B), self._columns(C)], axis=1)
+        # exp(dt A) = exp2(dt A log2(e)); a rate of 0 is one whose product with any step but a reset's is.
+        rates = self.state(A[None])[0] * math.log2(math.e)
+        rates = jnp.where(jnp.abs(rates) < LEAST_RATE, -LEAST_RATE, rates)
         operands = [
             ("u", "block", self.sequence(u)),
             ("dt", "block", self.steps(dt)),
             ("columns", "columns", columns),
-            ("A", "matrix", self.state(A[None])[0]),
+            ("A", "matrix", rates),
             ("D", "vector", self.channels(D[None])),
         ]
         if z is not None:
@@ -160,8 +201,12 @@ class _Padding(Padding):
     def crop_columns(self, partial):
         """Return the sums of dB and dC over the blocks of channels, [batch, length, N]."""
         states, length = self.inputs.A.shape[0], self.inputs.u.shape[1]
-        columns = partial.sum(axis=0)[:, :, :length].swapaxes(1, 2)
-        return columns[..., :states], columns[..., self.states : self.states + states]
+        columns = partial.sum(axis=0)[:, :, :length]
+        columns = columns.reshape(columns.shape[0], -1, 2, STATES, length)
+        return (
+            columns[:, :, which].reshape(-1, self.states, length)[:, :states].swapaxes(1, 2)
+            for which in (0, 1)
+        )
 
     def _columns(self, array):
         missing = self.states - array.shape[2]

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,34 +13,25 @@ from jaxtyping import Array, Int
 
 from pallas_kernels.linear_scan.tpu_call import LENGTH_UNIT, MAX_BLOCK_ROWS, Interpret, TpuGrid
 from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
+from pallas_kernels.selective_scan.tpu_steps import SPAN
 
-# B and C are read again for every block of channels: 512 of them make that little.
-MAX_COLUMNS = 4
-# Of all blocks of a grid step; twice this, for those under way, leaves room for the scratch memory.
-BLOCKS_BYTES = 7 << 19
-# Rows of the states of a channel, two registers for float32 and one for bfloat16.
-STATES_UNIT = 16
+# The rows of a register; each is a group of 128 channels.
+MAX_COLUMNS = 8
 
 
-class Scratch(NamedTuple):
-    """The shape of an array in scratch memory, float32, before the channels of a block.
-
-    Attributes:
-        shape: the dimensions before the last.
-    """
-
-    shape: tuple[int, ...]
-
-
-def make_grid(shape: tuple[int, ...], dtype: DTypeLike, direction: str, interpret: Interpret) -> TpuGrid:
-    """Return the grid for padded sequences of `shape`; forward and backward have the same."""
+def make_grid(
+    shape: tuple[int, ...],
+    max_elements: int,
+    direction: str,
+    interpret: Interpret,
+    max_columns: int = MAX_COLUMNS,
+) -> TpuGrid:
+    """Return the grid for padded sequences of `shape`, in blocks of `max_elements` where they can."""
     _, length, channels = shape
     groups = channels // LANES
     in_direction = groups // 2 if direction == "both" else groups
-    columns = max(n for n in range(1, MAX_COLUMNS + 1) if in_direction % n == 0)
-    # Backward u, dt, z and dy are read, and three of them have cotangents.
-    row_bytes = 7 * columns * LANES * jnp.dtype(dtype).itemsize
-    max_rows = min(MAX_BLOCK_ROWS, max(LENGTH_UNIT, BLOCKS_BYTES // row_bytes))
+    columns = max(n for n in range(1, max_columns + 1) if in_direction % n == 0)
+    max_rows = min(MAX_BLOCK_ROWS, max(LENGTH_UNIT, max_elements // (columns * LANES)))
     rows = max(n for n in range(LENGTH_UNIT, max_rows + 1, LENGTH_UNIT) if length % n == 0)
     return TpuGrid(direction, rows, columns, length // rows, groups // columns, interpret)
 
@@ -53,7 +43,7 @@ def call_kernel(
     operands: Sequence[tuple[str, str, jax.Array]],
     results: Sequence[tuple[str, str, DTypeLike]],
     *,
-    scratch: dict[str, Scratch],
+    scratch: dict[str, tuple[int, ...]],
     reverse_time: bool,
     operations: tuple[int, int],
 ) -> dict[str, jax.Array]:
@@ -62,7 +52,8 @@ def call_kernel(
     Operands and results are of these kinds: "block" [batch, length, channels]; "columns" [batch, 2 N,
     length]; "partial" [column blocks, batch, 2 N, length], what each block of channels adds to columns;
     "matrix" [N, channels]; "vector" [1, channels]; "state" [batch, N, channels]; "row" [batch, 1,
-    channels]; "boundary" [batch, row blocks, N, channels].
+    channels]; "kept" [batch, spans, N, column blocks, columns, 128]. In the kernel the channels of a
+    matrix and a state are folded as those of "kept".
 
     Args:
         grid: the grid of the call.
@@ -70,7 +61,7 @@ def call_kernel(
         bits: the words of `linear_scan.tpu_call.pack_resets`, by the name "bits" among the refs.
         operands: the (name, kind, array) of each operand; a block is among them, and a matrix.
         results: the (name, kind, type) of each result.
-        scratch: what the kernel needs in scratch memory; it stays from block to block of time.
+        scratch: the shape of each array in scratch memory; what is there stays from block to block of time.
         reverse_time: whether time blocks are visited in the reverse of the reading order, as for gradients.
         operations: the multiplications and additions, and the exponentials, for a state of an element.
     """
@@ -108,19 +99,28 @@ def call_kernel(
             (1, 1, 2 * states, grid.rows),
             lambda b, c, t: (c, b, 0, row_block(c, t)),
         ),
-        "matrix": ((states, channels), (states, width), lambda b, c, t: (0, c)),
+        "matrix": (
+            (states, grid.column_blocks, grid.columns, LANES),
+            (states, 1, grid.columns, LANES),
+            lambda b, c, t: (0, c, 0, 0),
+        ),
         "vector": ((1, channels), (1, width), lambda b, c, t: (0, c)),
-        "state": ((batch, states, channels), (1, states, width), lambda b, c, t: (b, 0, c)),
+        "state": (
+            (batch, states, grid.column_blocks, grid.columns, LANES),
+            (1, states, 1, grid.columns, LANES),
+            lambda b, c, t: (b, 0, c, 0, 0),
+        ),
         "row": ((batch, 1, channels), (1, 1, width), lambda b, c, t: (b, 0, c)),
-        "boundary": (
-            (batch, grid.row_blocks, states, channels),
-            (1, 1, states, width),
-            lambda b, c, t: (b, row_block(c, t), 0, c),
+        "kept": (
+            (batch, length // SPAN, states, grid.column_blocks, grid.columns, LANES),
+            (1, grid.rows // SPAN, states, 1, grid.columns, LANES),
+            lambda b, c, t: (b, row_block(c, t), 0, c, 0, 0),
         ),
     }
     specs = {kind: pl.BlockSpec(block, index) for kind, (_, block, index) in kinds.items()}
     names = [name for name, *_ in (*operands, *results)] + list(scratch)
-    in_specs, arrays = [specs[kind] for _, kind, _ in operands], [array for *_, array in operands]
+    in_specs = [specs[kind] for _, kind, _ in operands]
+    arrays = [array.reshape(kinds[kind][0]) for _, kind, array in operands]
     if bits is not None:
         names.insert(0, "bits")
         words = pl.BlockSpec((1, 1, 1, grid.rows // TILE), words_of, memory_space=pltpu.SMEM)
@@ -145,9 +145,12 @@ def call_kernel(
         grid=(batch, grid.column_blocks, grid.row_blocks),
         in_specs=in_specs,
         out_specs=[specs[kind] for _, kind, _ in results],
-        scratch_shapes=[pltpu.VMEM((*array.shape, width), jnp.float32) for array in scratch.values()],
+        scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         cost_estimate=pl.CostEstimate(flops=arithmetic, bytes_accessed=moved, transcendentals=exponentials),
         interpret=pltpu.InterpretParams() if grid.interpret is True else grid.interpret,
     )(*arrays)
-    return {name: output for (name, *_), output in zip(results, outputs, strict=True)}
+    return {
+        name: output.reshape(batch, states, channels) if kind == "state" else output
+        for (name, kind, _), output in zip(results, outputs, strict=True)
+    }

@@ -1,7 +1,17 @@
-"""The grid steps of the TPU kernels: 16 steps of time at a time, states on the sublanes. See `tpu`.
+"""The grid steps of the TPU kernels, span after span: its steps prepared, states by fours, the rest.
 
-Every function takes the grid of the call and the references by the names of `tpu`.
+See `tpu`.
+
+Every function takes the grid of the call and the references by the names of `tpu`. A value of the
+recurrence is [columns, 128], a channel a lane: the row of one time step, folded. In scratch memory each
+group of 128 channels has a span of time below the other, an odd number of rows apart, so that one strided
+load folds a row.
 """
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,232 +19,384 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.gated_scan.cell import sigmoid
-from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE, rows_of
+from pallas_kernels.linear_scan.tpu_call import TpuGrid
+from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE, not_reset_mask, rows_of
 
-TILES_OF_LANES = LANES // TILE
+SPAN = 128
+"""The number of steps between kept states: the lanes of a register, in which B and C come."""
+STRIDE = SPAN + 1
+STATES = 4
+"""The number of states computed side by side: with B and C of each, the rows of a register."""
 SUBLANES = 8
+TILES = SPAN // TILE
+UNROLLED = 2
+"""The number of tiles in a turn of a loop, but for that of the gradient's recurrence."""
+ODD = SUBLANES + 1
+PRODUCTS = SUBLANES * ODD
+# exp(dt A) of a reset: 0 for every A that `tpu` lets through, and no NaN in a product with zero.
+RESET_STEP = 1e38
 
 
-class _Tile:
-    """What the steps of a tile read, in float32.
+class _Span(NamedTuple):
+    """A span of a block.
 
     Attributes:
-        index: the tile's number in its block.
-        u: the inputs [16, channels].
-        raw: the steps before the softplus.
-        dt: the steps.
-        columns: B and below it C [2 N, 128], step t of the tile in lane t.
-        resets: the word whose bit t tells whether step t is a reset; None: there are none.
+        grid: the grid of the call.
+        refs: the references by name.
+        index: the number of the span in its block.
     """
 
-    def __init__(self, refs, index):
-        self.refs, self.index = refs, index
-        self.u = self.load("u")
-        self.raw = self.load("dt")
-        self.dt = self.raw
-        if "dt_bias" in refs:
-            self.raw += refs["dt_bias"][...]
-            self.dt = jnp.maximum(self.raw, 0) + jnp.log1p(jnp.exp(-jnp.abs(self.raw)))
-        group = refs["columns"][0, :, self.lanes].astype(jnp.float32)
-        self.columns = pltpu.roll(group, -self.first_lane % LANES, 1)
-        self.resets = refs["bits"][0, 0, 0, index] if "bits" in refs else None
+    grid: TpuGrid
+    refs: dict[str, Any]
+    index: jax.Array
 
     @property
-    def first_lane(self):
-        """The lane of the tile's first step in a group of 128."""
-        return TILE * jax.lax.rem(self.index, TILES_OF_LANES)
+    def groups(self):
+        """The number of fours of states."""
+        return self.refs["carry"].shape[0] // STATES
 
-    @property
-    def lanes(self):
-        """The lanes of the group of 128 steps in which the tile is."""
-        return pl.ds(pl.multiple_of(LANES * jax.lax.div(self.index, TILES_OF_LANES), LANES), LANES)
+    def tile_of_block(self, tile):
+        return self.index * TILES + tile
 
-    def load(self, name):
-        return self.refs[name][0, rows_of(self.index)].astype(jnp.float32)
+    def load(self, name, tile, k):
+        """Return a tile of a sequence, [16, 128], in float32."""
+        return self.refs[name][0, rows_of(self.tile_of_block(tile)), _lanes(k)].astype(jnp.float32)
 
-    def store(self, name, value):
+    def store(self, name, tile, k, value):
         ref = self.refs[name]
-        ref[0, rows_of(self.index)] = value.astype(ref.dtype)
+        ref[0, rows_of(self.tile_of_block(tile)), _lanes(k)] = value.astype(ref.dtype)
 
-    def weights(self, t):
-        """Return B and C of step t, each [N, 1]."""
-        states = self.columns.shape[0] // 2
-        return self.columns[:states, t : t + 1], self.columns[states:, t : t + 1]
+    def vector(self, name, k):
+        return self.refs[name][:, _lanes(k)]
 
-    def transition(self, A, t):
-        """Return the decays of step t, zero at a reset, and the addends, each [N, channels]."""
-        dt, u = _row(self.dt, t), _row(self.u, t)
-        decays = jnp.exp(dt * A)
-        if self.resets is not None:
-            decays *= (1 - (jax.lax.shift_right_logical(self.resets, t) & 1)).astype(jnp.float32)
-        return decays, (dt * u) * self.weights(t)[0]
+    def not_reset(self, tile):
+        return not_reset_mask(self.refs.get("bits"), self.tile_of_block(tile))
 
+    def at(self, step):
+        """Return the rows of scratch memory that hold a step of every group of channels."""
+        return pl.ds(step, self.grid.columns, stride=STRIDE)
 
-def _row(values, t):
-    return values[t : t + 1]
+    def columns(self, group):
+        """Return B and C of four states [8, 128], steps in lanes."""
+        lanes = pl.ds(pl.multiple_of(self.index * SPAN, SPAN), SPAN)
+        return self.refs["fours"][_register(group), lanes]
 
 
-def _sum_states(values):
-    return jnp.sum(values, axis=0, keepdims=True)
+def _lanes(k):
+    return pl.ds(k * LANES, LANES)
 
 
-def _sum_channels(values):
-    return jnp.sum(values, axis=1, keepdims=True)
+def _register(index, offset=0):
+    return pl.ds(pl.multiple_of(SUBLANES * index, SUBLANES) + SUBLANES * offset, SUBLANES)
 
 
-def _stacked(rows):
-    """Return the [1, channels] of each step as a tile, one register of 8 rows after the other."""
-    parts = []
-    for first in range(0, TILE, SUBLANES):
-        part = jnp.broadcast_to(rows[first], (SUBLANES, rows[first].shape[1]))
-        place = jax.lax.broadcasted_iota(jnp.int32, part.shape, 0)
-        for k in range(1, SUBLANES):
-            part = jnp.where(place == k, rows[first + k], part)
-        parts.append(part)
-    return jnp.concatenate(parts)
+def _kept(tile, k):
+    """Return the rows of scratch memory that hold a tile of a group of channels."""
+    return pl.ds(k * STRIDE + tile * TILE, TILE)
 
 
-def _side_by_side(columns):
-    """Return the [N, 1] of each step in the first lanes of [N, 128], the others zero."""
-    result = jnp.zeros((columns[0].shape[0], LANES), jnp.float32)
-    place = jax.lax.broadcasted_iota(jnp.int32, result.shape, 1)
-    for t, column in columns.items():
-        result = jnp.where(place == t, column, result)
-    return result
+def _for_each(
+    count: int, descending: bool, body: Callable[..., Any], carried: Any = 0, unroll: int = 1
+) -> Any:
+    """Run carried = body(index, carried) over `count` indices."""
+
+    def run(turn, carried):
+        return body(count - 1 - turn if descending else turn, carried)
+
+    return jax.lax.fori_loop(0, count, run, carried, unroll=unroll)
 
 
-def _steps(descending):
-    """Return the steps of a tile in order."""
-    return range(TILE)[::-1] if descending else range(TILE)
+def _for_each_tile(span, body, before=None):
+    """Run body(tile, group of channels) for all of a span; before(tile) once a tile."""
+
+    def run(tile, carried):
+        if before:
+            before(tile)
+        for k in range(span.grid.columns):
+            body(tile, k)
+        return carried
+
+    _for_each(TILES, False, run, unroll=UNROLLED)
 
 
-def _for_each_tile(grid, descending, body, carried):
-    """Run carried = body(tile, carried) over the tiles of a block."""
-    tiles = grid.rows // TILE
+def _softplus(raw):
+    return jnp.maximum(raw, 0) + jnp.log1p(jnp.exp(-jnp.abs(raw)))
 
-    def run(count, carried):
-        return body(tiles - 1 - count if descending else count, carried)
 
-    return jax.lax.fori_loop(0, tiles, run, carried)
+def _prepare(span, tile, k):
+    """Write the steps of a tile and their products with u to scratch memory; return u and the steps."""
+    refs = span.refs
+    dt, u = span.load("dt", tile, k), span.load("u", tile, k)
+    if "dt_bias" in refs:
+        dt = _softplus(dt + span.vector("dt_bias", k))
+    mask, kept = span.not_reset(tile), _kept(tile, k)
+    refs["decay_dt"][kept] = dt if mask is None else jnp.where(mask, dt, RESET_STEP)
+    refs["dt_u"][kept] = dt * u
+    return u, dt
+
+
+def _spread(span, turn, tile):
+    """Write B and C of every step of a tile to all lanes of a row of scratch memory."""
+    first, together = tile * TILE, groups_together(span.groups)
+    columns = [
+        pltpu.roll(span.columns(turn * together + place), jax.lax.rem(LANES - first, LANES), 1)
+        for place in range(together)
+    ]
+    for t in range(TILE):
+        for place, values in enumerate(columns):
+            rows = _register(place * SPAN + first, t)
+            span.refs["weights"][rows] = jnp.broadcast_to(values[:, t : t + 1], (SUBLANES, LANES))
+
+
+def _for_each_group(span, body):
+    """Run body(group, place) for all fours of states; their B and C are spread at `place`.
+
+    Those of the first turn are spread before, beside arithmetic that does not wait for them.
+    """
+    together = groups_together(span.groups)
+    turns = span.groups // together
+
+    def run(turn, carried):
+        if turns > 1:
+            jax.lax.fori_loop(jnp.where(turn == 0, TILES, 0), TILES, partial(spread, turn), 0)
+        _for_each(together, False, lambda place, carried: body(turn * together + place, place))
+        return carried
+
+    def spread(turn, tile, carried):
+        _spread(span, turn, tile)
+        return carried
+
+    _for_each(turns, False, run)
+
+
+def groups_together(groups: int) -> int:
+    """Return how many of the fours of states are spread at once: at most 4, to fit the memory."""
+    return max(n for n in range(1, 5) if groups % n == 0)
+
+
+def _weights(span, place, step):
+    """Return B and C of four states at a step, each [1, 128]."""
+    first = SUBLANES * (place * SPAN + step)
+    rows = [span.refs["weights"][pl.ds(first + j, 1)] for j in range(SUBLANES)]
+    return rows[:STATES], rows[STATES:]
+
+
+def _sweep(span, group, place, h, *, reverse, output):
+    """Run four states over a span.
+
+    Args:
+        span: the span.
+        group: the number of the four states.
+        place: where B and C are.
+        h: those that enter, each [columns, 128].
+        reverse: whether the span is read from its end.
+        output: the name of the sums over n of C_n h_n in scratch memory, to which they are added; or None.
+
+    Returns:
+        The states that leave. B and C are left in "weights" and, where there are such, the states before
+        and after each step in "states".
+    """
+    refs = span.refs
+    A = [refs["A"][group * STATES + j, 0] for j in range(STATES)]
+
+    def run_tile(tile, h):
+        h, first = list(h), tile * TILE
+        for t in range(TILE)[::-1] if reverse else range(TILE):
+            at = span.at(first + t)
+            dt, dt_u = refs["decay_dt"][at], refs["dt_u"][at]
+            B, C = _weights(span, place, first + t)
+            for j in range(STATES):
+                if "states" in refs:
+                    refs["states"][first + t + reverse, j] = h[j]
+                h[j] = jnp.exp2(dt * A[j]) * h[j] + dt_u * B[j]
+            if output:
+                refs[output][at] += _sum(C[j] * h[j] for j in range(STATES))
+        return tuple(h)
+
+    h = _for_each(TILES, reverse, run_tile, tuple(h), unroll=UNROLLED)
+    if "states" in refs:
+        for j in range(STATES):
+            refs["states"][0 if reverse else SPAN, j] = h[j]
+    return h
+
+
+def _sum(values):
+    """Add values in pairs."""
+    values = list(values)
+    while len(values) > 1:
+        values = [sum(values[i + 1 : i + 2], values[i]) for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def _carry(refs, group):
+    return [refs["carry"][group * STATES + j] for j in range(STATES)]
+
+
+def _keep_carry(refs, group, values):
+    for j in range(STATES):
+        refs["carry"][group * STATES + j] = values[j]
+
+
+def _start(refs, carried):
+    """Put B above C for each four states; let the carry be what enters the first block."""
+    columns = refs["columns"][0].astype(jnp.float32)
+    states = columns.shape[0] // 2
+    for first in range(0, states, STATES):
+        for row, source in ((0, first), (STATES, states + first)):
+            refs["fours"][pl.ds(2 * first + row, STATES)] = columns[source : source + STATES]
+
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        refs["carry"][...] = refs[carried][0, :, 0]
 
 
 def forward(grid, refs, *, reverse):
     """Compute a block of y from the state that enters it, and the state that leaves it."""
-    A, D = refs["A"][...], refs["D"][...]
-    entering = jnp.where(pl.program_id(2) == 0, refs["h0"][0], refs["carry"][...])
-    refs["block_h0"][0, 0] = entering
+    _start(refs, "h0")
 
-    def run_tile(index, h):
-        tile = _Tile(refs, index)
-        rows = {}
-        for t in _steps(reverse):
-            decays, addends = tile.transition(A, t)
-            h = decays * h + addends
-            rows[t] = _sum_states(tile.weights(t)[1] * h)
-        y = _stacked(rows) + D * tile.u
-        if "z" in refs:
-            z = tile.load("z")
-            y *= z * sigmoid(z)
-        tile.store("y", y)
-        return h
+    def run_span(index, carried):
+        span = _Span(grid, refs, index)
+        refs["kept_h0"][0, index, :, 0] = refs["carry"][...]
 
-    leaving = _for_each_tile(grid, reverse, run_tile, entering)
-    refs["carry"][...] = leaving
-    refs["last"][0] = leaving
+        def prepare(tile, k):
+            u, _ = _prepare(span, tile, k)
+            refs["sums"][_kept(tile, k)] = span.vector("D", k) * u
+
+        def finish(tile, k):
+            y = refs["sums"][_kept(tile, k)]
+            if "z" in refs:
+                z = span.load("z", tile, k)
+                y *= z * sigmoid(z)
+            span.store("y", tile, k, y)
+
+        def run_group(group, place):
+            leaving = _sweep(span, group, place, _carry(refs, group), reverse=reverse, output="sums")
+            _keep_carry(refs, group, leaving)
+            return 0
+
+        _for_each_tile(span, prepare, partial(_spread, span, 0))
+        _for_each_group(span, run_group)
+        _for_each_tile(span, finish)
+        return carried
+
+    _for_each(grid.rows // SPAN, reverse, run_span)
+    refs["last"][0, :, 0] = refs["carry"][...]
 
 
 def backward(grid, refs, *, reverse):
-    """Compute a block of all cotangents from the state that enters it and that of the state leaving it."""
-    A, D = refs["A"][...], refs["D"][...]
-    is_first = pl.program_id(2) == 0
+    """Compute a block of all cotangents from the states that enter its spans and that of the last one."""
+    _start(refs, "dlast")
+    row_sums = [name for name in ("dD", "ddt_bias") if name in refs]
 
-    def keep_entering(index, h):
-        tile = _Tile(refs, index)
-        refs["tile_h0"][index] = h
-        for t in _steps(reverse):
-            decays, addends = tile.transition(A, t)
-            h = decays * h + addends
-        return h
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        for name in ("dA", *row_sums):
+            refs[name][...] = jnp.zeros_like(refs[name])
 
-    _for_each_tile(grid, reverse, keep_entering, refs["block_h0"][0, 0])
-    refs["dcolumns"][...] = jnp.zeros_like(refs["dcolumns"])
+    def run_span(index, carried):
+        span = _Span(grid, refs, index)
 
-    def run_tile(index, carried):
-        dh, dA, dD, ddt_bias = carried
-        tile = _Tile(refs, index)
-        decays, states, scanned = _recompute(tile, A, refs["tile_h0"][index], reverse)
-        dy = dv = tile.load("dy")
-        if "z" in refs:
-            z = tile.load("z")
-            gate = sigmoid(z)
-            dv = dy * z * gate
-            tile.store("dz", dy * (scanned + D * tile.u) * gate * (1 + z * (1 - gate)))
-        dh, dA, g_B, dlog_A, dcolumns = _pull(tile, A, decays, states, dv=dv, dh=dh, dA=dA, reverse=reverse)
-        refs["dcolumns"][0, 0, :, tile.lanes] += pltpu.roll(dcolumns, tile.first_lane, 1)
-        tile.store("du", tile.dt * g_B + D * dv)
-        ddt = dlog_A + tile.u * g_B
-        if "dt_bias" in refs:
-            # The sigmoid of the raw step without loss where that is far below zero.
-            ddt *= jnp.exp(tile.raw - tile.dt)
-        tile.store("ddt", ddt)
-        return dh, dA, dD + dv * tile.u, ddt_bias + ddt
+        def prepare(tile, k):
+            kept = _kept(tile, k)
+            refs["plain_dt"][kept] = _prepare(span, tile, k)[1]
+            dv = span.load("dy", tile, k)
+            if "z" in refs:
+                z = span.load("z", tile, k)
+                dv *= z * sigmoid(z)
+                refs["scanned"][kept] = jnp.zeros((TILE, LANES), jnp.float32)
+            refs["dv"][kept] = dv
+            refs["g_B"][kept] = refs["dlog_A"][kept] = jnp.zeros((TILE, LANES), jnp.float32)
 
-    zeros = jnp.zeros((TILE, A.shape[1]), jnp.float32)
-    dh = jnp.where(is_first, refs["dlast"][0], refs["carry"][...])
-    carried = (dh, jnp.zeros_like(A), zeros, zeros)
-    dh, dA, dD, ddt_bias = _for_each_tile(grid, not reverse, run_tile, carried)
-    refs["carry"][...] = dh
-    refs["dh0"][0] = dh
-    sums = {"dA": dA, "dD": _sum_states(dD), "ddt_bias": _sum_states(ddt_bias)}
-    for name, value in sums.items():
-        if name in refs:
-            refs[name][0] = jnp.where(is_first, 0.0, refs[name][0]) + value
+        def run_group(group, place):
+            entering = [refs["kept_h0"][0, index, group * STATES + j, 0] for j in range(STATES)]
+            _sweep(span, group, place, entering, reverse=reverse, output="scanned" if "z" in refs else None)
+            dh, dA, dcolumns = _pull(span, group, place, _carry(refs, group), reverse=reverse)
+            _keep_carry(refs, group, dh)
+            lanes = pl.ds(pl.multiple_of(index * SPAN, SPAN), SPAN)
+            refs["dcolumns"][0, 0, _register(group), lanes] = dcolumns
+            for j in range(STATES):
+                refs["dA"][0, group * STATES + j, 0] += dA[j]
+            return 0
 
+        def finish(tile, k):
+            _finish(span, tile, k)
 
-def _recompute(tile, A, h, reverse):
-    """Run the steps of a tile from the state `h` that enters it.
+        _for_each_tile(span, prepare, partial(_spread, span, 0))
+        _for_each_group(span, run_group)
+        _for_each_tile(span, finish)
+        return carried
 
-    Returns:
-        In reading order the decays of each step, the states before each step and after the last; and the
-        sum over n of C_n h_n, [16, channels].
-    """
-    all_decays, states, rows = [], [h], {}
-    for t in _steps(reverse):
-        decays, addends = tile.transition(A, t)
-        all_decays.append(decays)
-        states.append(decays * states[-1] + addends)
-        rows[t] = _sum_states(tile.weights(t)[1] * states[-1])
-    return all_decays, states, _stacked(rows)
+    _for_each(grid.rows // SPAN, not reverse, run_span)
+    refs["dh0"][0, :, 0] = refs["carry"][...]
 
 
-def _pull(tile, A, decays, states, *, dv, dh, dA, reverse):
-    """Take the cotangent of the state back through the steps of a tile.
+def _pull(span, group, place, dh, *, reverse):
+    """Take the cotangent of four states back through a span.
 
     Args:
-        tile: the tile.
-        A: the rates.
-        decays: of `_recompute`.
-        states: of `_recompute`.
-        dv: the cotangent of the output before the gate.
-        dh: the cotangent of the state that leaves the tile.
-        dA: the sum so far of the cotangent of A.
-        reverse: whether the tile is read from its end.
+        span: the span, after `_sweep`.
+        group: the number of the four states.
+        place: where B and C are.
+        dh: the cotangents of those that leave.
+        reverse: whether the span is read from its end.
 
     Returns:
-        The cotangent of the state that enters, the new sum for A; for each step the sums over n of g_n B_n
-        and of A_n times the cotangent of dt A_n, [16, channels]; and the cotangents of B and C, [2 N, 128].
+        The cotangents of the states that enter; what the span adds to that of A; the cotangents of B and
+        C, [8, 128] as `_Span.columns`. The sums over n of g_n B_n and of A_n log2(e) times the cotangent
+        of dt A_n are added to "g_B" and "dlog_A".
     """
-    g_B, dlog_A, dB, dC = {}, {}, {}, {}
-    for place, t in reversed(list(enumerate(_steps(reverse)))):
-        B, C = tile.weights(t)
-        dt, dv_t = _row(tile.dt, t), _row(dv, t)
-        g = dh + dv_t * C
-        dh = decays[place] * g
-        dlog = dh * states[place]
-        dA += dt * dlog
-        g_B[t] = _sum_states(g * B)
-        dlog_A[t] = _sum_states(dlog * A)
-        dB[t] = _sum_channels(g * (dt * _row(tile.u, t)))
-        dC[t] = _sum_channels(states[place + 1] * dv_t)
-    dcolumns = jnp.concatenate([_side_by_side(dB), _side_by_side(dC)])
-    return dh, dA, _stacked(g_B), _stacked(dlog_A), dcolumns
+    refs = span.refs
+    A = [refs["A"][group * STATES + j, 0] for j in range(STATES)]
+    lane = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), 1)
+
+    def run_tile(tile, carried):
+        dh, dA, dcolumns = carried
+        dh, dA, first = list(dh), list(dA), tile * TILE
+        for t in range(TILE) if reverse else range(TILE)[::-1]:
+            at = span.at(first + t)
+            dt, dt_u, dv = refs["decay_dt"][at], refs["dt_u"][at], refs["dv"][at]
+            B, C = _weights(span, place, first + t)
+            g_B, dlog_A = [], []
+            for j in range(STATES):
+                before, after = (refs["states"][first + t + place, j] for place in (reverse, not reverse))
+                g = dh[j] + dv * C[j]
+                dh[j] = jnp.exp2(dt * A[j]) * g
+                dlog = dh[j] * before
+                dA[j] += dt * dlog
+                g_B.append(g * B[j])
+                dlog_A.append(dlog * A[j])
+                for product, row in ((g * dt_u, j), (after * dv, STATES + j)):
+                    rows = pl.ds(PRODUCTS * t + ODD * row, span.grid.columns)
+                    refs["products"][rows] = product
+            refs["g_B"][at] += _sum(g_B)
+            refs["dlog_A"][at] += _sum(dlog_A)
+            folded = _sum(
+                refs["products"][pl.ds(PRODUCTS * t + k, SUBLANES, stride=ODD)]
+                for k in range(span.grid.columns)
+            )
+            dcolumns = jnp.where(lane == first + t, jnp.sum(folded, axis=1, keepdims=True), dcolumns)
+        return tuple(dh), tuple(dA), dcolumns
+
+    zero = jnp.zeros((span.grid.columns, LANES), jnp.float32)
+    carried = (tuple(dh), (zero,) * STATES, jnp.zeros((SUBLANES, LANES), jnp.float32))
+    return _for_each(TILES, not reverse, run_tile, carried)
+
+
+def _finish(span, tile, k):
+    """Write the cotangents of a tile of the sequences; add to those of D and of the steps' bias."""
+    refs, kept = span.refs, _kept(tile, k)
+    u, dt, dv, g_B = span.load("u", tile, k), refs["plain_dt"][kept], refs["dv"][kept], refs["g_B"][kept]
+    D = span.vector("D", k)
+    span.store("du", tile, k, dt * g_B + D * dv)
+    refs["dD"][0, :, _lanes(k)] += jnp.sum(dv * u, axis=0, keepdims=True)
+    if "z" in refs:
+        z = span.load("z", tile, k)
+        gate = sigmoid(z)
+        dgate = span.load("dy", tile, k) * (refs["scanned"][kept] + D * u)
+        span.store("dz", tile, k, dgate * gate * (1 + z * (1 - gate)))
+    ddt = math.log(2) * refs["dlog_A"][kept] + u * g_B
+    if "dt_bias" in refs:
+        # The sigmoid of the raw step without loss where that is far below zero.
+        ddt *= jnp.exp(span.load("dt", tile, k) + span.vector("dt_bias", k) - dt)
+        refs["ddt_bias"][0, :, _lanes(k)] += jnp.sum(ddt, axis=0, keepdims=True)
+    span.store("ddt", tile, k, ddt)

@@ -11,7 +11,7 @@ from tests.pallas_kernels.linear_scan import test_compiled as of_linear_scan
 
 pytestmark = of_linear_scan.pytestmark
 # Elements a cycle on a v5e, a tenth below what was measured.
-LEAST_RATE = {"forward": 12.5, "backward": 3.8}
+LEAST_RATE = {"forward": 19, "backward": 6.9}
 MAX_OVER_LEAST = {"forward": 1.1, "both": 1.15}
 
 
@@ -27,12 +27,17 @@ def test_the_kernels_move_little_more_than_they_must(rows):
     assert len(rows) == 2 * 2
     for row in rows:
         assert row["copies"] == 0, row
-        assert 1 <= row["bytes"] <= {"forward": 1.05, "backward": 1.1}[row["pass"]], row
+        assert 1 <= row["bytes"] <= {"forward": 1.11, "backward": 1.12}[row["pass"]], row
 
 
 def test_the_loops_are_as_fast_as_they_were(rows):
     for row in rows:
         assert row["rate"] >= LEAST_RATE[row["pass"]], row
+
+
+def test_the_vector_unit_is_seldom_idle(rows):
+    limits = {"forward": 1.4, "backward": 1.25}
+    assert all(row["vector_limit"] <= limits[row["pass"]] * row["rate"] for row in rows), rows
 
 
 @pytest.mark.slow
