@@ -51,7 +51,7 @@ def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, i
     found = tpu_programs.innermost_loops(bundles)
     each = before + over_steps + after
     groups = [found[start : start + each] for start in range(0, len(found), each)]
-    in_copy = plan.chunk * plan.interleaved * tpu_call.LANES
+    in_copy = tpu_chunks.chunks_unrolled(plan.rows) * plan.chunk * plan.interleaved * tpu_call.LANES
     in_steps = tpu_chunks.CHUNKS * tpu_chunks.STEPS_UNROLLED * plan.interleaved * tpu_call.LANES
     rates = []
     for group in groups:

@@ -6,7 +6,8 @@ the chip. Of the states only those that enter the chunks are written, a row in 6
 
 The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
 for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
-the projections. Those of the cell's functions come from their own vector-Jacobian products, on a tile.
+the projections. Those of the cell's functions come from their own vector-Jacobian products, on a tile: what
+these keep stays in scratch memory while the recurrences run, since arithmetic, not memory, is scarce.
 
 With n projections, the output gate's among them: n + 1 memory accesses an element forward, 2 n + 1
 backward.
@@ -23,6 +24,7 @@ from pallas_kernels.linear_scan.padding import crop_channels, pad_channels, pad_
 from pallas_kernels.linear_scan.tpu import suits
 from pallas_kernels.linear_scan.tpu_call import (
     LENGTH_UNIT,
+    MAX_BLOCK_ROWS,
     Interpret,
     TpuGrid,
     call_kernel,
@@ -46,7 +48,9 @@ from pallas_kernels.linear_scan.tpu_chunks import (
 __all__ = ["backward", "forward", "suits"]
 
 # Of all blocks of a grid step; twice this, for those under way, leaves room for the scratch memory.
-BLOCKS_BYTES = 9 << 19
+BLOCKS_BYTES = 9 << 18
+# Half of what linear_scan has, in both passes: the gradient keeps more of a block in scratch memory.
+MAX_ROWS = MAX_BLOCK_ROWS // 2
 
 
 def forward(
@@ -107,10 +111,12 @@ def backward(
     pad = _Padding(cell, direction)
     blocks = [*pad.operands(inputs.operands), *pad.gates(inputs.gate, dy)]
     results = [("block", array.dtype) for array in blocks[:-1]]
+    with_gate, with_resets = inputs.gate is not None, inputs.resets is not None
+    kept = kept_arrays(cell, with_gate=with_gate, with_resets=with_resets)
     grid = grid_for(blocks, len(blocks) + len(results), direction, interpret)
     found = call_kernel(
         grid,
-        _backward_kernel(cell, with_gate=inputs.gate is not None),
+        _backward_kernel(cell, with_gate=with_gate),
         pack_resets(grid, inputs.resets),
         [
             *(("block", array) for array in blocks),
@@ -119,7 +125,7 @@ def backward(
             pad.row(dlast),
         ],
         [*results, *[("row", jnp.float32)] * (len(inputs.parameters) + 1)],
-        scratch_arrays=3,
+        scratch_arrays=3 + kept,
         reverse_time=True,
         transcendentals=3 * cell.transcendentals,
     )
@@ -132,8 +138,63 @@ def backward(
 
 def grid_for(arrays: list[jax.Array], blocks: int, direction: str, interpret: Interpret) -> TpuGrid:
     """Return the grid of a call with such arrays, each step of which reads and writes `blocks` blocks."""
-    dtype = jnp.result_type(*arrays)
-    return make_grid(arrays[0].shape, dtype, direction, interpret, block_bytes=BLOCKS_BYTES // blocks)
+    dtype, limit = jnp.result_type(*arrays), BLOCKS_BYTES // blocks
+    return make_grid(arrays[0].shape, dtype, direction, interpret, block_bytes=limit, max_rows=MAX_ROWS)
+
+
+class _Kept:
+    """What the vector-Jacobian products of a cell keep of a tile, and where it comes from later.
+
+    Attributes:
+        sources: for each, the number of the operand or the parameter that it is; or None: it is stored.
+        types: the type of each.
+        structure: how the products are made of them.
+    """
+
+    def __init__(self, cell, parameters, operands, gates, mask):
+        """Compute a tile, and remember what its derivative needs."""
+        enter_tile = partial(cell.recurrence_inputs, not_reset=mask)
+        self.inputs, pull = jax.vjp(enter_tile, parameters, operands)
+        read_out = [jax.vjp(cell.readout, gate) for gate in gates]
+        self.factors = [value for value, _ in read_out]
+        self.values, self.structure = jax.tree.flatten((pull, [pull for _, pull in read_out]))
+        known = [("operand", k, value) for k, value in enumerate(operands)]
+        known += [("parameter", k, value) for k, value in enumerate(parameters)]
+        self.sources = [
+            next(((kind, k) for kind, k, value in known if value is kept), None) for kept in self.values
+        ]
+        self.types = [value.dtype for value in self.values]
+
+    @property
+    def stored(self):
+        """The values that are stored, in float32."""
+        pairs = zip(self.values, self.sources, strict=True)
+        return [
+            jnp.broadcast_to(value, (TILE, LANES)).astype(jnp.float32)
+            for value, source in pairs
+            if source is None
+        ]
+
+    def pulls(self, parameters, operands, stored):
+        """Return the vector-Jacobian products of the recurrence's inputs and of the gates."""
+        stored, known = iter(stored), {"operand": operands, "parameter": parameters}
+        values = [
+            next(stored).astype(dtype) if source is None else known[source[0]][source[1]]
+            for source, dtype in zip(self.sources, self.types, strict=True)
+        ]
+        return jax.tree.unflatten(self.structure, values)
+
+
+def kept_arrays(cell: Cell, *, with_gate: bool, with_resets: bool) -> int:
+    """Return how many numbers an element the derivative of a cell keeps in scratch memory."""
+    tile = jax.ShapeDtypeStruct((TILE, LANES), jnp.float32)
+    mask = jax.ShapeDtypeStruct((TILE, LANES), jnp.bool_) if with_resets else None
+
+    def stored(parameters, operands, gates, mask):
+        return _Kept(cell, parameters, operands, gates, mask).stored
+
+    count, gates = len(cell.parameters), [tile] * with_gate
+    return len(jax.eval_shape(stored, [tile] * count, (tile,) * len(cell.operands), gates, mask))
 
 
 class _Padding:
@@ -224,7 +285,7 @@ def _backward_kernel(cell, *, with_gate):
         operand_refs, gate_refs = inputs[:count], inputs[count : count + with_gate]
         dy_ref, *parameter_refs, chunk_h0_ref, dlast_ref = inputs[count + with_gate :]
         *dparameter_refs, dh0_ref = outputs[count + with_gate :]
-        carry_ref, a_rows, g_rows, h_rows = scratch
+        carry_ref, a_rows, g_rows, h_rows, *kept_rows = scratch
         # Where the sequence is read forward, step t of a chunk is in row t + 1, below the state before it;
         # where it is read in reverse, in row t, above the state before it.
         shift = 0 if reverse else 1
@@ -232,17 +293,23 @@ def _backward_kernel(cell, *, with_gate):
 
         def run_group(first, lanes):
             parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
+            layout = []
 
             def compute_inputs(tile, scratch_row, carried):
                 rows, mask = pl.ds(scratch_row, TILE), not_reset_mask(bits_ref, tile)
                 for k, lane in enumerate(lanes):
-                    a, x = cell.recurrence_inputs(parameters[k], _loaded(operand_refs, tile, lane), mask)
                     cotangent, *gates = _loaded([dy_ref, *gate_refs], tile, lane)
+                    operands = _loaded(operand_refs, tile, lane)
+                    kept = _Kept(cell, parameters[k], operands, gates, mask)
+                    a, x = kept.inputs
                     a_rows[k, rows] = zero_at_resets(mask, a)
                     h_rows[k, pl.ds(scratch_row + shift, TILE)] = x
-                    for gate in gates:
-                        cotangent = cell.readout(gate) * cotangent
+                    for factor in kept.factors:
+                        cotangent = factor * cotangent
                     g_rows[k, rows] = cotangent
+                    for ref, value in zip(kept_rows, kept.stored, strict=True):
+                        ref[k, rows] = value
+                    layout[:] = [kept]
                 return carried
 
             for_each_tile(grid.rows, compute_inputs)
@@ -260,13 +327,12 @@ def _backward_kernel(cell, *, with_gate):
                 added = []
                 for k, lane in enumerate(lanes):
                     operands = _loaded(operand_refs, tile, lane)
-                    enter_tile = partial(cell.recurrence_inputs, not_reset=mask)
-                    _, pull = jax.vjp(enter_tile, parameters[k], operands)
+                    stored = [ref[k, rows] for ref in kept_rows]
+                    pull, gate_pulls = layout[0].pulls(parameters[k], operands, stored)
                     dparameters, doperands = pull((zero_at_resets(mask, a_rows[k, rows]), g_rows[k, rows]))
-                    dy, *gates = _loaded([dy_ref, *gate_refs], tile, lane)
-                    for gate in gates:
-                        _, pull = jax.vjp(cell.readout, gate)
-                        doperands += pull(dy * h_rows[k, pl.ds(scratch_row + shift, TILE)])
+                    for pull_gate in gate_pulls:
+                        (dy,) = _loaded([dy_ref], tile, lane)
+                        doperands += pull_gate(dy * h_rows[k, pl.ds(scratch_row + shift, TILE)])
                     for ref, value in zip(outputs, doperands, strict=False):
                         ref[0, rows_of(tile), lane] = value.astype(ref.dtype)
                     added.append([old + new for old, new in zip(sums[k], dparameters, strict=True)])

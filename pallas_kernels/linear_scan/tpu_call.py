@@ -65,11 +65,14 @@ def make_grid(
     dtype: DTypeLike,
     direction: str,
     interpret: Interpret,
+    *,
     block_bytes: int = BLOCK_BYTES,
+    max_rows: int | None = None,
 ) -> TpuGrid:
-    """Choose blocks of at most `block_bytes`."""
+    """Choose blocks of at most `block_bytes` and `max_rows`."""
     _, length, channels = shape
-    rows = max(n for n in range(LENGTH_UNIT, MAX_BLOCK_ROWS + 1, LENGTH_UNIT) if length % n == 0)
+    most = min(max_rows or MAX_BLOCK_ROWS, MAX_BLOCK_ROWS)
+    rows = max(n for n in range(LENGTH_UNIT, most + 1, LENGTH_UNIT) if length % n == 0)
     groups = channels // LANES
     max_columns = max(1, block_bytes // (rows * LANES * jnp.dtype(dtype).itemsize))
     in_direction = groups // 2 if direction == "both" else groups

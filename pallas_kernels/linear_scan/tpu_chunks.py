@@ -16,6 +16,7 @@ LANES = 128
 CHUNKS = 8
 TILE = 16
 STEPS_UNROLLED = 8
+TILES_UNROLLED = 4
 
 
 def channel_groups(grid):
@@ -42,7 +43,12 @@ def for_each_tile(rows: int, body: Callable[..., Any], carried: Any = 0) -> Any:
             carried = body(chunk * tiles + tile, scratch_row, carried)
         return carried
 
-    return jax.lax.fori_loop(0, CHUNKS, step, carried)
+    return jax.lax.fori_loop(0, CHUNKS, step, carried, unroll=chunks_unrolled(rows))
+
+
+def chunks_unrolled(rows: int) -> int:
+    """Return for how many chunks of a block a turn of `for_each_tile` is: such that it has 4 tiles."""
+    return max(1, TILES_UNROLLED * CHUNKS * TILE // rows)
 
 
 def not_reset_mask(bits_ref, tile):

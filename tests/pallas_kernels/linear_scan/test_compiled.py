@@ -52,10 +52,9 @@ def test_a_tpu_gets_a_kernel_that_moves_no_more_than_it_must(rows):
 
 
 def test_the_loops_keep_up_with_the_memory(rows):
-    # The gradient of gated_scan is bound by arithmetic at least as much as by memory.
     gated = [row for row in rows if row["implementation"].startswith("gated_scan")]
     linear = [row for row in rows if row not in gated]
-    assert all(row["rate"] >= 0.65 * row["needed"] for row in gated), gated
+    assert all(row["rate"] >= row["needed"] for row in gated), gated
     assert all(row["rate"] >= row["needed"] for row in linear), linear
     rates = {(row["chip"], row["type"], row["pass"]): row["rate"] for row in linear}
     assert rates["v5p", "bfloat16", "forward"] >= 131
