@@ -20,7 +20,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from birdie_jax.models.birdie_ssm import BIRDIE_SSM
 from birdie_jax.models.gated_ssm import GATED_SSM
+from birdie_jax.models.rg_lru import RG_LRU
 from pallas_kernels.gated_scan import tpu as gated_tpu
 from pallas_kernels.gated_scan.cell import GatedScanInputs
 from pallas_kernels.linear_scan import tpu, tpu_call, tpu_chunks
@@ -35,7 +37,7 @@ CHIPS = {
 }
 SHAPES = ((8, 2048, 2048), (1, 16384, 4096))
 ACCESSES = {"forward": 3, "backward": 5}
-GATED_ACCESSES = {"forward": 5, "backward": 9}
+CELLS = {cell.name: cell for cell in (GATED_SSM, BIRDIE_SSM, RG_LRU)}
 
 
 def elements_per_cycle(bundles: str, plan: tpu_call.TpuGrid, loops: tuple[int, int, int]) -> float:
@@ -90,19 +92,26 @@ def compile_ours(topology, shape, dtype, pass_name, *, direction="both", with_re
     }
 
 
-def compile_gated(topology, shape, dtype, pass_name):
-    """Return moved bytes and copies, and elements a cycle, of the Gated SSM's kernel."""
+def gated_accesses(cell):
+    """Return the accesses of each pass to an element of a cell's kernel with an output gate."""
+    projections = len(cell.operands) + 1
+    return {"forward": projections + 1, "backward": 2 * projections + 1}
+
+
+def compile_gated(cell, topology, shape, dtype, pass_name):
+    """Return moved bytes and copies, and elements a cycle, of a cell's kernel."""
     array = tpu_programs.abstract(topology)
     batch, length, channels = shape
     block, state = array(shape, dtype), array((batch, channels), jnp.float32)
     resets = (array((batch, length), jnp.bool_),) * 2
-    inputs = GatedScanInputs((block,) * 3, block, (array((channels,), jnp.float32),), state, resets)
+    parameters = (array((channels,), jnp.float32),) * len(cell.parameters)
+    inputs = GatedScanInputs((block,) * len(cell.operands), block, parameters, state, resets)
 
     def forward(inputs):
-        return gated_tpu.forward(GATED_SSM, inputs, direction="both")
+        return gated_tpu.forward(cell, inputs, direction="both")
 
     def backward(inputs, chunk_h0, dy, dlast):
-        return gated_tpu.backward(GATED_SSM, inputs, chunk_h0, dy, dlast, direction="both")
+        return gated_tpu.backward(cell, inputs, chunk_h0, dy, dlast, direction="both")
 
     chunk_h0 = jax.eval_shape(forward, inputs)[2]
     function, arguments, loops = {
@@ -110,7 +119,7 @@ def compile_gated(topology, shape, dtype, pass_name):
         "backward": (backward, (inputs, array(chunk_h0.shape, jnp.float32), block, state), (1, 3, 1)),
     }[pass_name]
     text, bundles = tpu_programs.compile_with_bundles(function, *arguments)
-    accesses = GATED_ACCESSES[pass_name]
+    accesses = gated_accesses(cell)[pass_name]
     plan = gated_tpu.grid_for([inputs.gate], accesses, "both", False)
     return {**measures(text, shape, dtype, accesses), "rate": elements_per_cycle(bundles, plan, loops)}
 
@@ -161,7 +170,7 @@ def others():
     yield "associative_scan", associative_scan
 
 
-def rows(topologies, beside):
+def rows(topologies, beside, cells):
     """Yield a row of the table as a dict for every chip, type, shape, pass and implementation."""
     for topology in topologies:
         bandwidth, clock, cores = CHIPS[topology]
@@ -181,13 +190,13 @@ def rows(topologies, beside):
                     **ours,
                     "needed": 1 / (accesses * cycles_per_access),
                 }
-                if shape == SHAPES[0]:
-                    gated = compile_gated(topology, shape, dtype, pass_name)
+                for name in cells if shape == SHAPES[0] else ():
+                    cell = CELLS[name]
                     yield {
                         **head,
-                        "implementation": "gated_scan, both ways, resets",
-                        **gated,
-                        "needed": 1 / (GATED_ACCESSES[pass_name] * cycles_per_access),
+                        "implementation": f"gated_scan, {name}, both ways, resets",
+                        **compile_gated(cell, topology, shape, dtype, pass_name),
+                        "needed": 1 / (gated_accesses(cell)[pass_name] * cycles_per_access),
                     }
                 if topology not in beside or shape != SHAPES[0]:
                     continue
@@ -204,7 +213,7 @@ def rows(topologies, beside):
                     yield {**head, "implementation": name, **other}
 
 
-def cells(row):
+def columns(row):
     """Return the row as the table shows it."""
     shown = [row[name] for name in ("chip", "type", "shape", "pass", "implementation")]
     if "failure" in row:
@@ -221,6 +230,7 @@ def main():
     parser.add_argument(
         "--beside", nargs="*", default=["v5p:2x2x1"], help="chips to compile the others for"
     )
+    parser.add_argument("--cells", nargs="*", default=["gated_ssm"], choices=CELLS, help="of gated_scan")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     print(
@@ -228,9 +238,9 @@ def main():
     )
     print("|---|---|---|---|---|---|---|---|---|")
     found = []
-    for row in rows(arguments.topologies, arguments.beside):
+    for row in rows(arguments.topologies, arguments.beside, arguments.cells):
         found.append(row)
-        print(f"| {' | '.join(map(str, cells(row)))} |", flush=True)
+        print(f"| {' | '.join(map(str, columns(row)))} |", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found))
 

@@ -1,10 +1,10 @@
 """Mamba's scan compiled for TPUs that are not there: `python -m benchmarks.selective_scan_tpu`.
 
-For each chip, type and pass at [8, 2048, 2048] with 16 states, both directions and resets: the bytes that
-the program moves, as a multiple of four accesses to each element forward (u, dt, z, y) and seven backward;
-whole operands copied around the kernel; elements per cycle that its loops process, how many they would if
-every slot of the vector unit held one of their operations, and how many the memory can deliver. It needs
-`pip install libtpu` (launch/compilers.sh).
+For each chip, type and pass at [8, 2048, channels] with 16 states, both directions and resets: the bytes
+that the program moves, as a multiple of four accesses to each element forward (u, dt, z, y) and seven
+backward; whole operands copied around the kernel; elements per cycle that its loops process, how many
+they would if every slot of the vector unit held one of their operations, and how many the memory can
+deliver. It needs `pip install libtpu` (launch/compilers.sh).
 """
 
 from benchmarks import tpu_programs  # isort: skip
@@ -23,7 +23,7 @@ from pallas_kernels.linear_scan.tpu_chunks import LANES, TILE
 from pallas_kernels.selective_scan import SelectiveScanInputs, tpu, tpu_call, tpu_steps
 from pallas_kernels.selective_scan.tpu_steps import UNROLLED
 
-SHAPE, STATES = (8, 2048, 2048), 16
+BATCH, LENGTH, STATES = 8, 2048, 16
 ACCESSES = {"forward": 4, "backward": 7}
 # The loops of a span, and for how many tiles an iteration of each is: all channels are prepared; fours of
 # states sweep, backward also pull; and all channels finish.
@@ -33,16 +33,11 @@ LOOPS = {
 }
 
 
-# Loops around these are shorter.
-LEAST_CYCLES = 60
-
-
-def compile_pass(topology, dtype, pass_name):
+def compile_pass(topology, dtype, pass_name, channels):
     """Return the HLO text and the bundles of a pass."""
     array = tpu_programs.abstract(topology)
-    batch, length, channels = SHAPE
-    block, columns = array(SHAPE, dtype), array((batch, length, STATES), dtype)
-    vector, state = array((channels,), jnp.float32), array((batch, STATES, channels), jnp.float32)
+    block, columns = array((BATCH, LENGTH, channels), dtype), array((BATCH, LENGTH, STATES), dtype)
+    vector, state = array((channels,), jnp.float32), array((BATCH, STATES, channels), jnp.float32)
     inputs = SelectiveScanInputs(
         u=block,
         dt=block,
@@ -53,7 +48,7 @@ def compile_pass(topology, dtype, pass_name):
         z=block,
         dt_bias=vector,
         h0=state,
-        resets=(array((batch, length), jnp.bool_),) * 2,
+        resets=(array((BATCH, LENGTH), jnp.bool_),) * 2,
     )
 
     def forward(inputs):
@@ -68,13 +63,13 @@ def compile_pass(topology, dtype, pass_name):
     return tpu_programs.compile_with_bundles(backward, inputs, kept_h0, block, state)
 
 
-def rates(bundles, chip, pass_name):
+def rates(bundles, chip, pass_name, channels):
     """Return the elements per cycle in the slower direction, and what the vector unit allows."""
-    found = [loop for loop in tpu_programs.innermost_loops(bundles) if loop.cycles >= LEAST_CYCLES]
+    found = [loop for loop in tpu_programs.innermost_loops(bundles) if loop.multiplications]
     tiles = LOOPS[pass_name]
     if len(found) != 2 * len(tiles):
         raise ValueError(f"the loops of the kernel are not the ones expected: {found}")
-    elements = TILE * LANES * tpu_call.make_grid(SHAPE, 0, "both", False).columns
+    elements = TILE * LANES * tpu_call.make_grid((BATCH, LENGTH, channels), 0, "both", False).columns
     turns = [
         (math.ceil(STATES / tpu_steps.STATES) if name in ("sweep", "pull") else 1) / count
         for name, count in tiles.items()
@@ -88,18 +83,18 @@ def rates(bundles, chip, pass_name):
     return min(results, key=lambda result: result["rate"])
 
 
-def rows(topologies):
+def rows(topologies, channels):
     """Yield a row of the table as a dict for every chip, type and pass."""
     for topology, dtype, pass_name in itertools.product(topologies, ("bfloat16", "float32"), ACCESSES):
         bandwidth, clock, cores = CHIPS[topology]
-        text, bundles = compile_pass(topology, dtype, pass_name)
+        text, bundles = compile_pass(topology, dtype, pass_name, channels)
         accesses, chip = ACCESSES[pass_name], topology.split(":")[0]
         yield {
             "chip": chip,
             "type": dtype,
             "pass": pass_name,
-            **measures(text, SHAPE, dtype, accesses),
-            **rates(bundles, chip, pass_name),
+            **measures(text, (BATCH, LENGTH, channels), dtype, accesses),
+            **rates(bundles, chip, pass_name, channels),
             "needed": bandwidth / (accesses * jnp.dtype(dtype).itemsize * clock * cores),
         }
 
@@ -109,12 +104,13 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--topologies", nargs="*", default=CHIPS)
+    parser.add_argument("--channels", type=int, default=2048, help="of both directions together")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     print("| chip | type | pass | bytes/minimum | copies | elements/cycle | vector unit | needed |")
     print("|---|---|---|---|---|---|---|---|")
     found = []
-    for row in rows(arguments.topologies):
+    for row in rows(arguments.topologies, arguments.channels):
         found.append(row)
         figures = f"{row['bytes']:.3f} | {row['copies']}"
         figures += f" | {row['rate']:.1f} | {row['vector_limit']:.1f} | {row['needed']:.0f}"

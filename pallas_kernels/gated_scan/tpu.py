@@ -2,7 +2,7 @@
 
 The blocks, the time chunks on the sublanes and the passes over them are those of `linear_scan.tpu`. What
 is copied to scratch memory is not read but computed from the projections, so that a, x and h never leave
-the chip. Of the states only those that enter the chunks are written, a row in 64.
+the chip. Of the states only those that enter the chunks are written, a row in 32.
 
 The gradient reads the projections and those rows, computes the states of a block again (Chen et al. 2016;
 for scans Gu and Dao 2023, appendix D), runs the recurrence of the cotangents, and ends in the cotangents of
@@ -146,7 +146,10 @@ class _Kept:
     """What the vector-Jacobian products of a cell keep of a tile, and where it comes from later.
 
     Attributes:
-        sources: for each, the number of the operand or the parameter that it is; or None: it is stored.
+        inputs: a and x of the tile.
+        factors: the factor of the state in y, one for each gate.
+        values: what is kept.
+        sources: for each of these the operand or parameter that it is, by number; None: it is stored.
         types: the type of each.
         structure: how the products are made of them.
     """
@@ -193,8 +196,8 @@ def kept_arrays(cell: Cell, *, with_gate: bool, with_resets: bool) -> int:
     def stored(parameters, operands, gates, mask):
         return _Kept(cell, parameters, operands, gates, mask).stored
 
-    count, gates = len(cell.parameters), [tile] * with_gate
-    return len(jax.eval_shape(stored, [tile] * count, (tile,) * len(cell.operands), gates, mask))
+    parameters, operands = (tile,) * len(cell.parameters), (tile,) * len(cell.operands)
+    return len(jax.eval_shape(stored, parameters, operands, [tile] * with_gate, mask))
 
 
 class _Padding:
@@ -293,7 +296,8 @@ def _backward_kernel(cell, *, with_gate):
 
         def run_group(first, lanes):
             parameters = [_on_tile(parameter_refs, lane) for lane in lanes]
-            layout = []
+            # Every tile keeps the same arrays: the last one computed describes how to read them back.
+            last_kept = []
 
             def compute_inputs(tile, scratch_row, carried):
                 rows, mask = pl.ds(scratch_row, TILE), not_reset_mask(bits_ref, tile)
@@ -309,7 +313,7 @@ def _backward_kernel(cell, *, with_gate):
                     g_rows[k, rows] = cotangent
                     for ref, value in zip(kept_rows, kept.stored, strict=True):
                         ref[k, rows] = value
-                    layout[:] = [kept]
+                    last_kept[:] = [kept]
                 return carried
 
             for_each_tile(grid.rows, compute_inputs)
@@ -328,7 +332,7 @@ def _backward_kernel(cell, *, with_gate):
                 for k, lane in enumerate(lanes):
                     operands = _loaded(operand_refs, tile, lane)
                     stored = [ref[k, rows] for ref in kept_rows]
-                    pull, gate_pulls = layout[0].pulls(parameters[k], operands, stored)
+                    pull, gate_pulls = last_kept[0].pulls(parameters[k], operands, stored)
                     dparameters, doperands = pull((zero_at_resets(mask, a_rows[k, rows]), g_rows[k, rows]))
                     for pull_gate in gate_pulls:
                         (dy,) = _loaded([dy_ref], tile, lane)

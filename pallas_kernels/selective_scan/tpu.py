@@ -65,7 +65,7 @@ def forward(
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
-    grid = pad.grid(FORWARD_BYTES // 4, interpret)
+    grid = pad.grid(operands[0][2].shape, FORWARD_BYTES // 4, interpret)
     found = call_kernel(
         grid,
         tpu_steps.forward,
@@ -104,7 +104,7 @@ def backward(
     """
     pad = _Padding(inputs, direction)
     operands = pad.operands()
-    grid = pad.grid(BACKWARD_BYTES // 7, interpret)
+    grid = pad.grid(operands[0][2].shape, BACKWARD_BYTES // 7, interpret)
     optional = [("dz", "block", inputs.z.dtype)] if inputs.z is not None else []
     if inputs.dt_bias is not None:
         optional.append(("ddt_bias", "row", jnp.float32))
@@ -169,9 +169,9 @@ class _Padding(Padding):
         super().__init__(inputs, direction, length_unit=LENGTH_UNIT, lanes=LANES, states_unit=STATES)
         self.direction = direction
 
-    def grid(self, block_bytes, interpret):
-        """Return the grid of a call whose blocks have `block_bytes` at most where they can."""
-        shape, itemsize = self.sequence(self.inputs.u).shape, self.dtype.itemsize
+    def grid(self, shape, block_bytes, interpret):
+        """Return the grid for padded sequences of `shape`, in blocks of `block_bytes` where they can."""
+        itemsize = self.dtype.itemsize
         max_columns = MAX_COLUMNS if self.states * itemsize <= MOST_STATE_BYTES else MAX_COLUMNS // 2
         return make_grid(shape, block_bytes // itemsize, self.direction, interpret, max_columns)
 

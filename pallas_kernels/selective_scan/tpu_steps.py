@@ -318,12 +318,9 @@ def backward(grid, refs, *, reverse):
                 refs["dA"][0, group * STATES + j, 0] += dA[j]
             return 0
 
-        def finish(tile, k):
-            _finish(span, tile, k)
-
         _for_each_tile(span, prepare, partial(_spread, span, 0))
         _for_each_group(span, run_group)
-        _for_each_tile(span, finish)
+        _for_each_tile(span, partial(_finish, span))
         return carried
 
     _for_each(grid.rows // SPAN, not reverse, run_span)
@@ -358,7 +355,8 @@ def _pull(span, group, place, dh, *, reverse):
             B, C = _weights(span, place, first + t)
             g_B, dlog_A = [], []
             for j in range(STATES):
-                before, after = (refs["states"][first + t + place, j] for place in (reverse, not reverse))
+                before = refs["states"][first + t + reverse, j]
+                after = refs["states"][first + t + (not reverse), j]
                 g = dh[j] + dv * C[j]
                 dh[j] = jnp.exp2(dt * A[j]) * g
                 dlog = dh[j] * before

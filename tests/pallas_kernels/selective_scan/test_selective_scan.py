@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.selective_scan import selective_scan, tpu, tpu_call, xla
+from pallas_kernels.selective_scan import selective_scan, tpu, tpu_call, tpu_steps, xla
 from tests.pallas_kernels.linear_scan.oracle import TPU_SHAPES, assert_close, check_tpu_calls
 from tests.pallas_kernels.selective_scan.oracle import scan_inputs, scan_oracle
 from tests.quick_jit import quick_jit
@@ -83,24 +83,25 @@ def test_the_parallel_prefix_of_accelerators(monkeypatch):
 
 
 @pytest.mark.slow
-def test_values_and_gradients_in_the_kernel(capsys):
-    """In the interpreter, which also detects races; a rate of zero."""
+def test_values_and_gradients_in_the_kernel(monkeypatch, capsys):
+    """In the interpreter, which also detects races; two blocks in time, a rate of zero."""
+    monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
     detector = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=0)
-    inputs, dy, dlast = scan_inputs((1, 100, 4), states=2, direction="both")
+    inputs, dy, dlast = scan_inputs((1, 130, 4), states=2, direction="reverse")
     inputs = inputs._replace(A=inputs.A.at[0, 0].set(0.0))
-    options = {"direction": "both", "interpret": detector}
+    options = {"direction": "reverse", "interpret": detector}
     y, last, kept_h0 = tpu.forward(inputs, **options)
     found = jax.block_until_ready(tpu.backward(inputs, kept_h0, dy, dlast, **options))
     assert "RACE" not in capsys.readouterr().out
-    compare(inputs, (y, last, found), scan_oracle(inputs, dy, dlast, "both"))
+    compare(inputs, (y, last, found), scan_oracle(inputs, dy, dlast, "reverse"))
 
 
 @pytest.mark.slow
 def test_the_kernel_without_what_may_be_left_out(monkeypatch):
-    """Also the public operation, in bfloat16, and two blocks in time."""
-    monkeypatch.setattr(tpu_call, "MAX_BLOCK_ROWS", 128)
-    left_out = dict.fromkeys(("z", "dt_bias", "resets"))
-    check("reverse", "pallas_interpret", (1, 130, 4), tolerance=2**-7, dtype=jnp.bfloat16, **left_out)
+    """Also the public operation in bfloat16, several groups of channels, and states in turns."""
+    monkeypatch.setattr(tpu_steps, "groups_together", lambda groups: 1)
+    options = dict.fromkeys(("z", "dt_bias", "resets")) | {"states": 5, "dtype": jnp.bfloat16}
+    check("both", "pallas_interpret", (1, 50, 768), tolerance=2**-7, **options)
 
 
 @pytest.mark.parametrize("left_out", ["z", "dt_bias", "resets"])
