@@ -32,6 +32,7 @@ from birdie_jax.models.language_model import (  # noqa: E402
     LanguageModel,
     UnstackedLayers,
     parameter_shapes,
+    transposed_kernels,
     unrolled_hidden,
     unstack_layers,
 )
@@ -81,14 +82,14 @@ def ours(sizes, dtype, remat):
     def step(weights, token, position, caches):
         del position
         params, layer_params = weights
-        layers = UnstackedLayers(layer_params, caches)
+        layers = UnstackedLayers(transposed_kernels(layer_params), caches)
         layout = causal_layout(len(token), 1)
         hidden, caches = unrolled_hidden(model, params, layers, token[:, None], layout)
         logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
     # Once for all tokens, as `generate` does: within the loop XLA copies the weights at every token.
-    weights = params, unstack_layers(model, params, cache=None).params
+    weights = params, jax.jit(transposed_kernels)(unstack_layers(model, params, cache=None).params)
     return params, loss, prefill, weights, step
 
 

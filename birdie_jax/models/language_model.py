@@ -26,7 +26,7 @@ from birdie_jax.models.layer_stacks import (
     scanned,
     unstacked,
 )
-from birdie_jax.models.layers import RMSNorm, keys_of_layers
+from birdie_jax.models.layers import RMSNorm, keys_of_layers, product
 from birdie_jax.models.layout import Layout, batch_layout
 from birdie_jax.models.parameters import ParameterPolicy, one_token_batch, parameter
 from birdie_jax.models.registry import Cache
@@ -212,9 +212,7 @@ def token_scores(
 
     With a `soft_cap` c of more than 0, c tanh(hidden . table / c) + bias.
     """
-    scores = jnp.einsum(
-        "...d,vd->...v", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32
-    )
+    scores = product(hidden, table.astype(hidden.dtype).T, jnp.float32)
     if soft_cap:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     return scores if bias is None else scores + bias
@@ -240,6 +238,17 @@ class UnstackedLayers(NamedTuple):
 def unstack_layers(model: LanguageModel, params: PyTree[Array], cache: Cache) -> UnstackedLayers:
     """Return the parameters and the cache of each layer, taken out of their stacks."""
     return UnstackedLayers(unstacked(model.config, params["blocks"]), unstacked(model.config, cache))
+
+
+def transposed_kernels(params: PyTree[Array]) -> PyTree[Array]:
+    """Return parameters of layers with the two axes of each projection's kernel exchanged."""
+
+    def transpose(path, leaf):
+        module, name = (part.key for part in path[-2:]) if len(path) > 1 else ("", "")
+        is_projection = name == "kernel" and leaf.ndim == 2 and "convolution" not in module
+        return leaf.T if is_projection else leaf
+
+    return jax.tree_util.tree_map_with_path(transpose, params)
 
 
 def stack_caches(model: LanguageModel, caches: list[Cache]) -> Cache:

@@ -1,5 +1,6 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -48,6 +49,30 @@ def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) 
     return jnp.where(jax.vmap(keep)(row_keys), x / (1 - rate), jnp.zeros((), x.dtype))
 
 
+# A CPU multiplies so few tokens up to twice as fast by a kernel on the left, if the kernel's transpose lies
+# in memory, as it does in decoding (docs/measurements/generation.md).
+_FEW_TOKENS = range(4, 33)
+
+
+def product(
+    x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"], dtype: DTypeLike
+) -> Float[Array, "*batch outputs"]:
+    """Return x @ kernel, summed in `dtype` at least."""
+    if math.prod(x.shape[:-1]) in _FEW_TOKENS and kernel.dtype == jnp.float32:
+        return jax.lax.platform_dependent(x, kernel, cpu=_kernel_first, default=_rows_first)
+    return _rows_first(x, kernel, dtype)
+
+
+def _rows_first(x: Array, kernel: Array, dtype: DTypeLike = jnp.float32) -> Array:
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=dtype)
+
+
+def _kernel_first(x: Array, kernel: Array) -> Array:
+    y = jax.lax.dot_general(kernel, x, (((0,), (x.ndim - 1,)), ((), ())))
+    # Without a barrier XLA makes one product of it again, the rows first.
+    return jnp.moveaxis(jax.lax.optimization_barrier(y), 0, -1)
+
+
 # The usual derivative of x @ w asks for (g^T x)^T. XLA's CPU compiler then writes a transposed copy of
 # g, and computes whatever g is fused with once more for it. As one product x^T g of two matrices the
 # same sums took half the time: `python -m benchmarks.projection_gradient`.
@@ -63,7 +88,7 @@ def matmul(
 
 @jax.custom_vjp
 def _matmul(x: Array, kernel: Array) -> Array:
-    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+    return product(x, kernel, x.dtype)
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -74,18 +99,18 @@ def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, kernel = residuals
     dx = jax.lax.dot_general(g, kernel, (((g.ndim - 1,), (1,)), ((), ())))
     # Elsewhere the axes are not merged: merging rows and length would gather what a mesh divides.
-    merged = _product if mesh_size("sequence") > 1 else _merged_product
-    dkernel = jax.lax.platform_dependent(x, g, cpu=merged, default=_product)
+    merged = _kernel_gradient if mesh_size("sequence") > 1 else _merged_kernel_gradient
+    dkernel = jax.lax.platform_dependent(x, g, cpu=merged, default=_kernel_gradient)
     return dx, dkernel
 
 
-def _product(x: Array, g: Array) -> Array:
+def _kernel_gradient(x: Array, g: Array) -> Array:
     leading = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, g, ((leading, leading), ((), ())))
 
 
-def _merged_product(x: Array, g: Array) -> Array:
-    return _product(x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))
+def _merged_kernel_gradient(x: Array, g: Array) -> Array:
+    return _kernel_gradient(x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))
 
 
 _matmul.defvjp(_forward, _backward)

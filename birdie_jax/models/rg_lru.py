@@ -76,7 +76,9 @@ class BlockDiagonal(nn.Module):
         bias_policy = ParameterPolicy(("inner",), weight_decay=False, compute_dtype=self.dtype)
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (x.shape[-1],), bias_policy)
         groups = x.astype(self.dtype).reshape(*x.shape[:-1], self.heads, width)
-        y = jnp.einsum("...hi,hij->...hj", groups, kernel).reshape(x.shape)
+        # With the axes of x in their order, the einsum is up to three times as slow on a CPU.
+        y = jnp.einsum("...hi,hij->h...j", groups, kernel)
+        y = jnp.moveaxis(y, 0, -2).reshape(x.shape)
         return checkpoint_name(y, PROJECTION) + bias
 
 

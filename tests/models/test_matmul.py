@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from birdie_jax.models import layers
+from birdie_jax.models.language_model import token_scores
 from birdie_jax.models.layers import matmul
 
 
@@ -27,7 +28,16 @@ def test_value_and_gradients_are_those_of_the_plain_product(leading):
 def test_the_products_for_cpu_and_for_elsewhere_agree():
     x = jax.random.normal(jax.random.key(0), (2, 3, 6))
     g = jax.random.normal(jax.random.key(1), (2, 3, 7))
-    np.testing.assert_allclose(layers._product(x, g), layers._merged_product(x, g), atol=1e-6)
+    np.testing.assert_allclose(
+        layers._kernel_gradient(x, g), layers._merged_kernel_gradient(x, g), atol=1e-6
+    )
+
+
+def test_scores_of_few_tokens_are_those_of_many():
+    hidden = jax.random.normal(jax.random.key(0), (40, 1, 6))
+    table = jax.random.normal(jax.random.key(1), (9, 6))
+    few = jnp.concatenate([token_scores(hidden[:8], table), token_scores(hidden[8:], table)])
+    np.testing.assert_allclose(few, token_scores(hidden, table), atol=1e-5)
 
 
 def test_types_are_those_of_the_inputs():
