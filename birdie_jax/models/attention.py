@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from birdie_jax.array_types import Activations, TokenIds
 from birdie_jax.config_sections import Config, MixerConfig, ModelConfig, Require
 from birdie_jax.config_types import Heads, HeadsOrAsMany, Name, RopeBase, RotaryShare, WindowOrNone
-from birdie_jax.models.axes import must_divide
+from birdie_jax.models.axes import may_run_on_tpu, must_divide
 from birdie_jax.models.key_value_cache import KeyValueCache
 from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import Layout, own_segments
@@ -188,7 +188,7 @@ def packed_attention(
     if implementation in ("splash", "splash_interpret"):
         return splash(query, key, value, interpret=implementation == "splash_interpret")
     one_bound = window == 0 or not bidirectional
-    if implementation is None and one_bound and splash_fits(query.shape[1]):
+    if implementation is None and one_bound and splash_fits(query.shape[1]) and may_run_on_tpu():
         return jax.lax.platform_dependent(query, key, value, tpu=splash, default=masked)
     return masked(query, key, value)
 

@@ -97,6 +97,16 @@ def mesh_platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
+def may_run_on_tpu() -> bool:
+    """Return whether the mesh in force has TPUs; true without a mesh.
+
+    `jax.lax.platform_dependent` traces a kernel for TPUs even where no TPU will run it, which takes as long
+    as the rest of the model. Where this is false, it need not be asked.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device is None or device.platform == "tpu"
+
+
 def dividing_axes(logical: str | None, extent: int) -> tuple[str, ...]:
     """Return the mesh axes that divide a logical axis of `extent`; none if they do not divide it evenly."""
     known = _MESH_AXES_OF.get(logical, ()) if logical else ()

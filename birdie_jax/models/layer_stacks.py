@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 
 from birdie_jax.array_types import Activations, LayerKeys, RowKeys
 from birdie_jax.config_sections import ModelConfig
-from birdie_jax.models.axes import mesh_platform
+from birdie_jax.models.axes import may_run_on_tpu, mesh_platform
 from birdie_jax.models.layers import GatedMLP, RMSNorm, dropout
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.parameters import SCANNED_COLLECTIONS
@@ -85,6 +85,8 @@ def layers_at_a_time(config: ModelConfig) -> int:
 def make_mixer(config: ModelConfig, **module: Unpack[ModuleFields]) -> Mixer:
     """Return the sequence mixer of `config.name`; `module` is its linen name, or `parent=None`."""
     mixer = mixer_type(config)
+    if not config.scan_implementation and not may_run_on_tpu():
+        config = replace(config, scan_implementation="xla")
     return mixer.from_config(config, output_scale=_residual_scale(config), **module)
 
 

@@ -43,7 +43,7 @@ def gated_scan(
         y = cell.readout(gate) * h
 
     On a TPU one kernel reads the projections and writes y; a, x and h stay on the chip, and the derivative
-    computes them again from a state every 64 steps. With n operands and the gate this is n + 2 memory
+    computes them again from a state every 32 steps. With n operands and the gate this is n + 2 memory
     accesses an element forward and 2 n + 3 backward. Elsewhere the three lines are computed one after the
     other, the second by `linear_scan`, and take what XLA does not fuse. All is computed in float32.
 

@@ -1,4 +1,4 @@
-"""Layers unrolled on a CPU: parameters, values and gradients of the loop; no unrolling elsewhere."""
+"""What a CPU changes: no kernels for TPUs are traced; layers are unrolled, with the values of the loop."""
 
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from birdie_jax.batch import Batch
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.models import build_model, layer_stacks
 from birdie_jax.models.layer_stacks import MAX_UNROLLED_LAYERS, layers_at_a_time
+from birdie_jax.models.parameters import one_token_batch
 from tests.quick_jit import quick_jit
 
 CONFIG = ModelConfig(
@@ -31,6 +32,22 @@ def test_a_shallow_model_is_unrolled_on_a_cpu_alone(monkeypatch):
         assert layers_at_a_time(CONFIG) == CONFIG.layers
         assert layers_at_a_time(replace(CONFIG, layers=MAX_UNROLLED_LAYERS + 1)) == 1
         assert layers_at_a_time(replace(CONFIG, remat="full")) == 1
+
+
+@pytest.mark.parametrize("name", ["gated_ssm_plus", "transformer"])
+def test_kernels_for_tpus_are_traced_where_one_may_run_them(name):
+    model = build_model(replace(CONFIG, name=name, features=256, state=256), 16)
+    batch = one_token_batch()
+    batch = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (1, 128)), batch)
+    variables = jax.eval_shape(model.init, jax.random.key(0), batch)
+
+    def kernels(platform):
+        device = AbstractDevice(device_kind=platform, num_cores=None, platform=platform)
+        with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=device)):
+            return str(jax.make_jaxpr(model.apply)(variables, batch)).count("pallas_call")
+
+    assert str(jax.make_jaxpr(model.apply)(variables, batch)).count("pallas_call") == kernels("tpu") > 0
+    assert kernels("cpu") == kernels("gpu") == 0
 
 
 @pytest.fixture(scope="module")
