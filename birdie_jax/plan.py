@@ -5,9 +5,9 @@
 The run's own train step is compiled for the topology, with no device. The plan says whether it fits, the
 bytes of a device by what they hold, the FLOPs, memory traffic and collectives of a step, and the least time
 that each of them takes. --compare, given once for each mesh, sets meshes side by side; --search finds the
-fastest step that fits, by what blocks keep for the gradient and by the parts of a batch. docs/plan.md
-describes how everything is counted. Of a configuration of fine-tuning, the stage with the most positions a
-batch is planned.
+fastest step that fits, by what blocks keep for the gradient and by the parts of a batch. --decode=1,32
+plans decoding on one device instead. docs/plan.md describes how everything is counted. Of a configuration
+of fine-tuning, the stage with the most positions a batch is planned.
 """
 
 import dataclasses
@@ -29,17 +29,22 @@ from birdie_jax.finetuning.run import resolve_stages
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.interop.initialization import tokenizer_of_source
+from birdie_jax.models import build_model
+from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.rematerialisation import AUTO, CHOICES, LEVELS
 from birdie_jax.planning import (
     Topology,
     comparison_table,
     compiling_text,
+    decode_row,
+    decode_table,
     find_largest_batch,
     frontier,
     make_topology,
     plan_as_json,
     plan_as_text,
     plan_chosen,
+    plan_decoding,
     search_steps,
     search_table,
 )
@@ -78,6 +83,12 @@ _SEARCH = flags.DEFINE_bool(
     "Search for the fastest step that fits: each mesh of --compare, or the config's, with every value of "
     "model.remat and the fewest parts of a batch that fit. Prints what was tried and what nothing beats.",
 )
+_DECODE = flags.DEFINE_list(
+    "decode",
+    [],
+    "Plan decoding on one device in place of the run: for each of these numbers of rows, such as 1,32, a "
+    "loop that decodes a token of each. A cache that grows has room for batching.length tokens.",
+)
 _LARGEST_BATCH = flags.DEFINE_enum(
     "largest_batch",
     "estimate",
@@ -94,8 +105,12 @@ _EXTRA_PROGRAMS = {"skip": 0, "estimate": 1, "verify": 7}
 def run(config: Config) -> None:
     """Plan, print and write."""
     _check_json(config)
+    _check_decode()
     topology = make_topology(_TOPOLOGY.value, _log)
     vocab_size = embedding_rows(config)
+    if _DECODE.value:
+        _plan_decoding(config, vocab_size, topology)
+        return
     stages = read_stages(config)
     config = with_task_head(config, stages)
     # Of several stages with the most positions a batch, the one with the longest rows.
@@ -144,6 +159,38 @@ def _search(runs: Sequence[ResolvedRun], topology: Topology) -> None:
     _write(
         {"tried": [search_row(one) for one in candidates], "frontier": [search_row(one) for one in best]}
     )
+
+
+def _check_decode() -> None:
+    """Check the numbers of --decode before a compiler is looked for.
+
+    Raises:
+        ConfigError: one is not a number of rows, or a flag is given that plans a train step.
+    """
+    for text in _DECODE.value:
+        if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+            raise ConfigError(f"--decode: found {shown(text)}; allowed: numbers of rows, such as 1,32,256")
+    if _DECODE.value and (_SEARCH.value or _COMPARE.value):
+        raise ConfigError("--decode: found with --search or --compare; allowed: by itself")
+
+
+def _plan_decoding(config: Config, vocab_size: int, topology: Topology) -> None:
+    """Print a table of steps of decoding, and what is assumed of the device."""
+    if topology.chip is None:
+        raise ConfigError(
+            f"--topology: found {shown(topology.name)} with --decode; allowed: TPUs and GPUs, whose "
+            "figures are known"
+        )
+    check_platform(config.model, topology.devices[0].platform)
+    model = build_model(config.model, vocab_size)
+    _log(compiling_text(topology, len(_DECODE.value), 0))
+    plans = [plan_decoding(model, topology, int(rows), config.batching.length) for rows in _DECODE.value]
+    rows = [decode_row(plan, topology) for plan in plans]
+    print(
+        f"decoding on one {topology.chip.title}, {plans[0].parameter_bytes / 1e9:.3f} GB of parameters\n\n"
+        f"{decode_table(rows)}"
+    )
+    _write({"topology": topology.name, "parameter_bytes": plans[0].parameter_bytes, "decode": rows})
 
 
 def _log(line: str) -> None:

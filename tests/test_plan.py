@@ -119,6 +119,9 @@ REFUSED = {
     "--compare: found 'rows=2'; allowed: axis=devices": ("cpu:1", "--compare=rows=2"),
     "--compare: found 'fsdp=²'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=²"),
     "(5,005 characters); allowed: axis=devices": ("cpu:1", f"--compare=fsdp={'9' * 5000}"),
+    "--decode: found '0'; allowed: numbers of rows": ("cpu:1", "--decode=1,0"),
+    "--decode: found with --search or --compare; allowed: by itself": ("cpu:1", "--decode=1", "--search"),
+    "found 'cpu:1' with --decode; allowed: TPUs and GPUs": ("cpu:1", "--decode=1"),
     "(5,004 characters); allowed: v4:4x4x4": (f"cpu:{'9' * 5000}",),
     "(it has 100,000,000 devices, more than 131,072); allowed: v4": ("cpu:100000000",),
     "(it has 32,000,000 devices, more than 131,072); allowed: v4": ("v5e:4x8,slices=1000000",),
@@ -165,6 +168,20 @@ def test_a_tpu_that_is_not_there(tmp_path):
     assert refused["bytes_per_device"]["total"] > refused["bytes_per_device"]["available"]
     assert refused["bytes_per_device"]["parameters"] == found["bytes_per_device"]["parameters"]
     assert "fits: NO" in text
+
+
+@for_machines
+def test_decoding_on_a_tpu_reads_parameters_and_states(tmp_path):
+    width = "--config.model.features=1024"
+    found, text = planned(tmp_path, "v5e:2x2", "--decode=1,64,999999", width)
+    one, many, refused = found["decode"]
+    assert text.startswith("decoding on one TPU v5e, ") and text.count("\n|") == 5
+    # The state of a row is 4 bytes a channel, and what the convolution keeps of 3 tokens.
+    assert one["state MB a row"] == many["state MB a row"] > 0
+    assert many["least GB"] > one["least GB"] > found["parameter_bytes"] / 1e9 - 1e-3
+    assert 0.9 < one["times"] < 1.5 and one["fits"] and one["set by"] == "memory"
+    assert one["tokens/s"] < many["tokens/s"] < 64 * one["tokens/s"]
+    assert not refused["fits"] and refused["tokens/s"] is None
 
 
 # A table of 8,320 rows, with whose scores at every token a step would take twice as many FLOPs.

@@ -7,16 +7,20 @@ bounds           the least time of collectives on the links, and of a step
 planner          all of it as one `RunPlan`, with the costs that `hlo_analysis` reads from the HLO text
 largest_batch    the largest batch that fits
 remat_choice     what blocks keep for the gradient, where the configuration leaves the choice
+decoding         a step that decodes a token of each row, on one device
 fastest_step     meshes, what blocks keep and the parts of a batch, compared
 plan_output      a plan as text, table and JSON
 pruned_flops     the FLOPs of a pruned prefill; `simba_flops` has those of published tables
 """
 
+from birdie_jax.planning.decoding import plan_decoding
 from birdie_jax.planning.fastest_step import Candidate, frontier, search_steps
 from birdie_jax.planning.largest_batch import LargestBatch, find_largest_batch
 from birdie_jax.planning.plan_output import (
     comparison_table,
     compiling_text,
+    decode_row,
+    decode_table,
     plan_as_json,
     plan_as_text,
     search_table,
@@ -33,12 +37,15 @@ __all__ = [
     "attached_topology",
     "comparison_table",
     "compiling_text",
+    "decode_row",
+    "decode_table",
     "find_largest_batch",
     "frontier",
     "make_topology",
     "plan_as_json",
     "plan_as_text",
     "plan_chosen",
+    "plan_decoding",
     "plan_run",
     "search_steps",
     "search_table",

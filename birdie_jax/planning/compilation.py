@@ -96,6 +96,28 @@ def compile_lowered(lowered: jax.stages.Lowered, platform: str) -> CompiledProgr
         return CompiledProgram(executable, written[-1].read_text(encoding="utf-8"))
 
 
+class ProgramBytes(NamedTuple):
+    """The bytes of memory that a program needs.
+
+    Attributes:
+        temporaries: those of what lives only while it runs.
+        others: those of its arguments, of results that reuse no argument's memory, and of its code.
+    """
+
+    temporaries: int
+    others: int
+
+
+def program_bytes(program: CompiledProgram) -> ProgramBytes:
+    """Return the bytes of memory that a program needs, as its compiler states them."""
+    memory = program.executable.memory_analysis()
+    if memory is None:
+        raise RuntimeError("the compiler does not state the memory of the program that it compiled")
+    others = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    others += memory.generated_code_size_in_bytes - memory.alias_size_in_bytes
+    return ProgramBytes(memory.temp_size_in_bytes, others)
+
+
 def _as_text(executable: jax.stages.Compiled) -> str:
     text = executable.as_text()
     if text is None:

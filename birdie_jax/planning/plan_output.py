@@ -5,6 +5,7 @@ from typing import Any
 
 from birdie_jax.engine.chips import Chip
 from birdie_jax.planning.bounds import StepBounds
+from birdie_jax.planning.decoding import DecodePlan
 from birdie_jax.planning.fastest_step import Candidate
 from birdie_jax.planning.largest_batch import LargestBatch
 from birdie_jax.planning.planner import CollectiveTotal, RunPlan
@@ -218,6 +219,29 @@ def search_row(one: Candidate) -> dict[str, Any]:
         "MFU": None if bounds is None else round(plan.mfu(bounds.program_order), 4),
         "MFU, everything overlapped": None if bounds is None else round(plan.mfu(bounds.overlapped), 4),
     }
+
+
+def decode_row(plan: DecodePlan, topology: Topology) -> dict[str, Any]:
+    """Return what is known of a step of decoding, by names of columns; None: it does not fit."""
+    fits = plan.needed_bytes <= topology.known_chip.memory_bytes
+    set_by = "products" if plan.compute_seconds > plan.memory_seconds else "memory"
+    return {
+        "rows": plan.rows,
+        "state MB a row": round(plan.state_bytes / plan.rows / 1e6, 3),
+        "least GB": round(plan.least_bytes / 1e9, 3),
+        "moved GB": round(plan.moved_bytes / 1e9, 3) if fits else None,
+        "times": round(plan.moved_bytes / plan.least_bytes, 2) if fits else None,
+        "GiB": round(plan.needed_bytes / _GIB, 2) if fits else None,
+        "fits": fits,
+        "bound ms": round(1e3 * plan.seconds, 3) if fits else None,
+        "set by": set_by if fits else None,
+        "tokens/s": round(plan.rows / plan.seconds) if fits else None,
+    }
+
+
+def decode_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a table of steps of decoding, a line for each number of rows."""
+    return _as_table([list(rows[0]), *[[_cell(*item) for item in row.items()] for row in rows]])
 
 
 def search_table(candidates: Sequence[Candidate]) -> str:

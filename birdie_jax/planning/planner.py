@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from birdie_jax.engine.memory_check import device_memory
 from birdie_jax.planning.bounds import StepBounds, rates_of, step_bounds
-from birdie_jax.planning.compilation import CompiledProgram, compile_step
+from birdie_jax.planning.compilation import CompiledProgram, compile_step, program_bytes
 from birdie_jax.planning.model_flops import StateBytes, model_flops_per_token, state_bytes
 from birdie_jax.planning.topology import Topology
 from birdie_jax.resolve import ResolvedRun
@@ -181,22 +181,14 @@ def _refused_bytes(state: StateBytes, refusal: OutOfMemory) -> DeviceBytes:
 def _compiled_bytes(
     state: StateBytes, program: CompiledProgram, costs: StepCosts, topology: Topology
 ) -> DeviceBytes:
-    memory = program.executable.memory_analysis()
-    if memory is None:
-        raise RuntimeError(f"topology {topology.name}: its compiler does not state the memory of the step")
-    activations = min(costs.activation_bytes, memory.temp_size_in_bytes)
-    besides_temporaries = (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.generated_code_size_in_bytes
-    )
+    memory = program_bytes(program)
+    activations = min(costs.activation_bytes, memory.temporaries)
     return DeviceBytes(
         *state,
         activations=activations,
-        temporaries=memory.temp_size_in_bytes - activations,
-        batch=besides_temporaries - sum(state),
-        total=besides_temporaries + memory.temp_size_in_bytes,
+        temporaries=memory.temporaries - activations,
+        batch=memory.others - sum(state),
+        total=memory.others + memory.temporaries,
         available=_available_bytes(topology),
     )
 
