@@ -32,10 +32,10 @@ from birdie_jax.models.language_model import (  # noqa: E402
     LanguageModel,
     UnstackedLayers,
     parameter_shapes,
-    transposed_kernels,
     unrolled_hidden,
     unstack_layers,
 )
+from birdie_jax.models.layers import FEW_TOKENS, transposed_kernels  # noqa: E402
 from birdie_jax.models.layout import causal_layout, packed_layout  # noqa: E402
 from birdie_jax.models.token_losses import token_losses  # noqa: E402
 
@@ -81,15 +81,16 @@ def ours(sizes, dtype, remat):
 
     def step(weights, token, position, caches):
         del position
-        params, layer_params = weights
-        layers = UnstackedLayers(transposed_kernels(layer_params), caches)
-        layout = causal_layout(len(token), 1)
-        hidden, caches = unrolled_hidden(model, params, layers, token[:, None], layout)
+        params, layer_params, kernels = weights
+        layers, layout = UnstackedLayers(layer_params, caches), causal_layout(len(token), 1)
+        kernels = kernels if len(token) in FEW_TOKENS else None
+        hidden, caches = unrolled_hidden(model, params, layers, token[:, None], layout, kernels=kernels)
         logits = model.apply({"params": params}, hidden, method=LanguageModel.logits)
         return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), caches
 
     # Once for all tokens, as `generate` does: within the loop XLA copies the weights at every token.
-    weights = params, jax.jit(transposed_kernels)(unstack_layers(model, params, cache=None).params)
+    layer_params = unstack_layers(model, params, cache=None).params
+    weights = params, layer_params, [transposed_kernels(one) for one in layer_params]
     return params, loss, prefill, weights, step
 
 

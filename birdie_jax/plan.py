@@ -170,8 +170,10 @@ def _check_decode() -> None:
     for text in _DECODE.value:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
             raise ConfigError(f"--decode: found {shown(text)}; allowed: numbers of rows, such as 1,32,256")
-    if _DECODE.value and (_SEARCH.value or _COMPARE.value):
-        raise ConfigError("--decode: found with --search or --compare; allowed: by itself")
+    others = {"--search": _SEARCH, "--compare": _COMPARE, "--price_per_chip_hour": _PRICE}
+    given = [name for name, flag in others.items() if flag.value]
+    if _DECODE.value and given:
+        raise ConfigError(f"--decode: found with {', '.join(given)}; allowed: without, it plans no run")
 
 
 def _plan_decoding(config: Config, vocab_size: int, topology: Topology) -> None:

@@ -120,7 +120,7 @@ REFUSED = {
     "--compare: found 'fsdp=²'; allowed: axis=devices": ("cpu:1", "--compare=fsdp=²"),
     "(5,005 characters); allowed: axis=devices": ("cpu:1", f"--compare=fsdp={'9' * 5000}"),
     "--decode: found '0'; allowed: numbers of rows": ("cpu:1", "--decode=1,0"),
-    "--decode: found with --search or --compare; allowed: by itself": ("cpu:1", "--decode=1", "--search"),
+    "--decode: found with --search; allowed: without, it plans no run": ("cpu:1", "--decode=1", "--search"),
     "found 'cpu:1' with --decode; allowed: TPUs and GPUs": ("cpu:1", "--decode=1"),
     "(5,004 characters); allowed: v4:4x4x4": (f"cpu:{'9' * 5000}",),
     "(it has 100,000,000 devices, more than 131,072); allowed: v4": ("cpu:100000000",),

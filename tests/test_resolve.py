@@ -21,16 +21,22 @@ ONLY_HERE = {
     "fill_in_sizes": set(),
     "arrange": set(),
     "make_mixture": set(),
-    # A model that was trained, of a folder, for generation; a size of one not there; a period of layers.
+    # A model that was trained, of a folder, for generation; a size of one not there; a period of layers;
+    # one that only decodes.
     "build_model": {
         "device_check/scans.py",
         "engine/automatic_sizes.py",
         "interop/huggingface_folder.py",
         "interop/model_folder.py",
+        "plan.py",
         "planning/model_flops.py",
         "trained_model.py",
     },
-    "parameter_policies": {"generation/generator.py", "pruning_cost/pruned_prompts.py"},
+    "parameter_policies": {
+        "generation/generator.py",
+        "planning/decoding.py",
+        "pruning_cost/pruned_prompts.py",
+    },
 }
 
 

@@ -19,18 +19,15 @@ from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.generation.prompt import prunable_tokens
 from birdie_jax.generation.sampling import Sampling, sample_tokens
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.language_model import (
-    UnstackedLayers,
-    looped_hidden,
-    stack_caches,
-    transposed_kernels,
-    unrolled_hidden,
-    unstack_layers,
-)
+from birdie_jax.models.language_model import looped_hidden, stack_caches, unrolled_hidden, unstack_layers
+from birdie_jax.models.layers import FEW_TOKENS, transposed_kernels
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.pruning import PruningSettings, pruned_hidden
 from birdie_jax.pruning.pruned_prefill import PromptRows
 from birdie_jax.vocabulary import PADDING
+
+CHUNK_TOKENS = 32
+"""The tokens of a row that one call of `decode_chunk` gives by default."""
 
 
 class PromptBatch(NamedTuple):
@@ -179,12 +176,12 @@ def _decode_unrolled(
     """Decode with the layers one after the other, which XLA's CPU compiler needs to copy no parameters."""
     model, layout = settings.model, causal_layout(len(state.token), 1)
     layers = unstack_layers(model, params, state.cache)
-    # Transposed in memory, and read through another transposition: the order in which few tokens are fast.
-    stored = transposed_kernels(layers.params)
+    few = len(state.token) in FEW_TOKENS
+    kernels = [transposed_kernels(one) for one in layers.params] if few else None
 
     def model_step(token, caches):
-        own = UnstackedLayers(transposed_kernels(stored), caches)
-        return unrolled_hidden(model, params, own, token[:, None], layout)
+        own = layers._replace(caches=caches)
+        return unrolled_hidden(model, params, own, token[:, None], layout, kernels=kernels)
 
     state, tokens = _decode_loop(settings, params, state._replace(cache=layers.caches), rules, model_step)
     return state._replace(cache=stack_caches(model, state.cache)), tokens

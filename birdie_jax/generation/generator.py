@@ -23,7 +23,14 @@ from birdie_jax.generation.continuation import (
     opening_tokens,
     read_part,
 )
-from birdie_jax.generation.decoding import DecodeRules, DecodeSettings, PromptBatch, decode_chunk, prefill
+from birdie_jax.generation.decoding import (
+    CHUNK_TOKENS,
+    DecodeRules,
+    DecodeSettings,
+    PromptBatch,
+    decode_chunk,
+    prefill,
+)
 from birdie_jax.generation.device_programs import DevicePrograms, cast_parameters
 from birdie_jax.generation.prompt import Prompt, max_protected, pad_prompts, power_of_two, prompt_as_read
 from birdie_jax.generation.sampling import GREEDY, Sampling
@@ -107,7 +114,7 @@ class Generator:
         num_tokens: int | None = None,
         sampling: Sampling = GREEDY,
         stop_tokens: Sequence[int] = STOP_TOKENS,
-        chunk_tokens: int = 32,
+        chunk_tokens: int = CHUNK_TOKENS,
         max_length: int | None = None,
         devices: Sequence[Any] | None = None,
         pruning: PruningSettings | None = None,

@@ -1,7 +1,9 @@
 """The language model: embedding, scanned blocks, final norm, head."""
 
+import math
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -26,7 +28,7 @@ from birdie_jax.models.layer_stacks import (
     scanned,
     unstacked,
 )
-from birdie_jax.models.layers import RMSNorm, keys_of_layers, product
+from birdie_jax.models.layers import FEW_TOKENS, TRANSPOSED, RMSNorm, kernel_first, keys_of_layers
 from birdie_jax.models.layout import Layout, batch_layout
 from birdie_jax.models.parameters import ParameterPolicy, one_token_batch, parameter
 from birdie_jax.models.registry import Cache
@@ -212,10 +214,19 @@ def token_scores(
 
     With a `soft_cap` c of more than 0, c tanh(hidden . table / c) + bias.
     """
-    scores = product(hidden, table.astype(hidden.dtype).T, jnp.float32)
+    table = table.astype(hidden.dtype)
+    if math.prod(hidden.shape[:-1]) in FEW_TOKENS:
+        on_cpu = partial(kernel_first, dtype=jnp.float32)
+        scores = jax.lax.platform_dependent(hidden, table, cpu=on_cpu, default=_scores)
+    else:
+        scores = _scores(hidden, table)
     if soft_cap:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     return scores if bias is None else scores + bias
+
+
+def _scores(hidden: Array, table: Array) -> Array:
+    return jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=jnp.float32)
 
 
 # A scan over stacked layers takes each layer's parameters out of the stack. TPUs and GPUs read them in
@@ -240,34 +251,38 @@ def unstack_layers(model: LanguageModel, params: PyTree[Array], cache: Cache) ->
     return UnstackedLayers(unstacked(model.config, params["blocks"]), unstacked(model.config, cache))
 
 
-def transposed_kernels(params: PyTree[Array]) -> PyTree[Array]:
-    """Return parameters of layers with the two axes of each projection's kernel exchanged."""
-
-    def transpose(path, leaf):
-        module, name = (part.key for part in path[-2:]) if len(path) > 1 else ("", "")
-        is_projection = name == "kernel" and leaf.ndim == 2 and "convolution" not in module
-        return leaf.T if is_projection else leaf
-
-    return jax.tree_util.tree_map_with_path(transpose, params)
-
-
 def stack_caches(model: LanguageModel, caches: list[Cache]) -> Cache:
     """Return the caches as the model has them, layers on the leading axis (`layer_stacks`)."""
     return restacked(model.config, caches)
 
 
 def unrolled_hidden(
-    model: LanguageModel, params: PyTree[Array], layers: UnstackedLayers, tokens: TokenIds, layout: Layout
+    model: LanguageModel,
+    params: PyTree[Array],
+    layers: UnstackedLayers,
+    tokens: TokenIds,
+    layout: Layout,
+    *,
+    kernels: Sequence[dict[str, Any]] | None = None,
 ) -> tuple[Activations, list[Cache]]:
     """Return what `LanguageModel.hidden` does, with unstacked caches.
 
-    `params` holds all parameters of the model; those outside the layers are read.
+    Args:
+        model: the model.
+        params: all its parameters; those outside the layers are read.
+        layers: the parameters and the cache of each layer.
+        tokens: the inputs.
+        layout: the bounds of the samples.
+        kernels: the `transposed_kernels` of each layer, which take the place of its kernels.
     """
     apply = partial(model.apply, {"params": params})
     x = cast(Activations, apply(tokens, layout, method=LanguageModel.embed))
     caches = []
-    for config, layer_params, layer_cache in zip(layer_configs(model.config), *layers, strict=True):
-        x, new_cache = Block(config).apply({"params": layer_params}, x, layer_cache, layout)
+    for number, config in enumerate(layer_configs(model.config)):
+        variables = {"params": layers.params[number]}
+        if kernels is not None:
+            variables[TRANSPOSED] = kernels[number]
+        x, new_cache = Block(config).apply(variables, x, layers.caches[number], layout)
         caches.append(new_cache)
     return cast(Activations, apply(x, method=LanguageModel.normalise)), caches
 

@@ -1,9 +1,8 @@
 """The small layers that blocks are made of: norm, projection, gated MLP, short convolution."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -49,26 +48,33 @@ def dropout(x: Activations, rate: float, row_keys: RowKeys | None, branch: int) 
     return jnp.where(jax.vmap(keep)(row_keys), x / (1 - rate), jnp.zeros((), x.dtype))
 
 
-# A CPU multiplies so few tokens up to twice as fast by a kernel on the left, if the kernel's transpose lies
-# in memory, as it does in decoding (docs/measurements/generation.md).
-_FEW_TOKENS = range(4, 33)
+# A CPU multiplies so few tokens up to twice as fast with the kernel on the left, if that is transposed in
+# memory: XLA gives the product to a library that packs the kernel again at every call.
+# `python -m benchmarks.few_tokens`.
+FEW_TOKENS = range(4, 33)
+TRANSPOSED = "transposed"
+"""The collection of `transposed_kernels`; a projection that has one there multiplies by it on the left."""
 
 
-def product(
-    x: Float[Array, "*batch inputs"], kernel: Float[Array, "inputs outputs"], dtype: DTypeLike
+def transposed_kernels(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the transposes of the kernels of one layer's parameters, by their paths."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            found[name] = transposed_kernels(value)
+        elif name == "kernel" and value.ndim == 2:
+            found[name] = value.T
+    return found
+
+
+def kernel_first(
+    x: Float[Array, "*batch inputs"],
+    transposed: Float[Array, "outputs inputs"],
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch outputs"]:
-    """Return x @ kernel, summed in `dtype` at least."""
-    if math.prod(x.shape[:-1]) in _FEW_TOKENS and kernel.dtype == jnp.float32:
-        return jax.lax.platform_dependent(x, kernel, cpu=_kernel_first, default=_rows_first)
-    return _rows_first(x, kernel, dtype)
-
-
-def _rows_first(x: Array, kernel: Array, dtype: DTypeLike = jnp.float32) -> Array:
-    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=dtype)
-
-
-def _kernel_first(x: Array, kernel: Array) -> Array:
-    y = jax.lax.dot_general(kernel, x, (((0,), (x.ndim - 1,)), ((), ())))
+    """Return x @ transposed.T in `dtype`, or in that of both, computed with the kernel on the left."""
+    dimensions = (((1,), (x.ndim - 1,)), ((), ()))
+    y = jax.lax.dot_general(transposed, x, dimensions, preferred_element_type=dtype)
     # Without a barrier XLA makes one product of it again, the rows first.
     return jnp.moveaxis(jax.lax.optimization_barrier(y), 0, -1)
 
@@ -88,7 +94,7 @@ def matmul(
 
 @jax.custom_vjp
 def _matmul(x: Array, kernel: Array) -> Array:
-    return product(x, kernel, x.dtype)
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -170,8 +176,12 @@ class Projection(nn.Module):
         """Map each token independently."""
         init = nn.initializers.variance_scaling(self.scale**2, "fan_in", self.distribution)
         policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
-        kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
-        y = matmul(x.astype(self.dtype), gathered(kernel, self.axes), self.remat_name)
+        x = x.astype(self.dtype)
+        if self.has_variable(TRANSPOSED, "kernel"):
+            y = kernel_first(x, self.get_variable(TRANSPOSED, "kernel").astype(self.dtype))
+        else:
+            kernel = parameter(self, "kernel", init, (x.shape[-1], self.features), policy)
+            y = matmul(x, gathered(kernel, self.axes), self.remat_name)
         if self.bias:
             # Whole along the features of the residual stream, as the scales of norms are.
             axis = "inner" if self.axes[1] == "inner" else None

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import TokenIds
+from birdie_jax.generation.decoding import CHUNK_TOKENS
 from birdie_jax.generation.device_programs import cast_parameters
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.axes import ROW_AXES
@@ -21,9 +22,6 @@ from birdie_jax.models.registry import Cache
 from birdie_jax.planning.compilation import compile_lowered, program_bytes
 from birdie_jax.planning.topology import Topology
 from hlo_analysis import parse_out_of_memory, read_step_costs
-
-# As many as `generate` decodes in a call by default.
-_TOKENS = 32
 
 
 class DecodePlan(NamedTuple):
@@ -91,10 +89,10 @@ def plan_decoding(model: LanguageModel, topology: Topology, rows: int, length: i
         return known
     costs = read_step_costs(program.hlo_text, {})
     return known._replace(
-        moved_bytes=costs.traffic_bytes / _TOKENS,
+        moved_bytes=costs.traffic_bytes / CHUNK_TOKENS,
         needed_bytes=sum(program_bytes(program)),
-        compute_seconds=costs.flops.dot / _TOKENS / chip.peak_flops,
-        memory_seconds=costs.traffic_bytes / _TOKENS / chip.memory_bandwidth,
+        compute_seconds=costs.flops.dot / CHUNK_TOKENS / chip.peak_flops,
+        memory_seconds=costs.traffic_bytes / CHUNK_TOKENS / chip.memory_bandwidth,
     )
 
 
@@ -112,7 +110,7 @@ def decode_tokens(
             scores: Any = model.apply({"params": params}, hidden, method=LanguageModel.logits)
             return jnp.argmax(scores, axis=-1).astype(jnp.int32), cache
 
-        return jax.lax.fori_loop(0, _TOKENS, step, (tokens, cache))
+        return jax.lax.fori_loop(0, CHUNK_TOKENS, step, (tokens, cache))
 
     return decode
 

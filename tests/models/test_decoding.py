@@ -9,7 +9,8 @@ import pytest
 
 from birdie_jax.batch import Batch
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.language_model import looped_hidden
+from birdie_jax.models.language_model import looped_hidden, stack_caches, unrolled_hidden, unstack_layers
+from birdie_jax.models.layers import transposed_kernels
 from birdie_jax.models.layout import causal_layout, packed_layout
 from tests.models.conftest import compiled
 from tests.quick_jit import quick_jit
@@ -92,8 +93,8 @@ def test_a_packed_row_in_parts_gives_the_logits_of_the_whole(decoder, pack, samp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated_ssm_plus", "griffin", "gated_deltanet"])
-def test_decoding_in_place_is_decoding(name, make):
-    """As accelerators decode: three layers of the hybrid are a period, and a part of one."""
+def test_the_loops_of_accelerators_and_of_cpus_are_decoding(name, make):
+    """In place, and by transposed kernels; three layers of the hybrid are a period, and a part of one."""
     model, variables = make(name=name)
     tokens, layout = jnp.asarray([[300], [301]]), causal_layout(2, 1)
     cache = jax.tree.map(
@@ -106,11 +107,21 @@ def test_decoding_in_place_is_decoding(name, make):
     def in_place(variables, tokens, cache):
         return looped_hidden(model, variables["params"], cache, tokens, layout)
 
+    def by_kernels(variables, tokens, cache):
+        layers = unstack_layers(model, variables["params"], cache)
+        kernels = [transposed_kernels(one) for one in layers.params]
+        hidden, caches = unrolled_hidden(
+            model, variables["params"], layers, tokens, layout, kernels=kernels
+        )
+        return hidden, stack_caches(model, caches)
+
     def by_scan(variables, tokens, cache):
         return model.apply(variables, tokens, layout, cache, method=LanguageModel.hidden)
 
-    found, expected = (quick_jit(each)(variables, tokens, cache) for each in (in_place, by_scan))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
+    expected = quick_jit(by_scan)(variables, tokens, cache)
+    for loop in (in_place, by_kernels):
+        found = quick_jit(loop)(variables, tokens, cache)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
 
 
 def test_attention_says_how_much_room_it_needs(make):

@@ -7,7 +7,7 @@ import pytest
 
 from birdie_jax.models import layers
 from birdie_jax.models.language_model import token_scores
-from birdie_jax.models.layers import matmul
+from birdie_jax.models.layers import TRANSPOSED, Projection, matmul, transposed_kernels
 
 
 @pytest.mark.parametrize("leading", [(), (5,), (2, 3), (2, 3, 4)])
@@ -31,6 +31,17 @@ def test_the_products_for_cpu_and_for_elsewhere_agree():
     np.testing.assert_allclose(
         layers._kernel_gradient(x, g), layers._merged_kernel_gradient(x, g), atol=1e-6
     )
+
+
+def test_a_projection_multiplies_by_a_transposed_kernel_where_there_is_one():
+    x, kernel = jax.random.normal(jax.random.key(0), (5, 1, 6)), jnp.arange(42.0).reshape(6, 7)
+    kernels = transposed_kernels(
+        {"a": {"kernel": kernel, "bias": jnp.ones(7)}, "b": {"scale": jnp.ones(7)}}
+    )
+    assert jax.tree.map(jnp.shape, kernels) == {"a": {"kernel": (7, 6)}, "b": {}}
+    layer = Projection(7, ("features", "inner"), jnp.dtype(jnp.float32))
+    y = layer.apply({"params": {"kernel": 0 * kernel}, TRANSPOSED: kernels["a"]}, x)
+    np.testing.assert_allclose(y, x @ kernel, rtol=1e-5)
 
 
 def test_scores_of_few_tokens_are_those_of_many():
