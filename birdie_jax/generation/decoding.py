@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from birdie_jax.array_types import Activations, TokenIds, TokenMask
 from birdie_jax.generation.prompt import prunable_tokens
@@ -200,20 +200,35 @@ def _decode_loop(
     def step(carried):
         count, state, tokens = carried
         hidden, cache = model_step(state.token, state.cache)
-        state = _generate_token(settings, params, hidden, state._replace(cache=cache), rules)
+        state = _generate_token(settings, params, hidden, state._replace(cache=cache), rules, table=table)
         return count + 1, state, jax.lax.dynamic_update_index_in_dim(tokens, state.token, count, axis=1)
 
+    table = table_of_products(settings.model, params)
     start = (jnp.zeros((), jnp.int32), state, tokens)
     _, state, tokens = jax.lax.while_loop(unfinished, step, start)
     return state, tokens
 
 
+def table_of_products(model: LanguageModel, params: PyTree) -> Float[Array, "vocab features"]:
+    """Return the head's table in the type of its products: within a loop GPUs cast it for every token."""
+    table = cast(Array, model.apply({"params": params}, method=LanguageModel.head_table))
+    return jax.lax.optimization_barrier(table.astype(jnp.dtype(model.config.dtype)))
+
+
 def _generate_token(
-    settings: DecodeSettings, params: PyTree, hidden: Activations, state: DecodeState, rules: DecodeRules
+    settings: DecodeSettings,
+    params: PyTree,
+    hidden: Activations,
+    state: DecodeState,
+    rules: DecodeRules,
+    *,
+    table: Float[Array, "vocab features"] | None = None,
 ) -> DecodeState:
     """Choose the token that follows `hidden` [rows, 1, features]."""
     # flax cannot tell that `apply` returns no variables besides.
-    logits = cast(Array, settings.model.apply({"params": params}, hidden, method=LanguageModel.logits))
+    logits = cast(
+        Array, settings.model.apply({"params": params}, hidden, table, method=LanguageModel.logits)
+    )
     chosen = sample_tokens(logits[:, 0], rules.allowed, rules.keys, state.num_generated, settings.sampling)
     token = jnp.where(state.done, PADDING, chosen)
     num_generated = state.num_generated + ~state.done

@@ -168,10 +168,12 @@ class LanguageModel(nn.Module):
         ids = constrained(ids, "reading rows", "length")
         return constrained(table[ids], "reading rows", "length", "features")
 
-    def logits(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
-        """Return float32 scores of every token for `hidden`."""
-        cap = self.config.logit_soft_cap
-        return token_scores(hidden, self.head_table(), self.head_bias(), cap)
+    def logits(
+        self, hidden: Activations, table: Float[Array, "vocab features"] | None = None
+    ) -> Float[Array, "rows length vocab"]:
+        """Return float32 scores of every token for `hidden`, by `table` or, if it is None, the head's."""
+        table = self.head_table() if table is None else table
+        return token_scores(hidden, table, self.head_bias(), self.config.logit_soft_cap)
 
     def head_table(self) -> Float[Array, "vocab features"]:
         """Return the head's weights: the embedding table itself where they are tied."""

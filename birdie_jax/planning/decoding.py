@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from birdie_jax.array_types import TokenIds
-from birdie_jax.generation.decoding import CHUNK_TOKENS
+from birdie_jax.generation.decoding import CHUNK_TOKENS, table_of_products
 from birdie_jax.generation.device_programs import cast_parameters
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.axes import ROW_AXES
@@ -103,11 +103,12 @@ def decode_tokens(
 
     def decode(params: PyTree, cache: Cache, tokens: TokenIds) -> tuple[TokenIds, Cache]:
         layout = causal_layout(tokens.shape[0], 1)
+        table = table_of_products(model, params)
 
         def step(_: Any, carried: tuple[TokenIds, Cache]) -> tuple[TokenIds, Cache]:
             tokens, cache = carried
             hidden, cache = looped_hidden(model, params, cache, tokens, layout)
-            scores: Any = model.apply({"params": params}, hidden, method=LanguageModel.logits)
+            scores: Any = model.apply({"params": params}, hidden, table, method=LanguageModel.logits)
             return jnp.argmax(scores, axis=-1).astype(jnp.int32), cache
 
         return jax.lax.fori_loop(0, CHUNK_TOKENS, step, (tokens, cache))
