@@ -15,6 +15,7 @@ from birdie_jax.config_types import (
     ClipNormOrNone,
     Decay,
     Depth,
+    DeviationsOrNone,
     DropoutRate,
     Epsilon,
     Gibibytes,
@@ -391,6 +392,13 @@ class TrainConfig:
         lost_seconds: the time after which one of several processes that has not been heard of is lost: the
             others stop.
         hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
+        bad_steps: the most steps in a row that may be bad, and are skipped: their loss or gradient norm is
+            not finite, or an outlier. They change neither parameters nor optimizer. One more ends the run.
+        outlier_deviations: a step is an outlier whose loss or gradient norm lies more than so many standard
+            deviations above the mean of the last 128 finite ones, once there are 64; of a deviation less
+            than 1 % of the mean, 1 % is taken. 0 = no step is.
+        skip_batches: steps that change nothing, whatever their batches hold: first:last, with commas
+            between several, as in "4000:4020,7100:7100"; both ends are skipped.
     """
 
     num_steps: StepsOrNone = 32_000
@@ -400,6 +408,9 @@ class TrainConfig:
     hooks: Text = ""
     lost_seconds: Seconds = 30
     hung_seconds: Seconds = 600
+    bad_steps: StepsOrNone = 10
+    outlier_deviations: DeviationsOrNone = 0.0
+    skip_batches: Text = ""
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,11 @@ ConvolutionTaps = Annotated[int, Bounds(at_least=1, at_most=2**10)]
 Spacing = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 
 # On the devices int32 counts steps, and their sums; at a thousand steps a second it is three weeks.
-_MAX_STEPS = 2_000_000_000
-Steps = Annotated[int, Bounds(at_least=1, at_most=_MAX_STEPS)]
-StepsOrNone = Annotated[int, Bounds(at_least=0, at_most=_MAX_STEPS)]
+MAX_STEPS = 2_000_000_000
+Steps = Annotated[int, Bounds(at_least=1, at_most=MAX_STEPS)]
+StepsOrNone = Annotated[int, Bounds(at_least=0, at_most=MAX_STEPS)]
 # A damaged one has to leave another.
-CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=_MAX_STEPS)]
+CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=MAX_STEPS)]
 
 # Every one of these is a batch, a part of one or an example that the host holds, or a process.
 Lookahead = Annotated[int, Bounds(at_least=0, at_most=2**16)]
@@ -102,6 +102,8 @@ PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, 
 LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
 # Of rewards, which are within 1.
 Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
+# Above a mean; 0 = no number of them.
+DeviationsOrNone = Annotated[float, Bounds(more_than=0, at_least=0.5, at_most=1e6, besides=(0,))]
 # Of one mixture from another, in nats.
 Divergence = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=100)]
 # It is multiplied by the learning rate: beyond the inverse of that, weights would change their sign.

@@ -13,7 +13,7 @@ from collections import Counter
 BASE = "8a0f9749faa894578394fb734537312a3606bb4e"
 REFUSED = re.compile(
     r"\b(told|tells?(?!\()|asked of|go(es)? on( with)?|hangs on|(is|are) had|of which|by which|whose fault"
-    r"|no more(?! than)|likewise|besides)\b",
+    r"|no more(?! than)|likewise|besides(?!=))\b",
     re.IGNORECASE,
 )
 # These name the words that they refuse.

@@ -5,6 +5,7 @@ position, `Step` turns (state, batch) into (state, metrics), and a `Hook` does s
 may keep arrays in the train state. docs/library.md trains something of one's own with it.
 """
 
+from birdie_jax.engine.bad_steps import BadStepRule
 from birdie_jax.engine.checkpoint import Checkpoints
 from birdie_jax.engine.function_batches import FunctionBatches
 from birdie_jax.engine.loop import Outcome, train
@@ -15,6 +16,7 @@ from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
 from birdie_jax.storage.workdir import Workdir
 
 __all__ = [
+    "BadStepRule",
     "Batches",
     "Checkpoints",
     "FunctionBatches",

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from birdie_jax.engine.bad_steps import SECTION
 from birdie_jax.engine.checkpoint_format import named_leaves, state_tree
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import Batches, Hook, HookResult, Step
@@ -177,7 +178,7 @@ def check_hook_result(hook: Hook, result: object, wanted: TrainState) -> dict[st
 
 def _check_sections(step: Step, hooks: Sequence[Hook]) -> None:
     """Check that the sections of a step are those of the hooks."""
-    kept = dict(step.abstract_state.sections)
+    kept = {name: section for name, section in step.abstract_state.sections.items() if name != SECTION}
     for hook in hooks:
         with replicated_context():
             created = jax.eval_shape(hook.create_section, jax.random.key(0))

@@ -189,8 +189,9 @@ def train(
             shape or type of an array of the state, or logs a name that the loop or another hook logs; a
             batch is empty, or the batches end early.
         WorkdirInUse: another trainer holds the workdir.
-        TrainingDiverged: the loss, or what a hook measures, became NaN or infinite. Another metric of the
-            step that is not finite is left out of `metrics.jsonl`, with one warning.
+        TrainingDiverged: too many bad steps followed one another (`make_step`), or what a hook measures
+            became NaN or infinite. Another metric of the step that is not finite is left out of
+            `metrics.jsonl`, with one warning.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """
@@ -384,7 +385,7 @@ def _explained(diverged: Exception, step: int, checkpoints: Checkpoints) -> Trai
     """Return the end of a run that diverged, with what is left of it."""
     what = str(diverged)
     if isinstance(diverged, NotFinite):
-        what = f"step {step}: the update made a parameter NaN or infinite"
+        what = f"step {step}: a parameter became NaN or infinite"
     checkpoints.wait()
     good = checkpoints.last_good
     kept = "there is no checkpoint" if good is None else f"{checkpoints.directory} step {good}"

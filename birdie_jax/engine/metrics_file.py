@@ -83,7 +83,7 @@ class TensorBoardEvents:
 __all__ = ["STEP_LINE_KEY", "STEP_SCALARS", "MetricsFile"]
 
 STEP_SCALARS = (
-    *("step", "loss", "grad_norm", "tokens_per_second", "tokens_seen"),
+    *("step", "loss", "grad_norm", "tokens_per_second", "tokens_seen", "skipped_steps"),
     *("host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds"),
 )
 """The names that the loop itself logs, of any step."""

@@ -13,6 +13,8 @@ from jaxtyping import Array, Num, PyTree
 
 from birdie_jax.array_types import Key, RowKeys, Scalar
 from birdie_jax.config_types import Seed
+from birdie_jax.engine import bad_steps
+from birdie_jax.engine.bad_steps import BadStepRule
 from birdie_jax.engine.checkpoint_format import REQUIRED, named_leaves
 from birdie_jax.engine.checks import check_names, kind_of
 from birdie_jax.engine.compiler_options import compiler_options
@@ -134,6 +136,7 @@ def make_step(
     accumulation_steps: int = 1,
     param_shardings: Callable[[TrainState], TrainState] | None = None,
     batch_shardings: NamedSharding | None = None,
+    rule: BadStepRule | None = None,
 ) -> ShardedStep:
     """Return the train step of a run on `mesh`.
 
@@ -150,6 +153,7 @@ def make_step(
         param_shardings: shapes of a train state -> the sharding of each array; None: each device has all.
         batch_shardings: the sharding of each array of a batch; None: the rows divided over `data` and
             `fsdp`.
+        rule: which steps change nothing; None: those whose loss or gradient is not finite.
 
     Raises:
         ConfigError: an argument cannot be used. When the step is first called: the loss returns something
@@ -172,6 +176,7 @@ def make_step(
         section_key = jax.random.split(jax.random.key(seed))[1]
         with replicated_context():
             created = {name: create(section_key) for name, create in (sections or {}).items()}
+        created[bad_steps.SECTION] = bad_steps.create_recent_steps()
         return {name: section for name, section in created.items() if jax.tree.leaves(section)}
 
     def create_state() -> TrainState:
@@ -186,7 +191,7 @@ def make_step(
     else:
         shardings = param_shardings(shapes)
     update = jax.jit(
-        partial(take_step, loss, optimizer, accumulation_steps, seed=seed),
+        partial(take_step, loss, optimizer, accumulation_steps, seed=seed, rule=rule or BadStepRule()),
         in_shardings=(shardings, batch_shardings or batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
@@ -214,10 +219,11 @@ def check_section_names(names: Iterable[str]) -> None:
         ConfigError: one cannot.
     """
     for name in names:
-        if not isinstance(name, str) or name in REQUIRED or not name or "/" in name:
+        taken = (*REQUIRED, bad_steps.SECTION)
+        if not isinstance(name, str) or name in taken or not name or "/" in name:
             raise ConfigError(
                 f"hook: found the name {name!r}; allowed: one without a slash, and none of "
-                f"{', '.join(REQUIRED)}"
+                f"{', '.join(taken)}"
             )
 
 
@@ -239,8 +245,11 @@ def take_step(
     batch: PyTree,
     *,
     seed: int = 0,
+    rule: BadStepRule | None = None,
 ) -> tuple[TrainState, StepMetrics]:
     """Take one optimizer step on the mean loss of `batch`: a pure function of state and batch.
+
+    By `rule` a step may change nothing but what counts steps; None: every step changes the parameters.
 
     The mean is over the whole batch however many parts its gradient is accumulated in, and what is drawn
     for a row is drawn by its number within the batch, so that `accumulation_steps` changes memory and
@@ -276,13 +285,23 @@ def take_step(
         start = (jnp.zeros((), jnp.float32), no_sums, jax.tree.map(jnp.zeros_like, state.params))
         (mean, sums, grads), _ = jax.lax.scan(add_part, start, parts)
 
+    grad_norm = optax.tree.norm(grads)
     updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
-    new_state = state.replace(
-        step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
-        optimizer=optimizer_state,
-    )
-    return new_state, StepMetrics(mean, weight, optax.tree.norm(grads), tokens, sums)
+    changed = optax.apply_updates(state.params, updates), optimizer_state
+    metrics = StepMetrics(mean, weight, grad_norm, tokens, sums)
+    if rule is not None:
+        recent = state.sections[bad_steps.SECTION]
+        skipped, recent = rule.judge(recent, state.step, mean, grad_norm)
+        changed = bad_steps.unless_skipped(skipped, (state.params, state.optimizer), changed)
+        state = state.with_section(bad_steps.SECTION, recent)
+        metrics = metrics.replace(
+            skipped=skipped,
+            num_skipped=recent.skipped,
+            bad_in_a_row=recent.bad_in_a_row,
+            ends_run=recent.bad_in_a_row > rule.max_in_a_row,
+        )
+    params, optimizer_state = changed
+    return state.replace(step=state.step + 1, params=params, optimizer=optimizer_state), metrics
 
 
 def summarise_means(totals: StepTotals) -> dict[str, float]:

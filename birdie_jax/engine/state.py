@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import flax.struct
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from birdie_jax.array_types import Scalar
 
@@ -20,7 +20,8 @@ class TrainState(flax.struct.PyTreeNode):
         step: int32, the number of train steps done.
         params: the model's parameters, float32.
         optimizer: the optimizer's state.
-        sections: for each hook that keeps arrays, by its name, those arrays.
+        sections: for each hook that keeps arrays, by its name, those arrays; and what is known of the last
+            steps (`bad_steps`).
     """
 
     step: Int[Array, ""]
@@ -43,6 +44,10 @@ class StepMetrics(flax.struct.PyTreeNode):
         grad_norm: the global norm of the gradient before clipping.
         tokens: how much of the batch the throughput counts: tokens, or examples.
         sums: named sums over the batch, which add up over steps.
+        skipped: whether the step changed nothing (`bad_steps`).
+        num_skipped: the number of such steps of the run so far, this one included.
+        bad_in_a_row: the number of bad steps since the last one that changed the parameters.
+        ends_run: whether these are too many.
     """
 
     loss: Scalar
@@ -50,6 +55,10 @@ class StepMetrics(flax.struct.PyTreeNode):
     grad_norm: Scalar
     tokens: Scalar
     sums: Mapping[str, Array]
+    skipped: Bool[Array, ""] | bool = False
+    num_skipped: Int[Array, ""] | int = 0
+    bad_in_a_row: Int[Array, ""] | int = 0
+    ends_run: Bool[Array, ""] | bool = False
 
 
 class StepTotals(NamedTuple):

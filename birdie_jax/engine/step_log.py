@@ -40,8 +40,9 @@ class Progress:
 
     def show(self, step: int, summary: Mapping[str, float]) -> None:
         """Show the figures of the steps up to `step`."""
+        loss = f"loss {summary['loss']:.3f}  " if "loss" in summary else ""
         accuracy = f"accuracy {summary['accuracy']:.1%}  " if "accuracy" in summary else ""
-        figures = f"loss {summary['loss']:.3f}  {accuracy}{summary['tokens_per_second']:,.0f} tokens/s"
+        figures = f"{loss}{accuracy}{summary['tokens_per_second']:,.0f} tokens/s"
         self._bar.update(self._task, completed=step, figures=figures)
         if not self._console.is_terminal:
             left = summary["step_seconds"] * (self._num_steps - step)
@@ -63,6 +64,15 @@ class Progress:
     ) -> None:
         self._bar.stop()
         logging.flush()
+
+
+def _way_past(step: int, metrics: StepMetrics) -> str:
+    """Return how to leave out the batches of bad steps that end at `step`."""
+    number = int(metrics.bad_in_a_row)
+    if number == 0:
+        return ""
+    steps = f"{number} bad steps in a row" if number > 1 else "a bad step"
+    return f"; {steps}, whose batches config.train.skip_batches={step - number + 1}:{step} leaves out"
 
 
 def _clock(seconds: float) -> str:
@@ -94,6 +104,7 @@ class StepLog:
         self.tokens_seen = tokens_seen
         self._began = time.monotonic()
         self._pending: tuple[int, StepMetrics, float] | None = None
+        self._num_skipped = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -101,10 +112,12 @@ class StepLog:
         self._paused = 0.0
         self._waited = 0.0
         self._steps = 0
+        self._skipped = 0
         self._loss = 0.0
         self._grad_norm = 0.0
         self._weight = 0.0
         self._tokens = 0.0
+        self._taken_tokens = 0.0
         self._sums: dict[str, np.ndarray] = {}
 
     def add(self, step: int, metrics: StepMetrics, host_wait: float) -> dict[str, float] | None:
@@ -114,7 +127,8 @@ class StepLog:
             A summary when the step before it completes one, else None.
 
         Raises:
-            TrainingDiverged: the loss of the step before it is not finite.
+            TrainingDiverged: the step before it ends the run, or changed the parameters by a loss or
+                gradient that is not finite.
         """
         summary = self.flush()
         self._pending = (step, metrics, host_wait)
@@ -127,17 +141,24 @@ class StepLog:
         step, on_device, host_wait = self._pending
         self._pending = None
         metrics = jax.device_get(on_device)
-        if not math.isfinite(metrics.loss) or not math.isfinite(metrics.grad_norm):
-            raise TrainingDiverged(self._divergence(step, metrics))
+        finite = math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)
+        if metrics.ends_run or not (finite or metrics.skipped):
+            raise TrainingDiverged(self._in_words(step, metrics) + _way_past(step, metrics))
         self._steps += 1
         self._waited += host_wait
-        self._loss += float(metrics.loss)
-        self._grad_norm += float(metrics.grad_norm)
-        self._weight += float(metrics.weight)
         self._tokens += float(metrics.tokens)
-        for name, value in metrics.sums.items():
-            # In float64, which adds up many steps without rounding that shows.
-            self._sums[name] = self._sums.get(name, np.zeros(np.shape(value))) + value
+        self._num_skipped = int(metrics.num_skipped)
+        if metrics.skipped:
+            self._skipped += 1
+            logging.warning("%s; skipped: it changes nothing", self._in_words(step, metrics))
+        else:
+            self._loss += float(metrics.loss)
+            self._grad_norm += float(metrics.grad_norm)
+            self._weight += float(metrics.weight)
+            self._taken_tokens += float(metrics.tokens)
+            for name, value in metrics.sums.items():
+                # In float64, which adds up many steps without rounding that shows.
+                self._sums[name] = self._sums.get(name, np.zeros(np.shape(value))) + value
         if step % self._every:
             return None
         summary = self._summary(step)
@@ -151,7 +172,13 @@ class StepLog:
     def _summary(self, step: int) -> dict[str, float]:
         elapsed = max(time.monotonic() - self._since - self._paused, 1e-9)
         self.tokens_seen += int(self._tokens)
-        measured = self._summarise(StepTotals(step, self._steps, self._weight, self._tokens, self._sums))
+        taken = self._steps - self._skipped
+        means: dict[str, float] = {}
+        measured: dict[str, float] = {}
+        if taken:
+            means = {"loss": self._loss / taken, "grad_norm": self._grad_norm / taken}
+            totals = StepTotals(step, taken, self._weight, self._taken_tokens, self._sums)
+            measured = self._summarise(totals)
         for name in measured:
             if name in STEP_SCALARS and name != "loss":
                 raise ConfigError(
@@ -160,10 +187,10 @@ class StepLog:
                 )
         summary = {
             "step": step,
-            "loss": self._loss / self._steps,
-            "grad_norm": self._grad_norm / self._steps,
+            **means,
             "tokens_per_second": self._tokens / elapsed,
             "tokens_seen": float(self.tokens_seen),
+            "skipped_steps": self._num_skipped,
             "host_wait_seconds": self._waited / self._steps,
             STEP_LINE_KEY: elapsed / self._steps,
             "elapsed_seconds": time.monotonic() - self._began,
@@ -171,7 +198,7 @@ class StepLog:
         }
         return {name: float(value) for name, value in summary.items()}
 
-    def _divergence(self, step: int, metrics: StepMetrics) -> str:
+    def _in_words(self, step: int, metrics: StepMetrics) -> str:
         sums = {name: np.asarray(value) for name, value in metrics.sums.items()}
         parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
         losses = [

@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 from birdie_jax.array_types import ArmVector, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.engine import LossFunction, ShardedStep, make_step
+from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import Sections, Summarise
@@ -63,6 +64,7 @@ def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summari
         sections=sections,
         summarise=summarise,
         accumulation_steps=config.train.accumulation_steps,
+        rule=bad_step_rule(config.train),
         param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 

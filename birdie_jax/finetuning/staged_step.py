@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
+from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.engine.sharded_step import Sections, Summarise
@@ -61,6 +62,7 @@ def make_head_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise
         sections=sections,
         summarise=summarise,
         accumulation_steps=config.train.accumulation_steps,
+        rule=bad_step_rule(config.train),
         param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 

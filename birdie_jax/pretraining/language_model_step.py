@@ -12,6 +12,7 @@ from birdie_jax.array_types import ArmVector, Key, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
+from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.engine.sharded_step import Sections, Summarise
@@ -74,6 +75,7 @@ def make_language_model_step(
         sections=sections,
         summarise=summarise or partial(_summarise, config, arms),
         accumulation_steps=config.train.accumulation_steps,
+        rule=bad_step_rule(config.train),
         param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 

@@ -150,6 +150,9 @@ def _as_columns(
         non_finite += "loss" in record and not np.isfinite(record["loss"])
     if non_finite:
         notices.append(f"The training loss is not finite on {non_finite} of {len(records)} lines.")
+    skipped = int(np.nanmax(scalars["skipped_steps"], initial=0)) if "skipped_steps" in scalars else 0
+    if skipped:
+        notices.append(f"The run skipped {skipped} steps, which changed nothing (docs/operate.md).")
     extra = sorted(set(arm_values) - set(ARM_QUANTITIES))
     if extra:
         notices.append(f"Quantities of arms that this page does not show: {', '.join(extra)}.")

@@ -27,8 +27,8 @@ from birdie_jax.storage.json_text import parse_json
 WHOLE_MARK = "commit_success.txt"
 # What the configuration of every run has, since there are runs.
 _SECTIONS = ("batching", "data", "model", "optimizer", "train")
-# What changes neither the batches nor the arithmetic (a mesh: no more than its rounding), and so may differ
-# when a run goes on.
+# What may differ when a run resumes: it changes neither the batches nor the arithmetic (a mesh: only its
+# rounding), or says which steps are skipped from there.
 FREE_FIELDS = frozenset(
     {
         "batching.prefetch",
@@ -46,10 +46,13 @@ FREE_FIELDS = frozenset(
         "mesh.fsdp",
         "mesh.sequence",
         "mesh.tensor",
+        "train.bad_steps",
         "train.hooks",
         "train.hung_seconds",
         "train.log_every_steps",
         "train.lost_seconds",
+        "train.outlier_deviations",
+        "train.skip_batches",
     }
 )
 

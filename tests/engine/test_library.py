@@ -192,7 +192,7 @@ def test_a_run_that_a_hook_ends_has_ended(page, tmp_path, saved_every):
 @pytest.mark.parametrize(
     ("hook", "said"),
     [
-        (Divider(), "step 3: the loss is nan and the gradient norm nan"),
+        (Divider(), "step 4: a parameter became NaN or infinite"),
         (Diverging(), "step 2: found nan"),
         (Measuring(), "step 2: hook 'divider' measured error nan, bits inf"),
     ],

@@ -1,0 +1,141 @@
+"""Steps that change nothing: their loss or gradient is not finite or an outlier, or they were left out.
+
+The verdict is a pure function of the train state and the batch, from sums over all processes: the same on
+each of them, on every mesh, and after a resume.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from birdie_jax.array_types import Scalar
+from birdie_jax.config_sections import TrainConfig
+from birdie_jax.config_types import MAX_STEPS
+from birdie_jax.errors import ConfigError, shown
+
+SECTION = "bad_steps"
+"""The section of the train state that holds `RecentSteps`."""
+WINDOW = 128
+"""The steps with finite values whose loss and gradient norm are kept."""
+ARMED = WINDOW // 2
+"""The number of them that the rule for outliers requires."""
+LEAST_DEVIATION = 0.01
+"""The least standard deviation that the rule assumes, over the mean."""
+_Tree = TypeVar("_Tree")
+
+
+class RecentSteps(NamedTuple):
+    """What is known of the steps so far.
+
+    Attributes:
+        losses: the last finite losses, in any order.
+        grad_norms: the gradient norms of the same steps.
+        num_finite: the number of steps that had finite values.
+        skipped: the number of steps that changed nothing.
+        bad_in_a_row: the number of bad steps since the last step that changed the parameters.
+    """
+
+    losses: Float[Array, " window"]
+    grad_norms: Float[Array, " window"]
+    num_finite: Int[Array, ""]
+    skipped: Int[Array, ""]
+    bad_in_a_row: Int[Array, ""]
+
+
+@dataclass(frozen=True)
+class BadStepRule:
+    """When a step changes nothing.
+
+    A step is bad if its loss or the norm of its gradient is not finite. With `outlier_deviations` it is
+    also bad if one of them lies more than so many standard deviations above the mean of the last `WINDOW`
+    finite ones, this step's not among them, once there are `ARMED` of them.
+
+    Attributes:
+        outlier_deviations: the number of standard deviations; 0: no finite step is bad.
+        max_in_a_row: the bad steps in a row that are skipped; one more ends the run.
+        left_out: (first, last) steps that change nothing, whatever their batches hold.
+    """
+
+    outlier_deviations: float = 0.0
+    max_in_a_row: int = 10
+    left_out: Sequence[tuple[int, int]] = ()
+
+    def judge(
+        self, recent: RecentSteps, step: Int[Array, ""], loss: Scalar, grad_norm: Scalar
+    ) -> tuple[Bool[Array, ""], RecentSteps]:
+        """Return whether the step after `step` changes nothing, and what is known after it."""
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        bad = ~finite
+        if self.outlier_deviations:
+            for value, values in ((loss, recent.losses), (grad_norm, recent.grad_norms)):
+                bad |= self._is_outlier(value, values, recent.num_finite)
+        left_out = jnp.zeros((), bool)
+        for first, last in self.left_out:
+            left_out |= (first <= step + 1) & (step + 1 <= last)
+        skipped = bad | left_out
+        place = recent.num_finite % WINDOW
+
+        def with_value(values, value):
+            return values.at[place].set(jnp.where(finite, value, values[place]))
+
+        return skipped, RecentSteps(
+            with_value(recent.losses, loss),
+            with_value(recent.grad_norms, grad_norm),
+            recent.num_finite + finite,
+            recent.skipped + skipped,
+            jnp.where(skipped, recent.bad_in_a_row + (bad & ~left_out), 0),
+        )
+
+    def _is_outlier(
+        self, value: Scalar, values: Float[Array, " window"], num_finite: Int[Array, ""]
+    ) -> Bool[Array, ""]:
+        known = jnp.arange(WINDOW) < num_finite
+        mean = jnp.mean(values, where=known)
+        deviation = jnp.maximum(jnp.std(values, where=known), LEAST_DEVIATION * jnp.abs(mean))
+        return (num_finite >= ARMED) & (value > mean + self.outlier_deviations * deviation)
+
+
+def bad_step_rule(config: TrainConfig) -> BadStepRule:
+    """Return the rule of a configuration.
+
+    Raises:
+        ConfigError: `train.skip_batches` is not what it has to be.
+    """
+    left_out = []
+    for text in filter(None, config.skip_batches.split(",")):
+        match = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text.strip())
+        if match is None or int(match[1]) > int(match[2]):
+            raise ConfigError(
+                f"config.train.skip_batches: found {shown(text)}; allowed: first:last, numbers of steps, "
+                "with commas between several, such as 4000:4020,7100:7100"
+            )
+        left_out.append((int(match[1]), min(int(match[2]), MAX_STEPS)))
+    return BadStepRule(config.outlier_deviations, config.bad_steps, tuple(left_out))
+
+
+def create_recent_steps() -> RecentSteps:
+    """Return what is known before the first step."""
+    zero = jnp.zeros((), jnp.int32)
+    return RecentSteps(jnp.zeros(WINDOW), jnp.zeros(WINDOW), zero, zero, zero)
+
+
+def unless_skipped(skipped: Bool[Array, ""], before: _Tree, after: _Tree) -> _Tree:
+    """Return `before` if the step is skipped, else `after`; schedules advance in either case.
+
+    A schedule counts steps, so that its rate is that of the step's number however many were skipped.
+    """
+
+    def choose(old: PyTree, new: PyTree) -> PyTree:
+        if isinstance(new, optax.ScaleByScheduleState):
+            return new
+        return jnp.where(skipped, old, new)
+
+    return jax.tree.map(
+        choose, before, after, is_leaf=lambda node: isinstance(node, optax.ScaleByScheduleState)
+    )
