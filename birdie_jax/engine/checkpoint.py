@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 import jax
@@ -154,6 +154,7 @@ class Checkpoints:
         position: PyTree[np.ndarray],
         create_sections: Callable[[], Mapping[str, PyTree]],
         data: str | None = None,
+        growing: Set[str] = frozenset(),
     ) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
@@ -166,6 +167,8 @@ class Checkpoints:
             create_sections: () -> the hooks' sections before the first step; called if an array of one is
                 missing.
             data: the identity of the data that the batches are made of; None where they have none.
+            growing: the names of arrays of sections that may have another number of rows than was saved
+                (`GrowingHook`).
 
         Raises:
             ConfigError: the state has an array that no checkpoint can hold.
@@ -178,7 +181,7 @@ class Checkpoints:
         check_savable(wanted)
         for step in steps:
             try:
-                read = read_checkpoint(self._folder(step), wanted, named_leaves(position), data)
+                read = read_checkpoint(self._folder(step), wanted, named_leaves(position), data, growing)
             except DamagedError as damage:
                 self._set_aside(step)
                 logging.error(
@@ -206,12 +209,14 @@ class Checkpoints:
         position: PyTree[np.ndarray],
         create_sections: Callable[[], Mapping[str, PyTree]],
     ) -> Restored:
-        arrays = read.state
-        if read.missing:
+        arrays, tree = read.state, state_tree(abstract_state)
+        wanted = named_leaves(tree)
+        resized = [name for name, array in arrays.items() if array.shape != wanted[name].shape]
+        if read.missing or resized:
             created = named_leaves(create_sections())
             arrays = arrays | {name: created[name] for name in read.missing}
-        tree = state_tree(abstract_state)
-        leaves = [arrays[name] for name in named_leaves(tree)]
+            arrays |= {name: _with_rows_of(created[name], arrays[name]) for name in resized}
+        leaves = [arrays[name] for name in wanted]
         state = state_of_tree(jax.tree.unflatten(jax.tree.structure(tree), leaves))
         numbers = [read.batches[name] for name in named_leaves(position)]
         restored_position = jax.tree.unflatten(jax.tree.structure(position), numbers)
@@ -258,6 +263,12 @@ class Checkpoints:
             f"Last good checkpoint: {good}; {'make room and ' if room else ''}run the same command "
             "to go on from it"
         )
+
+
+def _with_rows_of(created: jax.Array, saved: jax.Array) -> jax.Array:
+    """Return `created` with the first rows of `saved`, as many as both have."""
+    rows = min(len(created), len(saved))
+    return jax.device_put(created.at[:rows].set(saved[:rows]), created.sharding)
 
 
 def _free_mebibytes(directory: epath.Path) -> float:

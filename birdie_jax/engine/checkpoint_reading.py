@@ -13,7 +13,7 @@ bytes can be read and memory is not full, the bytes are at fault.
 
 import errno
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -84,6 +84,7 @@ def read_checkpoint(
     state: Mapping[str, jax.ShapeDtypeStruct],
     batches: Mapping[str, np.ndarray],
     data: str | None = None,
+    growing: Set[str] = frozenset(),
 ) -> ReadCheckpoint:
     """Read and verify a checkpoint; all processes call this, and come to the same end.
 
@@ -93,6 +94,7 @@ def read_checkpoint(
             `optimizer` and `step` have to be in the checkpoint, and no others.
         batches: for each array of the batches' position one of its shape and type, by name.
         data: the identity of the data that the batches are made of; None where they have none.
+        growing: the names of arrays of sections that are read with the rows that were saved.
 
     Raises:
         DamagedError: its bits are not those that were saved.
@@ -107,10 +109,11 @@ def read_checkpoint(
                 f"{folder}: was trained on other data: it has the identity {trained_on}; the data that is "
                 f"given has {data}. Nothing was changed"
             )
-        wanted = {f"{STATE}/{name}": leaf for name, leaf in state.items()}
+        asked = {name: _with_saved_rows(name, leaf, saved, growing) for name, leaf in state.items()}
+        wanted = {f"{STATE}/{name}": leaf for name, leaf in asked.items()}
         wanted |= {f"{BATCHES}/{name}": leaf for name, leaf in batches.items()}
         check_structure(folder, saved, wanted)
-        present = {name: leaf for name, leaf in state.items() if f"{STATE}/{name}" in saved}
+        present = {name: leaf for name, leaf in asked.items() if f"{STATE}/{name}" in saved}
         sections = [name for name in saved if _is_section(name)]
         read = ReadCheckpoint(
             state=_load_arrays(folder, present, saved),
@@ -124,6 +127,16 @@ def read_checkpoint(
     _in_agreement(folder, lambda: _compare(folder, BATCHES, host_checksums(read.batches), saved))
     _verify(folder, read.state, saved)
     return read
+
+
+def _with_saved_rows(
+    name: str, leaf: jax.ShapeDtypeStruct, saved: Mapping[str, SavedArray], growing: Set[str]
+) -> jax.ShapeDtypeStruct:
+    """Return `leaf` with the number of rows that was saved, if it is one of `growing`."""
+    array = saved.get(f"{STATE}/{name}")
+    if array is None or name not in growing or array.shape[1:] != leaf.shape[1:]:
+        return leaf
+    return jax.ShapeDtypeStruct(array.shape, leaf.dtype, sharding=leaf.sharding)
 
 
 def read_parameters(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from absl import logging
 
 from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
+from birdie_jax.engine.run_end import movable_fields
 from birdie_jax.errors import ConfigError, DataError, LeaseLost, WorkdirInUse
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import Workdir
@@ -180,7 +182,9 @@ def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, 
     with contextlib.ExitStack() as held:
         held.callback(workdir.remove_if_empty)
         lease = held.enter_context(Lease(workdir))
-        workdir.claim(config, defaults, begun=has_begun(workdir))
+        done = max(workdir.saved_steps(), default=0)
+        movable = partial(movable_fields, done)
+        workdir.claim(config, defaults, begun=has_begun(workdir), movable=movable)
         try:
             yield lease
         except (ConfigError, DataError):

@@ -30,7 +30,15 @@ from birdie_jax.engine.checks import (
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.metrics_file import MetricsFile
-from birdie_jax.engine.protocols import Batches, Hook, HookCall, IdentifiedBatches, Position, Step
+from birdie_jax.engine.protocols import (
+    Batches,
+    GrowingHook,
+    Hook,
+    HookCall,
+    IdentifiedBatches,
+    Position,
+    Step,
+)
 from birdie_jax.engine.state import TrainState
 from birdie_jax.engine.step_log import Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
@@ -254,7 +262,7 @@ def _train(  # noqa: PLR0917
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
         first_position = check_position(batches.first_position())
-        state, saved_position = restore_or_create(step, first_position, checkpoints, data)
+        state, saved_position = restore_or_create(step, first_position, checkpoints, data, hooks)
         first_step = done = saved = int(state.step)
         if done > num_steps:
             raise ConfigError(
@@ -336,10 +344,17 @@ def _train(  # noqa: PLR0917
 
 
 def restore_or_create(
-    step: Step, first_position: PyTree[np.ndarray], checkpoints: Checkpoints, data: str | None
+    step: Step,
+    first_position: PyTree[np.ndarray],
+    checkpoints: Checkpoints,
+    data: str | None,
+    hooks: Sequence[Hook] = (),
 ) -> tuple[TrainState, PyTree[np.ndarray]]:
     """Return state and position of the newest whole checkpoint, or those before the first step."""
-    restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections, data)
+    growing = {
+        f"{hook.name}/{name}" for hook in hooks if isinstance(hook, GrowingHook) for name in hook.growing
+    }
+    restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections, data, growing)
     if restored is None:
         return step.create_state(), first_position
     for name in restored.filled:

@@ -3,21 +3,49 @@
 The defaults are those by which Mamba and the Birdie paper train.
 """
 
+from collections.abc import Callable
+
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
 from birdie_jax.config_sections import OptimizerConfig
 from birdie_jax.models.parameters import ParameterPolicy
 
+DECAY_SHAPES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "linear": lambda share: share,
+    "cosine": lambda share: (1 - jnp.cos(jnp.pi * share)) / 2,
+    # Hägele et al. 2024 (arXiv 2405.18392), section 4.
+    "one_minus_sqrt": jnp.sqrt,
+}
+"""By its name, the share of the decay that is done -> how far the rate has fallen, 1: all the way."""
+
 
 def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     """Return step -> learning rate: linear warm-up to the peak, then down to the final rate.
 
-    It falls along a cosine or a line, as `config.schedule` says. The first step already moves: it has
+    It falls along a cosine or a line, or, under `wsd`, in the last `decay_steps` alone (warm-up, stable,
+    decay: MiniCPM, arXiv 2404.06395), by `decay_shape`. The first step already moves: it has
     1 / (warmup_steps + 1) of the peak.
     """
     warmup = min(config.warmup_steps, max(num_steps - 1, 0))
+    if config.schedule == "wsd":
+        fall = DECAY_SHAPES[config.decay_shape]
+
+        def decay(step: jax.typing.ArrayLike) -> jax.Array:
+            done = jnp.minimum(jnp.asarray(step) / max(config.decay_steps, 1), 1.0)
+            left = 1 - fall(done) if config.decay_steps else jnp.ones_like(done)
+            return config.final_learning_rate + (config.learning_rate - config.final_learning_rate) * left
+
+        return optax.join_schedules(
+            [
+                optax.linear_schedule(config.learning_rate / (warmup + 1), config.learning_rate, warmup),
+                optax.constant_schedule(config.learning_rate),
+                decay,
+            ],
+            [warmup, max(num_steps - config.decay_steps, warmup)],
+        )
     if config.schedule == "linear":
         return optax.join_schedules(
             [

@@ -159,3 +159,16 @@ class Hook(Protocol):
     def close(self) -> None:
         """Release what the hook holds: the run has ended, well or not."""
         ...
+
+
+@runtime_checkable
+class GrowingHook(Hook, Protocol):
+    """A `Hook` with arrays whose rows are counted by the steps of the run.
+
+    Attributes:
+        growing: the names of these arrays in its section. A run that is made longer keeps their rows, and
+            has those of a new section behind them.
+    """
+
+    @property
+    def growing(self) -> tuple[str, ...]: ...  # noqa: D102

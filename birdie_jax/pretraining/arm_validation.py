@@ -34,9 +34,11 @@ class ArmValidation:
 
     Attributes:
         name: the name of the bandit's section of the train state.
+        growing: the arrays of the section whose rows are the run's decisions.
     """
 
     name = SECTION
+    growing = ("losses", "actions", "rewards")
 
     def __init__(self, run: ResolvedRun, text: TokenShards, batches: MixtureBatches):
         """Make the validation rows of every arm.
@@ -50,6 +52,7 @@ class ArmValidation:
             DataError: the validation text cannot make an example of an arm.
         """
         config, mixture, rows = run.config, run.mixture, run.rows
+        self._measured: int | None = None
         self._config, self._mixture, self._batches = config, mixture, batches
         self._chunks = split_into_chunks(
             validation_batches(
@@ -74,10 +77,14 @@ class ArmValidation:
 
     def resume(self, state: TrainState) -> None:
         """Publish the mixture of every decision that is past, or of all where none will be taken."""
+        taken = self._batches.schedule.taken_before(int(state.step))
+        # A run that is made longer has already measured at what was its last step.
+        if int(state.sections[self.name].count) > taken:
+            self._measured = int(state.step)
         past = self._batches.schedule.num_mixtures
         if self._steers:
             # What stands in the place of decisions before the first step is never read.
-            past = self._batches.schedule.taken_before(int(state.step))
+            past = taken
         for _ in range(past):
             self._batches.publish(np.asarray(state.sections[self.name].mixture))
 
@@ -100,7 +107,9 @@ class ArmValidation:
         losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
         predicted: dict[str, float] = {}
         with replicated_context():
-            bandit = observe(before, losses, accuracies, gains)
+            bandit = before
+            if call.step != self._measured:
+                bandit = observe(before, losses, accuracies, gains)
             if not call.is_last:
                 bandit = propose(bandit)
                 if predict := find_policy(self._config.bandit.policy).predict:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from absl import logging
@@ -250,7 +250,14 @@ class Workdir:
             return f"not known, since {self.root} cannot be listed"
         return f"step {steps[-1]}" if steps else "none"
 
-    def claim(self, config: Mapping[str, Any], defaults: Mapping[str, Any], *, begun: bool = True) -> None:
+    def claim(
+        self,
+        config: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        *,
+        begun: bool = True,
+        movable: Callable[[Mapping[str, Any], Mapping[str, Any]], Container[str]] = lambda *_: (),
+    ) -> None:
         """Check that what is in the folder belongs to a run of `config`, and write `config` into it.
 
         A field that the run's own configuration lacks was added since: it had the default. One that is
@@ -262,6 +269,8 @@ class Workdir:
             defaults: the same of a configuration in which nothing was set.
             begun: whether the run in the folder, if there is one, has trained a step, see `has_begun`. If
                 not, its tokenizer, text and arms are removed; the caller holds the lease.
+            movable: (the run's configuration, `config`), both flat -> the fields that may differ beside
+                `FREE_FIELDS`.
 
         Raises:
             ConfigError: the folder holds a run of another configuration (names every field that differs),
@@ -281,16 +290,20 @@ class Workdir:
             removed = [name for name in before if name not in wanted]
             before = {name: value for name, value in before.items() if name in wanted}
             before |= {name: default[name] for name in added}
-            changed = [
-                f"config.{name}: the run has {shown(one)}, asked for is {shown(other)}"
+            differing = {
+                name: f"config.{name}: the run has {shown(one)}, asked for is {shown(other)}"
                 for name, one, other in differences(before, wanted)
                 if name not in FREE_FIELDS
-            ]
+            }
+            allowed = movable(before, wanted) if begun and differing else ()
+            changed = [text for name, text in differing.items() if name not in allowed]
             if changed and begun:
                 raise ConfigError(
                     f"{self.root}: holds a run of another configuration; use another workdir, or its "
-                    f"values: {'; '.join(changed)}"
+                    f"values: {'; '.join(changed)} (docs/operate.md says what may change)"
                 )
+            for text in differing.values() if allowed else ():
+                logging.warning("%s: %s", self.root, text)
             if changed:
                 logging.warning(
                     "%s: held a run of another configuration that ended before its first step; this one "

@@ -136,3 +136,30 @@ def test_damaged_newest_checkpoint_falls_back(uninterrupted, tmp_path):
     assert f"the checkpoint of step {int(newest.name)} is damaged" in output
     assert (tmp_path / "run" / "damaged_checkpoints" / newest.name).is_dir()
     assert_same_end(tmp_path / "run", expected)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_made_longer_ends_as_one_that_was_planned_so(uninterrupted, tmp_path):
+    _, corpus = uninterrupted
+
+    def run(folder, *overrides):
+        wsd = ("--config.optimizer.schedule=wsd", *overrides)
+        return finish(train_command(tmp_path / folder, corpus, *wsd, variant="exp3s"))
+
+    decay = "--config.optimizer.decay_steps=4"
+    assert run("planned", decay)[0] == 0
+    status, output = run("longer", "--config.train.num_steps=10")
+    assert status == 0, output
+    status, output = run("longer", decay)
+    assert status == 0, output
+    assert "config.train.num_steps: the run has 10, asked for is 24" in output
+    # But for rounding: the schedule is a part of the program.
+    found, wanted = (checkpoint_arrays(tmp_path / name, STEPS) for name in ("longer", "planned"))
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-3, atol=1e-4, err_msg=name)
+    lines, others = metrics(tmp_path / "longer"), metrics(tmp_path / "planned")
+    assert [line.keys() for line in lines] == [line.keys() for line in others]
+    status, output = run("longer", decay, "--config.train.num_steps=40")
+    assert status == 2 and "holds a run of another configuration" in output, output
+    assert "docs/operate.md says what may change" in output

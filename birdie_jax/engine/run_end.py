@@ -1,0 +1,25 @@
+"""The end of a run, which may move while the learning rate does not depend on it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+END_FIELDS = frozenset({"optimizer.decay_shape", "optimizer.decay_steps", "train.num_steps"})
+"""The fields of a configuration that decide when and how a run ends."""
+
+
+def movable_fields(done: int, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> frozenset[str]:
+    """Return the fields of the end that may differ when a run resumes: all of them, or none.
+
+    Both ends must leave the rates of the steps done as they are: under the schedule `wsd` those before the
+    decay are the same whatever follows.
+
+    Args:
+        done: the number of train steps done.
+        before: the run's configuration, flat.
+        wanted: the configuration with which it resumes, flat.
+    """
+    for config in (before, wanted):
+        starts = config["train.num_steps"] - config["optimizer.decay_steps"]
+        if config["optimizer.schedule"] != "wsd" or config.get("finetune.stages") or done > starts:
+            return frozenset()
+    return END_FIELDS
