@@ -278,6 +278,11 @@ def check_config(config: Config) -> None:
     allowed = "0 without config.finetune.stages: pre-training has no second loss"
     unused = config.finetune.pruning.max_pruned == 0
     require(unused or bool(config.finetune.stages), "finetune.pruning.max_pruned", allowed)
+    require(
+        not config.init.optimizer or (bool(config.init.from_) and not config.finetune.stages),
+        "init.optimizer",
+        "false without config.init.from, and with config.finetune.stages",
+    )
     one_of("objectives.shares_of", *UNITS)
     one_of("bandit.policy", *POLICIES)
     one_of("bandit.reward", *REWARDS)

@@ -427,10 +427,12 @@ class CheckpointConfig:
     Attributes:
         every_steps: steps between two checkpoints.
         keep: newest checkpoints that are kept; at least 2, so that a damaged one leaves another.
+        keep_every_steps: the checkpoints of its multiples are kept too; 0 = none.
     """
 
     every_steps: Steps = 500
     keep: CheckpointsKept = 3
+    keep_every_steps: StepsOrNone = 0
 
 
 @dataclass(frozen=True)
@@ -460,14 +462,17 @@ class InitConfig:
     """Where a new run's parameters come from.
 
     Attributes:
-        from_: `init.from`: the workdir of another run, the folder of one of its checkpoints
-            (`<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are taken by their
-            names; empty = all parameters start at random. In a configuration file, where `from` cannot be
-            a name: `config.init["from"] = "runs/other"`.
+        from_: `init.from`: the workdir of another run, one of its checkpoints (`<workdir>@<step>`, or its
+            folder `<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are taken by
+            their names; empty = all parameters start at random. In a configuration file, where `from`
+            cannot be a name: `config.init["from"] = "runs/other"`.
+        optimizer: continue from the checkpoint with its optimizer, its position in the data and its bandit
+            too: a branch of a pre-training run, whose steps count from there.
     """
 
     # `from` is a word of Python.
     from_: Text = field(default="", metadata={FILE_KEY: "from"})
+    optimizer: bool = False
 
 
 @dataclass(frozen=True)

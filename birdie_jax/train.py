@@ -40,7 +40,7 @@ from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.imports import name_of
-from birdie_jax.interop.initialization import find_source
+from birdie_jax.interop.initialization import find_branch, find_source
 from birdie_jax.objectives import Mixture
 from birdie_jax.planning.remat_choice import keep_remat
 from birdie_jax.pretraining.arm_samples import write_arms
@@ -182,7 +182,10 @@ def pretrain(
         hooks += task_hooks(parts, tasks, tokenizer, watch.processes)
         hooks.append(HeldOutSamples(resolved, workdir, text.validation, tokenizer))
         step = make_language_model_step(resolved, sections_of(hooks))
-        if source:
+        branch = None
+        if source and config.init.optimizer and not workdir.saved_steps():
+            branch = find_branch(config, source)
+        elif source:
             start_params = read_start(resolved, source, tokenizer, watch.processes, whole=False)
             step = step.starting_from(start_params)
         outcome = train(
@@ -195,6 +198,7 @@ def pretrain(
             checkpoint=config.checkpoint,
             watch=watch,
             lease=lease,
+            branch=branch,
         )
     entropy = unigram_entropy(text.validation) if watch.processes.first else 0.0
     return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}

@@ -74,7 +74,11 @@ class Checkpoints:
         self.directory = absolute(workdir.checkpoints)
         self._damaged = absolute(workdir.damaged_checkpoints)
         limit_request_retries()
-        options = ocp.CheckpointManagerOptions(max_to_keep=config.keep, step_format_fixed_length=8)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=config.keep,
+            keep_period=config.keep_every_steps or None,
+            step_format_fixed_length=8,
+        )
         try:
             self._manager = ocp.CheckpointManager(
                 self.directory, options=options, item_names=(STATE, BATCHES, META)
@@ -193,7 +197,7 @@ class Checkpoints:
                 )
             else:
                 self.last_good = step
-                return self._restored(read, abstract_state, position, create_sections)
+                return put_together(read, abstract_state, position, create_sections)
         # Also of an earlier start: one that a launcher makes must not begin at step 0.
         if set_aside := list_names(self._damaged):
             raise OtherCheckpointError(
@@ -201,26 +205,6 @@ class Checkpoints:
                 f"{', '.join(set_aside)}. Remove that folder to begin at step 0, or give another --workdir"
             )
         return None
-
-    def _restored(
-        self,
-        read: ReadCheckpoint,
-        abstract_state: TrainState,
-        position: PyTree[np.ndarray],
-        create_sections: Callable[[], Mapping[str, PyTree]],
-    ) -> Restored:
-        arrays, tree = read.state, state_tree(abstract_state)
-        wanted = named_leaves(tree)
-        resized = [name for name, array in arrays.items() if array.shape != wanted[name].shape]
-        if read.missing or resized:
-            created = named_leaves(create_sections())
-            arrays = arrays | {name: created[name] for name in read.missing}
-            arrays |= {name: _with_rows_of(created[name], arrays[name]) for name in resized}
-        leaves = [arrays[name] for name in wanted]
-        state = state_of_tree(jax.tree.unflatten(jax.tree.structure(tree), leaves))
-        numbers = [read.batches[name] for name in named_leaves(position)]
-        restored_position = jax.tree.unflatten(jax.tree.structure(position), numbers)
-        return Restored(state, restored_position, read.missing, read.unused)
 
     def _folder(self, step: int) -> epath.Path:
         return self.directory / step_folder(step)
@@ -263,6 +247,27 @@ class Checkpoints:
             f"Last good checkpoint: {good}; {'make room and ' if room else ''}run the same command "
             "to go on from it"
         )
+
+
+def put_together(
+    read: ReadCheckpoint,
+    abstract_state: TrainState,
+    position: PyTree[np.ndarray],
+    create_sections: Callable[[], Mapping[str, PyTree]],
+) -> Restored:
+    """Return what was read as a train state and a position; what a section lacks is that of a new one."""
+    arrays, tree = read.state, state_tree(abstract_state)
+    wanted = named_leaves(tree)
+    resized = [name for name, array in arrays.items() if array.shape != wanted[name].shape]
+    if read.missing or resized:
+        created = named_leaves(create_sections())
+        arrays = arrays | {name: created[name] for name in read.missing}
+        arrays |= {name: _with_rows_of(created[name], arrays[name]) for name in resized}
+    leaves = [arrays[name] for name in wanted]
+    state = state_of_tree(jax.tree.unflatten(jax.tree.structure(tree), leaves))
+    numbers = [read.batches[name] for name in named_leaves(position)]
+    restored_position = jax.tree.unflatten(jax.tree.structure(position), numbers)
+    return Restored(state, restored_position, read.missing, read.unused)
 
 
 def _with_rows_of(created: jax.Array, saved: jax.Array) -> jax.Array:

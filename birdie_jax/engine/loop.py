@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 
 from birdie_jax.config_sections import CheckpointConfig
 from birdie_jax.config_types import Steps
+from birdie_jax.engine.branch import Branch
 from birdie_jax.engine.checkpoint import Checkpoints
 from birdie_jax.engine.checks import (
     check_batch,
@@ -173,6 +174,7 @@ def train(
     checkpoint: CheckpointConfig | None = None,
     watch: Watch | None = None,
     lease: Lease | None = None,
+    branch: Branch | None = None,
 ) -> Outcome:
     """Train until `num_steps`, or until asked to stop, from the newest whole checkpoint on.
 
@@ -191,6 +193,7 @@ def train(
         checkpoint: how often checkpoints are saved, and how many are kept; None: the defaults.
         watch: notices processes that are lost or hang; has been entered. None where there is one process.
         lease: held on the workdir; None: it is taken here.
+        branch: where a run without a checkpoint starts; None: at step 0.
 
     Raises:
         ConfigError: an argument cannot be used, or the step was made for other hooks; a hook changes the
@@ -220,7 +223,7 @@ def train(
             lease = held.enter_context(Lease(workdir))
         if watch is None:
             watch = Watch(Processes(), Limits(30, 600), workdir, ())
-        return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease))
+        return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease), branch)
 
 
 class _Cadence(NamedTuple):
@@ -249,6 +252,7 @@ def _train(  # noqa: PLR0917
     workdir: Workdir,
     cadence: _Cadence,
     guards: _Guards,
+    branch: Branch | None,
 ) -> Outcome:
     num_steps, watch = cadence.num_steps, guards.watch
     data = data_identity(batches)
@@ -262,7 +266,9 @@ def _train(  # noqa: PLR0917
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
         first_position = check_position(batches.first_position())
-        state, saved_position = restore_or_create(step, first_position, checkpoints, data, hooks)
+        state, saved_position = restore_or_create(
+            step, first_position, checkpoints, data, hooks=hooks, branch=branch
+        )
         first_step = done = saved = int(state.step)
         if done > num_steps:
             raise ConfigError(
@@ -275,6 +281,8 @@ def _train(  # noqa: PLR0917
         runner.resume(state)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         again = first_step < num_steps and runner.any_due(first_step)
+        if branch is not None and checkpoints.last_good is None and watch.processes.first:
+            branch.copy_metrics(workdir)
         file = MetricsFile(workdir, first_step, again, writes=watch.processes.first)
         opened.enter_context(closing(file))
         log = StepLog(step.summarise, cadence.log_every_steps, int(file.kept.get("tokens_seen", 0)))
@@ -348,13 +356,18 @@ def restore_or_create(
     first_position: PyTree[np.ndarray],
     checkpoints: Checkpoints,
     data: str | None,
+    *,
     hooks: Sequence[Hook] = (),
+    branch: Branch | None = None,
 ) -> tuple[TrainState, PyTree[np.ndarray]]:
-    """Return state and position of the newest whole checkpoint, or those before the first step."""
+    """Return state and position of the newest whole checkpoint, else of a branch, else of step 0."""
     growing = {
         f"{hook.name}/{name}" for hook in hooks if isinstance(hook, GrowingHook) for name in hook.growing
     }
-    restored = checkpoints.restore(step.abstract_state, first_position, step.create_sections, data, growing)
+    wanted = step.abstract_state, first_position, step.create_sections, data, growing
+    restored = checkpoints.restore(*wanted)
+    if restored is None and branch is not None:
+        restored = branch.read(*wanted)
     if restored is None:
         return step.create_state(), first_position
     for name in restored.filled:

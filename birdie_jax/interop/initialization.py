@@ -10,20 +10,21 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from birdie_jax.config import Config
+from birdie_jax.config import Config, to_dict
+from birdie_jax.engine.branch import Branch
 from birdie_jax.engine.checkpoint_format import named_leaves, step_folder
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.stored_parameters import read_some_parameters, same_but_for
-from birdie_jax.errors import ConfigError
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.interop.model_folder import TOKENIZER, WEIGHTS, read_model, read_model_config
 from birdie_jax.models.parameters import ParameterPolicy, resize_rows
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import exists, is_remote, make_path
-from birdie_jax.storage.workdir import Workdir
+from birdie_jax.storage.workdir import Workdir, differences, flat
 from birdie_jax.text import Tokenizer
 
 _ALLOWED = (
-    "the workdir of a run, the folder of one of its checkpoints (<workdir>/checkpoints/<step>), or a "
+    "the workdir of a run, one of its checkpoints (<workdir>@<step> or <workdir>/checkpoints/<step>), or a "
     "folder that birdie_jax.export wrote"
 )
 
@@ -107,6 +108,38 @@ def check_source(source: str, *, name_checkpoint: bool) -> str:
             f"config.init.from: found {folder}, which holds no checkpoint; allowed: {_ALLOWED}"
         )
     return str(workdir.checkpoints / step_folder(step or steps[-1])) if name_checkpoint else source
+
+
+def find_branch(config: Config, source: str) -> Branch:
+    """Return where a run with `config.init.optimizer` starts, and print what it changes.
+
+    The bandit starts anew where one of its settings or the mixture differs.
+
+    Args:
+        config: the configuration of the run.
+        source: what `find_source` returned.
+
+    Raises:
+        ConfigError: the source is an exported folder, which has no optimizer.
+    """
+    folder = make_path(source)
+    if exists(folder / WEIGHTS):
+        raise ConfigError(
+            f"config.init.optimizer: found true with the exported folder {source}; allowed: with a run or "
+            "one of its checkpoints, which have an optimizer"
+        )
+    root, step = _run_of(folder)
+    workdir = Workdir(root)
+    before, after = (flat(to_dict(one)) for one in (config_of_source(source), config))
+    changed = [one for one in differences(before, after) if not one[0].startswith("init.")]
+    renewed = any(name.startswith(("bandit.", "objectives.")) for name, *_ in changed)
+    branch = Branch(workdir, step or workdir.saved_steps()[-1], frozenset({"bandit"} if renewed else ()))
+    if jax.process_index() == 0:
+        lines = [f"init.from: {root} step {branch.step}: continues with its optimizer and data position"]
+        lines += [f"  config.{name}: {shown(one)} -> {shown(other)}" for name, one, other in changed]
+        lines += ["  the bandit starts anew"] if renewed else []
+        print("\n".join(lines), flush=True)
+    return branch
 
 
 def tokenizer_of_source(source: str) -> Tokenizer:
@@ -243,6 +276,9 @@ def _run_of(folder: epath.Path) -> tuple[epath.Path, int | None]:
     """Return the workdir of a folder, and the step if the folder is one of its checkpoints."""
     if folder.name.isdigit() and folder.parent.name == Workdir("").checkpoints.name:
         return folder.parent.parent, int(folder.name)
+    root, at, step = folder.name.rpartition("@")
+    if root and at and step.isdecimal():
+        return folder.parent / root, int(step)
     return folder, None
 
 

@@ -35,6 +35,7 @@ FREE_FIELDS = frozenset(
         "batching.workers",
         "checkpoint.every_steps",
         "checkpoint.keep",
+        "checkpoint.keep_every_steps",
         "data.cache_dir",
         "data.mirror_gib",
         "data.prepared",

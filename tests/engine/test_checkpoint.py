@@ -336,3 +336,26 @@ def test_what_has_not_arrived_in_a_bucket_is_the_stores_fault(checkpoints, monke
     monkeypatch.setattr(checkpoint, "is_remote", lambda path: True)
     with pytest.raises(CheckpointError, match=r"could not be written \(the store did not answer: Path is"):
         checkpoints.save(make_state(), POSITION, 4)
+
+
+def test_checkpoints_of_a_period_stay(tmp_path):
+    opened = Checkpoints(Workdir(tmp_path), CheckpointConfig(keep=2, keep_every_steps=4))
+    for step in range(2, 15, 2):
+        save(opened, make_state(step=step), step)
+    opened.close()
+    assert Workdir(tmp_path).saved_steps() == [4, 8, 12, 14]
+
+
+def test_an_array_that_grows_keeps_its_rows(checkpoints):
+    state = make_state()
+    save(checkpoints, state, 7)
+    section = state.sections["bandit"]
+    for rows in (6, 2):
+        wanted = state.with_section("bandit", section.replace(history=jnp.full(rows, 9.0)))
+        empty = jax.tree.map(np.zeros_like, POSITION)
+        create = lambda wanted=wanted: wanted.sections  # noqa: E731
+        with pytest.raises(CheckpointError, match="another architecture: of bandit/history"):
+            checkpoints.restore(abstract(wanted), empty, create)
+        found = checkpoints.restore(abstract(wanted), empty, create, growing={"bandit/history"})
+        kept = [0, 1, 2, 3, 9, 9][:rows]
+        np.testing.assert_array_equal(found.state.sections["bandit"].history, kept)

@@ -1,0 +1,73 @@
+"""A new run that continues from a checkpoint of another one, with its optimizer and data position."""
+
+from collections.abc import Callable, Mapping, Set
+from typing import NamedTuple
+
+import numpy as np
+from etils import epath
+from jaxtyping import PyTree
+
+from birdie_jax.engine.checkpoint import Restored, put_together
+from birdie_jax.engine.checkpoint_format import check_savable, named_leaves, state_tree, step_folder
+from birdie_jax.engine.checkpoint_reading import read_checkpoint
+from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import CheckpointError, DamagedError
+from birdie_jax.storage import absolute, write_whole
+from birdie_jax.storage.metric_lines import is_kept, parse_line, read_metric_lines
+from birdie_jax.storage.workdir import Workdir
+
+
+class Branch(NamedTuple):
+    """Where a run leaves another one.
+
+    Attributes:
+        source: the workdir of the other run.
+        step: the step of its checkpoint.
+        renewed: the names of the sections of the train state that start anew.
+    """
+
+    source: Workdir
+    step: int
+    renewed: Set[str] = frozenset()
+
+    @property
+    def folder(self) -> epath.Path:
+        """The folder of the checkpoint."""
+        return absolute(self.source.checkpoints) / step_folder(self.step)
+
+    def read(
+        self,
+        abstract_state: TrainState,
+        position: PyTree[np.ndarray],
+        create_sections: Callable[[], Mapping[str, PyTree]],
+        data: str | None,
+        growing: Set[str],
+    ) -> Restored:
+        """Return state and position of the checkpoint; see `Checkpoints.restore`.
+
+        Raises:
+            ConfigError: the state has an array that no checkpoint can hold.
+            CheckpointError: the checkpoint is damaged or cannot be read, has another structure, or was
+                trained on other data.
+        """
+        wanted = named_leaves(state_tree(abstract_state))
+        check_savable(wanted)
+        kept = {name: leaf for name, leaf in wanted.items() if name.split("/", 1)[0] not in self.renewed}
+        try:
+            read = read_checkpoint(self.folder, kept, named_leaves(position), data, growing)
+        except DamagedError as error:
+            raise CheckpointError(f"{self.folder}: the checkpoint is damaged ({error})") from error
+        new = tuple(name for name in wanted if name not in kept)
+        read = read._replace(missing=(*read.missing, *new))
+        return put_together(read, abstract_state, position, create_sections)
+
+    def copy_metrics(self, workdir: Workdir) -> None:
+        """Write what the other run logged up to the step into the new run's workdir.
+
+        Raises:
+            OSError: it cannot be read or written.
+        """
+        lines = [(line, parse_line(line)) for line in read_metric_lines(self.source)]
+        again = True  # The new run calls the hooks that were due at the step.
+        kept = [line for line, scalars in lines if scalars and is_kept(scalars, self.step, again)]
+        write_whole(workdir.metrics, b"".join(kept))

@@ -1,0 +1,79 @@
+"""A run branches off another one with all that it has learned, and changes what it is asked to change."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.whole_runs import checkpoint_arrays, finish, metrics, train_command, write_corpus
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trunk")
+    corpus = write_corpus(folder)
+    keep = "--config.checkpoint.keep=20"
+    status, output = finish(train_command(folder / "run", corpus, keep, variant="exp3s"))
+    assert status == 0, output
+    return folder / "run", corpus
+
+
+def branch(trunk, workdir, *overrides, step=12):
+    run, corpus = trunk
+    begins = (f"--config.init.from={run}@{step}", "--config.init.optimizer=true", *overrides)
+    return finish(train_command(workdir, corpus, *begins, variant="exp3s"))
+
+
+def test_a_branch_that_changes_nothing_ends_as_its_trunk(trunk, tmp_path):
+    status, output = branch(trunk, tmp_path / "run")
+    assert status == 0, output
+    assert f"init.from: {trunk[0]} step 12: continues with its optimizer and data position\n" in output
+    assert "from step 12, to step 24" in output
+    found, wanted = (checkpoint_arrays(folder, 24) for folder in (tmp_path / "run", trunk[0]))
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert metrics(tmp_path / "run") == metrics(trunk[0]), "its history is that of its trunk"
+
+
+def test_what_a_branch_changes_is_printed_and_done(trunk, tmp_path):
+    changes = ("--config.optimizer.learning_rate=0.002", "--config.train.num_steps=16")
+    status, output = branch(
+        trunk, tmp_path / "run", *changes, "--config.objectives.shares_of=target_tokens"
+    )
+    assert status == 0, output
+    for line in (
+        "  config.optimizer.learning_rate: 0.01 -> 0.002\n",
+        "  config.train.num_steps: 24 -> 16\n",
+        "  the bandit starts anew\n",
+    ):
+        assert line in output
+    saved = checkpoint_arrays(tmp_path / "run", 16)
+    counts = {int(value) for name, value in saved.items() if name.endswith("/count") and "optim" in name}
+    assert counts == {16}, "the optimizer's"
+    assert saved["state/bandit/count"] == 2, "of step 15 and of the end"
+    rates = {line["step"]: line["learning_rate"] for line in metrics(tmp_path / "run") if "loss" in line}
+    assert rates[12] > 0.002 > rates[14]
+    # A branch that is killed resumes from its own checkpoint, though its trunk is gone.
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["init"]["optimizer"] is True
+    status, output = branch((tmp_path / "gone", trunk[1]), tmp_path / "run", *changes)
+    assert "holds a run of another configuration" in output
+
+
+@pytest.mark.parametrize(
+    ("overrides", "step", "said"),
+    [
+        ((), 13, "@13, which holds no checkpoint; allowed: the workdir of a run, one of its"),
+        (("--config.batching.rows=4",), 12, "a checkpoint of another architecture: of row_streams"),
+        (("--config.train.num_steps=8",), 12, "num_steps: found 8; allowed: at least 12"),
+        (("--config.data.vocab_size=310",), 12, "was trained on other data"),
+    ],
+)
+def test_a_branch_that_cannot_be_is_refused(trunk, tmp_path, overrides, step, said):
+    status, output = branch(trunk, tmp_path / "run", *overrides, step=step)
+    assert status == 2, output
+    assert said in output
+    assert "Traceback" not in output
