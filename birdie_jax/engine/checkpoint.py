@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +49,14 @@ class Restored(NamedTuple):
         position: the position of the batches.
         filled: names of arrays of hooks' sections that the checkpoint did not have, and that are new.
         unused: names of arrays of hooks' sections that only the checkpoint has.
+        window: the steps since the last line of metrics, or None where they are not known.
     """
 
     state: TrainState
     position: PyTree[np.ndarray]
     filled: tuple[str, ...]
     unused: tuple[str, ...]
+    window: dict[str, Any] | None
 
 
 class Checkpoints:
@@ -92,7 +94,12 @@ class Checkpoints:
         self.last_good: int | None = None
 
     def save(
-        self, state: TrainState, position: PyTree[np.ndarray], step: int, data: str | None = None
+        self,
+        state: TrainState,
+        position: PyTree[np.ndarray],
+        step: int,
+        data: str | None = None,
+        window: Mapping[str, Any] | None = None,
     ) -> None:
         """Copy everything off the devices, and write it while training goes on.
 
@@ -101,6 +108,7 @@ class Checkpoints:
             position: the position of the batches.
             step: the number of train steps done.
             data: the identity of the data that the batches are made of; None where they have none.
+            window: what the steps since the last line of metrics add up to, as JSON has it.
 
         Raises:
             CheckpointError: an earlier checkpoint, or this one, could not be written.
@@ -122,7 +130,7 @@ class Checkpoints:
                     **{
                         STATE: ocp.args.StandardSave(nested(arrays)),
                         BATCHES: ocp.args.StandardSave(nested(numbers)),
-                        META: ocp.args.JsonSave(describe(step, described, sums, data)),
+                        META: ocp.args.JsonSave(describe(step, described, sums, data, window)),
                     }
                 ),
             )
@@ -267,7 +275,7 @@ def put_together(
     state = state_of_tree(jax.tree.unflatten(jax.tree.structure(tree), leaves))
     numbers = [read.batches[name] for name in named_leaves(position)]
     restored_position = jax.tree.unflatten(jax.tree.structure(position), numbers)
-    return Restored(state, restored_position, read.missing, read.unused)
+    return Restored(state, restored_position, read.missing, read.unused, read.window)
 
 
 def _with_rows_of(created: jax.Array, saved: jax.Array) -> jax.Array:

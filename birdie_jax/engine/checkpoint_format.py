@@ -5,7 +5,8 @@ A checkpoint is a folder `checkpoints/<step>` of three items, which orbax alone 
     state     params/..., optimizer/..., step, and one entry for each section, by the paths of the tree
     batches   the position of the batches' source
     meta      JSON: format version, step, shape, type and checksum of every array of the other two, and the
-              identity of the data that the batches are made of, where they have one
+              identity of the data that the batches are made of, where they have one; and what the steps
+              since the last line of metrics add up to
 
 The description carries a checksum of itself. So what was saved is known for certain, and can be told from
 what a failing disk gives back.
@@ -130,15 +131,21 @@ def nested(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(
-    step: int, named: Mapping[str, Any], sums: Mapping[str, int], data: str | None = None
+    step: int,
+    named: Mapping[str, Any],
+    sums: Mapping[str, int],
+    data: str | None = None,
+    window: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON of `meta` for arrays by name, their checksums, and the identity of the data."""
+    """Return the JSON of `meta` for arrays by name, their checksums, and what else it describes."""
     arrays = {
         name: [list(leaf.shape), np.dtype(leaf.dtype).name, sums[name]] for name, leaf in named.items()
     }
     contents = {"format_version": FORMAT_VERSION, "step": step, "arrays": arrays}
     if data is not None:
         contents["data"] = data
+    if window is not None:
+        contents["window"] = window
     return {"contents": contents, "crc32": _crc32(contents)}
 
 
@@ -148,10 +155,12 @@ class Description(NamedTuple):
     Attributes:
         arrays: what is known of each array, by its name.
         data: the identity of the data that it was trained on, or None where it is not known.
+        window: the steps since the last line of metrics (`OpenWindow`), or None where they are not known.
     """
 
     arrays: dict[str, SavedArray]
     data: str | None
+    window: dict[str, Any] | None = None
 
 
 def read_description(meta: Any) -> Description:
@@ -178,7 +187,7 @@ def read_description(meta: Any) -> Description:
         name: SavedArray(tuple(shape), dtype, checksum)
         for name, (shape, dtype, checksum) in contents["arrays"].items()
     }
-    return Description(arrays, contents.get("data"))
+    return Description(arrays, contents.get("data"), contents.get("window"))
 
 
 @jax.jit

@@ -71,12 +71,14 @@ class ReadCheckpoint(NamedTuple):
         batches: the arrays of the batches' position, by name.
         missing: names of arrays of hooks' sections that were asked for and are not in it.
         unused: names of arrays of hooks' sections that are in it and were not asked for.
+        window: the steps since the last line of metrics, or None where they are not known.
     """
 
     state: dict[str, jax.Array]
     batches: dict[str, np.ndarray]
     missing: tuple[str, ...]
     unused: tuple[str, ...]
+    window: dict[str, Any] | None
 
 
 def read_checkpoint(
@@ -103,7 +105,7 @@ def read_checkpoint(
     """
 
     def load() -> tuple[ReadCheckpoint, dict[str, SavedArray]]:
-        saved, trained_on = _description(folder)
+        saved, trained_on, window = _description(folder)
         if None not in (data, trained_on) and data != trained_on:
             raise OtherCheckpointError(
                 f"{folder}: was trained on other data: it has the identity {trained_on}; the data that is "
@@ -120,6 +122,7 @@ def read_checkpoint(
             batches=_guarded(folder, lambda: _read_on_host(folder / BATCHES, list(batches))),
             missing=tuple(name for name in state if name not in present),
             unused=tuple(name.removeprefix(f"{STATE}/") for name in sections if name not in wanted),
+            window=window,
         )
         return read, saved
 

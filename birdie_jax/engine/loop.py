@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from birdie_jax.config_sections import CheckpointConfig
 from birdie_jax.config_types import Steps
 from birdie_jax.engine.branch import Branch
-from birdie_jax.engine.checkpoint import Checkpoints
+from birdie_jax.engine.checkpoint import Checkpoints, Restored
 from birdie_jax.engine.checks import (
     check_batch,
     check_hook_result,
@@ -41,7 +41,7 @@ from birdie_jax.engine.protocols import (
     Step,
 )
 from birdie_jax.engine.state import TrainState
-from birdie_jax.engine.step_log import Progress, StepLog
+from birdie_jax.engine.step_log import OpenWindow, Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import ConfigError, NotFinite, TrainingDiverged
@@ -266,16 +266,15 @@ def _train(  # noqa: PLR0917
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
         opened.enter_context(closing(batches))
         first_position = check_position(batches.first_position())
-        state, saved_position = restore_or_create(
-            step, first_position, checkpoints, data, hooks=hooks, branch=branch
-        )
+        start = restore_or_create(step, first_position, checkpoints, data, hooks=hooks, branch=branch)
+        state = start.state
         first_step = done = saved = int(state.step)
         if done > num_steps:
             raise ConfigError(
                 f"num_steps: found {num_steps}; allowed: at least {done}, the newest checkpoint's step in "
                 f"{checkpoints.directory}"
             )
-        batches.restore(saved_position, state)
+        batches.restore(start.position, state)
         position: Position | None = None
         opened.enter_context(closing(runner))
         runner.resume(state)
@@ -285,7 +284,10 @@ def _train(  # noqa: PLR0917
             branch.copy_metrics(workdir)
         file = MetricsFile(workdir, first_step, again, writes=watch.processes.first)
         opened.enter_context(closing(file))
-        log = StepLog(step.summarise, cadence.log_every_steps, int(file.kept.get("tokens_seen", 0)))
+        window = OpenWindow(int(file.kept.get("tokens_seen", 0)))
+        if start.window is not None:
+            window = OpenWindow(**start.window)
+        log = StepLog(step.summarise, cadence.log_every_steps, window)
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)
         stopped_by: signal.Signals | None = None
@@ -300,7 +302,7 @@ def _train(  # noqa: PLR0917
             assert position is not None  # there has been a step
             gathered = batches.gather(position)
             check_same_arrays("batches: their position", gathered, first_position)
-            checkpoints.save(state, gathered, done, data)
+            checkpoints.save(state, gathered, done, data, log.window.to_json())
 
         try:
             while done < num_steps and stopped_by is None:
@@ -359,8 +361,8 @@ def restore_or_create(
     *,
     hooks: Sequence[Hook] = (),
     branch: Branch | None = None,
-) -> tuple[TrainState, PyTree[np.ndarray]]:
-    """Return state and position of the newest whole checkpoint, else of a branch, else of step 0."""
+) -> Restored:
+    """Return what the newest whole checkpoint holds, else that of a branch, else a new state."""
     growing = {
         f"{hook.name}/{name}" for hook in hooks if isinstance(hook, GrowingHook) for name in hook.growing
     }
@@ -369,12 +371,12 @@ def restore_or_create(
     if restored is None and branch is not None:
         restored = branch.read(*wanted)
     if restored is None:
-        return step.create_state(), first_position
+        return Restored(step.create_state(), first_position, (), (), None)
     for name in restored.filled:
         logging.warning("%s: %s is newer than the run; it starts anew", checkpoints.directory, name)
     for name in restored.unused:
         logging.warning("%s: %s is known no more, and left out", checkpoints.directory, name)
-    return restored.state, restored.position
+    return restored
 
 
 def next_batch(batches: Batches[Position], done: int, num_steps: int) -> tuple[PyTree[jax.Array], Position]:

@@ -4,7 +4,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 import jax
 import numpy as np
@@ -84,41 +86,83 @@ def _clock(seconds: float) -> str:
 Summarise = Callable[[StepTotals], dict[str, float]]
 
 
+@dataclass
+class OpenWindow:
+    """The steps since the last summary, as a checkpoint keeps them: what they add up to.
+
+    Attributes:
+        tokens_seen: the tokens of all steps up to the last summary.
+        steps: the number of steps since.
+        skipped: the number of those that changed nothing. What follows is of the others, but for `tokens`.
+        tokens: the sum of `StepMetrics.tokens`.
+        taken_tokens: the same.
+        loss: the sum of the mean losses.
+        grad_norm: the sum of the norms.
+        weight: the sum of `StepMetrics.weight`.
+        sums: the sums of `StepMetrics.sums`, in float64.
+    """
+
+    tokens_seen: int = 0
+    steps: int = 0
+    skipped: int = 0
+    tokens: float = 0.0
+    taken_tokens: float = 0.0
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    weight: float = 0.0
+    sums: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, metrics: StepMetrics) -> None:
+        """Add a step, on the host."""
+        self.steps += 1
+        self.tokens += float(metrics.tokens)
+        if metrics.skipped:
+            self.skipped += 1
+            return
+        self.taken_tokens += float(metrics.tokens)
+        self.loss += float(metrics.loss)
+        self.grad_norm += float(metrics.grad_norm)
+        self.weight += float(metrics.weight)
+        for name, value in metrics.sums.items():
+            # In float64, which adds up many steps without rounding that shows.
+            self.sums[name] = np.asarray(self.sums.get(name, 0.0)) + np.asarray(value, np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON has it, from which `OpenWindow(**found)` makes it again."""
+        return vars(self) | {
+            "sums": {name: np.asarray(value).tolist() for name, value in self.sums.items()}
+        }
+
+
 class StepLog:
     """Collects the metrics of the steps and sums them up every `log_every_steps`.
 
     Attributes:
-        tokens_seen: the tokens of all steps up to the last summary.
+        window: the steps since the last summary.
     """
 
-    def __init__(self, summarise: Summarise, log_every_steps: int, tokens_seen: int):
+    def __init__(self, summarise: Summarise, log_every_steps: int, window: OpenWindow | None = None):
         """Start a log.
 
         Args:
             summarise: `Step.summarise`, see `protocols.py`.
             log_every_steps: the number of steps that one summary covers.
-            tokens_seen: the number of tokens seen before the first step of this log.
+            window: what was added up before the first step of this log; None: nothing.
         """
         self._summarise = summarise
         self._every = log_every_steps
-        self.tokens_seen = tokens_seen
         self._began = time.monotonic()
         self._pending: tuple[int, StepMetrics, float] | None = None
         self._num_skipped = 0
-        self._clear()
+        self.window = window or OpenWindow()
+        self._start_timing()
 
-    def _clear(self) -> None:
+    def _start_timing(self) -> None:
         self._since = time.monotonic()
         self._paused = 0.0
         self._waited = 0.0
-        self._steps = 0
-        self._skipped = 0
-        self._loss = 0.0
-        self._grad_norm = 0.0
-        self._weight = 0.0
-        self._tokens = 0.0
-        self._taken_tokens = 0.0
-        self._sums: dict[str, np.ndarray] = {}
+        self._timed_steps = 0
+        self._timed_tokens = 0.0
 
     def add(self, step: int, metrics: StepMetrics, host_wait: float) -> dict[str, float] | None:
         """Take what step `step` tells, still on the device; read the step before it.
@@ -144,25 +188,18 @@ class StepLog:
         finite = math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)
         if metrics.ends_run or not (finite or metrics.skipped):
             raise TrainingDiverged(self._in_words(step, metrics) + _way_past(step, metrics))
-        self._steps += 1
+        self._timed_steps += 1
+        self._timed_tokens += float(metrics.tokens)
         self._waited += host_wait
-        self._tokens += float(metrics.tokens)
         self._num_skipped = int(metrics.num_skipped)
+        self.window.add(metrics)
         if metrics.skipped:
-            self._skipped += 1
             logging.warning("%s; skipped: it changes nothing", self._in_words(step, metrics))
-        else:
-            self._loss += float(metrics.loss)
-            self._grad_norm += float(metrics.grad_norm)
-            self._weight += float(metrics.weight)
-            self._taken_tokens += float(metrics.tokens)
-            for name, value in metrics.sums.items():
-                # In float64, which adds up many steps without rounding that shows.
-                self._sums[name] = self._sums.get(name, np.zeros(np.shape(value))) + value
         if step % self._every:
             return None
         summary = self._summary(step)
-        self._clear()
+        self.window = OpenWindow(self.window.tokens_seen + int(self.window.tokens))
+        self._start_timing()
         return summary
 
     def exclude(self, seconds: float) -> None:
@@ -171,14 +208,13 @@ class StepLog:
 
     def _summary(self, step: int) -> dict[str, float]:
         elapsed = max(time.monotonic() - self._since - self._paused, 1e-9)
-        self.tokens_seen += int(self._tokens)
-        taken = self._steps - self._skipped
+        window, taken = self.window, self.window.steps - self.window.skipped
         means: dict[str, float] = {}
         measured: dict[str, float] = {}
         if taken:
-            means = {"loss": self._loss / taken, "grad_norm": self._grad_norm / taken}
-            totals = StepTotals(step, taken, self._weight, self._taken_tokens, self._sums)
-            measured = self._summarise(totals)
+            means = {"loss": window.loss / taken, "grad_norm": window.grad_norm / taken}
+            sums = {name: np.asarray(value) for name, value in window.sums.items()}
+            measured = self._summarise(StepTotals(step, taken, window.weight, window.taken_tokens, sums))
         for name in measured:
             if name in STEP_SCALARS and name != "loss":
                 raise ConfigError(
@@ -188,11 +224,11 @@ class StepLog:
         summary = {
             "step": step,
             **means,
-            "tokens_per_second": self._tokens / elapsed,
-            "tokens_seen": float(self.tokens_seen),
+            "tokens_per_second": self._timed_tokens / elapsed,
+            "tokens_seen": float(window.tokens_seen + int(window.tokens)),
             "skipped_steps": self._num_skipped,
-            "host_wait_seconds": self._waited / self._steps,
-            STEP_LINE_KEY: elapsed / self._steps,
+            "host_wait_seconds": self._waited / self._timed_steps,
+            STEP_LINE_KEY: elapsed / self._timed_steps,
             "elapsed_seconds": time.monotonic() - self._began,
             **measured,
         }

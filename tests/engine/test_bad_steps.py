@@ -166,6 +166,7 @@ def test_killed_on_either_side_of_it_a_run_ends_as_undisturbed(poisoned, tmp_pat
     run(tmp_path / "run", mesh, num_steps=last)
     run(tmp_path / "run", mesh)
     same_arrays(checkpoint_arrays(tmp_path / "run", 12), checkpoint_arrays(poisoned, 12))
+    assert metrics(tmp_path / "run") == metrics(poisoned), "also of the lines that it was killed between"
 
 
 def test_a_checkpoint_of_before_goes_past_it(poisoned, tmp_path, mesh, caplog):

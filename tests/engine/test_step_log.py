@@ -5,7 +5,7 @@ import pytest
 
 from birdie_jax.engine import StepMetrics
 from birdie_jax.engine.sharded_step import summarise_means
-from birdie_jax.engine.step_log import StepLog
+from birdie_jax.engine.step_log import OpenWindow, StepLog
 from birdie_jax.errors import TrainingDiverged
 
 
@@ -15,7 +15,7 @@ def step_metrics(loss=1.0, error=2.0, grad_norm=2.0, tokens=6.0):
 
 
 def test_summary_is_one_step_late():
-    log = StepLog(summarise_means, log_every_steps=2, tokens_seen=100)
+    log = StepLog(summarise_means, log_every_steps=2, window=OpenWindow(100))
     assert log.add(1, step_metrics(loss=1.0, error=3.0), 0.5) is None
     assert log.add(2, step_metrics(loss=2.0, error=5.0, grad_norm=4.0), 0.1) is None
     summary = log.add(3, step_metrics(), 0.0)
@@ -32,13 +32,13 @@ def test_summary_is_one_step_late():
 
 
 def test_a_loss_that_the_step_gives_stands_for_the_mean():
-    log = StepLog(lambda totals: {"loss": float(totals.sums["error"]) / totals.tokens}, 1, 0)
+    log = StepLog(lambda totals: {"loss": float(totals.sums["error"]) / totals.tokens}, 1)
     log.add(1, step_metrics(error=3.0), 0.0)
     assert log.flush()["loss"] == pytest.approx(0.5)
 
 
 def test_a_sum_that_is_an_array_needs_a_summary_of_its_own():
-    log = StepLog(summarise_means, 1, 0)
+    log = StepLog(summarise_means, 1)
     log.add(1, StepMetrics(*map(np.float32, (1, 1, 1, 1)), {"by_arm": np.ones(3)}), 0.0)
     with pytest.raises(ValueError, match=r"the sum 'by_arm' has shape \(3,\); allowed: a number"):
         log.flush()
@@ -46,7 +46,7 @@ def test_a_sum_that_is_an_array_needs_a_summary_of_its_own():
 
 @pytest.mark.parametrize("bad", [{"loss": np.nan}, {"loss": np.inf}, {"grad_norm": np.nan}])
 def test_divergence_names_step_and_losses(bad):
-    log = StepLog(lambda totals: {"arm/a/loss": 0.5, "accuracy": 0.1}, 10, 0)
+    log = StepLog(lambda totals: {"arm/a/loss": 0.5, "accuracy": 0.1}, 10)
     log.add(41, step_metrics(**bad), 0.0)
     with pytest.raises(TrainingDiverged, match=r"step 41: the loss is .*; losses: arm/a 0\.5$"):
         log.flush()
