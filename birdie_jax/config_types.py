@@ -102,8 +102,8 @@ PeakLearningRate = Annotated[float, Bounds(more_than=0, at_least=_MIN_POSITIVE, 
 LearningRate = Annotated[float, Bounds(at_least=0, at_most=100)]
 # Of rewards, which are within 1.
 Deviation = Annotated[float, Bounds(more_than=0, at_least=0.01, at_most=100)]
-# Above a mean; 0 = no number of them.
-DeviationsOrNone = Annotated[float, Bounds(more_than=0, at_least=0.5, at_most=1e6, besides=(0,))]
+# Above a mean; 0 = no number of them. With fewer than 4 a lasting rise would be an outlier for ten steps.
+DeviationsOrNone = Annotated[float, Bounds(more_than=0, at_least=4, at_most=1e6, besides=(0,))]
 # Of one mixture from another, in nats.
 Divergence = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=100)]
 # It is multiplied by the learning rate: beyond the inverse of that, weights would change their sign.

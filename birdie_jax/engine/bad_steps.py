@@ -27,6 +27,10 @@ ARMED = WINDOW // 2
 """The number of them that the rule for outliers requires."""
 LEAST_DEVIATION = 0.01
 """The least standard deviation that the rule assumes, over the mean."""
+LARGEST_KEPT = 1000.0
+"""The deviations above the mean to which a kept value is cut: one spike must not hide the next."""
+# Its square, summed over the window, fits float32.
+_LARGEST = 1e15
 _Tree = TypeVar("_Tree")
 
 
@@ -72,33 +76,25 @@ class BadStepRule:
         """Return whether the step after `step` changes nothing, and what is known after it."""
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         bad = ~finite
-        if self.outlier_deviations:
-            for value, values in ((loss, recent.losses), (grad_norm, recent.grad_norms)):
-                bad |= self._is_outlier(value, values, recent.num_finite)
+        armed, place = recent.num_finite >= ARMED, recent.num_finite % WINDOW
+        losses_and_norms = []
+        for value, values in ((loss, recent.losses), (grad_norm, recent.grad_norms)):
+            known = jnp.arange(WINDOW) < recent.num_finite
+            mean = jnp.mean(values, where=known)
+            deviation = jnp.maximum(jnp.std(values, where=known), LEAST_DEVIATION * jnp.abs(mean))
+            if self.outlier_deviations:
+                bad |= armed & (value > mean + self.outlier_deviations * deviation)
+            most = jnp.where(armed, mean + LARGEST_KEPT * deviation, _LARGEST)
+            cut = jnp.minimum(value, most)
+            losses_and_norms.append(values.at[place].set(jnp.where(finite, cut, values[place])))
         left_out = jnp.zeros((), bool)
         for first, last in self.left_out:
             left_out |= (first <= step + 1) & (step + 1 <= last)
         skipped = bad | left_out
-        place = recent.num_finite % WINDOW
-
-        def with_value(values, value):
-            return values.at[place].set(jnp.where(finite, value, values[place]))
-
-        return skipped, RecentSteps(
-            with_value(recent.losses, loss),
-            with_value(recent.grad_norms, grad_norm),
-            recent.num_finite + finite,
-            recent.skipped + skipped,
-            jnp.where(skipped, recent.bad_in_a_row + (bad & ~left_out), 0),
-        )
-
-    def _is_outlier(
-        self, value: Scalar, values: Float[Array, " window"], num_finite: Int[Array, ""]
-    ) -> Bool[Array, ""]:
-        known = jnp.arange(WINDOW) < num_finite
-        mean = jnp.mean(values, where=known)
-        deviation = jnp.maximum(jnp.std(values, where=known), LEAST_DEVIATION * jnp.abs(mean))
-        return (num_finite >= ARMED) & (value > mean + self.outlier_deviations * deviation)
+        in_a_row = jnp.where(skipped, recent.bad_in_a_row + (bad & ~left_out), 0)
+        losses, grad_norms = losses_and_norms
+        num_finite, num_skipped = recent.num_finite + finite, recent.skipped + skipped
+        return skipped, RecentSteps(losses, grad_norms, num_finite, num_skipped, in_a_row)
 
 
 def bad_step_rule(config: TrainConfig) -> BadStepRule:
@@ -122,7 +118,8 @@ def bad_step_rule(config: TrainConfig) -> BadStepRule:
 def create_recent_steps() -> RecentSteps:
     """Return what is known before the first step."""
     zero = jnp.zeros((), jnp.int32)
-    return RecentSteps(jnp.zeros(WINDOW), jnp.zeros(WINDOW), zero, zero, zero)
+    values = jnp.zeros(WINDOW, jnp.float32)
+    return RecentSteps(values, values, zero, zero, zero)
 
 
 def unless_skipped(skipped: Bool[Array, ""], before: _Tree, after: _Tree) -> _Tree:

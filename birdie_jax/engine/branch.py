@@ -59,6 +59,10 @@ class Branch(NamedTuple):
             raise CheckpointError(f"{self.folder}: the checkpoint is damaged ({error})") from error
         new = tuple(name for name in wanted if name not in kept)
         read = read._replace(missing=(*read.missing, *new))
+        if self.renewed and read.window:
+            # Its sums may be of other arms.
+            seen = read.window["tokens_seen"] + int(read.window["tokens"])
+            read = read._replace(window={"tokens_seen": seen})
         return put_together(read, abstract_state, position, create_sections)
 
     def copy_metrics(self, workdir: Workdir) -> None:

@@ -45,7 +45,7 @@ from birdie_jax.engine.step_log import OpenWindow, Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import ConfigError, NotFinite, TrainingDiverged
-from birdie_jax.storage import parse_typed, to_plain
+from birdie_jax.storage import parse_typed, remove, to_plain
 from birdie_jax.storage.workdir import Workdir
 
 
@@ -274,14 +274,26 @@ def _train(  # noqa: PLR0917
                 f"num_steps: found {num_steps}; allowed: at least {done}, the newest checkpoint's step in "
                 f"{checkpoints.directory}"
             )
+        branches = branch is not None and checkpoints.last_good is None
+        if branches and done == num_steps:
+            raise ConfigError(
+                f"num_steps: found {num_steps}; allowed: more than {done}, the step where the run branches"
+            )
         batches.restore(start.position, state)
         position: Position | None = None
         opened.enter_context(closing(runner))
         runner.resume(state)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         again = first_step < num_steps and runner.any_due(first_step)
-        if branch is not None and checkpoints.last_good is None and watch.processes.first:
+        if branch is not None and branches and watch.processes.first:
             branch.copy_metrics(workdir)
+
+            def take_back() -> None:
+                # A branch that ends before its first step has not begun, and makes way for another.
+                if done == first_step:
+                    remove(workdir.metrics)
+
+            opened.callback(take_back)
         file = MetricsFile(workdir, first_step, again, writes=watch.processes.first)
         opened.enter_context(closing(file))
         window = OpenWindow(int(file.kept.get("tokens_seen", 0)))

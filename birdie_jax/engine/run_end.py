@@ -22,4 +22,9 @@ def movable_fields(done: int, before: Mapping[str, Any], wanted: Mapping[str, An
         starts = config["train.num_steps"] - config["optimizer.decay_steps"]
         if config["optimizer.schedule"] != "wsd" or config.get("finetune.stages") or done > starts:
             return frozenset()
-    return END_FIELDS
+    # A warm-up is at most as long as the run; and a run with no step left would not validate its end.
+    warm_ups = [min(one["optimizer.warmup_steps"], one["train.num_steps"] - 1) for one in (before, wanted)]
+    if done and warm_ups[0] != warm_ups[1]:
+        return frozenset()
+    same_end = before["train.num_steps"] == wanted["train.num_steps"]
+    return END_FIELDS if done < wanted["train.num_steps"] or same_end else frozenset()

@@ -67,9 +67,9 @@ class StepTotals(NamedTuple):
     Attributes:
         step: the last of the steps.
         num_steps: the number of steps.
-        weight: the sum of their `StepMetrics.weight`.
-        tokens: the sum of their `StepMetrics.tokens`.
-        sums: the sums of their `StepMetrics.sums`, in float64.
+        weight: the sum of `StepMetrics.weight` of the steps that were not skipped.
+        tokens: the sum of `StepMetrics.tokens` of all.
+        sums: the sums of `StepMetrics.sums` of the steps that were not skipped, in float64.
     """
 
     step: int

@@ -74,7 +74,8 @@ def _way_past(step: int, metrics: StepMetrics) -> str:
     if number == 0:
         return ""
     steps = f"{number} bad steps in a row" if number > 1 else "a bad step"
-    return f"; {steps}, whose batches config.train.skip_batches={step - number + 1}:{step} leaves out"
+    left_out = f"{step - number + 1}:{step}"
+    return f"; {steps}: to leave their batches out, add {left_out} to config.train.skip_batches"
 
 
 def _clock(seconds: float) -> str:
@@ -93,9 +94,8 @@ class OpenWindow:
     Attributes:
         tokens_seen: the tokens of all steps up to the last summary.
         steps: the number of steps since.
-        skipped: the number of those that changed nothing. What follows is of the others, but for `tokens`.
-        tokens: the sum of `StepMetrics.tokens`.
-        taken_tokens: the same.
+        skipped: the number of those that changed nothing.
+        tokens: the sum of `StepMetrics.tokens`. What follows is of the steps that were not skipped.
         loss: the sum of the mean losses.
         grad_norm: the sum of the norms.
         weight: the sum of `StepMetrics.weight`.
@@ -106,20 +106,21 @@ class OpenWindow:
     steps: int = 0
     skipped: int = 0
     tokens: float = 0.0
-    taken_tokens: float = 0.0
     loss: float = 0.0
     grad_norm: float = 0.0
     weight: float = 0.0
     sums: dict[str, Any] = field(default_factory=dict)
 
     def add(self, metrics: StepMetrics) -> None:
-        """Add a step, on the host."""
+        """Add a step, on the host; where it sums up other things than those before it, it is the first."""
+        shapes = {name: np.shape(value) for name, value in self.sums.items()}
+        if shapes and shapes != {name: np.shape(value) for name, value in metrics.sums.items()}:
+            vars(self).update(vars(OpenWindow(self.tokens_seen + int(self.tokens))))
         self.steps += 1
         self.tokens += float(metrics.tokens)
         if metrics.skipped:
             self.skipped += 1
             return
-        self.taken_tokens += float(metrics.tokens)
         self.loss += float(metrics.loss)
         self.grad_norm += float(metrics.grad_norm)
         self.weight += float(metrics.weight)
@@ -214,7 +215,7 @@ class StepLog:
         if taken:
             means = {"loss": window.loss / taken, "grad_norm": window.grad_norm / taken}
             sums = {name: np.asarray(value) for name, value in window.sums.items()}
-            measured = self._summarise(StepTotals(step, taken, window.weight, window.taken_tokens, sums))
+            measured = self._summarise(StepTotals(step, window.steps, window.weight, window.tokens, sums))
         for name in measured:
             if name in STEP_SCALARS and name != "loss":
                 raise ConfigError(
@@ -236,7 +237,11 @@ class StepLog:
 
     def _in_words(self, step: int, metrics: StepMetrics) -> str:
         sums = {name: np.asarray(value) for name, value in metrics.sums.items()}
-        parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
+        try:
+            parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
+        except (ArithmeticError, ValueError):
+            # A summary of the user's need not expect such values.
+            parts = {}
         losses = [
             f"{name.removesuffix('/loss')} {value:.4g}"
             for name, value in parts.items()

@@ -235,6 +235,12 @@ def finetune(
     """
     tokenizer = keep_tokenizer(config, source, workdir, watch.processes)
     sequence = read_examples(config, stages, tokenizer, watch.processes)
+    steady = max(sequence.num_steps - config.optimizer.warmup_steps, 0)
+    if config.optimizer.decay_steps > steady:
+        raise ConfigError(
+            f"config.optimizer.decay_steps: found {config.optimizer.decay_steps}; allowed: at most "
+            f"{steady}, the steps of the run after the warm-up"
+        )
     resolved = resolve_stages(config, stages, tokenizer.vocab_size, num_steps=sequence.num_steps)
     resolved = choose(resolved, workdir, watch.processes)
     first = resolved[0]

@@ -52,7 +52,7 @@ class ArmValidation:
             DataError: the validation text cannot make an example of an arm.
         """
         config, mixture, rows = run.config, run.mixture, run.rows
-        self._measured: int | None = None
+        self._observed: int | None = None
         self._config, self._mixture, self._batches = config, mixture, batches
         self._chunks = split_into_chunks(
             validation_batches(
@@ -78,9 +78,9 @@ class ArmValidation:
     def resume(self, state: TrainState) -> None:
         """Publish the mixture of every decision that is past, or of all where none will be taken."""
         taken = self._batches.schedule.taken_before(int(state.step))
-        # A run that is made longer has already measured at what was its last step.
+        # A run that is made longer has observed at what was its last step.
         if int(state.sections[self.name].count) > taken:
-            self._measured = int(state.step)
+            self._observed = int(state.step)
         past = self._batches.schedule.num_mixtures
         if self._steers:
             # What stands in the place of decisions before the first step is never read.
@@ -108,7 +108,7 @@ class ArmValidation:
         predicted: dict[str, float] = {}
         with replicated_context():
             bandit = before
-            if call.step != self._measured:
+            if call.step != self._observed:
                 bandit = observe(before, losses, accuracies, gains)
             if not call.is_last:
                 bandit = propose(bandit)
@@ -117,6 +117,9 @@ class ArmValidation:
         if not call.is_last and self._steers:
             self._batches.publish(np.asarray(bandit.mixture))
         scalars = _scalars(self._mixture.names, bandit, losses, accuracies) | predicted
+        if call.step % self._batches.schedule.every_steps:
+            # The end of a run that is made longer would not have been a decision.
+            return HookResult(state, scalars)
         return HookResult(state.with_section(self.name, bandit), scalars)
 
     def _rows(self, call: HookCall, purpose: str = "") -> Iterator[Batch]:

@@ -15,6 +15,7 @@ from birdie_jax.config_sections import TrainConfig
 from birdie_jax.engine import BadStepRule, FunctionBatches, LossFunction, Workdir, make_step, mesh_of, train
 from birdie_jax.engine.bad_steps import (
     ARMED,
+    LARGEST_KEPT,
     LEAST_DEVIATION,
     SECTION,
     WINDOW,
@@ -33,13 +34,15 @@ def oracle(values, deviations, left_out, max_in_a_row):
     for number, pair in enumerate(values, 1):
         recent = np.array(finite[-WINDOW:], np.float64)
         bad = not np.isfinite(pair).all()
-        if deviations and len(recent) >= ARMED:
+        cut = np.minimum(pair, 1e15)
+        if len(recent) >= ARMED:
             mean = recent.mean(axis=0)
             spread = np.maximum(recent.std(axis=0), LEAST_DEVIATION * np.abs(mean))
-            bad |= bool((np.array(pair) > mean + deviations * spread).any())
+            bad |= bool(deviations and (cut > mean + deviations * spread).any())
+            cut = np.minimum(cut, mean + LARGEST_KEPT * spread)
         is_left_out = any(first <= number <= last for first, last in left_out)
         if np.isfinite(pair).all():
-            finite.append(pair)
+            finite.append(cut)
         skipped.append(bad or is_left_out)
         in_a_row = in_a_row + (bad and not is_left_out) if skipped[-1] else 0
         ended |= in_a_row > max_in_a_row
@@ -61,7 +64,9 @@ def judged(rule, values):
 @given(
     seed=st.integers(0, 2**31),
     length=st.sampled_from([3, 100, 300]),
-    bad=st.lists(st.tuples(st.integers(0, 299), st.sampled_from([np.nan, np.inf, 40.0])), max_size=12),
+    bad=st.lists(
+        st.tuples(st.integers(0, 299), st.sampled_from([np.nan, np.inf, 40.0, 1e20])), max_size=12
+    ),
     deviations=st.sampled_from([0.0, 6.0]),
 )
 def test_the_verdict_is_that_of_plain_python(seed, length, bad, deviations):
@@ -73,8 +78,7 @@ def test_the_verdict_is_that_of_plain_python(seed, length, bad, deviations):
     expected, expected_end = oracle(values.tolist(), deviations, rule.left_out, rule.max_in_a_row)
     assert (skipped, ended) == (expected, expected_end)
     assert int(recent.skipped) == sum(expected)
-    kept = values[np.isfinite(values).all(axis=1)][-WINDOW:]
-    np.testing.assert_array_equal(np.sort(recent.losses[: len(kept)]), np.sort(kept[:, 0]))
+    assert np.isfinite(recent.losses).all() and np.isfinite(recent.grad_norms).all()
 
 
 def test_a_new_level_is_accepted_after_few_steps():
@@ -83,6 +87,12 @@ def test_a_new_level_is_accepted_after_few_steps():
     values[200:] += 3
     _, skipped, _ = judged(BadStepRule(6.0), values)
     assert 1 <= sum(skipped) <= 5 and not any(skipped[:200])
+
+
+def test_a_spike_does_not_hide_the_next():
+    values = np.random.default_rng(0).normal(1, 0.05, (200, 2))
+    values[100, 1], values[110, 1] = 1e20, 1e3
+    assert np.flatnonzero(judged(BadStepRule(6.0), values)[1]).tolist() == [100, 110]
 
 
 def test_steps_to_skip_are_read_from_the_configuration():
@@ -226,7 +236,7 @@ def test_too_many_in_a_row_end_the_run(tmp_path, mesh, caplog):
         return make_batch(done, poisoned=range(6, 100))
 
     with pytest.raises(
-        TrainingDiverged, match=r"^step 9: the loss is nan .* 4 bad steps in a row"
+        TrainingDiverged, match=r"^step 9: .* add 6:9 to config\.train\.skip_batches"
     ) as ended:
         run(tmp_path / "run", mesh, broken, max_in_a_row=3)
     assert "step 8" in str(ended.value), "what was saved is as good as before the first"

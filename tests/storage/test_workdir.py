@@ -41,7 +41,7 @@ def test_refuses_another_configuration_and_names_every_field(tmp_path):
     assert str(error.value) == (
         f"{tmp_path}: holds a run of another configuration; use another workdir, or its values: "
         "config.optimizer.learning_rate: the run has 0.001, asked for is 0.002; "
-        "config.seed: the run has 0, asked for is 3"
+        "config.seed: the run has 0, asked for is 3 (docs/operate.md says what may change)"
     )
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
 
