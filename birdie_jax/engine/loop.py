@@ -298,7 +298,7 @@ def _train(  # noqa: PLR0917
         opened.enter_context(closing(file))
         window = OpenWindow(int(file.kept.get("tokens_seen", 0)))
         if start.window is not None:
-            window = OpenWindow(**start.window)
+            window = OpenWindow.from_json(start.window)
         log = StepLog(step.summarise, cadence.log_every_steps, window)
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)

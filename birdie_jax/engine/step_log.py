@@ -129,10 +129,14 @@ class OpenWindow:
             self.sums[name] = np.asarray(self.sums.get(name, 0.0)) + np.asarray(value, np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it, from which `OpenWindow(**found)` makes it again."""
-        return vars(self) | {
-            "sums": {name: np.asarray(value).tolist() for name, value in self.sums.items()}
-        }
+        """Return it as JSON has it."""
+        sums = {name: np.asarray(value).tolist() for name, value in self.sums.items()}
+        return vars(self) | {"sums": sums}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "OpenWindow":
+        """Return the window that `to_json` returned as `found`, without what a later version added."""
+        return cls(**{name: value for name, value in found.items() if name in cls.__dataclass_fields__})
 
 
 class StepLog:

@@ -1,5 +1,7 @@
 """What the steps tell is summed up right, one step late."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -50,3 +52,23 @@ def test_divergence_names_step_and_losses(bad):
     log.add(41, step_metrics(**bad), 0.0)
     with pytest.raises(TrainingDiverged, match=r"step 41: the loss is .*; losses: arm/a 0\.5$"):
         log.flush()
+
+
+def test_a_window_comes_back_from_json():
+    log = StepLog(summarise_means, log_every_steps=10, window=OpenWindow(100))
+    log.add(1, step_metrics(loss=1.5, error=3.0), 0.0)
+    log.flush()
+    found = json.loads(json.dumps(log.window.to_json() | {"of a later version": 1}))
+    again = StepLog(summarise_means, log_every_steps=2, window=OpenWindow.from_json(found))
+    again.add(2, step_metrics(loss=2.5, error=5.0), 0.0)
+    summary = again.flush()
+    assert (summary["loss"], summary["error"], summary["tokens_seen"]) == (2.0, 2.0, 112.0)
+
+
+def test_other_sums_begin_a_new_window():
+    log = StepLog(summarise_means, log_every_steps=2, window=OpenWindow(100))
+    log.add(1, step_metrics(), 0.0)
+    metrics = step_metrics(loss=7.0)
+    log.add(2, metrics.replace(sums={"other": np.float32(4)}), 0.0)
+    summary = log.flush()
+    assert (summary["loss"], summary["other"], summary["tokens_seen"]) == (7.0, 2.0, 112.0)
