@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -265,7 +265,7 @@ def unrolled_hidden(
     tokens: TokenIds,
     layout: Layout,
     *,
-    kernels: Sequence[dict[str, Any]] | None = None,
+    kernels: Sequence[PyTree[Array]] | None = None,
 ) -> tuple[Activations, list[Cache]]:
     """Return what `LanguageModel.hidden` does, with unstacked caches.
 
