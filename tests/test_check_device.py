@@ -30,6 +30,7 @@ def test_a_check_on_two_devices_measures_all_that_there_is(tmp_path):
     assert not list((tmp_path / "store").iterdir())
 
 
+@pytest.mark.slow
 def test_stages_are_refused(tmp_path):
     command = [
         sys.executable,
