@@ -75,5 +75,4 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer.final_learning_rate = 1e-5
     config.optimizer.warmup_steps = 3200
     config.train.num_steps = 32_000
-    config.train.outlier_deviations = 6.0
     return config

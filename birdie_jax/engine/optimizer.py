@@ -30,39 +30,33 @@ def learning_rate_schedule(config: OptimizerConfig, num_steps: int) -> optax.Sch
     1 / (warmup_steps + 1) of the peak.
     """
     warmup = min(config.warmup_steps, max(num_steps - 1, 0))
-    if config.schedule == "wsd":
-        fall = DECAY_SHAPES[config.decay_shape]
-
-        def decay(step: jax.typing.ArrayLike) -> jax.Array:
-            done = jnp.minimum(jnp.asarray(step) / max(config.decay_steps, 1), 1.0)
-            left = 1 - fall(done) if config.decay_steps else jnp.ones_like(done)
-            return config.final_learning_rate + (config.learning_rate - config.final_learning_rate) * left
-
-        return optax.join_schedules(
-            [
-                optax.linear_schedule(config.learning_rate / (warmup + 1), config.learning_rate, warmup),
-                optax.constant_schedule(config.learning_rate),
-                decay,
-            ],
-            [warmup, max(num_steps - config.decay_steps, warmup)],
-        )
+    peak, final = config.learning_rate, config.final_learning_rate
+    rise = optax.linear_schedule(peak / (warmup + 1), peak, warmup)
     if config.schedule == "linear":
-        return optax.join_schedules(
-            [
-                optax.linear_schedule(config.learning_rate / (warmup + 1), config.learning_rate, warmup),
-                optax.linear_schedule(
-                    config.learning_rate, config.final_learning_rate, max(num_steps - warmup, 1)
-                ),
-            ],
-            [warmup],
-        )
+        fall = optax.linear_schedule(peak, final, max(num_steps - warmup, 1))
+        return optax.join_schedules([rise, fall], [warmup])
+    if config.schedule == "wsd":
+        stable = optax.constant_schedule(peak)
+        begin = max(num_steps - config.decay_steps, warmup)
+        decay = _decay(config) if config.decay_steps else stable
+        return optax.join_schedules([rise, stable, decay], [warmup, begin])
     return optax.warmup_cosine_decay_schedule(
-        init_value=config.learning_rate / (warmup + 1),
-        peak_value=config.learning_rate,
+        init_value=peak / (warmup + 1),
+        peak_value=peak,
         warmup_steps=warmup,
         decay_steps=max(num_steps, warmup + 1),
-        end_value=config.final_learning_rate,
+        end_value=final,
     )
+
+
+def _decay(config: OptimizerConfig) -> optax.Schedule:
+    """Return step of the decay -> learning rate."""
+    peak, final, shape = config.learning_rate, config.final_learning_rate, DECAY_SHAPES[config.decay_shape]
+
+    def rate(step: jax.typing.ArrayLike) -> jax.Array:
+        return peak - (peak - final) * shape(jnp.minimum(jnp.asarray(step) / config.decay_steps, 1.0))
+
+    return rate
 
 
 def make_optimizer(

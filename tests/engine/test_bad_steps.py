@@ -81,12 +81,14 @@ def test_the_verdict_is_that_of_plain_python(seed, length, bad, deviations):
     assert np.isfinite(recent.losses).all() and np.isfinite(recent.grad_norms).all()
 
 
-def test_a_new_level_is_accepted_after_few_steps():
+@pytest.mark.parametrize(("deviations", "most"), [(4.0, 9), (6.0, 4)])
+@pytest.mark.parametrize("rise", [0.5, 3, 10])
+def test_a_lasting_rise_is_accepted_after_few_steps(deviations, most, rise):
     """A decision of a bandit may move the loss for good."""
     values = np.random.default_rng(0).normal(1, 0.05, (300, 2))
-    values[200:] += 3
-    _, skipped, _ = judged(BadStepRule(6.0), values)
-    assert 1 <= sum(skipped) <= 5 and not any(skipped[:200])
+    values[200:] += rise
+    _, skipped, ended = judged(BadStepRule(deviations), values)
+    assert 1 <= sum(skipped) <= most and not any(skipped[:200]) and not ended
 
 
 def test_a_spike_does_not_hide_the_next():

@@ -9,6 +9,7 @@ import pytest
 
 from birdie_jax.config import parse_config, to_dict
 from birdie_jax.config_sections import OptimizerConfig
+from birdie_jax.engine.checkpoint_format import nested
 from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.engine.run_end import END_FIELDS, movable_fields
 from birdie_jax.errors import ConfigError
@@ -91,19 +92,12 @@ def test_the_page_names_the_fields_that_may_change():
 @pytest.mark.parametrize("name", sorted(FREE_FIELDS | END_FIELDS | {"seed", "optimizer.learning_rate"}))
 def test_a_run_resumes_with_another_value_of_a_field_that_may_change(tmp_path, name):
     before = fields()
-    Workdir(tmp_path).claim(nested(before), nested(before))
-    changed = nested(before | {name: ["another value"]})
+    Workdir(tmp_path).claim(as_sections(before), as_sections(before))
+    changed = as_sections(before | {name: ["another value"]})
     allowed = name in FREE_FIELDS | END_FIELDS
     with nullcontext() if allowed else pytest.raises(ConfigError, match=f"config.{name}: the run has"):
-        Workdir(tmp_path).claim(changed, nested(before), movable=lambda *_: END_FIELDS)
+        Workdir(tmp_path).claim(changed, as_sections(before), movable=lambda *_: END_FIELDS)
 
 
-def nested(named):
-    tree = {}
-    for name, value in named.items():
-        *sections, last = name.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    return tree
+def as_sections(config):
+    return nested({name.replace(".", "/"): value for name, value in config.items()})
