@@ -25,11 +25,11 @@ from benchmarks.scans_in_models import SCANS, scan_replaced
 from birdie_jax.batch import Batch
 from birdie_jax.config import MeshConfig, parse_config
 from birdie_jax.engine.mesh import arrange, mesh_sizes, replicated, state_sharding
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import parameter_policies
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.planning.compilation import abstract_batch
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.vocabulary import padded_vocab_size

@@ -36,6 +36,7 @@ from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.rematerialisation import AUTO, LEVELS
 from birdie_jax.models.task_head import HEADS
 from birdie_jax.objectives.shares import UNITS
+from birdie_jax.optimizers import DECAY_SHAPES, OPTIMIZERS
 from birdie_jax.pruning import finetune_settings
 from birdie_jax.storage import file_key, inner_path, parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
@@ -296,8 +297,15 @@ def check_config(config: Config) -> None:
         "bandit.average_best",
         f"at most 2 * bandit.candidates = {2 * config.bandit.candidates}",
     )
+    one_of("optimizer.name", *OPTIMIZERS)
+    reads_moments = config.bandit.policy in POLICIES and POLICIES[config.bandit.policy].reads_gains
+    require(
+        config.optimizer.name == "adamw" or not reads_moments,
+        "optimizer.name",
+        f"adamw, whose second moments bandit.policy={config.bandit.policy} reads",
+    )
     one_of("optimizer.schedule", "cosine", "linear", "wsd")
-    one_of("optimizer.decay_shape", "cosine", "linear", "one_minus_sqrt")
+    one_of("optimizer.decay_shape", *sorted(DECAY_SHAPES))
     require(
         config.optimizer.decay_steps == 0 or config.optimizer.schedule == "wsd",
         "optimizer.decay_steps",

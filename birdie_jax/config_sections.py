@@ -330,15 +330,19 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW as Mamba trains (linear warm-up, then cosine), or with another schedule.
+    """AdamW as Mamba trains (linear warm-up, then cosine), or another optimizer or schedule.
 
     Attributes:
+        name: adamw; muon, which orthogonalizes the steps of hidden matrices and leaves the rest to AdamW;
+            adafactor, whose state is small; or one that an import registers.
         learning_rate: peak.
         final_learning_rate: at the last step.
         warmup_steps: steps from 0 to the peak.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: added to the root of the second moment.
+        momentum: of muon, the decay of the first moment of hidden matrices. `beta1`, `beta2` and `epsilon`
+            are AdamW's; adafactor reads none of the four.
         weight_decay: on matrices; norms and other vectors have none.
         clip_norm: largest global gradient norm; 0 = gradients are not clipped.
         schedule: how the rate falls from the peak to the last step: cosine or linear; or wsd, where it is
@@ -349,12 +353,14 @@ class OptimizerConfig:
             one_minus_sqrt (the root of p), linear or cosine.
     """
 
+    name: Name = "adamw"
     learning_rate: PeakLearningRate = 1e-3
     final_learning_rate: LearningRate = 1e-5
     warmup_steps: StepsOrNone = 640
     beta1: Decay = 0.9
     beta2: Decay = 0.95
     epsilon: Epsilon = 1e-8
+    momentum: Decay = 0.95
     weight_decay: WeightDecay = 0.1
     clip_norm: ClipNormOrNone = 1.0
     schedule: Name = "cosine"
@@ -395,7 +401,10 @@ class TrainConfig:
             each GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
         loss_chunk: sequence positions whose logits are held at a time.
         hooks: names of further hooks with commas between them, such as profiler_trace (three train steps
-            for TensorBoard's profile plugin).
+            for TensorBoard's profile plugin) and parameter_average.
+        average_decay: of parameter_average, what the weight of earlier parameters is multiplied with at
+            each addition.
+        average_every_steps: of parameter_average, the steps between two additions.
         lost_seconds: the time after which one of several processes that has not been heard of is lost: the
             others stop.
         hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
@@ -413,6 +422,8 @@ class TrainConfig:
     accumulation_steps: Parts = 1
     loss_chunk: RowLength = 256
     hooks: Text = ""
+    average_decay: Decay = 0.99
+    average_every_steps: Steps = 10
     lost_seconds: Seconds = 30
     hung_seconds: Seconds = 600
     bad_steps: StepsOrNone = 10

@@ -70,6 +70,9 @@ _LOST_SECONDS = 60
 _WORKDIR = define_path("workdir", "Folder of a run.")
 _MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_AVERAGE = flags.DEFINE_bool(
+    "average", False, "Use the average of the parameters that the hook parameter_average keeps."
+)
 _TASK = flags.DEFINE_multi_string(
     "task",
     [],
@@ -132,13 +135,18 @@ def run(processes: Processes) -> None:
         raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))
     if _STEP.value is not None and _MODEL.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+    if _AVERAGE.value and _MODEL.value is not None:
+        raise ConfigError("--average: is of --workdir; --model has the parameters that were exported alone")
     for other in _COMPARE.value:
         if not other:
             raise ConfigError("--compare: found ''; allowed: a workdir or an exported folder")
+    if _AVERAGE.value:
+        # What is kept of the parameters themselves stays.
+        tasks = [named._replace(name=f"{named.name}_average") for named in tasks]
     check_predictions(tasks, _PREDICTIONS.value, _COMPARE.value)
     if processes.first:
         check_outputs(_outputs(tasks), files_of_tasks(tasks))
-    first = _load(_WORKDIR.value, _MODEL.value, _STEP.value)
+    first = _load(_WORKDIR.value, _MODEL.value, _STEP.value, average=_AVERAGE.value)
     kept = Workdir(_WORKDIR.value) if processes.first and _WORKDIR.value is not None else None
     if _WORKDIR.value is not None:
         check_kept_evaluations(Workdir(_WORKDIR.value), first.step, tasks)
@@ -179,9 +187,9 @@ def _outputs(tasks: Sequence[NamedTask]) -> list[Output]:
     return outputs
 
 
-def _load(workdir: str | None, model: str | None, step: int | None) -> TrainedModel:
+def _load(workdir: str | None, model: str | None, step: int | None, *, average: bool) -> TrainedModel:
     if workdir is not None:
-        return model_of_workdir(workdir, step)
+        return model_of_workdir(workdir, step, average=average)
     assert model is not None  # checked by the caller
     return model_of_folder(model)
 
@@ -236,7 +244,7 @@ def _ask(asked: _AskedModel, tasks: Sequence[NamedTask], kept: Workdir | None = 
     )
     config = json.dumps(to_dict(trained.config), sort_keys=True).encode()
     identity = EvaluatedModel(
-        origin=trained.folder,
+        origin=trained.name,
         step=trained.step,
         config_sha256=hashlib.sha256(config).hexdigest(),
         parameters_sha256=trained.identify().parameters_sha256,

@@ -26,6 +26,9 @@ _MODEL = define_path(
 )
 _OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_AVERAGE = flags.DEFINE_bool(
+    "average", False, "Use the average of the parameters that the hook parameter_average keeps."
+)
 _FORMAT = flags.DEFINE_enum(
     "format", "birdie_jax", ["birdie_jax", "huggingface"], "What the folder is to be read by."
 )
@@ -40,12 +43,14 @@ def _load_model() -> tuple[str, ExportedModel, str]:
     if (_WORKDIR.value is None) == (_MODEL.value is None):
         raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))
     if _MODEL.value is None:
-        trained = model_of_workdir(_WORKDIR.value, _STEP.value)
+        trained = model_of_workdir(_WORKDIR.value, _STEP.value, average=_AVERAGE.value)
         read = ExportedModel(trained.config, trained.params, trained.tokenizer, trained.step)
         name = make_path(_OUTPUT.value).name
         return trained.origin, read, model_card(_WORKDIR.value, trained, name)
     if _STEP.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+    if _AVERAGE.value:
+        raise ConfigError("--average: is of --workdir; --model has the parameters that were exported alone")
     read = read_model(make_path(_MODEL.value))
     card = make_path(_MODEL.value) / CARD
     kept = read_bytes(card).decode(errors="replace") if exists(card) else ""

@@ -59,6 +59,9 @@ _MANY = 1 << 20
 _WORKDIR = define_path("workdir", "Folder of a run.")
 _MODEL = define_path("model", "Folder that birdie_jax.export wrote, in place of --workdir.")
 _STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default: the newest.", lower_bound=0)
+_AVERAGE = flags.DEFINE_bool(
+    "average", False, "Use the average of the parameters that the hook parameter_average keeps."
+)
 _PROMPT = flags.DEFINE_multi_string("prompt", [], "Text to answer; may be given several times.")
 _PROMPT_FILE = define_path("prompt_file", "JSONL file with a field `prompt`, to answer all.")
 _OUTPUT = define_path("output", "File for the answers to --prompt_file; default: standard output.")
@@ -148,6 +151,8 @@ def run() -> None:
         )
     if _STEP.value is not None and _MODEL.value is not None:
         raise PromptError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
+    if _AVERAGE.value and _MODEL.value is not None:
+        raise PromptError("--average: is of --workdir; --model has the parameters that were exported alone")
     try:
         sampling = Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _MIN_P.value)
     except ValueError as error:
@@ -210,7 +215,7 @@ def _load_model() -> TrainedModel:
         PromptError: both flags are given, or none.
     """
     if _WORKDIR.value is not None and _MODEL.value is None:
-        return model_of_workdir(_WORKDIR.value, _STEP.value)
+        return model_of_workdir(_WORKDIR.value, _STEP.value, average=_AVERAGE.value)
     if _MODEL.value is not None and _WORKDIR.value is None:
         return model_of_folder(_MODEL.value)
     raise PromptError(with_example("give either --workdir, a run, or --model, an exported folder"))

@@ -33,6 +33,7 @@ class TrainedModel(NamedTuple):
         params: the model's parameters, float32.
         tokenizer: the tokenizer of the run.
         arms: the objective arms that it was trained on.
+        average: whether the parameters are an average over training.
     """
 
     folder: str
@@ -42,21 +43,34 @@ class TrainedModel(NamedTuple):
     params: Any
     tokenizer: Tokenizer
     arms: tuple[Arm, ...]
+    average: bool = False
+
+    @property
+    def name(self) -> str:
+        """The folder, and whether the parameters are an average."""
+        return f"{self.folder}, averaged parameters" if self.average else self.folder
 
     @property
     def origin(self) -> str:
-        """The folder and the step, in words."""
-        return f"{self.folder} step {self.step}"
+        """The name and the step, in words."""
+        return f"{self.name} step {self.step}"
 
     def identify(self) -> ModelIdentity:
         """Return what tells the model from every other; all of its parameters are read."""
         return identify_model(self.config, self.params, self.tokenizer, origin=self.origin, step=self.step)
 
 
-def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> TrainedModel:
+def model_of_workdir(
+    workdir: epath.PathLike, step: int | None = None, *, average: bool = False
+) -> TrainedModel:
     """Return the model of a run, at `step` or else at its newest whole checkpoint.
 
     Only the parameters are read, onto this process's first device, whatever mesh they were trained on.
+
+    Args:
+        workdir: the workdir of the run.
+        step: the step of the checkpoint.
+        average: whether to return the average of the parameters that the hook parameter_average keeps.
 
     Raises:
         ConfigError: config.json is missing or cannot be used.
@@ -74,7 +88,7 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(model)
     )
-    trained = restore_parameters(files, abstract, step)
+    trained = restore_parameters(files, abstract, step, average=average)
     return TrainedModel(
         str(workdir),
         trained.step,
@@ -83,6 +97,7 @@ def model_of_workdir(workdir: epath.PathLike, step: int | None = None) -> Traine
         trained.params,
         tokenizer,
         arms,
+        average,
     )
 
 

@@ -29,13 +29,13 @@ from matplotlib.figure import Figure
 from birdie_jax.batch import Batch
 from birdie_jax.batching import pack_rows, packed_length
 from birdie_jax.config import ModelConfig, OptimizerConfig
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import UnsuitableText
 from birdie_jax.models import build_model, language_model_names
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example, Objective, make_mixture, make_objective
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS

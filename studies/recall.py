@@ -26,7 +26,6 @@ from matplotlib.figure import Figure
 from birdie_jax.batch import Batch
 from birdie_jax.comparison.seed_interval import seed_interval
 from birdie_jax.config import ModelConfig, OptimizerConfig
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import StepMetrics, take_step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
@@ -37,6 +36,7 @@ from birdie_jax.models.mamba import MambaConfig
 from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import model_names
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from birdie_jax.tasks.associative_recall import AssociativeRecall
 from studies.figure_style import series_colour, series_marker

@@ -47,8 +47,8 @@ def test_default_is_usable_and_round_trips():
         (
             *("optimizer.learning_rates", 1.0),
             "config.optimizer.learning_rates: unknown field; allowed: learning_rate, "
-            "final_learning_rate, warmup_steps, beta1, beta2, epsilon, weight_decay, clip_norm, schedule, "
-            "decay_steps, decay_shape",
+            "final_learning_rate, name, warmup_steps, beta1, beta2, epsilon, momentum, weight_decay, "
+            "clip_norm, schedule, decay_steps, decay_shape",
         ),
         ("optimizer.schedule", "flat", "'flat'; allowed: cosine, linear, wsd"),
         ("mesh.fsdp", -2, "-2; allowed: -1, 0 or at least 1"),

@@ -17,10 +17,10 @@ from birdie_jax.config import Config, default_config, parse_config
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.config_types import RequiredName
 from birdie_jax.engine.automatic_sizes import count_parameters
-from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import model_names
 from birdie_jax.models.registry import mixer_sections
+from birdie_jax.optimizers import learning_rate_schedule
 from birdie_jax.resolve import configured_mixture
 from birdie_jax.storage import Bounds, Rule, file_key
 

@@ -7,13 +7,14 @@ import pytest
 from birdie_jax.bandit import POLICIES, REWARDS, Policy, init_bandit, register_policy, register_reward
 from birdie_jax.bandit.critic import CRITICS, make_critic
 from birdie_jax.bandit_config import BanditConfig
-from birdie_jax.config_sections import ModelConfig
+from birdie_jax.config_sections import ModelConfig, OptimizerConfig
 from birdie_jax.engine.hook_registry import register_hook
 from birdie_jax.errors import ConfigError
 from birdie_jax.generation.prompt_formats import prompt_format
 from birdie_jax.models.registry import ARCHITECTURES, architecture_of, register_model
 from birdie_jax.models.task_head import HEADS, register_head
 from birdie_jax.objectives import MIXTURES, OBJECTIVES, make_mixture, make_objective, register_objective
+from birdie_jax.optimizers import OPTIMIZERS, make_optimizer, register_optimizer
 from birdie_jax.pruning import POLICIES as PRUNING_POLICIES
 from birdie_jax.pruning import register_policy as register_pruning_policy
 from birdie_jax.registry import Registry
@@ -33,6 +34,7 @@ SECONDS = {
     "model.name": lambda: register_model("hawk", mixer=None, config=ARCHITECTURES["hawk"].config),
     "model.head": lambda: register_head("spans", HEADS["choice"]),
     "config.train.hooks": lambda: register_hook("profiler_trace", lambda parts: None),
+    "optimizer.name": lambda: register_optimizer("adamw", OPTIMIZERS["muon"]),
     "policy": lambda: register_pruning_policy("uniform", PRUNING_POLICIES["random"]),
     "objective of a prompt": lambda: prompt_format("copying")(lambda *_: None),
 }
@@ -44,6 +46,7 @@ UNKNOWN = {
     "bandit.policy": (POLICIES, lambda: bandit(policy="x")),
     "bandit.reward": (REWARDS, lambda: bandit(reward="x")),
     "bandit.critic": (CRITICS, lambda: make_critic(BanditConfig(critic="x"), 2)),
+    "optimizer.name": (OPTIMIZERS, lambda: make_optimizer(OptimizerConfig(name="x"), 1, {})),
     "model.name": (ARCHITECTURES, lambda: architecture_of(ModelConfig(name="x"))),
 }
 

@@ -13,10 +13,10 @@ import numpy as np
 from birdie_jax.bandit import init_bandit
 from birdie_jax.config import Config, default_config, parse_config, to_dict
 from birdie_jax.engine import Checkpoints, TrainState, Workdir
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.parameters import parameter_policies
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.text import Tokenizer, train_tokenizer
 
 POSITION = {"row_streams": np.zeros((2, 3), np.int64)}

@@ -143,7 +143,11 @@ def _with_saved_rows(
 
 
 def read_parameters(
-    folder: epath.Path, params: Mapping[str, jax.ShapeDtypeStruct], *, exactly: bool
+    folder: epath.Path,
+    params: Mapping[str, jax.ShapeDtypeStruct],
+    *,
+    exactly: bool,
+    where: str = "params",
 ) -> dict[str, jax.Array]:
     """Read and verify parameters of a checkpoint, whatever else its state holds.
 
@@ -153,6 +157,7 @@ def read_parameters(
         folder: the folder of the checkpoint.
         params: for each parameter its shape, type and sharding, by its name in the state (`params/...`).
         exactly: whether these have to be all parameters that the checkpoint has.
+        where: what stands before their names instead of `params`.
 
     Raises:
         DamagedError: its bits are not those that were saved.
@@ -163,7 +168,7 @@ def read_parameters(
         saved = _description(folder).arrays
         if exactly:
             wanted = {f"{STATE}/{name}": leaf for name, leaf in params.items()}
-            prefix = f"{STATE}/params/"
+            prefix = f"{STATE}/{where}/"
             found = {name: array for name, array in saved.items() if name.startswith(prefix)}
             check_structure(folder, found, wanted)
         return _load_arrays(folder, params, saved), saved

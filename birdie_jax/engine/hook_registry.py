@@ -4,15 +4,18 @@ A hook of one's own is registered by `register_hook` in any module that the conf
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from jax.sharding import Mesh
 
 from birdie_jax.config_sections import Config
+from birdie_jax.engine.parameter_average import NAME, ParameterAverage
 from birdie_jax.engine.profiler_trace import ProfilerTrace
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import LanguageModel
+from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.registry import Registry
 from birdie_jax.storage.workdir import Workdir
 
@@ -65,3 +68,9 @@ def configured_hooks(parts: HookParts) -> Sequence[Hook]:
 
 
 register_hook("profiler_trace", lambda parts: ProfilerTrace(parts.workdir))
+
+
+@partial(register_hook, NAME)
+def _parameter_average(parts: HookParts) -> ParameterAverage:
+    train = parts.config.train
+    return ParameterAverage(parameter_shapes(parts.model), train.average_decay, train.average_every_steps)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -219,27 +220,32 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPolicy]) -> TrainState:
     """Return the sharding of each array of a train state (or of its shapes).
 
-    Parameters are divided as their policies say, and whatever the optimizer keeps of each as that one; each
-    device has all of the rest.
+    Parameters are divided as their policies say, and so is what the optimizer or a section keeps of each in
+    its shape and under its name; each device has all of the rest.
     """
     whole = replicated(mesh)
     policy_of = {_names(path): policy for path, policy in jax.tree_util.tree_leaves_with_path(policies)}
+    shape_of = {
+        _names(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
+    }
 
     def follow(path, leaf):
         names = _names(path)
-        if not names:
+        if shape_of.get(names) != leaf.shape:
             return whole
         return NamedSharding(mesh, partition_spec(policy_of[names].axes, leaf.shape, mesh.shape))
 
-    shardings = jax.tree.map(lambda _: whole, state)
-    return shardings.replace(
-        params=jax.tree_util.tree_map_with_path(follow, state.params),
-        optimizer=jax.tree_util.tree_map_with_path(follow, state.optimizer),
+    divided = partial(jax.tree_util.tree_map_with_path, follow)
+    return state.replace(
+        step=whole,
+        params=divided(state.params),
+        optimizer=divided(state.optimizer),
+        sections={name: divided(section) for name, section in state.sections.items()},
     )
 
 
 def _names(path: tuple) -> tuple[str, ...]:
-    """Return the names of a parameter in a path, which may begin with places in an optimizer's state."""
+    """Return the names of a parameter in a path, which may begin with places in what is kept of each."""
     return tuple(str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey))
 
 

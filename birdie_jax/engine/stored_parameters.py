@@ -10,6 +10,8 @@ from jaxtyping import PyTree
 
 from birdie_jax.engine.checkpoint_format import SavedArray, named_leaves, step_folder
 from birdie_jax.engine.checkpoint_reading import read_parameters, saved_arrays
+from birdie_jax.engine.parameter_average import NAME
+from birdie_jax.engine.parameter_average import PARAMETERS as AVERAGE
 from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError
 from birdie_jax.storage import absolute
 from birdie_jax.storage.workdir import Workdir
@@ -31,7 +33,11 @@ class StoredParameters(NamedTuple):
 
 
 def restore_parameters(
-    workdir: Workdir, abstract_params: PyTree[jax.ShapeDtypeStruct], step: int | None = None
+    workdir: Workdir,
+    abstract_params: PyTree[jax.ShapeDtypeStruct],
+    step: int | None = None,
+    *,
+    average: bool = False,
 ) -> StoredParameters:
     """Read and verify the parameters of a checkpoint; nothing in the workdir changes.
 
@@ -41,15 +47,22 @@ def restore_parameters(
             on does not matter.
         step: the step of the checkpoint; None = the newest that is whole, with a warning for each that is
             not.
+        average: whether to read the average of the parameters that the hook parameter_average keeps.
 
     Raises:
         CheckpointError: there is no such checkpoint, it is damaged or cannot be read, or it holds another
-            architecture.
+            architecture, or no average.
     """
-    wanted = named_leaves({PARAMS: abstract_params})
+    where = AVERAGE if average else PARAMS
+    wanted = {f"{where}/{name}": leaf for name, leaf in named_leaves(abstract_params).items()}
 
     def read(folder: epath.Path) -> dict[str, jax.Array]:
-        return read_parameters(folder, wanted, exactly=True)
+        if average and not any(name.startswith(f"{where}/") for name in saved_arrays(folder)):
+            raise OtherCheckpointError(
+                f"{folder}: has no average of the parameters; allowed: a checkpoint of a run with "
+                f"train.hooks={NAME}"
+            )
+        return read_parameters(folder, wanted, exactly=True, where=where)
 
     found, found_step = _newest_whole(workdir, step, read)
     leaves = [found[name] for name in wanted]

@@ -16,11 +16,11 @@ from birdie_jax.batch import Batch
 from birdie_jax.engine import LossFunction, ShardedStep, make_step
 from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.token_losses import token_losses
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import language_model_loss, sums_by_arm
 from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
 from birdie_jax.pruning.samples import TokenNumbers, samples_sum

@@ -15,7 +15,6 @@ from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
 from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
-from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.engine.state import StepMetrics, TrainState
 from birdie_jax.finetuning.pruned_step import PrunedSums, make_pruned_step
@@ -25,6 +24,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.sample_scores import sample_losses
 from birdie_jax.models.task_head import head_type
+from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 

@@ -47,17 +47,21 @@ class Dense(nn.Module):
         axes: the logical axes of the weights, inputs first.
         dtype: the type of the matrix product.
         init: the initial weights; biases start at 0.
+        hidden: whether another layer reads y.
     """
 
     features: int
     axes: tuple[str | None, str | None]
     dtype: jnp.dtype
     init: nn.initializers.Initializer
+    hidden: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
         """Map each token independently."""
-        policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
+        policy = ParameterPolicy(
+            self.axes, weight_decay=True, compute_dtype=self.dtype, hidden_matrix=self.hidden
+        )
         kernel = parameter(self, "kernel", self.init, (x.shape[-1], self.features), policy)
         # The residual stream is whole on every device, and so is what is added to it.
         channels = "inner" if self.axes[1] == "inner" else None

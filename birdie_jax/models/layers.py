@@ -175,7 +175,7 @@ class Projection(nn.Module):
     def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
         """Map each token independently."""
         init = nn.initializers.variance_scaling(self.scale**2, "fan_in", self.distribution)
-        policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype)
+        policy = ParameterPolicy(self.axes, weight_decay=True, compute_dtype=self.dtype, hidden_matrix=True)
         x = x.astype(self.dtype)
         if self.has_variable(TRANSPOSED, "kernel"):
             y = kernel_first(x, self.get_variable(TRANSPOSED, "kernel").astype(self.dtype))

@@ -35,6 +35,8 @@ class ParameterPolicy:
         weight_decay: whether the optimizer decays the parameter.
         learning_rate_factor: the factor of its learning rate, and so of its weight decay.
         compute_dtype: the type in which the layer reads it; the parameter itself is float32.
+        hidden_matrix: whether its last two dimensions map inputs to outputs inside the model: Muon
+            orthogonalizes them.
         repeats_rows: whether the rows are places, so that a model with another number of them can start
             from it (`resize_rows`).
     """
@@ -43,6 +45,7 @@ class ParameterPolicy:
     weight_decay: bool
     learning_rate_factor: float = 1.0
     compute_dtype: DTypeLike = jnp.float32
+    hidden_matrix: bool = False
     repeats_rows: bool = False
 
 

@@ -71,7 +71,9 @@ class BlockDiagonal(nn.Module):
         width = x.shape[-1] // self.heads
         init = nn.initializers.variance_scaling(1.0, "fan_in", "normal", batch_axis=(0,))
         # Nothing of an RG-LRU is decayed (Birdie paper, appendix A.1: Hawk's official settings).
-        kernel_policy = ParameterPolicy(("inner", None, None), weight_decay=False, compute_dtype=self.dtype)
+        kernel_policy = ParameterPolicy(
+            ("inner", None, None), weight_decay=False, compute_dtype=self.dtype, hidden_matrix=True
+        )
         kernel = parameter(self, "kernel", init, (self.heads, width, width), kernel_policy)
         bias_policy = ParameterPolicy(("inner",), weight_decay=False, compute_dtype=self.dtype)
         bias = parameter(self, "bias", nn.initializers.zeros_init(), (x.shape[-1],), bias_policy)

@@ -150,7 +150,9 @@ class TaskHead(nn.Module):
 
     def _dense(self, outputs: int, name: str, init: Any) -> Dense:
         # A few vectors a sample: float32 costs nothing, and scores are compared.
-        return Dense(outputs, ("features", None), jnp.dtype(jnp.float32), init, name=name)
+        return Dense(
+            *(outputs, ("features", None), jnp.dtype(jnp.float32), init), hidden=name == POOLER, name=name
+        )
 
 
 def head_type(config: ModelConfig) -> type[TaskHead]:

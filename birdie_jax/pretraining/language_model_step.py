@@ -14,13 +14,13 @@ from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
 from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
-from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions, gathered_shape
 from birdie_jax.models.token_losses import token_losses
+from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
 from birdie_jax.resolve import ResolvedRun
 
 

@@ -47,6 +47,8 @@ FREE_FIELDS = frozenset(
         "mesh.fsdp",
         "mesh.sequence",
         "mesh.tensor",
+        "train.average_decay",
+        "train.average_every_steps",
         "train.bad_steps",
         "train.hooks",
         "train.hung_seconds",

@@ -14,7 +14,7 @@ from tests.docs.pages import REPOSITORY, fenced_blocks
 from tests.quick_jit import QUICK_FLAGS
 from tests.reader_environment import hide_in_processes
 
-PAGES = sorted((REPOSITORY / "docs").glob("add_*.md"))
+PAGES = [*sorted((REPOSITORY / "docs").glob("add_*.md")), REPOSITORY / "docs" / "optimizers.md"]
 # A run of a second, of a page's own configuration.
 SMALL = (
     "--config.train.num_steps=4",
@@ -92,6 +92,7 @@ def test_every_page_is_here():
         "add_a_reward",
         "add_a_task",
         "add_an_objective",
+        "optimizers",
     ]
 
 

@@ -10,9 +10,9 @@ import pytest
 from birdie_jax.config import parse_config, to_dict
 from birdie_jax.config_sections import OptimizerConfig
 from birdie_jax.engine.checkpoint_format import nested
-from birdie_jax.engine.optimizer import learning_rate_schedule
 from birdie_jax.engine.run_end import END_FIELDS, movable_fields
 from birdie_jax.errors import ConfigError
+from birdie_jax.optimizers import learning_rate_schedule
 from birdie_jax.storage.workdir import FREE_FIELDS, Workdir, flat
 from tests.micro_config import get_config
 from tests.whole_runs import REPOSITORY
@@ -21,7 +21,8 @@ PEAK, FINAL = 1e-2, 1e-4
 
 
 def rates(num_steps, **fields):
-    config = OptimizerConfig(PEAK, FINAL, warmup_steps=10, schedule="wsd", **fields)
+    rates = {"learning_rate": PEAK, "final_learning_rate": FINAL}
+    config = OptimizerConfig(**rates, warmup_steps=10, schedule="wsd", **fields)
     return jax.vmap(learning_rate_schedule(config, num_steps))(np.arange(num_steps + 5))
 
 

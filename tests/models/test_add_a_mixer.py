@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec
 from birdie_jax.config import default_config, parse_config, to_dict
 from birdie_jax.config_sections import MixerConfig
 from birdie_jax.engine.mesh import check_divisible
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model, register_model
 from birdie_jax.models.axes import must_divide, partition_spec
@@ -22,6 +21,7 @@ from birdie_jax.models.layers import output_projection, projection
 from birdie_jax.models.layout import causal_layout, packed_layout
 from birdie_jax.models.parameters import ParameterPolicy, parameter, parameter_policies
 from birdie_jax.models.registry import ARCHITECTURES
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.presets import choose_model
 from tests.quick_jit import quick_jit

@@ -12,9 +12,9 @@ from birdie_jax.bandit import candidate_scores
 from birdie_jax.batching import DecisionSchedule
 from birdie_jax.config import parse_config
 from birdie_jax.engine import HookCall, TrainState
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.metric_names import arm_metric
 from birdie_jax.models.language_model import parameter_shapes
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.arm_validation import SECTION, ArmValidation
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
 from birdie_jax.resolve import resolve_run

@@ -12,7 +12,6 @@ import pytest
 from birdie_jax.batching.packing import pack_rows
 from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine import TrainState
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
@@ -21,6 +20,7 @@ from birdie_jax.models.mamba2 import Mamba2Config
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.models.registry import encoder_names, model_names
 from birdie_jax.objectives import NO_LABEL, Example
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import language_model_loss
 from tests.quick_jit import quick_jit
 

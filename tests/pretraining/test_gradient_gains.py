@@ -9,8 +9,8 @@ import pytest
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import OptimizerConfig
 from birdie_jax.engine import TrainState
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.models.parameters import ParameterPolicy
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.gradient_gains import GradientGains
 from birdie_jax.pretraining.language_model_step import ArmSums
 

@@ -11,11 +11,11 @@ import pytest
 from birdie_jax.batching.packing import empty_rows, pack_rows
 from birdie_jax.config import ModelConfig, OptimizerConfig
 from birdie_jax.engine import TrainState
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import arm_sums, language_model_loss
 from tests.quick_jit import quick_jit
 

@@ -16,12 +16,12 @@ import pytest
 from birdie_jax import vocabulary
 from birdie_jax.batching import pack_rows, packed_length
 from birdie_jax.config import ModelConfig, OptimizerConfig
-from birdie_jax.engine.optimizer import make_optimizer
 from birdie_jax.engine.sharded_step import take_step
 from birdie_jax.engine.state import TrainState
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import parameter_policies
 from birdie_jax.objectives import Example
+from birdie_jax.optimizers import make_optimizer
 from birdie_jax.pretraining.language_model_step import language_model_loss
 
 CLASSES, VALUES = 8, 4

@@ -9,9 +9,9 @@ import optax
 import pytest
 
 from birdie_jax.config import ModelConfig, OptimizerConfig
-from birdie_jax.engine.optimizer import learning_rate_schedule, make_optimizer
 from birdie_jax.models import build_model
 from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
+from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
 from tests.quick_jit import quick_jit
 
 PEAK, FINAL = 1e-3, 1e-5

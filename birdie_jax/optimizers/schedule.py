@@ -1,17 +1,12 @@
-"""AdamW with warm-up, a falling rate, clipping, and decay where a parameter has it.
-
-The defaults are those by which Mamba and the Birdie paper train.
-"""
+"""The learning rate of every step: warm-up, then a cosine, a line, or a peak that lasts until the decay."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
 
 from birdie_jax.config_sections import OptimizerConfig
-from birdie_jax.models.parameters import ParameterPolicy
 
 DECAY_SHAPES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "linear": lambda share: share,
@@ -57,39 +52,3 @@ def _decay(config: OptimizerConfig) -> optax.Schedule:
         return peak - (peak - final) * shape(jnp.minimum(jnp.asarray(step) / config.decay_steps, 1.0))
 
     return rate
-
-
-def make_optimizer(
-    config: OptimizerConfig, num_steps: int, policies: PyTree[ParameterPolicy]
-) -> optax.GradientTransformation:
-    """Return clipping by global norm, if any, then AdamW, each parameter decayed and scaled by its policy.
-
-    Args:
-        config: the section of the configuration.
-        num_steps: the train steps of the run.
-        policies: the policy of every parameter (`birdie_jax.models.parameters`).
-    """
-    optimizer = optax.chain(
-        # Both keep no state: a checkpoint is the same with clipping and without.
-        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        optax.adamw(
-            learning_rate_schedule(config, num_steps),
-            b1=config.beta1,
-            b2=config.beta2,
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            mask=jax.tree.map(lambda policy: policy.weight_decay, policies),
-        ),
-    )
-
-    def scaled(policy: ParameterPolicy, change: jax.Array) -> jax.Array:
-        factor = policy.learning_rate_factor
-        return change if factor == 1.0 else factor * change
-
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
-        updates, state = optimizer.update(updates, state, params)
-        return jax.tree.map(scaled, policies, updates), state
-
-    return optax.GradientTransformation(optimizer.init, update)

@@ -1,0 +1,17 @@
+"""Optimizers by name: a new one is one file, and one line here."""
+
+# Importing an optimizer registers it.
+from birdie_jax.optimizers import adafactor, adamw, muon
+from birdie_jax.optimizers.registry import OPTIMIZERS, make_optimizer, register_optimizer
+from birdie_jax.optimizers.schedule import DECAY_SHAPES, learning_rate_schedule
+
+__all__ = [
+    "DECAY_SHAPES",
+    "OPTIMIZERS",
+    "adafactor",
+    "adamw",
+    "learning_rate_schedule",
+    "make_optimizer",
+    "muon",
+    "register_optimizer",
+]

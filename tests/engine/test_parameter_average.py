@@ -1,0 +1,77 @@
+"""The average of the parameters: its weights, on a mesh, and of a run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from birdie_jax.config import MeshConfig
+from birdie_jax.engine.checkpoint_format import named_leaves
+from birdie_jax.engine.mesh import mesh_of, state_sharding
+from birdie_jax.engine.parameter_average import NAME, ParameterAverage
+from birdie_jax.engine.protocols import HookCall
+from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import OtherCheckpointError
+from birdie_jax.models.parameters import ParameterPolicy
+from birdie_jax.trained_model import model_of_workdir
+from tests.trained_workdirs import micro_config, write_workdir
+from tests.whole_runs import checkpoint_arrays, finish, train_command, write_corpus
+
+SHAPES = {"kernel": jax.ShapeDtypeStruct((2, 4, 6), jnp.float32)}
+
+
+def call(step):
+    return HookCall(step, 100, False, lambda _: None, lambda: False)
+
+
+def test_earlier_parameters_weigh_less_and_the_weights_add_up_to_one():
+    hook = ParameterAverage(SHAPES, 0.8, 5)
+    random = np.random.default_rng(0)
+    state = TrainState(jnp.int32(0), {}, {}, {NAME: hook.create_section(jax.random.key(0))})
+    seen = []
+    for number in range(1, 5):
+        seen.append(random.normal(size=(2, 4, 6)))
+        state = state.replace(params={"kernel": jnp.asarray(seen[-1], jnp.float32)})
+        state = hook.run(state, call(5 * number)).state
+        weights = 0.8 ** np.arange(number)[::-1]
+        expected = np.tensordot(weights / weights.sum(), np.stack(seen), 1)
+        np.testing.assert_allclose(
+            state.sections[NAME].parameters["kernel"], expected, rtol=1e-5, atol=1e-6
+        )
+    assert [step for step in range(13) if hook.is_due(step, 12)] == [5, 10, 12]
+
+
+def test_it_is_divided_over_devices_as_the_parameters_are(two_devices):
+    mesh = mesh_of(MeshConfig(data=1, fsdp=2))
+    section = ParameterAverage(SHAPES, 0.9, 1).create_section(jax.random.key(0))
+    state = TrainState(jnp.int32(0), SHAPES, {}, {NAME: section})
+    policies = {"kernel": ParameterPolicy(("features", "inner"), weight_decay=True)}
+    found = state_sharding(mesh, state, policies).sections[NAME]
+    assert found.parameters["kernel"].spec == PartitionSpec(None, "fsdp", "tensor")
+    assert found.count.spec == PartitionSpec()
+
+
+def test_a_checkpoint_without_an_average_is_refused(tmp_path):
+    write_workdir(tmp_path / "run", micro_config(), steps=(5,))
+    with pytest.raises(
+        OtherCheckpointError, match=r"has no average of the parameters; allowed: .*parameter_av"
+    ):
+        model_of_workdir(tmp_path / "run", average=True)
+
+
+@pytest.mark.slow
+def test_the_average_of_a_run_is_that_of_its_checkpoints(tmp_path):
+    """The parameters are added at steps 4 and 8, whose checkpoints are kept."""
+    corpus = write_corpus(tmp_path)
+    fields = {"train.num_steps": 8, "checkpoint.every_steps": 4, "train.hooks": NAME}
+    fields |= {"train.average_every_steps": 4, "train.average_decay": 0.5}
+    asked = [f"--config.{name}={value}" for name, value in fields.items()]
+    status, output = finish(train_command(tmp_path / "run", corpus, *asked))
+    assert status == 0, output
+    first, last = (checkpoint_arrays(tmp_path / "run", step) for step in (4, 8))
+    average = model_of_workdir(tmp_path / "run", average=True)
+    assert average.origin == f"{tmp_path}/run, averaged parameters step 8"
+    for name, found in named_leaves(average.params).items():
+        expected = (0.5 * first[f"state/params/{name}"] + last[f"state/params/{name}"]) / 1.5
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=name)
