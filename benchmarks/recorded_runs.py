@@ -24,6 +24,8 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
+from birdie_jax.storage.metric_lines import is_clocked
+
 MODELS = {
     **dict.fromkeys(("gated_ssm", "gated_ssm_mlp", "gated_ssm_plus", "hawk", "hawk_mlp"), "tiny"),
     **dict.fromkeys(("birdie_ssm", "transformer", "griffin", "mamba"), "tiny"),
@@ -39,7 +41,6 @@ SETTINGS = (
 )
 # An arm for each objective, and a bandit that chooses among them.
 MORE_SETTINGS = {"tiny": ("objectives.mixture=tiny", "bandit.policy=birdie"), "bigs_tiny": ()}
-TIMED = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
 KILLED_FROM_STEP = 12
 
 
@@ -93,7 +94,7 @@ def last_step(workdir: Path) -> int:
 
 def record(checkout: Path, workdir: Path) -> dict:
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    metrics = [{k: v for k, v in json.loads(line).items() if k not in TIMED} for line in lines]
+    metrics = [{k: v for k, v in json.loads(line).items() if not is_clocked(k)} for line in lines]
     exported = workdir / "exported"
     finish(
         [sys.executable, "-m", "birdie_jax.export", f"--workdir={workdir}", f"--output={exported}"],

@@ -42,6 +42,7 @@ from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.imports import name_of
 from birdie_jax.interop.initialization import find_branch, find_source
 from birdie_jax.objectives import Mixture
+from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.planning.remat_choice import keep_remat
 from birdie_jax.pretraining.arm_samples import write_arms
 from birdie_jax.pretraining.arm_validation import ArmValidation
@@ -199,6 +200,9 @@ def pretrain(
             watch=watch,
             lease=lease,
             branch=branch,
+            flops_per_token=model_flops_per_token(
+                resolved.model.config, text.vocab_size, config.batching.length, resolved.max_loss_positions
+            ),
         )
     entropy = unigram_entropy(text.validation) if watch.processes.first else 0.0
     return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}

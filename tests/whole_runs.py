@@ -11,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from birdie_jax.storage import download, list_files
+from birdie_jax.storage.metric_lines import is_clocked
 from birdie_jax.storage.workdir import Workdir
 from tests.forked_runs import ForkedRun
 from tests.gcs_server import free_port
@@ -81,9 +82,8 @@ def checkpoint_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
 
 def metrics(workdir: Path) -> list[dict]:
     """Read metrics.jsonl without what a clock has measured."""
-    timed = {"tokens_per_second", "host_wait_seconds", "step_seconds", "elapsed_seconds"}
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if not is_clocked(k)} for line in lines]
 
 
 def in_two_processes(command: list[str]) -> list[list[str]]:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
@@ -26,10 +26,11 @@ from birdie_jax.engine.checks import (
     check_workdir,
     kind_of,
 )
+from birdie_jax.engine.chips import chip_of
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_runner import HookRunner
 from birdie_jax.engine.lease import Lease
-from birdie_jax.engine.metrics_file import MetricsFile
+from birdie_jax.engine.metrics_file import STEP_LINE_KEY, MetricsFile
 from birdie_jax.engine.protocols import (
     Batches,
     GrowingHook,
@@ -40,6 +41,7 @@ from birdie_jax.engine.protocols import (
 )
 from birdie_jax.engine.step_log import OpenWindow, Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
+from birdie_jax.engine.time_use import TimeUse
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import ConfigError, NotFinite, TrainingDiverged
 from birdie_jax.storage import parse_typed, remove, to_plain
@@ -79,6 +81,7 @@ def train(
     watch: Watch | None = None,
     lease: Lease | None = None,
     branch: Branch | None = None,
+    flops_per_token: float | None = None,
 ) -> Outcome:
     """Train until `num_steps`, or until asked to stop, from the newest whole checkpoint on.
 
@@ -98,6 +101,7 @@ def train(
         watch: notices processes that are lost or hang; has been entered. None where there is one process.
         lease: held on the workdir; None: it is taken here.
         branch: where a run without a checkpoint starts; None: at step 0.
+        flops_per_token: the model's FLOPs in a train step for each token, for MFU; None: it is not logged.
 
     Raises:
         ConfigError: an argument cannot be used, or the step was made for other hooks; a hook changes the
@@ -127,7 +131,10 @@ def train(
             lease = held.enter_context(Lease(workdir))
         if watch is None:
             watch = Watch(Processes(), Limits(30, 600), workdir, ())
-        return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease), branch)
+        time_use = held.enter_context(TimeUse(watch.began))
+        mfu_of = _mfu_of(step.mesh, flops_per_token)
+        gauges = _Gauges(time_use, mfu_of)
+        return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease), branch, gauges)
 
 
 class _Cadence(NamedTuple):
@@ -149,6 +156,22 @@ class _Guards(NamedTuple):
     lease: Lease | None
 
 
+class _Gauges(NamedTuple):
+    """What is measured of the run itself."""
+
+    time_use: TimeUse
+    mfu_of: Callable[[float], float] | None
+
+
+def _mfu_of(mesh: jax.sharding.Mesh, flops_per_token: float | None) -> Callable[[float], float] | None:
+    """Return tokens a second -> the share of the devices' bfloat16 peak; None where that is not known."""
+    chip = chip_of(mesh.devices.flat[0].device_kind)
+    if chip is None or flops_per_token is None:
+        return None
+    share = flops_per_token / (chip.peak_flops * mesh.devices.size)
+    return lambda tokens_per_second: share * tokens_per_second
+
+
 def _train(  # noqa: PLR0917
     step: Step,
     batches: Batches[Position],
@@ -157,8 +180,9 @@ def _train(  # noqa: PLR0917
     cadence: _Cadence,
     guards: _Guards,
     branch: Branch | None,
+    gauges: _Gauges,
 ) -> Outcome:
-    num_steps, watch = cadence.num_steps, guards.watch
+    num_steps, watch, time_use = cadence.num_steps, guards.watch, gauges.time_use
     data = data_identity(batches)
     stop = StopRequest()
     shared_stop = SharedStop(step.mesh, stop)
@@ -203,16 +227,23 @@ def _train(  # noqa: PLR0917
         window = OpenWindow(int(file.kept.get("tokens_seen", 0)))
         if start.window is not None:
             window = OpenWindow.from_json(start.window)
-        log = StepLog(step.summarise, cadence.log_every_steps, window)
+        if not branches:
+            time_use.resume(file.kept, file.last)
+        log = StepLog(step.summarise, cadence.log_every_steps, window, gauges.mfu_of)
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)
         stopped_by: signal.Signals | None = None
         # A batch of other shapes than the one before may have to be compiled for.
         before: list[tuple[int, ...]] | None = None
 
+        def write(summary: dict[str, float] | None) -> None:
+            if summary is not None:
+                hosts = watch.compare_hosts(log.host_seconds, summary[STEP_LINE_KEY])
+                write_summary(summary | time_use.scalars() | hosts, file, progress)
+
         def save() -> None:
             # What is saved has been seen to be finite.
-            write_summary(log.flush(), file, progress)
+            write(log.flush())
             watch.heartbeat(done, "saving", compiles=saved == first_step)
             file.flush()
             assert position is not None  # there has been a step
@@ -220,11 +251,13 @@ def _train(  # noqa: PLR0917
             check_same_arrays("batches: their position", gathered, first_position)
             checkpoints.save(state, gathered, done, data, log.window.to_json())
 
+        time_use.first_step_begins()
         try:
             while done < num_steps and stopped_by is None:
                 if runner.any_due(done):
-                    write_summary(log.flush(), file, progress)
-                    result = runner.run(state, done, file, log)
+                    write(log.flush())
+                    with time_use.spent_on("hooks"):
+                        result = runner.run(state, done, file, log)
                     if result is None:
                         stopped_by = shared_stop.answer
                         break
@@ -235,7 +268,8 @@ def _train(  # noqa: PLR0917
                     state = result
                 watch.heartbeat(done + 1, "waiting for its batch")
                 waiting = time.monotonic()
-                batch, position = next_batch(batches, done, num_steps)
+                with time_use.spent_on("waiting_for_data"):
+                    batch, position = next_batch(batches, done, num_steps)
                 host_wait = time.monotonic() - waiting
                 shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
                 if shapes != before:
@@ -247,21 +281,24 @@ def _train(  # noqa: PLR0917
                     check_state("step", state, step.abstract_state)
                 done += 1
                 # Reads the step before: the device already has this one to work on.
-                write_summary(log.add(done, metrics, host_wait), file, progress)
+                write(log.add(done, metrics, host_wait))
                 if done == num_steps and runner.any_due(done):
-                    write_summary(log.flush(), file, progress)
-                    state = runner.run(state, done, file, log) or state
+                    write(log.flush())
+                    with time_use.spent_on("hooks"):
+                        state = runner.run(state, done, file, log) or state
                 if done % cadence.checkpoint.every_steps == 0 or done == num_steps:
-                    save()
+                    with time_use.spent_on("checkpoints"):
+                        save()
                     saved = done
                 checkpoints.check()
                 if guards.lease is not None:
                     guards.lease.check()
                 stopped_by = shared_stop.ask()
-            if position is not None and done > saved:
-                save()
-            watch.heartbeat(done, "waiting for its checkpoint to be written")
-            checkpoints.wait()
+            with time_use.spent_on("checkpoints"):
+                if position is not None and done > saved:
+                    save()
+                watch.heartbeat(done, "waiting for its checkpoint to be written")
+                checkpoints.wait()
             file.finish()
         except (TrainingDiverged, NotFinite) as diverged:
             raise _explained(diverged, done, checkpoints) from None
@@ -319,12 +356,11 @@ def data_identity(batches: Batches[Position]) -> str | None:
     return batches.identity if isinstance(batches, IdentifiedBatches) else None
 
 
-def write_summary(summary: dict[str, float] | None, file: MetricsFile, progress: Progress) -> None:
-    """Write what was summed up, if anything was, and show it."""
-    if summary is not None:
-        step = int(summary.pop("step"))
-        file.write(step, summary)
-        progress.show(step, summary)
+def write_summary(summary: dict[str, float], file: MetricsFile, progress: Progress) -> None:
+    """Write what was summed up, and show it."""
+    step = int(summary.pop("step"))
+    file.write(step, summary)
+    progress.show(step, summary)
 
 
 def _explained(diverged: Exception, step: int, checkpoints: Checkpoints) -> TrainingDiverged:

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from absl import logging
 
+from birdie_jax.engine.time_use import TIME_SCALARS
 from birdie_jax.errors import ConfigError
 from birdie_jax.storage import is_remote, remove, write_whole
 from birdie_jax.storage.metric_lines import (
@@ -84,7 +85,8 @@ __all__ = ["STEP_LINE_KEY", "STEP_SCALARS", "MetricsFile"]
 
 STEP_SCALARS = (
     *("step", "loss", "grad_norm", "tokens_per_second", "tokens_seen", "skipped_steps"),
-    *("host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds"),
+    *("host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds", "mfu"),
+    *("slowest_process", "slowest_host_seconds", "median_host_seconds", *TIME_SCALARS),
 )
 """The names that the loop itself logs, of any step."""
 
@@ -110,6 +112,7 @@ class MetricsFile:
     Attributes:
         path: the path of the JSON lines.
         kept: the newest value of every scalar up to the step that the file was continued from.
+        last: the newest value of every scalar that an earlier start wrote.
     """
 
     def __init__(
@@ -124,10 +127,9 @@ class MetricsFile:
             writes: False in a process that only measures, and leaves both to another.
         """
         self.path = workdir.metrics
-        kept = _lines_up_to(workdir, first_step, hooks_run_again) if first_step else []
-        self.kept: dict[str, float] = {}
-        for _, scalars in kept:
-            self.kept.update(scalars)
+        found = _lines_of(workdir) if first_step else []
+        kept = [one for one in found if is_kept(one[1], first_step, hooks_run_again)]
+        self.kept, self.last = (_newest(lines) for lines in (kept, found))
         self._owners = dict.fromkeys(STEP_SCALARS, THE_STEP)
         self._warned: set[str] = set()
         self._lines: _LocalLines | _BucketLines | None = None
@@ -302,16 +304,23 @@ class _BucketLines:
                 logging.warning("%s: metrics wait to be written: %s", self._workdir, error)
 
 
-def _lines_up_to(workdir: Workdir, step: int, hooks_run_again: bool) -> list[tuple[bytes, dict[str, Any]]]:
-    """Return the lines of the steps up to `step`, and what they say; damaged ones are named."""
-    kept, damaged = [], []
+def _newest(lines: list[tuple[bytes, dict[str, Any]]]) -> dict[str, Any]:
+    newest: dict[str, Any] = {}
+    for _, scalars in lines:
+        newest.update(scalars)
+    return newest
+
+
+def _lines_of(workdir: Workdir) -> list[tuple[bytes, dict[str, Any]]]:
+    """Return the lines of metrics, and what they say; damaged ones are named."""
+    found, damaged = [], []
     for number, line in enumerate(read_metric_lines(workdir), start=1):
         # A killed process leaves half a line at the end.
         scalars = parse_line(line) if line.endswith(b"\n") else {}
         if scalars is None:
             damaged.append(number)
-        elif scalars and is_kept(scalars, step, hooks_run_again):
-            kept.append((line, scalars))
+        elif scalars:
+            found.append((line, scalars))
     if damaged:
         shown = ", ".join(map(str, damaged[:_DAMAGED_LINES_SHOWN]))
         more = ", ..." if len(damaged) > _DAMAGED_LINES_SHOWN else ""
@@ -322,4 +331,4 @@ def _lines_up_to(workdir: Workdir, step: int, hooks_run_again: bool) -> list[tup
             shown,
             more,
         )
-    return kept
+    return found

@@ -44,7 +44,8 @@ class Progress:
         """Show the figures of the steps up to `step`."""
         loss = f"loss {summary['loss']:.3f}  " if "loss" in summary else ""
         accuracy = f"accuracy {summary['accuracy']:.1%}  " if "accuracy" in summary else ""
-        figures = f"{loss}{accuracy}{summary['tokens_per_second']:,.0f} tokens/s"
+        mfu = f"  MFU {summary['mfu']:.1%}" if "mfu" in summary else ""
+        figures = f"{loss}{accuracy}{summary['tokens_per_second']:,.0f} tokens/s{mfu}"
         self._bar.update(self._task, completed=step, figures=figures)
         if not self._console.is_terminal:
             left = summary["step_seconds"] * (self._num_steps - step)
@@ -144,28 +145,40 @@ class StepLog:
 
     Attributes:
         window: the steps since the last summary.
+        host_seconds: the seconds a step, in the last summary, in which this process did not wait for its
+            devices; 0 before the first summary.
     """
 
-    def __init__(self, summarise: Summarise, log_every_steps: int, window: OpenWindow | None = None):
+    def __init__(
+        self,
+        summarise: Summarise,
+        log_every_steps: int,
+        window: OpenWindow | None = None,
+        mfu_of: Callable[[float], float] | None = None,
+    ):
         """Start a log.
 
         Args:
             summarise: `Step.summarise`, see `protocols.py`.
             log_every_steps: the number of steps that one summary covers.
             window: what was added up before the first step of this log; None: nothing.
+            mfu_of: tokens a second -> the share of the devices' peak; None where that is not known.
         """
         self._summarise = summarise
         self._every = log_every_steps
+        self._mfu_of = mfu_of
         self._began = time.monotonic()
         self._pending: tuple[int, StepMetrics, float] | None = None
         self._num_skipped = 0
         self.window = window or OpenWindow()
+        self.host_seconds = 0.0
         self._start_timing()
 
     def _start_timing(self) -> None:
         self._since = time.monotonic()
         self._paused = 0.0
         self._waited = 0.0
+        self._waited_for_device = 0.0
         self._timed_steps = 0
         self._timed_tokens = 0.0
 
@@ -189,7 +202,9 @@ class StepLog:
             return None
         step, on_device, host_wait = self._pending
         self._pending = None
+        begin = time.monotonic()
         metrics = jax.device_get(on_device)
+        self._waited_for_device += time.monotonic() - begin
         finite = math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)
         if metrics.ends_run or not (finite or metrics.skipped):
             raise TrainingDiverged(self._in_words(step, metrics) + _way_past(step, metrics))
@@ -204,6 +219,7 @@ class StepLog:
             return None
         summary = self._summary(step)
         self.window = OpenWindow(self.window.tokens_seen + int(self.window.tokens))
+        self.host_seconds = max(summary[STEP_LINE_KEY] - self._waited_for_device / self._timed_steps, 0.0)
         self._start_timing()
         return summary
 
@@ -230,6 +246,7 @@ class StepLog:
             "step": step,
             **means,
             "tokens_per_second": self._timed_tokens / elapsed,
+            **({} if self._mfu_of is None else {"mfu": self._mfu_of(self._timed_tokens / elapsed)}),
             "tokens_seen": float(window.tokens_seen + int(window.tokens)),
             "skipped_steps": self._num_skipped,
             "host_wait_seconds": self._waited / self._timed_steps,

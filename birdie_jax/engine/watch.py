@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import statistics
 import sys
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 import jax
+from absl import logging
 from etils import epath
 
 from birdie_jax.engine.coordination import Processes
@@ -29,6 +31,7 @@ _FRAMES_SHOWN = 3
 # A phase that may have to compile something may take this many times as long.
 _COMPILE_GRACE = 10
 _TELLING_SECONDS = 10.0
+_SLOW_SHARE = 0.25
 
 
 class Limits(NamedTuple):
@@ -52,12 +55,14 @@ class _Beat(NamedTuple):
         progress: the number of heartbeats of its loop.
         phase: the step and phase of the last heartbeat.
         done: whether the process has ended well.
+        host_seconds: the seconds a step in which it does not wait for its devices.
     """
 
     serial: int = 0
     progress: int = 0
     phase: str = "before the first step"
     done: bool = False
+    host_seconds: float = 0.0
 
 
 class Watch:
@@ -69,6 +74,7 @@ class Watch:
 
     Attributes:
         processes: the processes of the run.
+        began: when it was made, as `time.monotonic` has it.
     """
 
     def __init__(
@@ -87,6 +93,9 @@ class Watch:
             own_faults: exceptions that cannot follow from the failure of another process.
         """
         self.processes = processes
+        self.began = time.monotonic()
+        self._host_seconds: dict[int, float] = {}
+        self._named: int | None = None
         self._limits = limits
         self._workdir = workdir
         self._own_faults = own_faults
@@ -111,6 +120,34 @@ class Watch:
         self._beat = self._beat._replace(progress=self._beat.progress + 1, phase=f"step {step}, {phase}")
         patience = self._limits.hung_seconds * (_COMPILE_GRACE if compiles else 1)
         self._hangs_from = time.monotonic() + patience
+
+    def compare_hosts(self, host_seconds: float, step_seconds: float) -> dict[str, float]:
+        """Publish how long this process worked for a step; return which one works longest, and how long.
+
+        Processes wait for one another in each step, so that all steps take equally long. What tells them
+        apart is the time in which a process does not wait for its devices: for its batch, or in Python. A
+        process that works longer than the median by a quarter of a step is named in a warning. Nothing is
+        returned of one process, nor before the others have published theirs.
+        """
+        self._beat = self._beat._replace(host_seconds=host_seconds)
+        published = dict(self._host_seconds)
+        if len(published) < self.processes.count or not all(published.values()):
+            return {}
+        slowest = max(published, key=lambda index: published[index])
+        longest, median = published[slowest], statistics.median(published.values())
+        is_slow = longest - median > _SLOW_SHARE * step_seconds
+        if is_slow and slowest != self._named and self.processes.first:
+            logging.warning(
+                "process %d holds the others up: while it does not wait for its devices, %.3g s of each "
+                "step of %.3g s pass, in the median process %.3g s",
+                *(slowest, longest, step_seconds, median),
+            )
+        self._named = slowest if is_slow else None
+        return {
+            "slowest_process": float(slowest),
+            "slowest_host_seconds": longest,
+            "median_host_seconds": median,
+        }
 
     def disarm(self) -> None:
         """Tell that the loop is over: what comes now may take any time."""
@@ -167,6 +204,7 @@ class Watch:
                 beat = _Beat(*json.loads(text))
                 if beat.serial != heard[index][0].serial:
                     heard[index] = (beat, answered)
+            self._host_seconds = {index: beat.host_seconds for index, (beat, _) in heard.items()}
             for index, text in failed.items():
                 self._end(f"process {index} failed: {text}")
             for index, (beat, when) in heard.items():

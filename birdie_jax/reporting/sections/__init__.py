@@ -10,6 +10,7 @@ from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINI
 from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
 from birdie_jax.reporting.sections.texts import ARM_EXAMPLES, CONFIGURATION, MASKED_SAMPLES, PREDICTED
+from birdie_jax.reporting.sections.time_use import TIME_USE
 from birdie_jax.reporting.sections.what_ran import WHAT_RAN
 
 # `OTHER_SCALARS` draws the scalars that no kind before it does.
@@ -24,6 +25,7 @@ SECTIONS: tuple[SectionKind, ...] = (
     SHARES,
     ARMS_OVER_STEPS,
     MACHINE,
+    TIME_USE,
     OTHER_SCALARS,
     ARM_TABLE,
     ARM_EXAMPLES,

@@ -58,7 +58,11 @@ _PLOTS = (
     ScalarPlot("padding_share", "Padding", "share of the batch's positions", percent=True),
     ScalarPlot("host_wait_seconds", "Host wait", "seconds waited for the next batch", log_if_wide=True),
 )
-_STEP_SECONDS = ScalarPlot("step_seconds", "step seconds")
+# Panels of what was logged alone: MFU is known of chips with a known peak.
+_LOGGED = (
+    ScalarPlot("step_seconds", "step seconds"),
+    ScalarPlot("mfu", "MFU", "the model's FLOPs, as a share of the bfloat16 peak", percent=True),
+)
 # These are figures instead of panels.
 _FIGURES = ("tokens_seen", "elapsed_seconds")
 
@@ -66,8 +70,7 @@ _FIGURES = ("tokens_seen", "elapsed_seconds")
 def make_machine(run: RunRecord, scalars: tuple[str, ...]) -> Section:
     """Return the section of the optimizer and the machine."""
     panels = scalar_panels(run, _PLOTS)
-    if _STEP_SECONDS.name in scalars:
-        panels += (scalar_panel(run, _STEP_SECONDS),)
+    panels += tuple(scalar_panel(run, plot) for plot in _LOGGED if plot.name in scalars)
     return Section(
         anchor="machine",
         link="Machine",
@@ -105,7 +108,7 @@ def wall_seconds(elapsed: Float[np.ndarray, " lines"]) -> float:
     return float(elapsed[0] + np.where(steps < 0, elapsed[1:], steps).sum())
 
 
-MACHINE = SectionKind(make_machine, scalars=(*(plot.name for plot in (*_PLOTS, _STEP_SECONDS)), *_FIGURES))
+MACHINE = SectionKind(make_machine, scalars=(*(plot.name for plot in (*_PLOTS, *_LOGGED)), *_FIGURES))
 
 
 def make_other_scalars(run: RunRecord, scalars: tuple[str, ...]) -> Section | None:

@@ -1,0 +1,91 @@
+"""Where the time of a run goes, over all its starts: goodput, and what takes the rest."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from birdie_jax.storage.metric_lines import TIME_PREFIX, WALL_CLOCK
+
+# What XLA takes, and fetching a compiled program.
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+STEPPING = "stepping"
+CATEGORIES = (
+    *(STEPPING, "compiling", "waiting_for_data", "hooks", "checkpoints"),
+    *("starting", "lost_steps", "between_starts"),
+)
+"""What time is spent on: `starting` lasts until the first step of a start, `lost_steps` are done again
+after a kill, and `between_starts` nothing runs. Compilation counts as such wherever it happens."""
+TIME_SCALARS = ("goodput", WALL_CLOCK, *(f"{TIME_PREFIX}{name}" for name in CATEGORIES))
+"""The names that it logs."""
+
+
+class TimeUse:
+    """Adds up the seconds of each category.
+
+    Every line of metrics has the sums so far, so that a resumed run continues those of the step that it
+    resumes from. What a killed run logged beyond that step shows how long the lost steps took; steps after
+    its last line count as between starts.
+    """
+
+    def __init__(self, began: float | None = None):
+        """Begin to count.
+
+        Args:
+            began: when this start began, as `time.monotonic` has it; None: now.
+        """
+        self._began = time.monotonic() if began is None else began
+        self._spent = dict.fromkeys(CATEGORIES, 0.0)
+        self._before = dict.fromkeys(CATEGORIES, 0.0)
+
+    def __enter__(self) -> "TimeUse":
+        jax.monitoring.register_event_duration_secs_listener(self._compiled)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._compiled)
+
+    def resume(self, kept: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+        """Continue the sums of earlier starts.
+
+        Args:
+            kept: the newest scalars up to the step that the run resumes from.
+            last: the newest scalars that an earlier start logged at all.
+        """
+        self._before = {name: kept.get(TIME_PREFIX + name, 0.0) for name in CATEGORIES}
+        logged = sum(last.get(TIME_PREFIX + name, 0.0) for name in CATEGORIES)
+        self._before["lost_steps"] += max(logged - sum(self._before.values()), 0.0)
+        if WALL_CLOCK in last:
+            began = time.time() - (time.monotonic() - self._began)
+            # Clocks of machines differ, and jump.
+            self._before["between_starts"] += max(began - last[WALL_CLOCK], 0.0)
+
+    def first_step_begins(self) -> None:
+        """End the category `starting`."""
+        self._spent["starting"] = time.monotonic() - self._began - sum(self._spent.values())
+
+    @contextmanager
+    def spent_on(self, category: str) -> Iterator[None]:
+        """Count what happens while entered, but for compilation, in a category."""
+        begin, compiling = time.monotonic(), self._spent["compiling"]
+        try:
+            yield
+        finally:
+            self._spent[category] += time.monotonic() - begin - (self._spent["compiling"] - compiling)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the seconds of each category over all starts, and the share of `stepping` in their sum."""
+        now = time.monotonic() - self._began
+        spent = self._spent | {STEPPING: now - sum(self._spent.values())}
+        sums = {name: self._before[name] + spent[name] for name in CATEGORIES}
+        return {
+            "goodput": sums[STEPPING] / max(sum(sums.values()), 1e-9),
+            WALL_CLOCK: time.time(),
+            **{TIME_PREFIX + name: seconds for name, seconds in sums.items()},
+        }
+
+    def _compiled(self, event: str, duration_secs: float, **_: object) -> None:
+        if event == _COMPILED:
+            self._spent["compiling"] += duration_secs
