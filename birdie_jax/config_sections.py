@@ -405,6 +405,8 @@ class TrainConfig:
         average_decay: of parameter_average, what the weight of earlier parameters is multiplied with at
             each addition.
         average_every_steps: of parameter_average, the steps between two additions.
+        trackers: names of trackers with commas between them, to which the first process sends what is
+            logged: wandb (Weights & Biases), mlflow, or one that an import registers.
         lost_seconds: the time after which one of several processes that has not been heard of is lost: the
             others stop.
         hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
@@ -424,6 +426,7 @@ class TrainConfig:
     hooks: Text = ""
     average_decay: Decay = 0.99
     average_every_steps: Steps = 10
+    trackers: Text = ""
     lost_seconds: Seconds = 30
     hung_seconds: Seconds = 600
     bad_steps: StepsOrNone = 10

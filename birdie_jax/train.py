@@ -34,6 +34,8 @@ from birdie_jax.engine.coordination import Processes, check_agreement, check_sha
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks, hook_names
 from birdie_jax.engine.lease import Lease, claimed
 from birdie_jax.engine.processes import initialize_processes
+from birdie_jax.engine.trackers import sending, tracker_names
+from birdie_jax.engine.trackers.sending import OnScalars
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import BirdieError, RecordError
 from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_start
@@ -97,6 +99,7 @@ def find_parts(config: Config) -> Parts:
     stages = read_stages(config)
     config = with_task_head(config, stages)
     hook_names(config)
+    tracker_names(config)
     bad_step_rule(config.train)
     mixture = None if stages else configured_mixture(config)
     tasks = tasks_of_config(config.eval.tasks, "config.eval.tasks")
@@ -135,6 +138,8 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
             train_model = partial(finetune, config, stages, choose=choose_on_devices)
         else:
             train_model = partial(pretrain, config, mixture)
+        trackers = tracker_names(config) if processes.first else []
+        on_scalars = held.enter_context(sending(trackers, workdir, to_dict(config)))
         with StartRecorder(workdir, program if processes.first else None, processes.count) as recorder:
             outcome, summary = train_model(
                 tasks=tasks,
@@ -143,6 +148,7 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
                 watch=watch,
                 lease=lease,
                 announce=recorder.announce,
+                on_scalars=on_scalars,
             )
             ended = "completed" if outcome.completed else f"stopped by {outcome.stopped_by}"
             recorder.note_outcome(ended, outcome.step)
@@ -167,6 +173,7 @@ def pretrain(
     watch: Watch,
     lease: Lease | None,
     announce: Announce,
+    on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
     """Prepare the text and train on it; return how it ended, and figures for the summary."""
     text, tokenizer = prepare_text(config, workdir, watch.processes)
@@ -203,6 +210,7 @@ def pretrain(
             flops_per_token=model_flops_per_token(
                 resolved.model.config, text.vocab_size, config.batching.length, resolved.max_loss_positions
             ),
+            on_scalars=on_scalars,
         )
     entropy = unigram_entropy(text.validation) if watch.processes.first else 0.0
     return outcome, {"vocab_size": text.vocab_size, "unigram_entropy": entropy}

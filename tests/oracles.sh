@@ -28,3 +28,10 @@ make_torch() {
             "that folder and set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
     fi
 }
+
+# Weights & Biases, for the tracker of that name.
+make_trackers() {
+    fetch_packages trackers "Weights & Biases" wandb xxhash platformdirs pydantic pydantic_core annotated-types \
+        typing-inspection || return 1
+    export BIRDIE_TRACKERS="$FETCHED"
+}

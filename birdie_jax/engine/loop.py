@@ -42,6 +42,7 @@ from birdie_jax.engine.protocols import (
 from birdie_jax.engine.step_log import OpenWindow, Progress, StepLog
 from birdie_jax.engine.stop import SharedStop, StopRequest, told_once
 from birdie_jax.engine.time_use import TimeUse
+from birdie_jax.engine.trackers.sending import OnScalars
 from birdie_jax.engine.watch import Limits, Watch
 from birdie_jax.errors import ConfigError, NotFinite, TrainingDiverged
 from birdie_jax.storage import parse_typed, remove, to_plain
@@ -82,6 +83,7 @@ def train(
     lease: Lease | None = None,
     branch: Branch | None = None,
     flops_per_token: float | None = None,
+    on_scalars: OnScalars | None = None,
 ) -> Outcome:
     """Train until `num_steps`, or until asked to stop, from the newest whole checkpoint on.
 
@@ -102,6 +104,7 @@ def train(
         lease: held on the workdir; None: it is taken here.
         branch: where a run without a checkpoint starts; None: at step 0.
         flops_per_token: the model's FLOPs in a train step for each token, for MFU; None: it is not logged.
+        on_scalars: called in the first process with each step and the scalars that are logged of it.
 
     Raises:
         ConfigError: an argument cannot be used, or the step was made for other hooks; a hook changes the
@@ -133,7 +136,7 @@ def train(
             watch = Watch(Processes(), Limits(30, 600), workdir, ())
         time_use = held.enter_context(TimeUse(watch.began))
         mfu_of = _mfu_of(step.mesh, flops_per_token)
-        gauges = _Gauges(time_use, mfu_of)
+        gauges = _Gauges(time_use, mfu_of, on_scalars)
         return _train(step, batches, hooks, workdir, cadence, _Guards(watch, lease), branch, gauges)
 
 
@@ -161,6 +164,7 @@ class _Gauges(NamedTuple):
 
     time_use: TimeUse
     mfu_of: Callable[[float], float] | None
+    on_scalars: OnScalars | None
 
 
 def _mfu_of(mesh: jax.sharding.Mesh, flops_per_token: float | None) -> Callable[[float], float] | None:
@@ -222,7 +226,9 @@ def _train(  # noqa: PLR0917
                     remove(workdir.metrics)
 
             opened.callback(take_back)
-        file = MetricsFile(workdir, first_step, again, writes=watch.processes.first)
+        file = MetricsFile(
+            workdir, first_step, again, writes=watch.processes.first, on_scalars=gauges.on_scalars
+        )
         opened.enter_context(closing(file))
         window = OpenWindow(int(file.kept.get("tokens_seen", 0)))
         if start.window is not None:

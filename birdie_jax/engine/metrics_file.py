@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,7 +116,13 @@ class MetricsFile:
     """
 
     def __init__(
-        self, workdir: Workdir, first_step: int, hooks_run_again: bool = False, *, writes: bool = True
+        self,
+        workdir: Workdir,
+        first_step: int,
+        hooks_run_again: bool = False,
+        *,
+        writes: bool = True,
+        on_scalars: Callable[[int, Mapping[str, float]], None] | None = None,
     ):
         """Open both for appending after step `first_step`; at step 0 they begin anew.
 
@@ -125,6 +131,7 @@ class MetricsFile:
             first_step: the step that the run continues from.
             hooks_run_again: whether the hooks that were due at `first_step` run once more.
             writes: False in a process that only measures, and leaves both to another.
+            on_scalars: also called with each step and the scalars that are written of it.
         """
         self.path = workdir.metrics
         found = _lines_of(workdir) if first_step else []
@@ -132,6 +139,7 @@ class MetricsFile:
         self.kept, self.last = (_newest(lines) for lines in (kept, found))
         self._owners = dict.fromkeys(STEP_SCALARS, THE_STEP)
         self._warned: set[str] = set()
+        self._on_scalars = on_scalars
         self._lines: _LocalLines | _BucketLines | None = None
         if not writes:
             return
@@ -173,6 +181,8 @@ class MetricsFile:
             )
         self._lines.append(json.dumps({"step": step, **finite}) + "\n")
         self._lines.events.write(step, finite)
+        if self._on_scalars is not None:
+            self._on_scalars(step, finite)
 
     def flush(self) -> None:
         """Bring to the disk or the bucket what was written: a checkpoint is to find its steps' metrics.

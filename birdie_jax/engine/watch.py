@@ -124,8 +124,8 @@ class Watch:
     def compare_hosts(self, host_seconds: float, step_seconds: float) -> dict[str, float]:
         """Publish how long this process worked for a step; return which one works longest, and how long.
 
-        Processes wait for one another in each step, so that all steps take equally long. What tells them
-        apart is the time in which a process does not wait for its devices: for its batch, or in Python. A
+        Processes wait for one another in each step, so that all steps take equally long. They differ in the
+        time in which a process does not wait for its devices: for its batch, or in Python. A
         process that works longer than the median by a quarter of a step is named in a warning. Nothing is
         returned of one process, nor before the others have published theirs.
         """

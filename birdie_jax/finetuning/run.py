@@ -12,6 +12,7 @@ from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
 from birdie_jax.engine.lease import Lease
 from birdie_jax.engine.mesh import Device
+from birdie_jax.engine.trackers.sending import OnScalars
 from birdie_jax.engine.watch import Watch
 from birdie_jax.errors import ConfigError, DataError
 from birdie_jax.finetuning.stage_sequence import StageSequence, make_stage_sequence
@@ -216,6 +217,7 @@ def finetune(
     lease: Lease | None,
     announce: Announce,
     choose: Choose,
+    on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
     """Read the examples of the stages and train on them; return how it ended, and figures for the summary.
 
@@ -229,6 +231,7 @@ def finetune(
         lease: held on the workdir in the first process.
         announce: says what runs, once the mesh is known.
         choose: chooses what the stages' runs leave to the devices.
+        on_scalars: as of `birdie_jax.engine.train`.
 
     Raises:
         BirdieError: as `birdie_jax.engine.train`, or what the stages or `init.from` name cannot be used.
@@ -261,5 +264,6 @@ def finetune(
             checkpoint=config.checkpoint,
             watch=watch,
             lease=lease,
+            on_scalars=on_scalars,
         )
     return outcome, {"vocab_size": tokenizer.vocab_size}

@@ -32,7 +32,7 @@ _AGAIN = "again"
 
 
 def is_clocked(name: str) -> bool:
-    """Tell whether a clock measures a scalar: the same run, done again, has another value."""
+    """Return whether a clock measures a scalar: the same run, done again, has another value."""
     return name in _CLOCKED or name.startswith(TIME_PREFIX)
 
 

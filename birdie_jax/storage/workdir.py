@@ -56,6 +56,7 @@ FREE_FIELDS = frozenset(
         "train.lost_seconds",
         "train.outlier_deviations",
         "train.skip_batches",
+        "train.trackers",
     }
 )
 
@@ -102,6 +103,11 @@ class Workdir:
     def samples(self) -> epath.Path:
         """What the run predicted of held-out examples at its end, JSON."""
         return self.root / "samples.json"
+
+    @property
+    def run_id(self) -> epath.Path:
+        """What trackers know the run by; only of a run with trackers."""
+        return self.root / "run_id"
 
     @property
     def metrics(self) -> epath.Path:
@@ -194,6 +200,7 @@ class Workdir:
         return (
             *(self.config, self.tokenizer, self.text, self.arms),
             *(self.samples, self.metrics, self.summary, self.starts, self.scan, self.remat, self.report),
+            self.run_id,
             self.lease,
         )
 
