@@ -109,25 +109,72 @@ find_python() {
 }
 
 install_project() {
-    local extras="$1" marker wanted status=0 interrupted=""
+    local extras="$1" marker wanted status=0
     # Installing again is skipped while nothing that it depends on has changed.
     marker=".venv/.installed-${extras:-base}"
-    wanted=$(cat setup.py setup.cfg pyproject.toml constraints.txt | cksum)
+    wanted=$(cat setup.py setup.cfg pyproject.toml constraints.txt hashes.txt | cksum)
     if [ -f "$marker" ] && [ "$(cat "$marker")" = "$wanted" ]; then return 0; fi
     echo "installing birdie-jax${extras:+ with $extras} and what it needs into .venv"
     : >.venv/.installing || return 1
     # pip ends with 1 when it is interrupted, as when it fails by itself.
-    trap 'interrupted=yes' INT
-    .venv/bin/python -m pip install -qq --disable-pip-version-check \
-        --constraint constraints.txt --editable ".${extras:+[$extras]}" || status=$?
+    trap 'exit 130' INT
+    install_packages "$extras" pip_install || status=$?
     # An error that pip reports leaves whole packages; a signal may not.
-    if [ -z "$interrupted" ] && [ "$status" -lt 128 ]; then rm -f .venv/.installing; fi
+    if [ "$status" -lt 128 ]; then rm -f .venv/.installing; fi
     if [ "$status" -ne 0 ]; then
         refuse "installing into .venv failed (pip ended with $status); the same command tries again"
         return 1
     fi
     environment_identity >.venv/.made-for
     echo "$wanted" >"$marker"
+}
+
+pip_install() {
+    .venv/bin/python -m pip install -qq --disable-pip-version-check "$@"
+}
+
+# Installs this project and what it needs. The installer compares each file with hashes.txt before it runs any of it.
+# Arguments: the extras, with commas, and the command that installs, e.g. python -m pip install.
+install_packages() {
+    local extras="$1" extra sets="[base]" unknown=""
+    shift
+    for extra in $(echo "$extras" | tr ',' ' '); do
+        if grep -q "^# .*\[$extra\]" hashes.txt; then
+            sets="$sets [$extra]"
+        else
+            unknown="${unknown:+$unknown,}$extra"
+        fi
+    done
+    # An isolated build would fetch its own setuptools, without hashes; so builds take this one.
+    install_by_hash setuptools "$@" || return
+    install_by_hash "$sets" "$@" --no-build-isolation || return
+    if [ -z "$unknown" ]; then
+        "$@" --no-deps --no-build-isolation --editable . || return
+    else
+        echo "hashes.txt has none for $unknown: what it adds is installed by version alone"
+        "$@" --no-build-isolation --constraint constraints.txt --editable ".[$unknown]" || return
+    fi
+}
+
+# Arguments: packages and sets of hashes.txt, as one word, and the command that installs.
+install_by_hash() {
+    local requirements
+    requirements=$(find_hashes "$1") || return
+    shift
+    "$@" --require-hashes --requirement /dev/stdin <<<"$requirements"
+}
+
+# Prints the blocks of hashes.txt for packages and sets, e.g. "setuptools [gcs]"; fails where one has none.
+find_hashes() {
+    awk -v wanted="$1" '
+        BEGIN { RS = ""; FS = "\n"; split(wanted, words, " "); for (i in words) missing[words[i]] }
+        {
+            chosen = 0
+            split($1, names, " ")
+            for (i in names) for (j in words) if (names[i] == words[j]) { chosen = 1; delete missing[words[j]] }
+            if (chosen) print
+        }
+        END { for (word in missing) exit 1 }' hashes.txt
 }
 
 # Prints the extra for the NVIDIA driver of this machine; nothing where there is none, or one that is too old. What each
@@ -165,13 +212,22 @@ fetch_packages() {
         # Of commands that were stopped.
         rm -rf "$FETCHED".part*
         trap 'rm -rf "$FETCHED.part"' EXIT
-        if ! .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
-            --constraint constraints.txt --target "$FETCHED.part" "$@"; then
+        if ! install_apart "$@"; then
             refuse "fetching $what failed; the same command tries again"
             exit 1
         fi
         mv "$FETCHED.part" "$FETCHED"
     )
+}
+
+# Installs packages alone, without what they need, into $FETCHED.part.
+install_apart() {
+    if find_hashes "$*" >/dev/null; then
+        install_by_hash "$*" pip_install --no-deps --target "$FETCHED.part"
+    else
+        # PyTorch: its build for CPUs is on another index than PyPI.
+        pip_install --no-deps --target "$FETCHED.part" --constraint constraints.txt "$@"
+    fi
 }
 
 # Prints the folder for what can be made again, by the same rules as birdie_jax/storage/cache_folder.py.

@@ -102,7 +102,8 @@ install)
         rm -rf .venv
         uv venv --quiet --python=3.11 .venv
     fi
-    uv pip install --quiet --python=.venv/bin/python --constraint=constraints.txt --editable=".[$1]"
+    . launch/environment.sh
+    install_packages "$1" uv pip install --quiet --python=.venv/bin/python
     echo "$1" >"$state/installed"
     ;;
 mount)

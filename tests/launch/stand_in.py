@@ -91,7 +91,8 @@ def _answer(answer: list | str, command: list[str], home: Path) -> int:
     if answer == "pack":
         output = next(a for a in command if a.startswith("--output=")).removeprefix("--output=")
         with tarfile.open(output, "w:gz") as archive:
-            archive.add("launch/tpu_worker.sh")
+            for name in ("hashes.txt", "launch/environment.sh", "launch/tpu_worker.sh"):
+                archive.add(name)
             archive.addfile(tarfile.TarInfo("constraints.txt"), io.BytesIO())
         return 0
     if answer == "slow":

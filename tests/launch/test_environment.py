@@ -53,9 +53,18 @@ case "$*" in
 esac
 """
 TOOLS = (
-    *("bash", "cat", "cksum", "cp", "cut", "dirname", "env", "flock", "grep", "head", "mkdir", "mv"),
+    *("awk", "bash", "cat", "cksum", "cp", "cut", "dirname", "env", "flock", "grep", "head", "mkdir", "mv"),
     *("readlink", "rm", "rmdir", "sed", "sh", "sleep", "tail", "tr", "uname"),
 )
+FILES = (
+    "launch/environment.sh",
+    "launch/compilers.sh",
+    "tests/oracles.sh",
+    "constraints.txt",
+    "hashes.txt",
+)
+# What builds packages, what the project needs, and the project.
+INSTALLED = ["pip", "pip", "pip"]
 MAKE = ". launch/environment.sh; make_environment ''"
 FETCH = f"{MAKE} && . tests/oracles.sh && make_oracles && echo $BIRDIE_ORACLES"
 
@@ -68,7 +77,7 @@ class Clone:
         self.folder.mkdir()
         self.bin.mkdir()
         self.home.mkdir()
-        for name in ("launch/environment.sh", "launch/compilers.sh", "tests/oracles.sh", "constraints.txt"):
+        for name in FILES:
             target = self.folder / name
             target.parent.mkdir(exist_ok=True)
             shutil.copy(REPOSITORY / name, target)
@@ -132,12 +141,12 @@ def test_a_clone_gets_its_environment_once(clone):
         "making .venv with Python 3.11.9",
         "installing birdie-jax and what it needs into .venv",
     ]
-    assert clone.made == ["venv", "pip"]
+    assert clone.made == ["venv", *INSTALLED]
     assert clone.run() == (0, "", "")
     assert not clone.made
     (clone.folder / "setup.cfg").write_text("changed")
     assert clone.run()[0] == 0
-    assert clone.made == ["pip"]
+    assert clone.made == INSTALLED
 
 
 def broken(clone, how):
@@ -183,7 +192,7 @@ def test_an_environment_that_does_not_work_is_made_anew(clone, fault):
     status, stdout, stderr = clone.run()
     assert (status, stderr) == (0, "")
     assert stdout.startswith(f"making .venv anew: it {FAULTS[fault]}")
-    assert clone.made == ["venv", "pip"]
+    assert clone.made == ["venv", *INSTALLED]
     assert clone.run() == (0, "", "")
 
 
@@ -212,7 +221,7 @@ def test_after_a_signal_the_next_command_makes_a_whole_one(clone, variable, sent
     status, stdout, _ = clone.run()
     assert status == 0
     assert "installing birdie-jax" in stdout
-    assert clone.made == ["venv", "pip"]
+    assert clone.made == ["venv", *INSTALLED]
     assert clone.run() == (0, "", "")
 
 
@@ -225,7 +234,7 @@ def test_an_installation_that_pip_gives_up_is_tried_again_in_the_same_environmen
     ]
     assert clone.made == ["venv", "pip"]
     assert clone.run()[0] == 0
-    assert clone.made == ["pip"]
+    assert clone.made == INSTALLED
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "dangling link", "link to a folder", "made by uv"])
@@ -286,7 +295,7 @@ def test_two_at_a_time_make_one(clone, script):
     second = clone.start(script, FAKE_SLOW="0.5")
     outputs = [process.communicate(timeout=30) for process in (first, second)]
     assert [process.returncode for process in (first, second)] == [0, 0]
-    assert sorted(clone.made) == ["pip"] * (1 if script == MAKE else 2) + ["venv"]
+    assert sorted(clone.made) == [*INSTALLED, *([] if script == MAKE else ["pip"]), "venv"]
     assert sum("waiting: another command is making .venv" in stdout for stdout, _ in outputs) == 1
 
 

@@ -118,7 +118,7 @@ def test_jobset(stand_ins, launch, run_name):
     (container,) = pod(run_name)["containers"]
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
     # What buckets need is in the image.
-    assert "'.[tpu,gcs]'" in (REPOSITORY / "launch/Dockerfile").read_text()
+    assert "install_packages tpu,gcs " in (REPOSITORY / "launch/Dockerfile").read_text()
     (mount,), (volume,) = container["volumeMounts"], pod(run_name)["volumes"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], "/mnt/birdie")
     assert volume["persistentVolumeClaim"] == {"claimName": "shared"}

@@ -318,7 +318,7 @@ def test_command_arrives_byte_for_byte_and_secrets_without_being_seen(
     folder = stand_ins.home / "birdie" / run_name
     assert json.loads(recorded.read_text()) == [HOSTILE, SECRET, str(folder)]
     assert "] at work" in done.stdout
-    assert [call[1:2] for call in stand_ins.calls("uv")] == [["venv"], ["pip"]]
+    assert [call[1:2] for call in stand_ins.calls("uv")] == [["venv"], *[["pip"]] * 3]
     environment = folder / ".launch" / "environment"
     assert environment.stat().st_mode & 0o777 == 0o600
 

@@ -15,7 +15,8 @@ from tests.launch.stand_in import REPOSITORY
 @pytest.fixture
 def worker(tmp_path):
     (tmp_path / "launch").mkdir()
-    script = shutil.copy(REPOSITORY / "launch" / "tpu_worker.sh", tmp_path / "launch")
+    for name in ("hashes.txt", "launch/environment.sh", "launch/tpu_worker.sh"):
+        script = shutil.copy(REPOSITORY / name, tmp_path / name)
 
     def run(*action: str) -> subprocess.CompletedProcess:
         return subprocess.run(
@@ -148,9 +149,10 @@ def test_install_makes_an_environment_that_works(worker, tmp_path, monkeypatch, 
     assert (done.returncode, done.stderr) == (0, "")
     assert worker("installed", "tpu,gcs").returncode == 0
     calls = (tmp_path / "calls").read_text().split()
-    assert calls == (["pip"] if left == "whole" else ["venv", "pip"])
-    arguments = (tmp_path / "arguments").read_text()
-    assert arguments.endswith("--constraint=constraints.txt --editable=.[tpu,gcs]\n")
+    assert calls == [*([] if left == "whole" else ["venv"]), "pip", "pip", "pip"]
+    *_, needed, project = (tmp_path / "arguments").read_text().splitlines()
+    assert needed.endswith("--no-build-isolation --require-hashes --requirement /dev/stdin")
+    assert project.endswith("--no-deps --no-build-isolation --editable .")
 
 
 @pytest.mark.parametrize(
