@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown
+from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown, without_secrets
 from birdie_jax.imports import import_extension
 
 # The flags that the functions below define are those of the commands that call them.
@@ -131,7 +131,7 @@ def refuse(verb: str, error: Exception, message: str = "") -> NoReturn:
         error: the error.
         message: what is printed instead of the error's own message.
     """
-    print(f"birdie_jax.{verb}: {one_line(message or str(error))}", file=sys.stderr)
+    print(f"birdie_jax.{verb}: {one_line(without_secrets(message or str(error)))}", file=sys.stderr)
     sys.exit(exit_status(error))
 
 
@@ -146,7 +146,8 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
     message, missing = _MISSING.subn(r"--\1 is not given", message)
     if missing:
         message = with_example(message)
-    print(f"birdie_jax.{verb}: {one_line(message, 800)} (--help lists the flags)", file=sys.stderr)
+    message = one_line(without_secrets(message), 800)
+    print(f"birdie_jax.{verb}: {message} (--help lists the flags)", file=sys.stderr)
     sys.exit(_BAD_COMMAND_LINE)
 
 

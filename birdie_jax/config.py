@@ -30,7 +30,7 @@ from birdie_jax.config_sections import (
     TrainConfig,
 )
 from birdie_jax.config_types import MAX_BATCH_TOKENS, RequiredName
-from birdie_jax.errors import ConfigError, nearest_first, shown
+from birdie_jax.errors import ConfigError, nearest_first, shown, without_secrets
 from birdie_jax.imports import import_extensions
 from birdie_jax.models.registry import mixer_config, mixer_sections, model_names
 from birdie_jax.models.rematerialisation import AUTO, LEVELS
@@ -77,13 +77,31 @@ def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -
         importing: whether `config.imports` is imported first.
 
     Raises:
-        ConfigError: an unknown or missing field, a wrong type or an unusable value, or an import fails.
+        ConfigError: an unknown or missing field, a wrong type or an unusable value, a password or token, or
+            an import fails.
     """
+    plain = _plain(config)
+    _refuse_secrets(plain, "config")
     if importing:
         import_named(config)
-    parsed = _parse_section(Config, _plain(config), "config")
+        plain = _plain(config)
+    parsed = _parse_section(Config, plain, "config")
     check_config(parsed)
     return parsed
+
+
+def _refuse_secrets(value: Any, path: str) -> None:
+    """Refuse what must not get into config.json, which anybody may read."""
+    if isinstance(value, str) and (clean := without_secrets(value)) != value:
+        raise ConfigError(
+            f"{path}: found a password, token or key in {shown(clean)}; allowed: none; give credentials to "
+            "a store's library in its own files or variables"
+        )
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _refuse_secrets(each, inner_path(path, name))
 
 
 def import_named(config: ml_collections.ConfigDict) -> None:

@@ -8,6 +8,7 @@ are verdicts that their callers catch, and which end no command.
 import difflib
 import errno
 import math
+import re
 from collections.abc import Iterable
 from concurrent.futures import BrokenExecutor
 
@@ -31,6 +32,22 @@ _FAILING = frozenset(
         ),
         *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH),
     }
+)
+
+# What must not be in a message: it may be shown to anybody, and logs are kept.
+_SECRETS = (
+    (re.compile(r"(:/+)[^/@\s]*@"), r"\1***@"),
+    (re.compile(r"\b(Bearer\s+)\S+", re.IGNORECASE), r"\1***"),
+    (re.compile(r"\bya29\.\S+"), "***"),
+    (
+        re.compile(
+            r"(?<![\w-])((?:(?:access_|id_|oauth_|refresh_)?token|x-(?:goog|amz)-[\w-]+|signature|sig|api_?key"
+            r"|private_key(?:_id)?|(?:client_)?secret|password|upload_id)"
+            r"[\"']?\s*[=:]\s*[\"']?)[^&\s,\"']+",
+            re.IGNORECASE,
+        ),
+        r"\1***",
+    ),
 )
 
 
@@ -220,6 +237,16 @@ def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
     except (ValueError, RecursionError):  # it holds an endless integer, or is nested too deeply
         return f"a {type(value).__name__} too large to show"
     return one_line(text, max_characters)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with `***` in place of passwords in URLs, tokens, signatures and keys.
+
+    For what is printed, and for what a workdir keeps of a command.
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def nearest_first(found: object, names: Iterable[str]) -> str:

@@ -22,10 +22,9 @@ from absl import logging
 from jax.sharding import Mesh
 
 import birdie_jax
-from birdie_jax.errors import DataError, one_line
+from birdie_jax.errors import DataError, one_line, without_secrets
 from birdie_jax.start_record import Program, Start, read_starts
 from birdie_jax.storage import to_plain, write_json
-from birdie_jax.storage.object_store import without_secrets
 from birdie_jax.storage.workdir import Workdir
 
 Announce = Callable[[Mesh, str], None]
@@ -37,6 +36,7 @@ _PACKAGES += ("orbax-checkpoint", "grain", "numpy")
 _VARIABLES = re.compile(
     r"(JAX|XLA|LIBTPU|TPU|MEGASCALE|CUDA|NCCL|MALLOC|OMP|BIRDIE)_\w+|SLURM_JOB_ID|LD_PRELOAD"
 )
+_SECRET_NAME = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY")
 _GIT_SECONDS = 10
 # What the driver makes.
 _NVIDIA = Path("/dev/nvidiactl")
@@ -57,12 +57,22 @@ def describe_program(command: list[str], environment: Mapping[str, str], commit:
         except importlib.metadata.PackageNotFoundError:
             continue
     return Program(
-        without_secrets(shlex.join(command)),
-        {name: environment[name] for name in sorted(environment) if _VARIABLES.fullmatch(name)},
+        shlex.join(map(_recorded_word, command)),
+        {
+            name: "***" if _SECRET_NAME.search(name) else without_secrets(environment[name])
+            for name in sorted(environment)
+            if _VARIABLES.fullmatch(name)
+        },
         versions,
         commit,
         socket.gethostname(),
     )
+
+
+def _recorded_word(word: str) -> str:
+    # A flag may be named --password.
+    name = word.lstrip("-")
+    return word[: len(word) - len(name)] + without_secrets(name)
 
 
 def find_commit(package: Path = Path(birdie_jax.__file__).parent) -> str | None:

@@ -21,10 +21,10 @@ COMMIT = "0123456789" * 4
 
 @pytest.fixture
 def program():
-    environment = {"XLA_FLAGS": "--xla_x=1", "AWS_SECRET": "s", "PATH": "/bin"}
-    return describe_program(
-        ["train", "--config=a b", "--workdir=s3://key:secret@bucket/x"], environment, COMMIT
-    )
+    environment = {"XLA_FLAGS": "--xla_x=1", "AWS_SECRET": "s", "PATH": "/bin", "BIRDIE_TOKEN": "secret"}
+    environment["JAX_CACHE"] = "gs://user:secret@bucket"
+    command = ["train", "--config=a b", "--workdir=s3://key:secret@bucket/x", "--password=secret"]
+    return describe_program(command, environment, COMMIT)
 
 
 @pytest.fixture
@@ -33,7 +33,11 @@ def mesh():
 
 
 def test_the_program_is_told_without_secrets(program):
-    assert program.environment == {"XLA_FLAGS": "--xla_x=1"}
+    assert program.environment == {
+        "BIRDIE_TOKEN": "***",
+        "JAX_CACHE": "gs://***@bucket",
+        "XLA_FLAGS": "--xla_x=1",
+    }
     assert "secret" not in program.command
     assert program.command.startswith("train '--config=a b'")
     assert program.versions["jax"] == jax.__version__

@@ -36,9 +36,9 @@ from birdie_jax.engine.checkpoint_format import (
     nested,
     read_description,
 )
-from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError
+from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError, without_secrets
 from birdie_jax.storage import list_files, open_bytes, read_bytes
-from birdie_jax.storage.object_store import in_words, without_secrets
+from birdie_jax.storage.object_store import in_words
 
 Result = TypeVar("Result")
 # What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.

@@ -19,7 +19,7 @@ from absl import logging
 from etils import epath
 
 from birdie_jax.engine.coordination import Processes
-from birdie_jax.errors import exit_status
+from birdie_jax.errors import exit_status, without_secrets
 from birdie_jax.storage import is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
@@ -179,7 +179,7 @@ class Watch:
             traceback.print_exception(kind, error, trace)
             time.sleep(self._limits.lost_seconds + 3 * self._beat_seconds)
         with self._ending:
-            text = str(error) or type(error).__name__
+            text = without_secrets(str(error)) or type(error).__name__
             print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
             self.processes.write("failed", text.splitlines()[0][:1000])
             self._exit(exit_status(error))

@@ -21,7 +21,7 @@ import fsspec
 import fsspec.config
 from etils import epath
 
-from birdie_jax.errors import ConfigError, NoBucketError, StoreError, one_line, shown
+from birdie_jax.errors import ConfigError, NoBucketError, StoreError, one_line, shown, without_secrets
 
 REQUEST_SECONDS = 15
 """How long a store may be silent, or take to be connected to, before a request is tried again."""
@@ -37,21 +37,6 @@ _LIBRARIES = frozenset(
 # "gs:/bucket" is a local folder for pathlib, and was meant as "gs://bucket" by everyone who ever wrote it.
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
-# What must not be in a message: it may be shown to anybody, and logs are kept.
-_SECRETS = (
-    (re.compile(r"(:/+)[^/@\s]*@"), r"\1***@"),
-    (re.compile(r"\b(Bearer\s+)\S+", re.IGNORECASE), r"\1***"),
-    (re.compile(r"\bya29\.\S+"), "***"),
-    (
-        re.compile(
-            r"(?<![\w-])((?:(?:access_|id_|oauth_|refresh_)?token|x-(?:goog|amz)-[\w-]+|signature|sig|api_?key"
-            r"|private_key(?:_id)?|(?:client_)?secret|password|upload_id)"
-            r"[\"']?\s*[=:]\s*[\"']?)[^&\s,\"']+",
-            re.IGNORECASE,
-        ),
-        r"\1***",
-    ),
-)
 _URL = re.compile(r"https?://\S+")
 # How gcsfs says that a request is refused; the address follows, and on the next line the store's own words.
 _REFUSALS = ("Forbidden:", "Bad Request:")
@@ -207,13 +192,6 @@ def _has_bucket(path: epath.PathLike, doing: str) -> bool:
         name = without_secrets(os.fspath(path))
         raise StoreError(errno.EIO, f"cannot be {doing}: {in_words(error)}", name) from error
     return True
-
-
-def without_secrets(text: str) -> str:
-    """Return a URL, or what a store says, without passwords, tokens and signatures."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 def _prepare(scheme: str) -> None:

@@ -9,9 +9,9 @@ import warnings
 import fsspec.config
 import pytest
 
-from birdie_jax.errors import ConfigError, StoreError
+from birdie_jax.errors import ConfigError, StoreError, without_secrets
 from birdie_jax.storage import is_remote, make_path, object_store, read_bytes, write_whole
-from birdie_jax.storage.object_store import file_system, store_errors, without_secrets
+from birdie_jax.storage.object_store import file_system, store_errors
 from tests.pages.page_commands import REPOSITORY
 
 
