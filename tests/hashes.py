@@ -24,7 +24,7 @@ _WHEEL = re.compile(
     r"(?:any|(?:[\w.]*\.)?(?:manylinux\w*|linux)_(?:x86_64|aarch64)(?:\.\w+)*|macosx_\w+(?:\.macosx_\w+)*)\.whl"
 )
 _HEAD = (
-    "# The SHA-256 of the files of the versions in constraints.txt, for Linux, macOS and Python 3.11 or newer.",
+    "# SHA-256 of the files of the versions in constraints.txt, for Linux, macOS and Python 3.11 or newer.",
     "# Written by `python -m tests.hashes`; launch/environment.sh installs by it.",
 )
 
