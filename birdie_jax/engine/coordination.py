@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,12 +11,13 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from birdie_jax.engine.private_api import coordination_client
+from birdie_jax.engine.private_api import coordination_client, coordinator_address
 from birdie_jax.errors import ConfigError, shown
 from birdie_jax.storage import is_remote
 from birdie_jax.storage.workdir import Workdir, differences, flat
 
 _POLL_SECONDS = 0.2
+_CONNECT_SECONDS = 1.0
 
 
 class Processes:
@@ -45,6 +47,17 @@ class Processes:
         """Return the messages on `topic` by the number of the process that wrote them."""
         messages = self._client.key_value_dir_get(f"birdie/{topic}")
         return {int(key.rsplit("/", 1)[1]): text for key, text in messages}
+
+    def first_listens(self) -> bool:
+        """Return whether process 0 takes connections, or may: the network does not answer in time."""
+        host, _, port = coordinator_address().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def broadcast_from_first(self, topic: str, action: Callable[[], str]) -> str:
         """Let the first process act; return what it gave, on every process, once it has.

@@ -17,6 +17,14 @@ def coordination_client() -> Any:
     return distributed.global_state.client
 
 
+def coordinator_address() -> str:
+    """Return where process 0 listens, `host:port`; empty if there is one process.
+
+    On a TPU JAX finds it by itself, and has no public way to it.
+    """
+    return distributed.global_state.coordinator_address or ""
+
+
 def limit_request_retries() -> None:
     """Let orbax give up a failing store well before `train.hung_seconds`, in this process from now on.
 

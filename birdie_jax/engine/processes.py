@@ -14,8 +14,11 @@ job. They find one another at the coordinator, an address at which process 0 lis
 Where nothing of this is found, the process is the only one.
 """
 
+import ctypes
+import faulthandler
 import importlib.util
 import re
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,8 +77,25 @@ def initialize_processes(
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         # It would take SIGTERM for itself; the loop answers it, see birdie_jax/engine/stop.py.
         jax.config.update("jax_enable_preemption_service", False)
+        _delay_abort()
         jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
     return cluster
+
+
+def _delay_abort() -> None:
+    """Have an abort of this process wait six seconds, in which `birdie_jax.engine.watch` says why.
+
+    When process 0 is gone, and with it JAX's coordination service, JAX's client aborts its process at once;
+    no option of JAX prevents it, `jax_enable_recoverability` included. The handler for SIGABRT is the C
+    library's `sleep`, which gets the number of the signal, 6, and runs no Python. faulthandler prints the
+    stacks and then calls it.
+    """
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal.restype = ctypes.c_void_p
+    faulthandler.disable()
+    library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
+    faulthandler.enable()
 
 
 def detect_cluster(

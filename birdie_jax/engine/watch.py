@@ -1,5 +1,6 @@
 """Notices a process that is lost or hangs, says which one and where it was, and ends this one."""
 
+import contextlib
 import faulthandler
 import itertools
 import json
@@ -11,6 +12,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 
@@ -32,6 +34,10 @@ _FRAMES_SHOWN = 3
 _COMPILE_GRACE = 10
 _TELLING_SECONDS = 10.0
 _SLOW_SHARE = 0.25
+# Process 0 is looked for after a beat and this time without its answer; this process aborts six seconds
+# after the end of process 0 (`processes.py`).
+_SILENT_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 
 
 class Limits(NamedTuple):
@@ -94,7 +100,6 @@ class Watch:
         """
         self.processes = processes
         self.began = time.monotonic()
-        self._host_seconds: dict[int, float] = {}
         self._named: int | None = None
         self._limits = limits
         self._workdir = workdir
@@ -102,9 +107,13 @@ class Watch:
         self._beat_seconds = min(_MAX_BEAT_SECONDS, limits.lost_seconds / _BEATS_IN_LIMIT)
         self._beat = _Beat()
         self._hangs_from = math.inf
+        self._heard = {index: (_Beat(), time.monotonic()) for index in range(processes.count)}
+        self._answered = time.monotonic()
         self._over = threading.Event()
+        self._left = threading.Event()
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
+        self._first_thread = threading.Thread(target=self._watch_first, name="watch first", daemon=True)
 
     def heartbeat(self, step: int, phase: str, *, compiles: bool = False) -> None:
         """Tell that the loop begins a phase; from the first heartbeat on, it must go on making progress.
@@ -130,8 +139,8 @@ class Watch:
         returned of one process, nor before the others have published theirs.
         """
         self._beat = self._beat._replace(host_seconds=host_seconds)
-        published = dict(self._host_seconds)
-        if len(published) < self.processes.count or not all(published.values()):
+        published = {index: beat.host_seconds for index, (beat, _) in self._heard.items()}
+        if not all(published.values()):
             return {}
         slowest = max(published, key=lambda index: published[index])
         longest, median = published[slowest], statistics.median(published.values())
@@ -155,9 +164,11 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         if self.processes.count > 1:
-            # For the end that JAX puts to a process whose coordinator is gone.
-            faulthandler.enable()
+            self._answered = time.monotonic()
+            self._heard = {index: (_Beat(), self._answered) for index in self._heard}
             self._thread.start()
+            if not self.processes.first:
+                self._first_thread.start()
         return self
 
     def __exit__(
@@ -172,6 +183,7 @@ class Watch:
             self._over.set()
             self._thread.join()
             self.processes.write("beat", json.dumps(self._beat._replace(serial=-1, done=True)))
+            self._left.set()
             return
         self._hangs_from = math.inf
         if isinstance(error, Exception) and not isinstance(error, self._own_faults):
@@ -181,40 +193,48 @@ class Watch:
         with self._ending:
             text = without_secrets(str(error)) or type(error).__name__
             print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
-            self.processes.write("failed", text.splitlines()[0][:1000])
+            failed = text.splitlines()[0][:1000]
+            # Where the first process hangs, its service does not answer.
+            _finish_within(_TELLING_SECONDS, lambda: self.processes.write("failed", failed))
             self._exit(exit_status(error))
 
     def _listen(self) -> None:
-        heard = {index: (_Beat(), time.monotonic()) for index in range(self.processes.count)}
-        answered = time.monotonic()
         for serial in itertools.count(1):
             if self._over.wait(self._beat_seconds):
                 return
-            try:
-                self.processes.write("beat", json.dumps(self._beat._replace(serial=serial)))
-                beats = self.processes.read("beat")
-                failed = self.processes.read("failed")
-                stalled = self.processes.read("stalled")
-            except jax.errors.JaxRuntimeError as error:
-                if time.monotonic() - answered > self._limits.lost_seconds:
-                    self._end(f"the coordinator of the processes does not answer: {error}")
-                continue
-            answered = time.monotonic()
-            for index, text in beats.items():
-                beat = _Beat(*json.loads(text))
-                if beat.serial != heard[index][0].serial:
-                    heard[index] = (beat, answered)
-            self._host_seconds = {index: beat.host_seconds for index, (beat, _) in heard.items()}
-            for index, text in failed.items():
-                self._end(f"process {index} failed: {text}")
-            for index, (beat, when) in heard.items():
-                if not beat.done and answered - when > self._limits.lost_seconds:
-                    self._end(
-                        f"process {index} is lost: it has not been heard of for "
-                        f"{answered - when:.0f} seconds; it was at: {beat.phase}"
-                    )
-            if stalled or answered > self._hangs_from:
-                self._stalled({index: beat for index, (beat, _) in heard.items()})
+            # What the service does not answer the thread for the first process sees.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                self._compare(serial)
+
+    def _compare(self, serial: int) -> None:
+        self.processes.write("beat", json.dumps(self._beat._replace(serial=serial)))
+        beats = self.processes.read("beat")
+        failed = self.processes.read("failed")
+        stalled = self.processes.read("stalled")
+        answered = self._answered = time.monotonic()
+        for index, text in beats.items():
+            beat = _Beat(*json.loads(text))
+            if beat.serial != self._heard[index][0].serial:
+                self._heard[index] = (beat, answered)
+        for index, text in failed.items():
+            self._end(f"process {index} failed: {text}")
+        for index, (beat, when) in self._heard.items():
+            if not beat.done and answered - when > self._limits.lost_seconds:
+                self._end_lost(index, f"it has not been heard of for {answered - when:.0f} seconds")
+        if stalled or answered > self._hangs_from:
+            self._stalled({index: beat for index, (beat, _) in self._heard.items()})
+
+    def _watch_first(self) -> None:
+        """End this process when the first one is gone, in which JAX's coordination service runs."""
+        while not self._left.wait(_LOOK_SECONDS):
+            silent = time.monotonic() - self._answered
+            if silent > self._limits.lost_seconds:
+                self._end_lost(0, f"it has not been heard of for {silent:.0f} seconds")
+            elif silent > self._beat_seconds + _SILENT_SECONDS and not self.processes.first_listens():
+                self._end_lost(0, "it takes no connections any more")
+
+    def _end_lost(self, index: int, sign: str) -> NoReturn:
+        self._end(f"process {index} is lost: {sign}; it was at: {self._heard[index][0].phase}")
 
     def _stalled(self, beats: dict[int, _Beat]) -> NoReturn:
         """Publish this process's phase, read those of the others, and end with the one that is behind."""
@@ -248,10 +268,7 @@ class Watch:
             path = self._workdir.stacks_of(number)
             stacks = _stacks()
             # A store that does not answer must not keep the process from ending.
-            told = threading.Thread(target=self._tell_end, args=(message, path, stacks), daemon=True)
-            told.start()
-            told.join(_TELLING_SECONDS)
-            if told.is_alive():
+            if not _finish_within(_TELLING_SECONDS, lambda: self._tell_end(message, path, stacks)):
                 print(
                     f"birdie_jax.train: process {number} stops: {message}. {self._workdir} is silent; "
                     f"the same command goes on from its last checkpoint. Where this process was:\n{stacks}",
@@ -283,6 +300,14 @@ class Watch:
             time.sleep(5 * self._beat_seconds)
         sys.stdout.flush()
         os._exit(status)
+
+
+def _finish_within(seconds: float, action: Callable[[], None]) -> bool:
+    """Return whether an action has ended in time; it may fail."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _stacks() -> str:

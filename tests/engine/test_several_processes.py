@@ -214,16 +214,28 @@ def test_a_killed_process_is_named_by_the_others(alone, corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_end_of_the_first_process_ends_the_others(corpus, tmp_path):
-    job = start(tmp_path, corpus, 2)
+@pytest.mark.parametrize(
+    ("struck", "processes", "sign"),
+    [
+        (signal.SIGKILL, 4, "it takes no connections any more"),
+        (signal.SIGSTOP, 2, r"it has not been heard of for \d+ seconds"),
+    ],
+)
+def test_the_first_process_is_named_by_the_others(corpus, tmp_path, struck, processes, sign):
+    job = start(tmp_path, corpus, processes)
     job.wait_for_step(5)
+    job.processes[0].send_signal(struck)
+    began = time.monotonic()
+    statuses = [process.wait(timeout=60) for process in job.processes[1:]]
+    seconds = time.monotonic() - began
     job.processes[0].kill()
-    first, second = job.statuses()
-    assert first == -signal.SIGKILL
-    # JAX itself ends a process without a coordinator, and the stacks are dumped.
-    assert second in {-signal.SIGABRT, 75}, job.output
-    assert "leader" in job.output[1]
-    assert "most recent call first" in job.output[1]
+    job.statuses()
+    assert statuses == [75] * (processes - 1), job.output
+    for output in job.output[1:]:
+        (line,) = (line for line in output.splitlines() if line.startswith("birdie_jax.train: process "))
+        named = rf" stops: process 0 is lost: {sign}; it was at: step \d+, .* Last checkpoint: step \d+; "
+        assert re.search(named, line)
+    assert seconds < LIMITS["train.lost_seconds"] + 10
     assert saved(tmp_path)
 
 
