@@ -10,7 +10,8 @@ from packaging.requirements import Requirement
 
 from tests.hashes import LEFT_OUT, REPOSITORY, extras, normal, pins
 
-HASHED = [extra for extra in ["", *extras()] if extra not in {"gpu", "cuda12", "cuda13"}]
+UNHASHED = {"gpu", "cuda12", "cuda13", "wandb", "mlflow"}
+HASHED = [extra for extra in ["", *extras()] if extra not in UNHASHED]
 
 
 def selected(*wanted: str) -> tuple[int, list[str]]:

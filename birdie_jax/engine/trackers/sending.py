@@ -13,8 +13,8 @@ from typing import Any
 from absl import logging
 
 from birdie_jax.engine.trackers.registry import TRACKERS, TrackedRun, Tracker
+from birdie_jax.errors import without_secrets
 from birdie_jax.storage import is_remote, read_bytes, write_whole
-from birdie_jax.storage.object_store import without_secrets
 from birdie_jax.storage.workdir import Workdir
 
 OnScalars = Callable[[int, Mapping[str, float]], None]
@@ -46,7 +46,7 @@ def sending(
         folder = str(workdir.root)
         if is_remote(workdir.root):
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="birdie_jax-trackers-"))
-        run = TrackedRun(workdir.root.name, _identity(workdir), folder, _without_secrets(config))
+        run = TrackedRun(workdir.root.name, _identity(workdir), folder, config)
         senders = [_Sender(name, TRACKERS[name].make(), run) for name in names]
 
         def send(step: int, scalars: Mapping[str, float]) -> None:
@@ -117,16 +117,3 @@ def _identity(workdir: Workdir) -> str:
     made = secrets.token_hex(8)
     write_whole(workdir.run_id, f"{made}\n".encode())
     return made
-
-
-def _without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the secrets of its URLs left out."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: clean(inner) for name, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [clean(inner) for inner in value]
-        return without_secrets(value) if isinstance(value, str) else value
-
-    return clean(config)
