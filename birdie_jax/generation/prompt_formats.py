@@ -20,6 +20,7 @@ from birdie_jax.text import Tokenizer
 
 _NO_TOKENS = np.empty(0, np.int32)
 _GAP = re.compile(r"\[MASK(?:_(\d+))?\]")
+_MAX_DIGITS = 9
 _QUERY = re.compile(r"\[START\](?P<start>.*?)\[END\](?P<end>.*?)(?=\[START\]|\[CONTEXT\]|\Z)", re.DOTALL)
 
 
@@ -157,24 +158,27 @@ def _format_target_prefix(text: str, objective: Objective, tokenizer: Tokenizer)
 
 @prompt_format("span_corruption", "full_span_corruption", "full_span_corruption_deshuffling")
 def _format_gaps(text: str, objective: Objective, tokenizer: Tokenizer) -> Prompt:
-    parts = [_marker_tokens(objective)]
-    end, sentinels = 0, []
-    for gap in _GAP.finditer(text):
-        sentinels.append(len(sentinels) if gap[1] is None else int(gap[1]))
-        parts += [
-            tokenizer.encode(text[end : gap.start()]),
-            np.array([vocabulary.FIRST_SENTINEL + sentinels[-1]], np.int32),
-        ]
-        end = gap.end()
-    if not sentinels:
+    gaps = [*_GAP.finditer(text)]
+    if not gaps:
         raise PromptError(
             f"the prompt has 0 gaps; {objective.name} allows: text with [MASK] where something is missing"
         )
-    if max(sentinels) >= vocabulary.NUM_SENTINELS or len(set(sentinels)) < len(sentinels):
+    numbers = [str(place) if gap[1] is None else gap[1] for place, gap in enumerate(gaps)]
+    # Neither int32 nor Python's own conversion takes any number of digits.
+    sentinels = [int(number) for number in numbers if len(number) <= _MAX_DIGITS]
+    allowed = len(set(sentinels)) == len(gaps) and max(sentinels) < vocabulary.NUM_SENTINELS
+    if not allowed:
         raise PromptError(
-            f"the prompt's gaps are {', '.join(f'[MASK_{number}]' for number in sentinels)}; "
+            f"the prompt's gaps are {', '.join(f'[MASK_{number}]' for number in numbers)}; "
             f"{objective.name} allows: each of [MASK_0] to [MASK_{vocabulary.NUM_SENTINELS - 1}] once"
         )
+    parts, end = [_marker_tokens(objective)], 0
+    for gap, sentinel in zip(gaps, sentinels, strict=True):
+        parts += [
+            tokenizer.encode(text[end : gap.start()]),
+            np.array([vocabulary.FIRST_SENTINEL + sentinel], np.int32),
+        ]
+        end = gap.end()
     return Prompt(np.concatenate([*parts, tokenizer.encode(text[end:])]), _NO_TOKENS)
 
 

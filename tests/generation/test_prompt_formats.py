@@ -125,6 +125,12 @@ QUERY_FORM = (
             "the prompt's gaps are [MASK_192]; span_corruption allows: each of [MASK_0] to [MASK_191] once",
         ),
         (
+            "span_corruption",
+            "[MASK] of [MASK_99999999999]",
+            "the prompt's gaps are [MASK_0], [MASK_99999999999]; span_corruption allows: each of [MASK_0] "
+            "to [MASK_191] once",
+        ),
+        (
             "full_span_corruption",
             "[MASK] of [MASK_0]",
             "the prompt's gaps are [MASK_0], [MASK_0]; full_span_corruption allows: each of [MASK_0] to "
