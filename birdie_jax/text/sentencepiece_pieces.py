@@ -34,6 +34,12 @@ class SentencePiecePieces:
         self.count = processor.get_piece_size()
         if self.count == 0:
             raise DataError(f"{name}: is not a SentencePiece model (it has no pieces)")
+        try:
+            self._texts = [processor.id_to_piece(piece) for piece in range(self.count)]
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}: is not a SentencePiece model (a piece is not UTF-8: {error})"
+            ) from error
         self._processor = processor
         self._space_mark_pieces = _space_mark_pieces(processor)
 
@@ -95,7 +101,7 @@ class SentencePiecePieces:
         lengths = np.ones(self.count, np.int64)
         for piece in range(self.count):
             if not any(kind(piece) for kind in (self._processor.is_byte, self._processor.is_unknown)):
-                lengths[piece] = len(self._processor.id_to_piece(piece).replace(_SPACE_MARK, " ").encode())
+                lengths[piece] = len(self._texts[piece].replace(_SPACE_MARK, " ").encode())
         return lengths
 
 

@@ -124,3 +124,12 @@ def test_what_cannot_be_used_is_named(tmp_path, tokenizer):
             tokenizer.decode([300, token])
     with pytest.raises(ValueError, match="surrogates not allowed"):
         tokenizer.encode_batch(["fine", "not \ud800"])
+
+
+def test_a_model_with_a_piece_that_is_no_text_is_refused(tokenizer):
+    """Found by benchmarks/fuzz.py."""
+    piece = tokenizer.model_bytes.index("\u2581".encode(), 2000)
+    damaged = bytearray(tokenizer.model_bytes)
+    damaged[piece + 1] ^= 0x80
+    with pytest.raises(DataError, match=r"^a\.model: is not a SentencePiece model \(a piece is not UTF-8"):
+        Tokenizer.from_bytes(bytes(damaged), "a.model")
