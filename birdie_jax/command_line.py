@@ -1,9 +1,11 @@
 """The start of every command: flags are parsed, and an error of the user is printed as one line."""
 
+import contextlib
 import keyword
 import os
 import re
 import select
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -87,9 +89,10 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
     if not _HELP.isdisjoint(arguments[1:]):
         print(f"{_docstring().strip()}\n{flags.FLAGS.main_module_help()}")
         sys.exit()
+    check_flag_files(verb, arguments)
     try:
         # Before --config, whose fields may be those of what is imported.
-        for name in _imports(arguments):
+        for name in _values_of(_IMPORT, arguments):
             import_extension(name, f"--{_IMPORT}")
         # ml_collections reads the arguments of the program itself.
         sys.argv[:] = subscript_keywords(arguments)
@@ -107,16 +110,34 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
     return left
 
 
+def check_flag_files(verb: str, arguments: Sequence[str]) -> None:
+    """End the command with status 2 where a --flagfile may never end, as a device or a named pipe.
+
+    Those of a shell, as /dev/stdin and /dev/fd/63, have a writer.
+
+    Args:
+        verb: the name of the command's module, for messages.
+        arguments: the program's name and its arguments.
+    """
+    for path in _values_of("flagfile", arguments):
+        with contextlib.suppress(OSError, ValueError):
+            mode = os.stat(os.path.expanduser(path)).st_mode
+            is_pipe = stat.S_ISFIFO(mode) and not path.startswith("/dev/")
+            if is_pipe or (stat.S_ISCHR(mode) and path != os.devnull):
+                found = "a named pipe" if is_pipe else "a device"
+                refuse_command_line(verb, f"--flagfile={path}: found {found}; allowed: a file of flags")
+
+
 def given_imports() -> tuple[str, ...]:
     """Return what --import names."""
     return tuple(flags.FLAGS[_IMPORT].value or ()) if _IMPORT in flags.FLAGS else ()
 
 
-def _imports(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield what the flags --import name, before flags are parsed."""
+def _values_of(name: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the values of the flags of a name, before flags are parsed."""
     for number, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
-        if flag in (f"--{_IMPORT}", f"-{_IMPORT}"):
+        if flag in (f"--{name}", f"-{name}"):
             if equals:
                 yield value
             elif number + 1 < len(arguments):

@@ -23,7 +23,7 @@ from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
-from birdie_jax.command_line import refuse_command_line, subscript_keywords
+from birdie_jax.command_line import check_flag_files, refuse_command_line, subscript_keywords
 from birdie_jax.config import default_config, import_named
 from birdie_jax.errors import ConfigError, nearest_first, one_line, shown
 
@@ -95,10 +95,11 @@ def define_config(help_text: str) -> flags.FlagHolder:
     Args:
         help_text: what --help says about it.
     """
+    check_flag_files(Path(sys.argv[0]).stem, sys.argv)
     try:
         holder = config_flags.DEFINE_config_file(_NAME, None, f"{help_text} {_FIELDS_HELP}")
-    except flags.Error as error:
-        # It looks at the command line already, and so into the file of a --flagfile.
+    except (flags.Error, ValueError) as error:
+        # It looks at the command line already, and so into the file of a --flagfile, which may be no text.
         refuse_command_line(Path(sys.argv[0]).stem, str(error))
     flags.FLAGS[_NAME].parser = ConfigFileParser()
     return holder
