@@ -1,12 +1,12 @@
 """What an evaluation found, as the JSON file that `evaluate` writes and the report reads."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from birdie_jax.errors import ConfigError
 from birdie_jax.storage import parse_typed, to_plain
+from birdie_jax.storage.json_text import parse_json
 
 FORMAT_VERSION = 1
 
@@ -176,8 +176,8 @@ def parse_evaluation(contents: bytes, where: str) -> EvaluationRecord:
         ConfigError: the contents are no such record; names the file and the field.
     """
     try:
-        value = json.loads(contents)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(contents)
+    except ValueError as error:
         raise ConfigError(
             f"{where}: found no JSON ({error}); allowed: a file that evaluate writes"
         ) from error

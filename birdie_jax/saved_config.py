@@ -27,7 +27,7 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
         found = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: not found; allowed: {allowed}") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be used: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: found {type(found).__name__}; allowed: {allowed}")

@@ -3,12 +3,12 @@
 A run has a start for each time that its command is given, or that a launcher gives it again.
 """
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 
 from birdie_jax.errors import DataError, one_line
 from birdie_jax.storage import exists, parse_typed, read_bytes
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import Workdir
 
 
@@ -94,7 +94,7 @@ def read_starts(workdir: Workdir) -> list[Start]:
     if not exists(path):
         return []
     try:
-        plain = json.loads(read_bytes(path))
+        plain = parse_json(read_bytes(path))
     except ValueError as error:
         raise DataError(f"{path}: found no JSON ({one_line(str(error))}); allowed: a list") from error
     return parse_typed(list[Start], plain, str(path), DataError)

@@ -1,6 +1,5 @@
 """What the sides measured, next to each other: spread over seeds, and differences from the first side."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.scalar_panels import RECENT_LINES
 from birdie_jax.reporting.sections.scalars import wall_seconds
 from birdie_jax.reporting.sections.tasks import is_task_score
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.question import Question, ScoredAnswer
 from birdie_jax.tasks.registry import make_task
@@ -226,7 +226,7 @@ def _answers(run: RunRecord, record: EvaluationRecord) -> list[ScoredAnswer]:
         raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from error
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
+            value = parse_json(line)
             question = Question(
                 value["name"],
                 value["prompt"],

@@ -25,6 +25,7 @@ from absl import logging
 from birdie_jax.engine.lease_file import LeaseFile, Version, lease_file
 from birdie_jax.engine.run_end import movable_fields
 from birdie_jax.errors import ConfigError, DataError, LeaseLost, WorkdirInUse
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.metric_lines import has_begun
 from birdie_jax.storage.workdir import Workdir
 
@@ -197,7 +198,7 @@ def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, 
 def _parse(version: Version) -> dict[str, Any]:
     """Return what a lease says; nothing if it cannot be understood."""
     try:
-        found = json.loads(version.contents)
+        found = parse_json(version.contents)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

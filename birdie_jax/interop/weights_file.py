@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 
 from birdie_jax.errors import InteropError
+from birdie_jax.storage.json_text import parse_json
 
 TYPES = ("float16", "bfloat16", "float32", "float64")
 _CHECKSUMS = "crc32"
@@ -117,7 +118,7 @@ def _checksums(path: Path, metadata: Mapping[str, str] | None) -> dict[str, int]
     if not metadata or _CHECKSUMS not in metadata:
         return None
     try:
-        return dict(json.loads(metadata[_CHECKSUMS]))
+        return dict(parse_json(metadata[_CHECKSUMS]))
     except (ValueError, TypeError) as error:
         raise InteropError(f"{path}: is damaged: its checksums cannot be read ({error})") from error
 

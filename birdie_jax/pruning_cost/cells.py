@@ -3,7 +3,6 @@
 Mean losses and paired differences of cells have bootstrap intervals by document.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from jaxtyping import Float, Int
 from birdie_jax.errors import ConfigError
 from birdie_jax.evaluation_record import Interval
 from birdie_jax.storage import exists, is_remote, parse_typed, read_bytes, to_plain, write_json
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.outputs import Output
 from birdie_jax.tasks.bootstrap import bootstrap_differences, bootstrap_means
 
@@ -148,8 +148,8 @@ _FLAGS = {
 def _read(path: epath.Path, kind: type):
     allowed = "allowed: a file that prune writes"
     try:
-        value = json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(read_bytes(path))
+    except ValueError as error:
         raise ConfigError(f"{path}: found no JSON ({error}); {allowed}") from error
     return parse_typed(kind, value, str(path), ConfigError)
 

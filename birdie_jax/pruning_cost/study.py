@@ -4,7 +4,6 @@ A window has contexts of several lengths before the same tokens, which are score
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from birdie_jax.pruning import PruningSettings
 from birdie_jax.pruning_cost.cells import DENSE, Cell, CellFolder
 from birdie_jax.pruning_cost.pruned_prompts import PrunedScorer
 from birdie_jax.storage import exists, read_bytes
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.text import Tokenizer, TokenShards, open_source
 from birdie_jax.trained_model import TrainedModel
@@ -70,7 +70,7 @@ def documents_of_run(
     if not exists(path):
         raise ConfigError(f"{path}: not found; {allowed}")
     try:
-        place = json.loads(read_bytes(path))["place"]
+        place = parse_json(read_bytes(path))["place"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: found no folder of prepared text; {allowed}") from error
     shards = TokenShards(place, "validation", tokenizer_sha256=tokenizer.sha256)

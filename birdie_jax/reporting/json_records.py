@@ -1,6 +1,5 @@
 """JSON files of a workdir, and the arms that arms.json describes; an error names the file."""
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from etils import epath
 from birdie_jax.config_types import Share
 from birdie_jax.errors import RecordError
 from birdie_jax.storage import exists, is_remote, read_bytes
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.typed import parse_typed
 
 _ALLOWED = "the file that train writes"
@@ -54,8 +54,8 @@ def read_json(path: epath.Path) -> Any:
     """
     contents = read_file(path)
     try:
-        return json.loads(contents)
-    except (ValueError, RecursionError) as error:
+        return parse_json(contents)
+    except ValueError as error:
         raise RecordError(f"{path}: found no JSON ({error}); allowed: {_ALLOWED}") from error
 
 

@@ -1,6 +1,5 @@
 """metrics.jsonl as columns: one array for each scalar, one matrix [lines, arms] for each arm quantity."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from birdie_jax.errors import RecordError, shown
 from birdie_jax.metric_names import ARM_PREFIX, DECISION_QUANTITIES, TRAINING_QUANTITIES
 from birdie_jax.reporting.json_records import read_file
 from birdie_jax.storage import is_remote
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.metric_lines import read_metric_lines
 from birdie_jax.storage.workdir import Workdir
 
@@ -62,8 +62,8 @@ def read_metrics(workdir: Workdir, arm_names: Iterable[str]) -> MetricsTable:
     columns: dict[str, tuple[str, int]] = {}  # key -> (quantity, arm), or (key, -1) for a scalar
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line)
+        except ValueError as error:
             if number == len(lines):
                 notices.append(
                     f"The last line of {path.name} (line {number}) is damaged, as an "

@@ -9,8 +9,16 @@ from typing import Any
 from birdie_jax.errors import shown
 
 
-class RepeatedField(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
+class UnusableJson(ValueError):  # noqa: N818 - a verdict on a text, to which its readers add the file
+    """JSON that nothing here uses; the message says why."""
+
+
+class RepeatedField(UnusableJson):
     """An object has a field twice, and `json` would take the last; the message names it."""
+
+
+class NestedTooDeeply(UnusableJson):
+    """Arrays and objects lie within one another more often than `json` can follow."""
 
 
 def parse_json(
@@ -25,15 +33,14 @@ def parse_json(
         parse_int: what makes an integer of its digits; default: `int`.
 
     Raises:
-        RepeatedField: an object has a field twice.
+        UnusableJson: an object has a field twice, or it is nested too deeply.
         ValueError: it is no JSON, or holds an integer of thousands of digits.
-        RecursionError: it is nested too deeply.
     """
-    if not finite:
-        return json.loads(text, object_pairs_hook=_to_dict, parse_int=parse_int)
-    return json.loads(
-        text, object_pairs_hook=_to_dict, parse_constant=_finite, parse_float=_finite, parse_int=parse_int
-    )
+    finite_alone: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite} if finite else {}
+    try:
+        return json.loads(text, object_pairs_hook=_to_dict, parse_int=parse_int, **finite_alone)
+    except RecursionError as error:
+        raise NestedTooDeeply("is nested too deeply") from error
 
 
 def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from etils import epath
 
 from birdie_jax.storage.files import exists, list_names, read_bytes
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.object_store import is_remote
 from birdie_jax.storage.workdir import Workdir
 
@@ -122,8 +123,8 @@ def continued_from(step: int, hooks_run_again: bool) -> bytes:
 def parse_line(line: bytes) -> dict[str, Any] | None:
     """Return the object on a line, or None if it is not one that training writes."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("step"), int):
         return None
@@ -162,7 +163,7 @@ def _parse_mark(line: bytes) -> tuple[int, bool] | None:
     if _CONTINUED.encode() not in line:
         return None
     try:
-        found = json.loads(line)
+        found = parse_json(line)
         return int(found[_CONTINUED]), bool(found[_AGAIN])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None

@@ -397,7 +397,7 @@ class Workdir:
             found = parse_json(read_bytes(path))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be used: {error}") from error
         if not isinstance(found, dict):
             raise ConfigError(f"{path}: cannot be used: found {type(found).__name__}; allowed: an object")

@@ -68,7 +68,7 @@ def _choices(path: str, contents: bytes) -> Iterator[Entry]:
     text = decode_contents(contents, path)
     try:
         content = parse_json(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: is not JSON that can be read: {error}") from error
     if not isinstance(content, Mapping):
         raise DataError(f"{path}: found {shown(content, 80)}; allowed: a JSON object")

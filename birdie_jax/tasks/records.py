@@ -14,7 +14,7 @@ from etils import epath
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import Line, is_remote, parse_typed, read_bytes
-from birdie_jax.storage.json_text import RepeatedField, parse_json
+from birdie_jax.storage.json_text import UnusableJson, parse_json
 from birdie_jax.text.decompression import decompressed
 from birdie_jax.text.locations import locate, reason
 from birdie_jax.text.regular_files import read_regular
@@ -219,9 +219,7 @@ def _fields(line: bytes, where: str) -> Mapping[str, Any]:
         record = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: is not JSON: {error.msg} (character {error.pos})") from error
-    except RecursionError as error:
-        raise DataError(f"{where}: is nested too deeply") from error
-    except RepeatedField as error:
+    except UnusableJson as error:
         raise DataError(f"{where}: {error}") from error
     except ValueError as error:  # an integer of thousands of digits
         raise DataError(f"{where}: is not JSON that can be read: {error}") from error

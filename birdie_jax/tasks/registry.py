@@ -141,5 +141,5 @@ def _plain(text: str, where: str) -> Any:
         return parse_json(text)
     except RepeatedField as error:
         raise ConfigError(f"{where}: {error}") from error
-    except (ValueError, RecursionError):
+    except ValueError:
         return text

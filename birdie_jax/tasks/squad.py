@@ -146,7 +146,7 @@ def _read_json(path: str) -> Any:
         raise DataError(
             f"{path}: is not JSON: {error.msg} (line {error.lineno}, character {error.colno})"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: is not JSON that can be read: {error}") from error
     check_unicode(content, path)
     return content

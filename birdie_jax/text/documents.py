@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 
 from birdie_jax.errors import DataError, shown
-from birdie_jax.storage.json_text import RepeatedField, parse_json
+from birdie_jax.storage.json_text import UnusableJson, parse_json
 from birdie_jax.text.decompression import COMPRESSIONS, decompressed
 from birdie_jax.text.locations import Location
 
@@ -163,10 +163,8 @@ def _parse_json_text(line: bytes, path: Location, text_field: str, line_number: 
         record = _load_json(decode_utf8(line, path, f"{place}, ", offset))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: {place}: is not JSON: {error.msg} (character {error.pos})") from error
-    except RepeatedField as error:
+    except UnusableJson as error:
         raise DataError(f"{path}: {place}: {error}") from error
-    except RecursionError as error:
-        raise DataError(f"{path}: {place}: is nested too deeply") from error
     if not isinstance(record, dict):
         raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; an object is expected")
     if text_field not in record:
@@ -179,7 +177,7 @@ def _parse_json_text(line: bytes, path: Location, text_field: str, line_number: 
 def _load_json(text: str) -> Any:
     try:
         return parse_json(text)
-    except (json.JSONDecodeError, RepeatedField):
+    except (json.JSONDecodeError, UnusableJson):
         raise
     except ValueError:
         # Python makes no integer of thousands of digits; JSON allows it, and no number here is ever used.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import FILE_KEY, parse_typed, read_bytes, to_plain
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.saving import save_file
 
@@ -204,7 +205,7 @@ def load_manifest(directory: Location) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        contents = json.loads(read_bytes(path))
+        contents = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: not found; make it with python -m birdie_jax.prepare_data --output={directory}"
@@ -212,7 +213,7 @@ def load_manifest(directory: Location) -> Manifest:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON: {error}") from error
+        raise DataError(f"{path}: is not JSON that can be read: {error}") from error
     version = contents.get("format_version") if isinstance(contents, dict) else None
     # JSON has numbers that equal these and are not integers.
     if type(version) is not int or version not in _READ_VERSIONS:

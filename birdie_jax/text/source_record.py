@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from birdie_jax.errors import DataError
 from birdie_jax.storage import is_remote, parse_typed, read_bytes, to_plain
+from birdie_jax.storage.json_text import parse_json
 from birdie_jax.text.locations import Location
 from birdie_jax.text.saving import os_errors_as_data_errors
 from birdie_jax.text.source_files import SourceFile
@@ -75,7 +76,7 @@ def load_source_record(directory: Location, count: int) -> SourceRecord:
     for number, line in enumerate(lines, 1):
         where = f"{path}: line {number}"
         try:
-            values = json.loads(line)
+            values = parse_json(line)
         except ValueError as error:
             raise DataError(f"{where}: is not JSON; use another output folder") from error
         files.append(parse_typed(SourceFile, values, where, DataError))

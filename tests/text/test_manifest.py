@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
+from birdie_jax.errors import DataError
 from birdie_jax.text import TokenShards, load_manifest
 
 
@@ -96,3 +97,18 @@ def test_a_folder_of_version_1_is_read_and_has_an_identity(run, corpus, tmp_path
         (folder / "manifest.json").write_text(json.dumps(contents | change))
         identities.add(load_manifest(folder).sha256)
     assert len(identities) == 3
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("[" * 100_000, "is not JSON that can be read: is nested too deeply"),
+        ("1" * 5000, "is not JSON that can be read: Exceeds the limit"),
+        ('{"complete": true, "complete": false}', "has the field 'complete' twice; allowed: once"),
+    ],
+)
+def test_a_file_that_python_does_not_read_is_refused(tmp_path, contents, message):
+    """Found by benchmarks/fuzz.py."""
+    (tmp_path / "manifest.json").write_text(contents)
+    with pytest.raises(DataError, match=message):
+        load_manifest(tmp_path)
