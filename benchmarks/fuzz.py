@@ -1,0 +1,150 @@
+"""Inputs that nobody expects: each is refused in one line before anything is compiled, or is right.
+
+    JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz [--kind=config] [--cases=10000] [--seed=0]
+    JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --case=document:17
+    JAX_PLATFORMS=cpu python -m benchmarks.fuzz --results=fuzz --table
+
+A case is a function of its kind and its seed. It starts from valid input, changes it, and gives it to the
+program in a process of its own, with a limit on its time and its memory. The program has to refuse it with
+one line that names the field or the file, or to accept it: then an independent reader has to find the same,
+or a verb has to come as far as the compilation of its work, where the case ends. Anything else is a
+finding: a traceback, another result, several lines, a limit, the end of the process.
+
+Each case is a line of RESULTS/results.jsonl; started again, the command does the cases that are not there.
+--again repeats the findings; the last line of a case counts. The exit status is 1 if there is a finding.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.fuzzing.cases import FINDINGS, PASSED, Outcome, run_case
+from benchmarks.fuzzing.valid_files import make_valid_files
+from tests.forked_verbs import prepare_forks
+
+# The kinds, where their cases are made, and how many of a hundred cases are of the kind.
+KINDS: Mapping[str, tuple[str, str, int]] = {
+    "config": ("configs", "make_config_case", 22),
+    "command": ("command_lines", "make_command_case", 20),
+    "document": ("documents", "make_document_case", 20),
+    "prompt": ("records", "make_prompt_case", 8),
+    "task": ("records", "make_task_case", 10),
+    "tokenizer": ("tokenizers", "make_tokenizer_case", 8),
+    "weights": ("weights", "make_weights_case", 6),
+    "checkpoint": ("checkpoints", "make_checkpoint_case", 3),
+    "workdir": ("checkpoints", "make_workdir_case", 1),
+    "shards": ("checkpoints", "make_shards_case", 2),
+}
+_TURNS = tuple(kind for kind, (_, _, share) in KINDS.items() for _ in range(share))
+
+
+def kind_of(seed: int) -> str:
+    """Return the kind of the case of a seed where kinds take turns."""
+    return _TURNS[seed * 37 % len(_TURNS)]
+
+
+def make_case(kind: str, *arguments):
+    """Return a case of a kind; what makes it is imported by then."""
+    module, name, _ = KINDS[kind]
+    return getattr(import_module(f"benchmarks.fuzzing.{module}"), name)(*arguments)
+
+
+def read_results(path: Path) -> dict[tuple[str, int], Outcome]:
+    """Return the last outcome of each case of a file of results."""
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        outcome = Outcome(**json.loads(line))
+        found[outcome.kind, outcome.seed] = outcome
+    return found
+
+
+def table(results: Mapping[tuple[str, int], Outcome]) -> Iterator[str]:
+    """Yield the lines of a Markdown table of results, a row for each kind."""
+    columns = (*PASSED, *(name for name in FINDINGS if name != "generator"))
+    yield "| kind | cases | " + " | ".join(columns) + " | hours | command |"
+    yield "|" + "---|" * (len(columns) + 4)
+    for kind in (*KINDS, "all"):
+        own = [outcome for outcome in results.values() if kind in (outcome.kind, "all")]
+        counts = Counter(outcome.outcome for outcome in own)
+        hours = sum(outcome.seconds for outcome in own) / 3600
+        cells = [f"{counts[name]:,}" for name in columns]
+        command = "python -m benchmarks.fuzz" + ("" if kind == "all" else f" --kind={kind}")
+        yield f"| {kind} | {len(own):,} | {' | '.join(cells)} | {hours:.2f} | `{command}` |"
+
+
+def _arguments() -> argparse.Namespace:
+    # Not by absl, whose flags are those of the verb that a case runs in a fork of this process.
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--results", type=Path, required=True, help="Folder of the results and of the valid files.")
+    add("--kind", choices=KINDS, help="Kind of the cases; default: all in turn.")
+    add("--cases", type=int, default=10_000, help="Cases in all.")
+    add("--seed", type=int, default=0, help="Seed of the first case; the others follow.")
+    add("--seconds", type=float, default=float("inf"), help="Seconds after which no case begins.")
+    add("--case", help="KIND:SEED of a case to repeat and show; its files are kept.")
+    add("--again", action="store_true", help="Repeat the findings.")
+    add("--table", action="store_true", help="Print the results as a Markdown table.")
+    return parser.parse_args()
+
+
+def _cases_left(
+    asked: argparse.Namespace, done: Mapping[tuple[str, int], Outcome]
+) -> list[tuple[str, int]]:
+    if asked.again:
+        return [case for case, outcome in done.items() if outcome.outcome in FINDINGS]
+    seeds = range(asked.seed, asked.seed + asked.cases)
+    cases = [(asked.kind or kind_of(seed), seed) for seed in seeds]
+    return [case for case in cases if case not in done]
+
+
+def _show(kind: str, seed: int, valid: Path) -> None:
+    """Do a case, and print its outcome and where its files are."""
+    keep = Path(tempfile.mkdtemp())
+    outcome = run_case(kind, seed, partial(make_case, kind), valid, keep)
+    print(f"{json.dumps(asdict(outcome), indent=1)}\nits files: {keep}")
+
+
+def main() -> None:
+    """Make the valid files, and do the cases that are left."""
+    asked = _arguments()
+    results = asked.results.resolve()
+    path, valid = results / "results.jsonl", results / "valid"
+    done = read_results(path)
+    if asked.table:
+        print("\n".join(table(done)))
+        return
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for module, _, _ in KINDS.values():
+        import_module(f"benchmarks.fuzzing.{module}")
+    prepare_forks()
+    make_valid_files(valid)
+    if asked.case:
+        kind, _, seed = asked.case.partition(":")
+        _show(kind, int(seed), valid)
+        return
+    end, findings = time.monotonic() + asked.seconds, 0
+    for kind, seed in _cases_left(asked, done):
+        if time.monotonic() > end:
+            break
+        outcome = run_case(kind, seed, partial(make_case, kind), valid)
+        with path.open("a") as lines:
+            lines.write(json.dumps(asdict(outcome)) + "\n")
+        if outcome.outcome in FINDINGS:
+            findings += 1
+            print(f"{kind}:{seed}: {outcome.outcome}: {outcome.message[-300:]}", flush=True)
+            print(f"    {outcome.what[:300]}", flush=True)
+    sys.exit(findings > 0)
+
+
+if __name__ == "__main__":
+    main()

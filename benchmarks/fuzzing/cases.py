@@ -1,0 +1,246 @@
+"""One case of the fuzz: a process of its own takes one input to the program, and its end is judged.
+
+A case is a function of its kind and its seed. The child inherits what the parent has imported, and gives
+its verdict through a pipe; without one, the parent knows the signal or the limit that ended it.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import resource
+import select
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, NoReturn
+
+from birdie_jax.errors import BirdieError
+
+CPU_SECONDS = 20
+IDLE_SECONDS = 20
+MAX_RESIDENT_BYTES = 2 << 30
+_MAX_FILE_BYTES = 1 << 30
+_POLL_MILLISECONDS = 50
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+PASSED = ("refused", "correct")
+FINDINGS = ("traceback", "wrong", "lines", "unnamed", "hang", "memory", "crash", "generator")
+"""The outcomes; `generator` is a fault of the fuzz itself."""
+
+_TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'File "[^"]*/(birdie_jax/[^"]+|ml_collections/[^"]+)", line (\d+), in (\S+)')
+# The line of a verb; warnings and progress may stand before it, and nothing behind it.
+_VERDICT = re.compile(r"^birdie_jax\.\S+: ", re.MULTILINE)
+
+
+class Wrong(Exception):  # noqa: N818 - a verdict on what the program did
+    """The program accepted an input and an independent reader knows better."""
+
+
+class Refused(Exception):  # noqa: N818 - a verdict on what a verb did
+    """A verb refused the input with the lines that this holds."""
+
+
+class Case(NamedTuple):
+    """An input of the program.
+
+    Attributes:
+        what: the input in words.
+        names: fields and files; every refusal names one of them; empty: no refusal has to.
+        run: the function that gives the input to the program, and returns what came of it in words. It
+            raises a `BirdieError` or `Refused` where the program refuses, and `Wrong`.
+    """
+
+    what: str
+    names: Sequence[str]
+    run: Callable[[], str]
+
+
+# (random numbers, an empty folder, the folder of valid files) -> case
+MakeCase = Callable[[random.Random, Path, Path], Case]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a case.
+
+    Attributes:
+        kind: the kind of the case.
+        seed: the seed of the case.
+        outcome: one of `PASSED` or `FINDINGS`.
+        message: what the program said.
+        what: the input in words.
+        seconds: the wall time.
+    """
+
+    kind: str
+    seed: int
+    outcome: str
+    message: str
+    what: str
+    seconds: float
+
+
+def run_case(kind: str, seed: int, make: MakeCase, valid: Path, keep: Path | None = None) -> Outcome:
+    """Run a case in a fork of this process.
+
+    Args:
+        kind: the name of the kind.
+        seed: the seed.
+        make: the function that makes a case of the kind.
+        valid: the folder of valid files.
+        keep: the folder to leave the case's files in; None: they are removed.
+    """
+    folder = keep or Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as said:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _run_in_child(random.Random(f"{kind}/{seed}"), make, folder, valid, said.fileno(), writing)
+        os.close(writing)
+        verdict, limit = _watch(child, reading)
+        _, status = os.waitpid(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    if limit or "outcome" not in verdict:
+        number = os.waitstatus_to_exitcode(status)
+        verdict |= {"outcome": limit or "crash", "message": f"ended with {number}"}
+    seconds = round(time.monotonic() - began, 3)
+    return Outcome(kind, seed, verdict["outcome"], verdict["message"], verdict.get("what", ""), seconds)
+
+
+def _watch(child: int, reading: int) -> tuple[dict[str, str], str]:
+    """Return the verdict of a child, and the limit that it was ended for; each may be empty."""
+    parts, limit = [], ""
+    worked, since = 0, time.monotonic()
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while not limit:
+            if poll.poll(_POLL_MILLISECONDS):
+                part = pipe.read(1 << 16)
+                if not part:
+                    break
+                parts.append(part)
+            state = _state_of(child)
+            if state.ticks != worked:
+                worked, since = state.ticks, time.monotonic()
+            if time.monotonic() - since > IDLE_SECONDS:
+                limit = "hang"
+            elif state.resident_bytes > MAX_RESIDENT_BYTES:
+                limit = "memory"
+        if limit:
+            os.kill(child, signal.SIGKILL)
+    verdict = {}
+    # The input comes first, and the end behind it, unless something ends the process before.
+    for line in b"".join(parts).splitlines():
+        verdict |= json.loads(line)
+    return verdict, limit
+
+
+class _State(NamedTuple):
+    """What the system says of a process: its processor time, in ticks, and its resident memory."""
+
+    ticks: int
+    resident_bytes: int
+
+
+def _state_of(process: int) -> _State:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+        return _State(int(fields[11]) + int(fields[12]), int(fields[21]) * _PAGE)
+    except (OSError, IndexError):
+        return _State(0, 0)
+
+
+_write_verdict: Callable[[str, str], NoReturn]
+
+
+def end_as_accepted(message: str) -> NoReturn:
+    """End the process of the case: the program accepts the input, and would now begin with its work."""
+    _write_verdict("correct", message)
+
+
+def _run_in_child(
+    draws: random.Random, make: MakeCase, folder: Path, valid: Path, *descriptors: int
+) -> NoReturn:
+    global _write_verdict  # noqa: PLW0603 - one case a process
+    said, writing = descriptors
+
+    def write(**fields: str) -> None:
+        data = json.dumps(fields).encode("ascii") + b"\n"
+        while data:
+            data = data[os.write(writing, data) :]
+
+    def write_verdict(outcome: str, message: str) -> NoReturn:
+        write(outcome=outcome, message=message[-2000:])
+        os._exit(0)
+
+    def end_as_hanging(signal_number: int, frame: FrameType | None) -> NoReturn:
+        del signal_number
+        places = [line for line in traceback.format_stack(frame) if "birdie_jax" in line]
+        write_verdict("hang", f"{CPU_SECONDS} s of processor time: {''.join(places[-3:])}")
+
+    _write_verdict = write_verdict
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(said, 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        signal.signal(signal.SIGXCPU, end_as_hanging)
+        os.environ |= {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+        os.chdir(folder)
+        what, names, run = make(draws, folder, valid)
+        write(what=what[:2000])
+    except BaseException:
+        write_verdict("generator", describe_traceback(traceback.format_exc()))
+    try:
+        message = run()
+    except (BirdieError, Refused) as error:
+        write_verdict(*judge_refusal(str(error), names))
+    except Wrong as error:
+        write_verdict("wrong", str(error))
+    except MemoryError as error:
+        write_verdict("memory", repr(error))
+    except BaseException:
+        write_verdict("traceback", describe_traceback(traceback.format_exc()))
+    write_verdict("correct", message)
+
+
+def judge_refusal(message: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the outcome of a refusal, and what was said."""
+    if _TRACEBACK in message:
+        return "traceback", describe_traceback(message)
+    if "panicked" in message:
+        return "lines", message
+    verdict = _VERDICT.search(message)
+    lines = message[verdict.start() if verdict else 0 :].splitlines()
+    if len(lines) != 1:
+        return "lines", message
+    if names and not any(name in lines[0] for name in names):
+        return "unnamed", f"{lines[0][:1500]} [names none of {', '.join(names)[:300]}]"
+    return "refused", lines[0]
+
+
+def describe_traceback(text: str) -> str:
+    """Return the last line of a traceback, behind the last place of the program that it names."""
+    frames = _FRAME.findall(text)
+    place = ":".join(frames[-1]) if frames else "?"
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    return f"{place}: {last[:500]}"

@@ -1,0 +1,58 @@
+"""Verbs in the process of a case, up to the point where they would compile a program of their work."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.fuzzing.cases import Refused, Wrong, end_as_accepted
+from tests.forked_verbs import exit_status_of_verb
+
+# Programs of a few operations, which JAX compiles for the values of settings, and that of checksums.
+_SMALL_PROGRAM_CHARACTERS = 6000
+_ALLOWED = ("jit_checksums", "jit__identity_fn", "jit_all_finite")
+_REFUSED_STATUS = (1, 2)
+
+
+def run_verb(verb: str, arguments: Sequence[str]) -> str:
+    """Run a verb, or end the process where it would compile a program of its work.
+
+    Raises:
+        Refused: the verb refuses the command line or a file.
+        Wrong: it ends with another status than the documented ones, or fails without a word.
+    """
+    stop_at_compilation()
+    sys.argv = [f"birdie_jax.{verb}", *arguments]
+    sys.orig_argv = [sys.executable, "-m", *sys.argv]
+    status = exit_status_of_verb(verb)
+    sys.stderr.flush()
+    said = read_stderr()
+    if status == 0:
+        return "ends with status 0"
+    if status not in _REFUSED_STATUS and "Traceback" not in said:
+        raise Wrong(f"ends with status {status}: {said[-500:]}")
+    if not said.strip():
+        raise Wrong(f"ends with status {status} without a word")
+    if f"birdie_jax.{verb}: " not in said and "Traceback" not in said:
+        raise Wrong(f"ends with status {status}, and no line is the verb's: {said[-500:]}")
+    raise Refused(said)
+
+
+def read_stderr() -> str:
+    """Return what this process has written to standard error."""
+    return os.pread(2, 1 << 20, 0).decode(errors="replace")
+
+
+def stop_at_compilation() -> None:
+    """End the process, as one whose input is accepted, where JAX compiles a program of some size."""
+    from jax._src import compiler
+
+    compile_small = compiler.compile_or_get_cached
+
+    def compile_or_end(backend: Any, computation: Any, *rest: Any, **options: Any) -> Any:
+        name = str(computation.operation.attributes["sym_name"]).strip('"')
+        if name not in _ALLOWED and len(str(computation)) > _SMALL_PROGRAM_CHARACTERS:
+            end_as_accepted(f"reaches the compilation of {name}")
+        return compile_small(backend, computation, *rest, **options)
+
+    compiler.compile_or_get_cached = compile_or_end
