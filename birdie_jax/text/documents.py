@@ -215,6 +215,8 @@ def _read_parquet(
                 raise DataError(
                     f"{path}: has no column {shown(text_field)}; its columns are {shown(sorted(names))}"
                 )
+            if (count := names.count(text_field)) > 1:
+                raise DataError(f"{path}: has the column {shown(text_field)} {count} times; allowed: once")
             groups, total = [], table.metadata.num_rows
             for group in range(table.num_row_groups):
                 rows = table.metadata.row_group(group).num_rows
