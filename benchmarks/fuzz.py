@@ -30,6 +30,7 @@ from pathlib import Path
 from benchmarks.fuzzing.cases import FINDINGS, PASSED, Outcome, run_case
 from benchmarks.fuzzing.valid_files import make_valid_files
 from tests.forked_verbs import prepare_forks
+from tests.quick_jit import QUICK_FLAGS
 
 # The kinds, where their cases are made, and how many of a hundred cases are of the kind.
 KINDS: Mapping[str, tuple[str, str, int]] = {
@@ -123,6 +124,8 @@ def main() -> None:
         print("\n".join(table(done)))
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    # What is compiled for the valid files runs once.
+    os.environ.setdefault("XLA_FLAGS", QUICK_FLAGS)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for module, _, _ in KINDS.values():
         import_module(f"benchmarks.fuzzing.{module}")

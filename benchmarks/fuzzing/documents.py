@@ -63,7 +63,7 @@ def make_document_case(draws: random.Random, folder: Path, valid: Path) -> Case:
         data, done = _parquet(draws, texts)
     else:
         data, done = _json_lines(draws, texts) if kind == ".jsonl" else _plain(draws, texts)
-        data = _PACK[packing](data)
+    size, data = len(data), _PACK[packing](data)
     if draws.random() < (0.6 if done == "valid" else 0.15):
         data, done = mutate_bytes(draws, data), f"{done}, bytes changed"
     if packing and draws.random() < 0.1:
@@ -78,7 +78,7 @@ def make_document_case(draws: random.Random, folder: Path, valid: Path) -> Case:
     command = [
         *(f"--input={source}", f"--output={output}", f"--tokenizer={valid / MODEL}", "--workers=0"),
         *("--validation_fraction=0.5", "--noprogress"),
-        f"--record_tokens={draws.choice((1, 7, 512, 1 << 20) if len(data) < 1 << 16 else (512, 1 << 20))}",
+        f"--record_tokens={draws.choice((1, 7, 512, 1 << 20) if size < 1 << 16 else (512, 1 << 20))}",
         f"--shard_tokens={draws.choice((50, 1 << 20))}",
     ]
 

@@ -1,8 +1,10 @@
 """The valid files that cases start from: made once, by the verbs themselves."""
 
 import json
+import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.forked_verbs import run_verb
@@ -39,7 +41,7 @@ def make_valid_files(folder: Path) -> None:
             *(f"--tokenizer={folder / MODEL}", "--record_tokens=512", "--validation_fraction=0.3"),
         ),
         (
-            *("train", f"--config={folder / CONFIG}", f"--workdir={folder / WORKDIR}"),
+            *("train", f"--config={folder / CONFIG}:fixed", f"--workdir={folder / WORKDIR}"),
             *(f"--config.data.prepared={folder / PREPARED}", "--config.train.num_steps=8"),
         ),
         ("export", f"--workdir={folder / WORKDIR}", f"--output={folder / EXPORTED}"),
@@ -61,9 +63,7 @@ def _write_inputs(folder: Path) -> None:
     write_random_folder(folder / HUGGINGFACE, "mamba")
 
 
-def _in_fork(function) -> None:
-    import os
-
+def _in_fork(function: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:
         try:
