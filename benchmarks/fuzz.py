@@ -34,15 +34,16 @@ from tests.quick_jit import QUICK_FLAGS
 
 # The kinds, where their cases are made, and how many of a hundred cases are of the kind.
 KINDS: Mapping[str, tuple[str, str, int]] = {
-    "config": ("configs", "make_config_case", 22),
-    "command": ("command_lines", "make_command_case", 20),
-    "document": ("documents", "make_document_case", 20),
+    "config": ("configs", "make_config_case", 21),
+    "command": ("command_lines", "make_command_case", 19),
+    "document": ("documents", "make_document_case", 18),
     "prompt": ("records", "make_prompt_case", 8),
-    "task": ("records", "make_task_case", 10),
+    "task": ("records", "make_task_case", 9),
+    "table": ("tables", "make_table_case", 3),
     "tokenizer": ("tokenizers", "make_tokenizer_case", 8),
     "weights": ("weights", "make_weights_case", 6),
     "checkpoint": ("checkpoints", "make_checkpoint_case", 3),
-    "workdir": ("checkpoints", "make_workdir_case", 1),
+    "workdir": ("checkpoints", "make_workdir_case", 3),
     "shards": ("checkpoints", "make_shards_case", 2),
 }
 _TURNS = tuple(kind for kind, (_, _, share) in KINDS.items() for _ in range(share))

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
+from benchmarks.fuzzing.isolation import protect_files
 from birdie_jax.errors import BirdieError
 
 CPU_SECONDS = 20
@@ -204,7 +205,10 @@ def _run_in_child(
         resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         signal.signal(signal.SIGXCPU, end_as_hanging)
+        protect_files(folder)
+        (folder / "tmp").mkdir()
         os.environ |= {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
         os.chdir(folder)
         what, names, run = make(draws, folder, valid)
         write(what=what[:2000])

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.fuzzing.cases import Case, Wrong
 from benchmarks.fuzzing.mutations import mutate_bytes, mutate_json
-from benchmarks.fuzzing.valid_files import PREPARED, WORKDIR
+from benchmarks.fuzzing.valid_files import CONFIG, PREPARED, TASK_FILE, WORKDIR
 from benchmarks.fuzzing.verbs import run_verb, stop_at_compilation
 
 
@@ -88,14 +88,15 @@ def _change(draws: random.Random, path: Path, *, is_meta: bool) -> str:
 
 
 def make_workdir_case(draws: random.Random, folder: Path, valid: Path) -> Case:
-    """Return a case: a file that report reads was changed."""
+    """Return a case: a file of a workdir was changed, and a verb reads the workdir or resumes the run."""
     workdir = folder / WORKDIR
-    shutil.copytree(valid / WORKDIR, workdir, ignore=shutil.ignore_patterns("checkpoints"))
-    files = sorted(
-        path
-        for path in workdir.rglob("*")
-        if path.is_file() and path.suffix in (".json", ".jsonl") and "events" not in path.name
-    )
+    verb = draws.choice(("report", "compare", "train", "train", "evaluate", "generate", "export", "prune"))
+    unread = shutil.ignore_patterns("checkpoints") if verb in ("report", "compare") else None
+    shutil.copytree(valid / WORKDIR, workdir, ignore=unread)
+    if verb == "train":
+        # It resumes from the checkpoint before the last.
+        shutil.rmtree(max((workdir / "checkpoints").glob("[0-9]*")))
+    files = sorted(path for path in workdir.rglob("*.json*") if "checkpoints" not in path.parts)
     path = draws.choice(files)
     if path.suffix == ".jsonl" and draws.random() < 0.7:
         lines = path.read_text().splitlines()
@@ -105,10 +106,21 @@ def make_workdir_case(draws: random.Random, folder: Path, valid: Path) -> Case:
         done = "a line changed"
     else:
         done = _change(draws, path, is_meta=False)
-    names = (WORKDIR, path.name)
-    return Case(
-        f"{path.relative_to(workdir)}: {done}", names, lambda: run_verb("report", [f"--workdir={workdir}"])
-    )
+    arguments = {
+        "report": [f"--workdir={workdir}"],
+        "compare": [f"--compare={workdir},{valid / WORKDIR}", "--output=page.html"],
+        "train": [
+            *(f"--config={valid / CONFIG}:fixed", f"--workdir={workdir}", "--config.train.num_steps=8"),
+            f"--config.data.prepared={valid / PREPARED}",
+        ],
+        "evaluate": [f"--workdir={workdir}", f"--task=jsonl:path={valid / TASK_FILE}"],
+        "generate": [f"--workdir={workdir}", "--prompt=a"],
+        "export": [f"--workdir={workdir}", "--output=new"],
+        "prune": [f"--workdir={workdir}", "--output=new", "--context=16", "--continuation=4"],
+    }[verb]
+    what = f"{verb}: {path.relative_to(workdir)}: {done}"
+    verb = "report" if verb == "compare" else verb
+    return Case(what, (WORKDIR, path.name, "config."), lambda: run_verb(verb, arguments))
 
 
 def make_shards_case(draws: random.Random, folder: Path, valid: Path) -> Case:

@@ -27,6 +27,8 @@ from tests.config_fields import FIELDS
 
 _PACKAGE = Path(__file__).resolve().parents[2] / "birdie_jax"
 _FLAG = re.compile(r'(?:DEFINE_\w+|define_path)\(\s*"(\w+)"')
+_PATH_FLAG = re.compile(r'define_path\(\s*"(\w+)"')
+_OTHER_PATHS = ("input", "tokenizer", "compare", "task", "import")
 # They would wait for other machines.
 _LEFT_OUT = frozenset({"coordinator_address", "num_processes", "process_id"})
 _PLACES = (
@@ -53,6 +55,20 @@ _MADE = (
     "binary",
     "a\nb",
     "ä b",
+)
+_ODD_PLACES = (
+    *(
+        "pipe",
+        "loop",
+        "closed",
+        "empty_folder",
+        "empty_file",
+        "binary",
+        "missing",
+        "/dev/zero",
+        "/dev/null",
+    ),
+    *("/dev/full", "/proc/self/mem", "/", "a\nb", "x" * 300, "x/" * 3000, "binary/x", "~", "new", "*"),
 )
 _PLAUSIBLE = (
     *("0", "1", "2", "8", "100", "0.5", "true", "false", "float32", "bfloat16", "prefix_lm", "causal_lm"),
@@ -89,8 +105,10 @@ _VALID = {
         [f"--config={CONFIG}", "--topology=cpu:1", "--decode=1"],
     ),
     "report": ([f"--workdir={WORKDIR}"], [f"--compare={WORKDIR},{WORKDIR}", "--output=new.html"]),
-    "check_device": (["--steps=0"], ["--json=new.json"]),
-    "search_mixture": ([f"--config={CONFIG}", "--workdir=new", f"--config.data.prepared={PREPARED}"],),
+    "check_device": ([f"--config={CONFIG}", "--steps=0"], [f"--config={CONFIG}", "--json=new.json"]),
+    "search_mixture": (
+        [f"--config={CONFIG}:fixed", "--workdir=new", f"--config.data.prepared={PREPARED}"],
+    ),
     "draw_kernels": ([f"--workdir={WORKDIR}", "--output=new.png"],),
     "prepare_data": (
         [f"--input={CORPUS}", "--output=new", f"--tokenizer={MODEL}", "--workers=0"],
@@ -133,15 +151,27 @@ def _make_places(folder: Path, valid: Path, arguments: list[str]) -> None:
 
 
 @cache
-def _flags_of(verb: str) -> tuple[str, ...]:
+def _flags_of(verb: str, *, paths: bool = False) -> tuple[str, ...]:
+    """Return the flags of a verb, or those that name a file."""
     source = (_PACKAGE / f"{verb.replace('.', '/')}.py").read_text()
     found = {flag for flag in _FLAG.findall(source) if flag not in _LEFT_OUT}
+    if paths:
+        return (*sorted(found & {*_PATH_FLAG.findall(source), *_OTHER_PATHS}), "config", "flagfile")
     return (*sorted(found), "import", "flagfile", "undefok", "config", "v", "logtostderr")
 
 
 def _change(draws: random.Random, verb: str, arguments: list[str]) -> None:
     number = draws.randrange(len(arguments)) if arguments else 0
-    match draws.randrange(10):
+    match draws.randrange(13):
+        case 10 | 11 | 12:
+            # A place that is no such file, for a flag that names one.
+            flags = _flags_of(verb, paths=True)
+            given = [
+                argument.partition("=")[0].strip("-") for argument in arguments if "new" not in argument
+            ]
+            flag = draws.choice([*flags, *(flag for flag in given if flag in flags)])
+            arguments[:] = [argument for argument in arguments if not argument.startswith(f"--{flag}=")]
+            arguments.append(f"--{flag}={draws.choice((*_ODD_PLACES, *_ODD_PLACES, *_PLACES))}")
         case 0 if arguments:
             del arguments[number]
         case 1 if arguments:

@@ -21,6 +21,7 @@ QUESTIONS = [
 CORPUS, MODEL, PREPARED, WORKDIR = "corpus.jsonl", "small.model", "prepared", "workdir"
 EXPORTED, HUGGINGFACE, STATE = "exported", "huggingface", "state.safetensors"
 PROMPTS, TASK_FILE, CONTEXT, CONFIG = "prompts.jsonl", "questions.jsonl", "context.txt", "config.py"
+HUGGINGFACE_KINDS = ("mamba", "mamba2", "recurrent_gemma")
 _WHOLE = "whole"
 
 
@@ -60,7 +61,9 @@ def make_valid_files(folder: Path) -> None:
 def _write_inputs(folder: Path) -> None:
     write_corpus(folder)
     small_tokenizer().save(folder / MODEL)
-    write_random_folder(folder / HUGGINGFACE, "mamba")
+    for kind in HUGGINGFACE_KINDS:
+        write_random_folder(folder / f"{HUGGINGFACE}_{kind}", kind)
+    shutil.copytree(folder / f"{HUGGINGFACE}_{HUGGINGFACE_KINDS[0]}", folder / HUGGINGFACE)
 
 
 def _in_fork(function: Callable[[], None]) -> None:

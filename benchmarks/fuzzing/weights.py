@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.fuzzing.cases import Case, Wrong
 from benchmarks.fuzzing.mutations import mutate_bytes, mutate_json
-from benchmarks.fuzzing.valid_files import EXPORTED, HUGGINGFACE, STATE
+from benchmarks.fuzzing.valid_files import EXPORTED, HUGGINGFACE, HUGGINGFACE_KINDS, STATE
 
 _HEADER_LENGTHS = (0, 1, 7, 8, 1 << 20, 100_000_000, 100_000_001, 2**31, 2**62, 2**63, 2**64 - 1)
 _OFFSETS = (-1, 0, 1, 4, 2**31, 2**62, 2**63, 2**64, 1.5, "0", None)
@@ -21,7 +21,8 @@ def make_weights_case(draws: random.Random, folder: Path, valid: Path) -> Case:
         path = folder / STATE
         shutil.copy(valid / STATE, path)
         return _of_file(draws, path, which, folder)
-    shutil.copytree(valid / which, folder / which)
+    source = which if which == EXPORTED else f"{HUGGINGFACE}_{draws.choice(HUGGINGFACE_KINDS)}"
+    shutil.copytree(valid / source, folder / which)
     files = ["model.safetensors"] * 4 + ["config.json"] * 2 + [draws.choice(_others(which))]
     return _of_file(draws, folder / which / draws.choice(files), which, folder)
 

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz import kind_of, read_results, table
+from benchmarks.fuzz import KINDS, kind_of, read_results, table
 from benchmarks.fuzzing import cases
 from benchmarks.fuzzing.cases import Case, Refused, Wrong, run_case
 from benchmarks.fuzzing.mutations import mutate_bytes, mutate_json
 from birdie_jax.errors import DataError
 from tests.forked_verbs import REPOSITORY
 from tests.whole_runs import run_environment
-
-KINDS = {"config", "command", "document", "prompt", "task", "tokenizer", "weights", "checkpoint", "shards"}
 
 
 def test_a_sample_has_no_finding(tmp_path):
@@ -78,7 +76,7 @@ def test_a_case_is_a_function_of_its_seed_and_kinds_take_turns():
     ):
         made = [[change(random.Random(seed)) for seed in range(50)] for _ in range(2)]
         assert made[0] == made[1] and len(set(made[0])) > 40
-    assert {kind_of(seed) for seed in range(100)} == {*KINDS, "workdir"}
+    assert {kind_of(seed) for seed in range(100)} == {*KINDS}
 
 
 def test_the_last_line_of_a_case_counts(tmp_path):
