@@ -136,7 +136,8 @@ def _written(output: Output) -> list[epath.Path]:
     path = make_path(output.path)
     if output.kind == "folder":
         return [path / name for name in output.files]
-    if output.kind == "lines" or is_remote(path):
+    # Of the root folder there is no other name; that it is a folder is said where it is checked.
+    if output.kind == "lines" or is_remote(path) or not path.name:
         return [path]
     # What it is called until it is whole.
     return [path, path.with_name(path.name + PARTIAL_SUFFIX)]

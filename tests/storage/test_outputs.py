@@ -101,6 +101,7 @@ def test_other_names_in_a_run_and_these_names_elsewhere_are_free(here):
 
 REFUSED = [
     (("data",), "found a folder; allowed: a file"),
+    (("/",), "found a folder; allowed: a file"),
     (("data", "lines"), "found a folder; allowed: a file"),
     (("pipe",), "found a pipe or device; allowed: a file"),
     (("pipe", "lines"), "found a named pipe; allowed: a file"),
