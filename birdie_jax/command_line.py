@@ -1,11 +1,9 @@
 """The start of every command: flags are parsed, and an error of the user is printed as one line."""
 
-import contextlib
 import keyword
 import os
 import re
 import select
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -14,6 +12,7 @@ from absl import app, flags
 
 from birdie_jax.errors import BirdieError, ConfigError, exit_status, one_line, shown, without_secrets
 from birdie_jax.imports import import_extension
+from birdie_jax.storage import endless_kind
 
 # The flags that the functions below define are those of the commands that call them.
 flags.disclaim_key_flags()
@@ -113,19 +112,13 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
 def check_flag_files(verb: str, arguments: Sequence[str]) -> None:
     """End the command with status 2 where a --flagfile may never end, as a device or a named pipe.
 
-    Those of a shell, as /dev/stdin and /dev/fd/63, have a writer.
-
     Args:
         verb: the name of the command's module, for messages.
         arguments: the program's name and its arguments.
     """
     for path in _values_of("flagfile", arguments):
-        with contextlib.suppress(OSError, ValueError):
-            mode = os.stat(os.path.expanduser(path)).st_mode
-            is_pipe = stat.S_ISFIFO(mode) and not path.startswith("/dev/")
-            if is_pipe or (stat.S_ISCHR(mode) and path != os.devnull):
-                found = "a named pipe" if is_pipe else "a device"
-                refuse_command_line(verb, f"--flagfile={path}: found {found}; allowed: a file of flags")
+        if endless := endless_kind(os.path.expanduser(path)):
+            refuse_command_line(verb, f"--flagfile={path}: found {endless}; allowed: a file of flags")
 
 
 def given_imports() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from birdie_jax.generation.generator import Generator
 from birdie_jax.generation.prompt import Prompt
 from birdie_jax.generation.text_generation import TextAnswer, generate_texts
 from birdie_jax.models.saved_state import SavedState
+from birdie_jax.storage import endless_kind
 from birdie_jax.storage.json_text import RepeatedField, parse_json
 from birdie_jax.text import Tokenizer
 
@@ -30,10 +31,8 @@ def read_records(path: Path) -> list[Record]:
     Raises:
         PromptError: the file cannot be read, holds no record, or a record cannot be used; names the line.
     """
-    if _is_pipe(path) and not str(path).startswith("/dev/"):
-        # It would be waited for until something writes to it, perhaps for ever. A shell's own pipes, as
-        # /dev/stdin and /dev/fd/63, have a writer.
-        raise PromptError(f"{path}: found a named pipe; allowed: a file, or --prompt_file=/dev/stdin")
+    if endless := endless_kind(path):
+        raise PromptError(f"{path}: found {endless}; allowed: a file, or --prompt_file=/dev/stdin")
     try:
         lines = path.read_bytes().splitlines()
     except (OSError, ValueError) as error:
@@ -136,13 +135,6 @@ def append_lines(path: Path, lines: str) -> None:
 def describe_os_error(error: Exception) -> str:
     """Return why a file cannot be used, without its name."""
     return getattr(error, "strerror", None) or str(error)
-
-
-def _is_pipe(path: Path) -> bool:
-    try:
-        return path.is_fifo()
-    except OSError:  # such as a name that is too long: opening it tells
-        return False
 
 
 def _to_line(record: Record) -> str:

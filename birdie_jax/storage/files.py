@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from birdie_jax.storage.object_store import (
 
 # What a local file is called until it is whole.
 PARTIAL_SUFFIX = ".partial"
+_OF_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 # A request has a time limit of seconds, whatever it carries.
 _PART_BYTES = 16 << 20
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
@@ -153,13 +155,32 @@ def _naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def endless_kind(path: epath.PathLike) -> str:
+    """Return what a local path is that may never end, `a named pipe` or `a device`; else nothing.
+
+    /dev/null ends at once. What a shell connects, as /dev/stdin and /dev/fd/63, has a writer.
+    """
+    name = os.fspath(path)
+    if name == os.devnull or name.startswith(_OF_SHELL):
+        return ""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # opening it says why
+        return ""
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    return "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else ""
+
+
 def read_bytes(path: epath.PathLike) -> bytes:
     """Return the contents of a file.
 
     Raises:
-        OSError: it is not there, or cannot be read.
+        OSError: it is not there, cannot be read, or may never end.
     """
     if not is_remote(path):
+        if endless := endless_kind(path):
+            raise OSError(errno.EINVAL, f"found {endless}; allowed: a file", os.fspath(path))
         return Path(path).read_bytes()
     with store_errors(path, "read"):
         return file_system(path).cat_file(os.fspath(path))

@@ -131,6 +131,8 @@ def test_pipes_of_a_shell_are_read_and_named_pipes_are_refused(tmp_path):
         PromptError, match=r"found a named pipe; allowed: a file, or --prompt_file=/dev/stdin"
     ):
         read_records(named)
+    with pytest.raises(PromptError, match=r"^/dev/zero: found a device; allowed: a file, or"):
+        read_records(Path("/dev/zero"))
     reading, writing = os.pipe()
     os.write(writing, b'{"prompt": "a"}\n')
     os.close(writing)

@@ -1,10 +1,11 @@
 """A file is whole or absent, and what was there stays when a write fails."""
 
 import json
+import os
 
 import pytest
 
-from birdie_jax.storage import PARTIAL_SUFFIX, upload, write_json, write_whole
+from birdie_jax.storage import PARTIAL_SUFFIX, read_bytes, upload, write_json, write_whole
 
 
 def test_a_write_replaces_the_whole_file(tmp_path):
@@ -33,3 +34,18 @@ def test_a_failed_write_leaves_no_part(tmp_path):
         with pytest.raises(IsADirectoryError):
             write(tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "source"]
+
+
+def test_what_may_never_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    pipes = dict.fromkeys((tmp_path / "pipe", tmp_path / "link"), "named pipe")
+    for path, kind in (pipes | {"/dev/zero": "device"}).items():
+        with pytest.raises(OSError, match=f"found a {kind}; allowed: a file"):
+            read_bytes(path)
+    assert read_bytes("/dev/null") == b""
+    reading, writing = os.pipe()
+    os.write(writing, b"of a shell")
+    os.close(writing)
+    assert read_bytes(f"/dev/fd/{reading}") == b"of a shell"
+    os.close(reading)
