@@ -29,6 +29,7 @@ CPU_SECONDS = 20
 IDLE_SECONDS = 20
 MAX_RESIDENT_BYTES = 2 << 30
 _MAX_FILE_BYTES = 1 << 30
+_MEMORY = "/dev/shm"
 _POLL_MILLISECONDS = 50
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -100,7 +101,7 @@ def run_case(kind: str, seed: int, make: MakeCase, valid: Path, keep: Path | Non
         valid: the folder of valid files.
         keep: the folder to leave the case's files in; None: they are removed.
     """
-    folder = keep or Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    folder = keep or _new_folder()
     began = time.monotonic()
     with tempfile.TemporaryFile() as said:
         reading, writing = os.pipe()
@@ -120,6 +121,10 @@ def run_case(kind: str, seed: int, make: MakeCase, valid: Path, keep: Path | Non
         verdict |= {"outcome": limit or "crash", "message": f"ended with {number}"}
     seconds = round(time.monotonic() - began, 3)
     return Outcome(kind, seed, verdict["outcome"], verdict["message"], verdict.get("what", ""), seconds)
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="birdie_fuzz_", dir=_MEMORY if os.path.isdir(_MEMORY) else None))
 
 
 def _watch(child: int, reading: int) -> tuple[dict[str, str], str]:
