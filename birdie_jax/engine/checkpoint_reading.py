@@ -254,9 +254,9 @@ def _load_arrays(
     except DamagedError as error:
         # Whose fault it is tell the bits themselves, read without devices and compared.
         try:
-            arrays = _read_on_host(folder / STATE, list(wanted))
+            arrays = _guarded(folder, lambda: _read_on_host(folder / STATE, list(wanted)))
             _compare(folder, STATE, named_checksums_of_host(arrays), saved)
-        except (DamagedError, *READING_ERRORS):
+        except DamagedError:
             raise error from None
         raise CheckpointError(
             f"{folder}: its arrays are whole, and cannot be put where they are wanted: {error}. "
@@ -308,11 +308,15 @@ def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
         return read()
     except MemoryError as error:
         raise _failure(folder, error) from error
-    except READING_ERRORS as error:
-        fault = error if _is_failing(error) else _unreadable_file(folder)
+    except Exception as error:
+        # orbax raises a plain `Exception` from what tensorstore says of an array.
+        said = error.__cause__ if type(error) is Exception else error
+        if not isinstance(said, READING_ERRORS):
+            raise
+        fault = said if _is_failing(said) else _unreadable_file(folder)
         if fault is not None:
             raise _failure(folder, fault) from error
-        raise DamagedError(first_line(error)) from error
+        raise DamagedError(first_line(said)) from error
 
 
 def _is_failing(error: BaseException) -> bool:

@@ -198,6 +198,13 @@ def test_another_structure_is_refused_and_nothing_is_touched(checkpoints, tmp_pa
     assert contents(tmp_path) == before
 
 
+def of_array(error):
+    """Return what orbax raises where tensorstore does for an array."""
+    wrapped = Exception("Encountered error while reading array index")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 UNREADABLE = OSError(errno.EIO, "Input/output error")
 NOT_READ = r"00000002: cannot be read: .*Nothing was changed"
 MISPLACED = "its arrays are whole, and cannot be put where they are"
@@ -212,6 +219,8 @@ MISPLACED = "its arrays are whole, and cannot be put where they are"
         (ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), None, NOT_READ),
         (RuntimeError("UNAVAILABLE: the store does not answer"), None, NOT_READ),
         (ValueError("Error opening driver: DEADLINE_EXCEEDED"), None, NOT_READ),
+        (of_array(ValueError("RESOURCE_EXHAUSTED: Out of memory")), None, NOT_READ),
+        (of_array(ValueError("Truncated Zstd-compressed stream")), None, MISPLACED),
         # Whatever the library makes of it: the bytes are looked at before they are called damaged.
         (ValueError("something that nobody has seen before"), UNREADABLE, "cannot be read: "),
         (ValueError("this sharding does not divide that array"), None, MISPLACED),
