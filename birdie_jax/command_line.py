@@ -98,7 +98,7 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
         left = flags.FLAGS(list(sys.argv))
     except ConfigError as error:
         refuse_command_line(verb, str(error))
-    except (flags.Error, LookupError, AttributeError, TypeError, ValueError) as error:
+    except (flags.Error, LookupError, AttributeError, TypeError, ValueError, OSError) as error:
         # Of several flags absl tells on a line each.
         refuse_command_line(verb, str(error).replace("\nflag --", "; flag --"))
     except RecursionError:

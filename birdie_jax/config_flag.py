@@ -98,7 +98,7 @@ def define_config(help_text: str) -> flags.FlagHolder:
     check_flag_files(Path(sys.argv[0]).stem, sys.argv)
     try:
         holder = config_flags.DEFINE_config_file(_NAME, None, f"{help_text} {_FIELDS_HELP}")
-    except (flags.Error, ValueError) as error:
+    except (flags.Error, ValueError, OSError) as error:
         # It looks at the command line already, and so into the file of a --flagfile, which may be no text.
         refuse_command_line(Path(sys.argv[0]).stem, str(error))
     flags.FLAGS[_NAME].parser = ConfigFileParser()

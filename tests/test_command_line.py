@@ -89,6 +89,7 @@ BAD_FIELDS = {
     ),
     ("--config.eval.tasks={'a': {'task': 'squad', 'task': 'glue'}}",): "has the key 'task' twice",
     ("--flagfile=/no/such/file",): "/no/such/file",
+    ("--flagfile=/proc/self/mem",): "Input/output error",
     ("--flagfile=/dev/zero",): "--flagfile=/dev/zero: found a device; allowed: a file of flags",
     (f"--flagfile={sys.executable}",): "'utf-8' codec can't decode byte",
     ("--no_such_flag",): "Unknown command line flag 'no_such_flag'",
