@@ -25,6 +25,7 @@ from birdie_jax.storage import (
     download,
     exists,
     is_remote,
+    make_folders,
     make_path,
     publish,
     sync,
@@ -58,7 +59,7 @@ def new_folder(folder: epath.PathLike) -> Iterator[Path]:
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     with _errors_named(folder):
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        make_folders(partial)
         yield Path(partial)
         for path in Path(partial).iterdir():
             # The library that writes the weights makes them readable for their owner alone.

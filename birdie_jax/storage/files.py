@@ -155,6 +155,18 @@ def _naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def make_folders(path: epath.PathLike) -> None:
+    """Make a local folder, with the folders above it, unless it is there.
+
+    Raises:
+        OSError: it cannot be made; also where it is so deep that Python's recursion does not reach it.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except RecursionError as error:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fspath(path)) from error
+
+
 def endless_kind(path: epath.PathLike) -> str:
     """Return what a local path is that may never end, `a named pipe` or `a device`; else nothing.
 

@@ -15,6 +15,7 @@ from birdie_jax.storage import (
     exists,
     is_remote,
     list_names,
+    make_folders,
     make_path,
     read_bytes,
     remove,
@@ -219,7 +220,7 @@ class Workdir:
                 # A bucket has no folders; that it can be read shows before anything else is done.
                 list_names(self.root)
                 return
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folders(self.root)
             for folder in self._folders():
                 if os.path.lexists(folder) and not folder.is_dir():
                     raise ConfigError(f"{folder}: is no folder; allowed: a folder, or nothing")

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from birdie_jax.errors import DataError, OvertakenError, one_line, shown
-from birdie_jax.storage import exists, is_remote, list_names, remove
+from birdie_jax.storage import exists, is_remote, list_names, make_folders, remove
 from birdie_jax.text.array_record_file import check_utf8
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import (
@@ -252,7 +252,7 @@ def _lock_folder(directory: Location) -> Iterator[None]:
         return
     directory = Path(directory)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folders(directory)
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
         raise DataError(f"{directory}: the output folder cannot be made: {error.strerror}") from error

@@ -201,6 +201,14 @@ def test_what_is_no_file_or_no_folder_where_one_has_to_be_is_named(tmp_path, nam
             Workdir(tmp_path).make()
 
 
+def test_a_folder_too_deep_for_recursion_is_refused(tmp_path, monkeypatch):
+    """Found by benchmarks/fuzz.py."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot be used: .*File name too long"):
+        Workdir("x/" * 3000).make()
+    assert not list(tmp_path.iterdir())
+
+
 def test_dotted_names_and_differences():
     one = flat({"a": {"b": 1, "c": {}}, "d": [1]})
     assert one == {"a.b": 1, "a.c": {}, "d": [1]}
