@@ -87,14 +87,15 @@ def read_starts(workdir: Workdir) -> list[Start]:
     """Return the starts of a run, the first one first; none of a run without the file.
 
     Raises:
-        DataError: the file is damaged; the message names the field.
-        OSError: it cannot be read.
+        DataError: the file is damaged, or cannot be read; the message names it, and the field.
     """
     path = workdir.starts
-    if not exists(path):
-        return []
     try:
+        if not exists(path):
+            return []
         plain = parse_json(read_bytes(path))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise DataError(f"{path}: found no JSON ({one_line(str(error))}); allowed: a list") from error
     return parse_typed(list[Start], plain, str(path), DataError)

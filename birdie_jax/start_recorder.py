@@ -143,7 +143,7 @@ class StartRecorder:
         print(f"curves: tensorboard --logdir={self._workdir.tensorboard}", flush=True)
         try:
             self._before = read_starts(self._workdir)
-        except (DataError, OSError) as error:
+        except DataError as error:
             logging.warning("the starts before this one are lost: %s", error)
         self._write()
 

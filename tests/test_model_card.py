@@ -61,3 +61,7 @@ def test_a_damaged_record_is_named(tmp_path, model):
     (tmp_path / "starts.json").write_text('[{"began": 3}]')
     with pytest.raises(DataError, match=r"starts\.json\[0\]"):
         model_card(tmp_path, model, "out")
+    (tmp_path / "starts.json").unlink()
+    (tmp_path / "starts.json").mkdir()
+    with pytest.raises(DataError, match=r"starts\.json: cannot be read: Is a directory"):
+        model_card(tmp_path, model, "out")

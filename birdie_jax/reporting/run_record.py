@@ -255,5 +255,3 @@ def _read_starts(files: Workdir) -> tuple[Start, ...]:
         return tuple(read_starts(files))
     except DataError as error:
         raise RecordError(str(error)) from error
-    except OSError as error:
-        raise RecordError(f"{files.starts}: cannot be read: {error}") from error
