@@ -176,12 +176,12 @@ def _serve(connection: socket.socket) -> None:
                 if not request["report"]:
                     without_reports()
                 sys.argv = [f"birdie_jax.{request['verb']}", *request["arguments"]]
-                _end(exit_status_of_verb(request["verb"]))
+                end_fork(exit_status_of_verb(request["verb"]))
             os.close(descriptors[0])
         connection.send(json.dumps(answer).encode())
 
 
-def _end(status: int) -> None:
+def end_fork(status: int) -> None:
     """End a fork as Python ends a program."""
     threading._shutdown()
     atexit._run_exitfuncs()

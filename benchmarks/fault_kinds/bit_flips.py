@@ -1,0 +1,108 @@
+"""One flipped bit in a file: of a run that is resumed, or of prepared text that is read."""
+
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fault_kinds.layer import Action, Class, Disturbance
+from benchmarks.fault_kinds.play import Reference, differences, read_end
+from benchmarks.fault_kinds.programs import Program
+from benchmarks.fault_kinds.starts import Ended, run_in_fork
+
+_NUMBERED = re.compile(r"\d{5,}|(?<=/d/)[0-9a-f]{32}|(?<=events)\..*")
+
+
+def kind_of_file(name: str) -> str:
+    """Return the kind of a file by its path, in which numbers and random names are stars."""
+    return _NUMBERED.sub("*", name)
+
+
+def files_by_kind(folder: Path) -> dict[str, list[str]]:
+    """Return the files of a folder that are not empty, by their kinds."""
+    kinds: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            name = str(path.relative_to(folder))
+            kinds.setdefault(kind_of_file(name), []).append(name)
+    return kinds
+
+
+def make_template(reference: Reference, folder: Path, *, midway: bool) -> Path:
+    """Return the folder of a program that was killed midway, or that has ended."""
+    folder.mkdir(parents=True)
+    workdir = folder / "run"
+    changes = reference.count(Class.CHANGES)
+    kill = Disturbance(str(workdir), "", Class.CHANGES, 7 * changes // 10, Action.KILL)
+    run_in_fork(reference.program.action(workdir), folder, disturbance=kill if midway else None)
+    return workdir
+
+
+def flip_and_start(
+    draws: random.Random, reference: Reference, template: Path, folder: Path
+) -> dict[str, Any]:
+    """Flip a bit of a copy of the template, start a program on it, mend the bit if it refuses; compare.
+
+    The file is one of a kind that is drawn, so that rare kinds count as much as frequent ones. A program
+    that refuses must name the file, or the folder of the checkpoint or the text.
+
+    Args:
+        draws: decides which bit.
+        reference: the undisturbed run.
+        template: the folder that is copied.
+        folder: an empty folder.
+    """
+    program, workdir, began = reference.program, folder / "run", time.monotonic()
+    shutil.copytree(template, workdir)
+    before = program.saved(workdir)
+    kinds = files_by_kind(workdir)
+    kind = draws.choice(sorted(kinds))
+    path = workdir / draws.choice(kinds[kind])
+    contents = path.read_bytes()
+    bit = draws.randrange(8 * len(contents))
+    flipped = bytearray(contents)
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
+    case: dict[str, Any] = {"program": program.name, "file": kind, "bit": bit, "starts": [], "lines": []}
+    case |= {"different": [], "lost": [], "tracebacks": [], "odd": []}
+    start = _starter(program, workdir, folder, case)
+    ended = start()
+    name = str(path.relative_to(workdir))
+    checkpoint = "/".join(name.split("/")[:2])
+    if ended.status:
+        line, odd = read_end(program, ended)
+        case |= {"lines": [line], "odd": odd, "verdict": "refused"}
+        if not any(text in line for text in (name, str(workdir / checkpoint), path.name)):
+            case["odd"].append(f"{name} is not named in: {line}")
+        path.write_bytes(contents)
+        ended = start()
+    elif (workdir / "damaged_checkpoints").exists():
+        case["verdict"] = "set aside"
+    else:
+        case["verdict"] = "ended"
+    if ended.status:
+        case["odd"].append(f"status {ended.status} after the bit was mended: {ended.errors[-500:]}")
+    else:
+        found = differences(reference.end, program.end(workdir))
+        # The file itself may keep the bit, and nothing else may differ.
+        case["different"] = [each for each in found if case["verdict"] != "ended" or name not in each]
+        if len(found) > len(case["different"]):
+            case["verdict"] = "not noticed"
+    now = program.saved(workdir)
+    damaged = {checkpoint.removeprefix("checkpoints/"), name}
+    case["lost"] = [each for each in program.lost(before, now) if each not in damaged]
+    return case | {"seconds": round(time.monotonic() - began, 2)}
+
+
+def _starter(program: Program, workdir: Path, folder: Path, case: dict[str, Any]) -> Callable[[], Ended]:
+    def start() -> Ended:
+        ended = run_in_fork(program.action(workdir), folder)
+        case["starts"].append({"status": ended.status, "cpu_seconds": ended.cpu_seconds})
+        if "Traceback" in ended.errors + ended.printed:
+            case["tracebacks"].append((ended.printed + ended.errors)[-3000:])
+        return ended
+
+    return start

@@ -1,0 +1,143 @@
+"""The kinds of cases, and how each case of a kind is made from its number and the seed."""
+
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fault_kinds import bit_flips, clocks, file_faults, kills
+from benchmarks.fault_kinds.play import Reference, Step, make_reference, play
+from benchmarks.fault_kinds.programs import Program, preparation, reading, regression, training, write_texts
+from benchmarks.fault_kinds.starts import run_in_fork
+
+_DOCUMENTS = 40
+# Which runs the cases of a kind disturb, by number: most a regression, whose start takes a second.
+_RUNS = (
+    *("regression", "regression", "transformer", "regression", "regression", "hawk", "regression"),
+    *("regression", "mamba", "regression", "regression", "regression", "birdie", "regression"),
+    *("regression", "regression", "transformer", "regression", "regression", "regression", "workers"),
+)
+_PREPARATIONS = (*["prepare"] * 4, "prepare with workers")
+_FLIPPED_RUNS = ("regression", "regression", "transformer")
+
+
+Draw = Callable[[random.Random, Reference], list[Step]]
+_DRAWS: dict[str, Draw] = {
+    "kill": kills.anywhere,
+    "kill-saving": kills.while_saving,
+    "kill-restoring": kills.while_restoring,
+    "kill-preparing": kills.in_preparation,
+    "term": partial(kills.anywhere, number=signal.SIGTERM),
+    "term-saving": partial(kills.while_saving, terminate=True),
+    "term-restoring": partial(kills.while_restoring, terminate=True),
+    "term-preparing": partial(kills.in_preparation, number=signal.SIGTERM),
+    "clock": clocks.jumping,
+}
+_PROGRAMS = {
+    "kill-preparing": _PREPARATIONS,
+    "term-preparing": _PREPARATIONS,
+    "file": ("regression",),
+    "file-run": ("transformer", "hawk"),
+    "file-preparing": ("prepare",),
+    "flip": _FLIPPED_RUNS,
+    "flip-preparing": ("prepare",),
+    "flip-text": ("prepare",),
+}
+
+
+class Campaign:
+    """References, made where a case first needs them, and the cases.
+
+    Attributes:
+        reference: (name of a program) -> its undisturbed run.
+        bug: what puts a bug into each process of a case; None: nothing does.
+    """
+
+    def __init__(self, folder: Path, seed: int):
+        """Write the text that runs are trained on.
+
+        Args:
+            folder: an empty folder for all runs.
+            seed: the seed of all draws.
+        """
+        self._folder = folder
+        self._seed = seed
+        self.bug: Callable[[], None] | None = None
+        self._corpus = write_texts(folder / "corpus.jsonl", _DOCUMENTS)
+        self.reference: Callable[[str], Reference] = cache(self._make_reference)
+        self._template: Callable[[str, bool], Path] = cache(self._make_template)
+        self._read: Callable[[Path], Reference] = cache(self._make_reading)
+
+    def play(self, kind: str, number: int, program: str = "") -> dict[str, Any]:
+        """Play a case; return what is known of it.
+
+        Args:
+            kind: the name of its kind.
+            number: its number, from 0.
+            program: the name of the program; empty: the kind's own for that number.
+        """
+        programs = _PROGRAMS.get(kind, _RUNS)
+        program = program or programs[number % len(programs)]
+        draws = random.Random(f"{self._seed}/{kind}/{number}")
+        folder = self._folder / "case"
+        folder.mkdir()
+        try:
+            if kind in _DRAWS:
+                reference = self.reference(program)
+                return play(reference, self._with_bug(_DRAWS[kind](draws, reference)), folder)
+            if kind.startswith("file"):
+                return self._fail_file(number, program, folder)
+            return self._flip(draws, kind, program, folder)
+        finally:
+            shutil.rmtree(folder)
+
+    def _fail_file(self, number: int, program: str, folder: Path) -> dict[str, Any]:
+        reference = self.reference(program)
+        faults = file_faults.all_faults(reference, f"{self._seed}/{program}")
+        fault = faults[number % len(faults)]
+        steps = self._with_bug(file_faults.steps_of(fault, reference))
+        return play(reference, steps, folder) | {"way": fault.way.name, "of": len(faults)}
+
+    def _flip(self, draws: random.Random, kind: str, program: str, folder: Path) -> dict[str, Any]:
+        template = self._template(program, kind != "flip-text")
+        reference = self._read(template) if kind == "flip-text" else self.reference(program)
+        return bit_flips.flip_and_start(draws, reference, template, folder)
+
+    def _make_reading(self, template: Path) -> Reference:
+        program = reading()
+        run_in_fork(program.action(template), template.parent)
+        return Reference(program, program.end(template), [], [], 0.0)
+
+    def _with_bug(self, steps: list[Step]) -> list[Step]:
+        if self.bug is None:
+            return steps
+        return [step._replace(prepare=self.bug) for step in steps]
+
+    def _make_reference(self, name: str) -> Reference:
+        reference = make_reference(self._program(name), self._folder / "references" / name)
+        print(f"{name}: undisturbed {reference.cpu_seconds} s of CPU time", file=sys.stderr, flush=True)
+        return reference
+
+    def _make_template(self, name: str, midway: bool) -> Path:
+        folder = self._folder / "templates" / f"{name} {'midway' if midway else 'ended'}"
+        return bit_flips.make_template(self.reference(name), folder, midway=midway)
+
+    def _program(self, name: str) -> Program:
+        match name:
+            case "regression":
+                return regression()
+            case "prepare":
+                return preparation(self._corpus)
+            case "prepare with workers":
+                return preparation(self._corpus, workers=2)
+        text = self._template("prepare", False)
+        match name:
+            case "birdie":
+                return training("gated_ssm_plus", text, policy="birdie")
+            case "workers":
+                return training("hawk", text, workers=1)
+        return training(name, text)

@@ -1,0 +1,178 @@
+"""One case: a program is disturbed at its first starts, left to end, and compared."""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.fault_kinds.layer import Disturbance
+from benchmarks.fault_kinds.programs import Program
+from benchmarks.fault_kinds.starts import Ended, HungError, Moment, run_in_fork
+
+# What commands log, beside the one line with which they end.
+_LOGGED = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d|(WARNING|ERROR):absl:|\s*$")
+_CLEAN_ENDS = (0, -9, -15, 143)
+_MAX_ENDINGS = 3
+
+
+class Operation(NamedTuple):
+    """A file operation: its class, its name and its path."""
+
+    kind: int
+    name: str
+    path: str
+
+
+def parse_operations(lines: Sequence[str], workdir: Path) -> list[Operation]:
+    """Return the operations of which the layer has written lines, with paths below the folder."""
+    operations = []
+    for line in lines:
+        _, kind, name, path = line.split(" ", 3)
+        operations.append(Operation(int(kind), name, path.removeprefix(str(workdir))))
+    return operations
+
+
+class Reference(NamedTuple):
+    """An undisturbed run of a program.
+
+    Attributes:
+        program: the program.
+        end: what its end leaves.
+        operations: the file operations of its only start.
+        resumed: those of a start after its end, which restores and does nothing else.
+        cpu_seconds: the CPU time of that start.
+    """
+
+    program: Program
+    end: dict[str, str]
+    operations: list["Operation"]
+    resumed: list["Operation"]
+    cpu_seconds: float
+
+    def count(self, classes: int, part: str = "", *, resumed: bool = False) -> int:
+        """Return how many operations of some classes there are on paths that contain a text."""
+        operations = self.resumed if resumed else self.operations
+        return sum(bool(each.kind & classes) and part in each.path for each in operations)
+
+
+class Step(NamedTuple):
+    """A start of a case.
+
+    Attributes:
+        disturbance: what the layer does; its folder is that of the case.
+        moment: when a signal is sent.
+        prepare: what the process does first.
+        before: what this process does to the folder first.
+    """
+
+    disturbance: Disturbance | None = None
+    moment: Moment | None = None
+    prepare: Callable[[], None] | None = None
+    before: Callable[[Path], None] | None = None
+
+
+def play(reference: Reference, steps: Sequence[Step], folder: Path) -> dict[str, Any]:
+    """Do the starts of a case, then start the program until it ends; return what is known of the case.
+
+    Args:
+        reference: the undisturbed run.
+        steps: the disturbed starts.
+        folder: an empty folder; the program's own is below it.
+    """
+    program, workdir = reference.program, folder / "run"
+    began = time.monotonic()
+    case: dict[str, Any] = {"program": program.name, "starts": [], "lines": []}
+    case |= {"different": [], "lost": [], "tracebacks": [], "odd": []}
+    saved: dict[str, str] = {}
+    undisturbed = [steps[-1]._replace(disturbance=None, moment=None, before=None)] * _MAX_ENDINGS
+    try:
+        for number, step in enumerate([*steps, *undisturbed]):
+            ended = _start(program, step, workdir, folder)
+            now = program.saved(workdir)
+            case["lost"] += program.lost(saved, now)
+            saved = now
+            _note_start(case, program, step, ended)
+            if ended.status == 0 and number >= len(steps) - 1:
+                break
+        else:
+            case["odd"].append("the program does not end when it is no longer disturbed")
+    except HungError as error:
+        case["odd"].append(str(error))
+    else:
+        if ended.status == 0:
+            case["different"] = differences(reference.end, program.end(workdir))
+    case["seconds"] = round(time.monotonic() - began, 2)
+    return case
+
+
+def _start(program: Program, step: Step, workdir: Path, folder: Path) -> Ended:
+    if step.before is not None:
+        step.before(workdir)
+    disturbance = step.disturbance and step.disturbance._replace(folder=f"{workdir}")
+    action = program.action(workdir)
+    return run_in_fork(action, folder, disturbance=disturbance, moment=step.moment, prepare=step.prepare)
+
+
+def _note_start(case: dict[str, Any], program: Program, step: Step, ended: Ended) -> None:
+    start: dict[str, Any] = {"status": ended.status, "cpu_seconds": ended.cpu_seconds}
+    if step.disturbance is not None and ended.operations:
+        start["disturbed"] = ended.operations[-1]
+    case["starts"].append(start)
+    if "Traceback" in ended.errors + ended.printed:
+        case["tracebacks"].append((ended.printed + ended.errors)[-3000:])
+    if ended.status in _CLEAN_ENDS:
+        return
+    line, odd = read_end(program, ended)
+    case["lines"].append(line)
+    case["odd"] += odd
+    error = step.disturbance.error if step.disturbance is not None else ""
+    if error and not names_cause(line, error, ended.operations):
+        case["odd"].append(f"no cause of {start.get('disturbed')} in: {line}")
+
+
+def read_end(program: Program, ended: Ended) -> tuple[str, list[str]]:
+    """Return the line with which a command ends that stops, and what is odd about what it prints."""
+    prefix = f"birdie_jax.{program.verb}: "
+    lines = ended.errors.strip().splitlines()
+    last = lines[-1] if lines else ""
+    if ended.status not in (1, 2) or not last.startswith(prefix):
+        return last, [f"status {ended.status} and no line {prefix!r} at the end: {ended.errors[-800:]}"]
+    others = [line for line in lines[:-1] if not _LOGGED.match(line)]
+    return last, [f"more than one line: {others[:5]}"] if others else []
+
+
+def names_cause(line: str, error: str, operations: Sequence[str]) -> bool:
+    """Return whether a line names the system's error or the disturbed file."""
+    path = operations[-1].split(" ", 3)[3] if operations else ""
+    return os.strerror(getattr(errno, error)) in line or (path != "" and path in line)
+
+
+def differences(expected: dict[str, str], found: dict[str, str]) -> list[str]:
+    """Return the names of what two ends have different."""
+    names = expected.keys() | found.keys()
+    return sorted(name for name in names if expected.get(name) != found.get(name))
+
+
+def make_reference(program: Program, folder: Path) -> Reference:
+    """Run a program undisturbed twice: to fill caches of compiled programs, and as the reference.
+
+    Raises:
+        SystemExit: it does not end well, or two undisturbed runs differ.
+    """
+    ends = []
+    for name in ("warm", "reference"):
+        (folder / name).mkdir(parents=True)
+        workdir = folder / name / "run"
+        counted = Disturbance(str(workdir))
+        ended = run_in_fork(program.action(workdir), folder / name, disturbance=counted)
+        if ended.status != 0:
+            raise SystemExit(f"{program.name} ends with {ended.status}: {ended.printed}{ended.errors}")
+        ends.append(program.end(workdir))
+    if differences(*ends):
+        raise SystemExit(f"{program.name}: two undisturbed runs differ in {differences(*ends)}")
+    resumed = run_in_fork(program.action(workdir), folder / name, disturbance=counted)
+    first, second = (parse_operations(each.operations, workdir) for each in (ended, resumed))
+    return Reference(program, ends[-1], first, second, ended.cpu_seconds)

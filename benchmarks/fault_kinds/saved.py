@@ -1,0 +1,54 @@
+"""What a workdir holds: its whole checkpoints, what is in them, and which of them are lost."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.fault_kinds.starts import call_in_fork
+
+
+def checkpoint_files(workdir: Path) -> dict[str, str]:
+    """Return a digest of the files of each whole checkpoint, by the name of its folder."""
+    folder = workdir / "checkpoints"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return {name: _digest_of_files(folder / name) for name in names if name.isdigit()}
+
+
+def _digest_of_files(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def lost_checkpoints(before: Mapping[str, str], now: Mapping[str, str], keep: int) -> list[str]:
+    """Return the checkpoints among the newest `keep` that were whole before, and are gone or changed."""
+    newest = sorted(before.keys() | now.keys())[-keep:]
+    return [name for name in newest if name in before and before[name] != now.get(name)]
+
+
+def digest_of_checkpoints(workdir: Path) -> dict[str, str]:
+    """Return a digest of each array in each checkpoint, and of what its description says of it.
+
+    The arrays are read as they are stored, in a process of its own: tensorstore starts threads.
+    """
+    return json.loads(call_in_fork(lambda: json.dumps(_read_checkpoints(workdir)).encode()))
+
+
+def _read_checkpoints(workdir: Path) -> dict[str, str]:
+    import tensorstore
+
+    found: dict[str, str] = {}
+    for folder in sorted(path for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()):
+        for item in ("state", "batches"):
+            spec = {"driver": "ocdbt", "base": f"file://{folder / item}/"}
+            store = tensorstore.KvStore.open(spec).result()
+            for key in store.list().result():
+                value = bytes(store[key])
+                name = f"{folder.name}/{item}/{key.decode()}"
+                found[name] = hashlib.sha256(value).hexdigest()
+        described = json.loads((folder / "meta" / "metadata").read_bytes())["contents"]["arrays"]
+        found[f"{folder.name}/meta"] = json.dumps(described, sort_keys=True)
+    return found

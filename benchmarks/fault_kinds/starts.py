@@ -1,0 +1,161 @@
+"""Starts of a program in forks that need not import it, each disturbed at one place or not at all."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.fault_kinds.layer import Disturbance, arm
+from tests.forked_runs import end_fork
+
+_LIMIT_SECONDS = 600
+
+
+class Moment(NamedTuple):
+    """When a signal is sent: at so much CPU time of the process, and a wait.
+
+    Attributes:
+        cpu_seconds: the CPU time of the process.
+        wait_seconds: the wait after it, for instants at which the process computes nothing.
+        number: the signal.
+    """
+
+    cpu_seconds: float
+    wait_seconds: float = 0.0
+    number: int = signal.SIGKILL
+
+
+class Ended(NamedTuple):
+    """How a start ended.
+
+    Attributes:
+        status: the exit status, or minus the signal that ended the process.
+        printed: what the process wrote to stdout.
+        errors: what it wrote to stderr.
+        operations: the lines of the layer: number, operation and path.
+        cpu_seconds: the CPU time of the process.
+    """
+
+    status: int
+    printed: str
+    errors: str
+    operations: tuple[str, ...]
+    cpu_seconds: float
+
+
+class HungError(RuntimeError):
+    """A start does not end."""
+
+
+def run_in_fork(
+    action: Callable[[], int],
+    folder: Path,
+    *,
+    disturbance: Disturbance | None = None,
+    moment: Moment | None = None,
+    prepare: Callable[[], None] | None = None,
+) -> Ended:
+    """Do something in a fork to its end, or to the one that the disturbance or the signal makes.
+
+    Args:
+        action: what the process does; it returns the exit status.
+        folder: where this function writes what the process prints.
+        disturbance: the operation that is disturbed; None: none.
+        moment: the moment at which a signal is sent; None: never.
+        prepare: what the process does before.
+
+    Raises:
+        HungError: it does not end within ten minutes.
+    """
+    outputs = [folder / name for name in ("stdout.txt", "stderr.txt", "operations.txt")]
+    child = start_fork(action, outputs, disturbance, prepare)
+    began, cpu_seconds = time.monotonic(), 0.0
+    while True:
+        pid, status, usage = os.wait4(child, os.WNOHANG)
+        if pid:
+            break
+        cpu_seconds = max(cpu_seconds, _cpu_seconds(child))
+        if moment is not None and cpu_seconds >= moment.cpu_seconds:
+            time.sleep(moment.wait_seconds)
+            os.kill(child, moment.number)
+            moment = None
+        elif time.monotonic() - began > _LIMIT_SECONDS:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise HungError(f"no end in {_LIMIT_SECONDS} s: {outputs[1].read_text()[-1000:]}")
+        time.sleep(0.004)
+    printed, errors, operations = (path.read_text(errors="replace") for path in outputs)
+    seconds = round(usage.ru_utime + usage.ru_stime, 2)
+    return Ended(
+        os.waitstatus_to_exitcode(status), printed, errors, tuple(operations.splitlines()), seconds
+    )
+
+
+def start_fork(
+    action: Callable[[], int],
+    outputs: list[Path],
+    disturbance: Disturbance | None = None,
+    prepare: Callable[[], None] | None = None,
+) -> int:
+    """Start a fork that does something, and return the number of the process.
+
+    Args:
+        action: what the process does; it returns the exit status.
+        outputs: the files for stdout, for stderr, and for the lines of the layer.
+        disturbance: the operation that is disturbed; None: none.
+        prepare: what the process does before.
+    """
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        files = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for path in outputs]
+        for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *files[:2]]):
+            os.dup2(descriptor, number)
+        if prepare is not None:
+            prepare()
+        if disturbance is not None:
+            arm(disturbance, files[2])
+        status = action()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        end_fork(status)
+    raise AssertionError("the fork has ended")
+
+
+def _cpu_seconds(process: int) -> float:
+    """Return the CPU time of a process so far, that of the system included; 0 if there is none."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def call_in_fork(function: Callable[[], bytes]) -> bytes:
+    """Return what a function returns that must not leave threads in this process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb") as answer:
+                answer.write(function())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        contents = answer.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise RuntimeError(f"a check ended with status {os.waitstatus_to_exitcode(status)}")
+    return contents
