@@ -1,8 +1,12 @@
 """What this program needs of JAX and orbax that they do not make public; all such imports are here."""
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 from jax._src import distributed
+from orbax.checkpoint._src.checkpointers import async_checkpointer
+from orbax.checkpoint._src.futures import future, signaling_client
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 # In all about a minute and a half; tensorstore's own 32 tries take 15, and the run would count as hung.
@@ -33,3 +37,14 @@ def limit_request_retries() -> None:
     """
     for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
         context["gcs_request_retries"] = _RETRIES
+
+
+def wait_by_monotonic_clock() -> None:
+    """Let orbax measure its waits by a clock that never jumps, in this process from now on.
+
+    By the wall clock, a save exceeds its limit of minutes when the clock is set forward, as it is when a
+    suspended machine resumes.
+    """
+    clocks = SimpleNamespace(**{**vars(time), "time": time.monotonic})
+    for module in (async_checkpointer, future, signaling_client):
+        module.time = clocks  # pyright: ignore[reportAttributeAccessIssue]

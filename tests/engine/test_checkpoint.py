@@ -1,8 +1,10 @@
 """Checkpoints hold everything by name, notice every changed bit, never hold NaN, and outlast changes."""
 
 import errno
+import itertools
 import json
 import shutil
+import time
 from pathlib import Path
 
 import flax.struct
@@ -74,6 +76,15 @@ def damage(folder, pattern="state/**/*"):
             file.write_bytes(bytes(content))
             changed += 1
     assert changed
+
+
+def test_a_clock_that_jumps_forward_fails_no_save(checkpoints, monkeypatch):
+    state, hours = make_state(), itertools.count(step=36_000)
+    wall_clock = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: wall_clock() + next(hours))
+        save(checkpoints, state, 7)
+    assert checkpoints.last_good == 7
 
 
 def test_round_trip_bit_for_bit(checkpoints):
