@@ -36,7 +36,7 @@ from birdie_jax.engine.checkpoint_format import (
     nested,
     read_description,
 )
-from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError, without_secrets
+from birdie_jax.errors import CheckpointError, DamagedError, OtherCheckpointError, one_line, without_secrets
 from birdie_jax.storage import list_files, open_bytes, read_bytes
 from birdie_jax.storage.object_store import in_words
 
@@ -346,10 +346,20 @@ def _failure(folder: epath.Path, error: BaseException) -> CheckpointError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an exception says, not too long, and without secrets."""
+    """Return the first line of what an exception says, not too long, and without secrets.
+
+    Of a long one the ends are kept: tensorstore names the cause after several long paths, and before a
+    specification that is longer still, which is left out.
+    """
     text = without_secrets(str(error)).strip() or type(error).__name__
-    # Of a store that refuses, the first line is the address, and the reason follows.
-    return in_words(error) if text.startswith("Forbidden:") else text.splitlines()[0][:500]
+    if text.startswith("Forbidden:"):
+        # The first line is the address, and the reason follows.
+        return in_words(error)
+    return one_line(_without_specification(text.splitlines()[0]), 500)
+
+
+def _without_specification(text: str) -> str:
+    return text.partition(" [tensorstore_spec=")[0]
 
 
 def _check_array(folder: epath.Path, name: str, saved: SavedArray | None, wanted: Any) -> None:

@@ -78,6 +78,15 @@ def damage(folder, pattern="state/**/*"):
     assert changed
 
 
+def test_the_cause_at_the_end_of_a_long_message_is_kept():
+    paths = "Error writing local file: " * 30
+    specification = f" [tensorstore_spec='{paths}'] [os_error_code='5']"
+    message = f"{paths}Input/output error{specification}\nsource locations"
+    cause = checkpoint_reading.first_line(ValueError(message))
+    assert cause.startswith("Error writing") and "Input/output error (" in cause
+    assert len(cause) < 600 and "\n" not in cause
+
+
 def test_a_clock_that_jumps_forward_fails_no_save(checkpoints, monkeypatch):
     state, hours = make_state(), itertools.count(step=36_000)
     wall_clock = time.time
