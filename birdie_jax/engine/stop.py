@@ -30,9 +30,10 @@ _ORBAX = str(Path(orbax.checkpoint.__file__).parent)
 def told_once() -> Iterator[None]:
     """Leave out, while entered, what threads of orbax print of exceptions that they hand on.
 
-    After an exception also to the end of the program: the threads go on for a while.
+    After an exception it leaves them out to the end of the program: the threads run for a while. The filter
+    is on the loggers, for a program without absl's `app.run` has other handlers.
     """
-    handler = absl_logging.get_absl_handler()
+    loggers = absl_logging.get_absl_logger(), logging.getLogger("asyncio")
     before = sys.unraisablehook
 
     def unraisablehook(unraisable: Any) -> None:
@@ -42,11 +43,13 @@ def told_once() -> Iterator[None]:
             return
         before(unraisable)
 
-    handler.addFilter(_is_not_handed_on)
+    for logger in loggers:
+        logger.addFilter(_is_not_handed_on)
     sys.unraisablehook = unraisablehook
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     yield
-    handler.removeFilter(_is_not_handed_on)
+    for logger in loggers:
+        logger.removeFilter(_is_not_handed_on)
     sys.unraisablehook = before
 
 

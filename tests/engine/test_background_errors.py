@@ -13,19 +13,20 @@ from birdie_jax.engine.stop import told_once
 
 HERE = __file__
 ORBAX = orbax.checkpoint.__file__
+LOGGERS = absl_logging.get_absl_logger(), logging.getLogger("asyncio")
 
 
 def passes(name: str, path: str, message: str, level=logging.ERROR, error: Exception | None = None) -> bool:
     trace = (type(error), error, None) if error else None
     record = logging.LogRecord(name, level, path, 1, message, (), trace)
-    return bool(absl_logging.get_absl_handler().filter(record))
+    return bool(logging.getLogger(name).filter(record))
 
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    handler = absl_logging.get_absl_handler()
     # Another test's run that failed leaves its filter: see the last test.
-    monkeypatch.setattr(handler, "filters", [])
+    for logger in LOGGERS:
+        monkeypatch.setattr(logger, "filters", [])
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     with warnings.catch_warnings():
         yield
@@ -48,6 +49,17 @@ def test_log_records(name, path, message, told):
         assert passes(name, path, message, level=logging.WARNING)
         assert passes("absl", path, "an error without a traceback")
     assert passes(name, path, message, error=error)
+
+
+def test_a_program_without_absl_prints_no_more(caplog):
+    """Its handlers are Python's own, such as the one that pytest captures with."""
+    try:
+        raise OSError(28, "No space left on device")
+    except OSError:
+        with told_once():
+            exec(compile("log.exception('of orbax')", ORBAX, "exec"), {"log": absl_logging})
+            absl_logging.exception("of ours")
+    assert [record.getMessage() for record in caplog.records] == ["of ours"]
 
 
 def test_callbacks_that_find_their_loop_closed(monkeypatch):
