@@ -15,7 +15,7 @@ from absl import logging
 
 from birdie_jax.engine.time_use import TIME_SCALARS
 from birdie_jax.errors import ConfigError
-from birdie_jax.storage import is_remote, remove, write_whole
+from birdie_jax.storage import is_remote, naming, remove, write_whole
 from birdie_jax.storage.metric_lines import (
     STEP_LINE_KEY,
     continued_from,
@@ -46,24 +46,27 @@ class TensorBoardEvents:
         from tensorboardX.summary import scalar
 
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         session_log = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
         self._event, self._scalar = event_pb2.Event, scalar  # pyright: ignore[reportAttributeAccessIssue]
         # Two runs that start within a second must not have one file.
-        self._writer = EventsWriter(str(folder / "events"), f".{secrets.token_hex(4)}")
-        self._writer.write_event(self._event(step=first_step, file_version="brain.Event:2"))
-        started = session_log(status=session_log.START)
-        self._writer.write_event(self._event(step=first_step, session_log=started))
+        with naming(folder):
+            self._writer = EventsWriter(str(folder / "events"), f".{secrets.token_hex(4)}")
+            self._writer.write_event(self._event(step=first_step, file_version="brain.Event:2"))
+            started = session_log(status=session_log.START)
+            self._writer.write_event(self._event(step=first_step, session_log=started))
         self._flushed = time.monotonic()
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append finite scalars of a step.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: they cannot be written; names the folder.
         """
-        for name, value in scalars.items():
-            summary = self._scalar(name, value)
-            self._writer.write_event(self._event(step=step, wall_time=time.time(), summary=summary))
+        with naming(self._folder):
+            for name, value in scalars.items():
+                summary = self._scalar(name, value)
+                self._writer.write_event(self._event(step=step, wall_time=time.time(), summary=summary))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
 
@@ -71,14 +74,20 @@ class TensorBoardEvents:
         """Bring to the disk what was written.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk refuses; names the folder.
         """
-        self._writer.flush()
+        with naming(self._folder):
+            self._writer.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
+        """Flush and close the file.
+
+        Raises:
+            OSError: the disk refuses; names the folder.
+        """
+        with naming(self._folder):
+            self._writer.close()
 
 
 __all__ = ["STEP_LINE_KEY", "STEP_SCALARS", "MetricsFile"]
@@ -221,11 +230,9 @@ class _LocalLines:
         self.events = TensorBoardEvents(Path(workdir.tensorboard), first_step + 1)
 
     def append(self, line: str) -> None:
-        try:
+        with naming(self._path):
             self._file.write(line)
             self._file.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def flush(self) -> None:
         self.events.flush()

@@ -66,7 +66,7 @@ def write_whole(path: epath.PathLike, contents: bytes) -> None:
             file_system(path).pipe_file(os.fspath(path), contents)
         return
     path = Path(path)
-    with _naming(path), _temporary(path) as temporary:
+    with naming(path), _temporary(path) as temporary:
         temporary.write_bytes(contents)
         publish(temporary, path)
 
@@ -84,7 +84,7 @@ def prove_writable(path: epath.PathLike) -> None:
             begin_upload(path)
         return
     path = Path(path)
-    with _naming(path), _temporary(path) as temporary:
+    with naming(path), _temporary(path) as temporary:
         existed = os.path.lexists(temporary)
         with temporary.open("ab"):
             pass
@@ -117,7 +117,7 @@ def create_whole(path: epath.PathLike, contents: bytes) -> bool:
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
     try:
-        with _naming(path):
+        with naming(path):
             temporary.write_bytes(contents)
             sync(temporary)
         os.link(temporary, path)
@@ -145,8 +145,12 @@ def _create_exclusively(path: Path, contents: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Let errors of the system name the file: those of a full disk name none."""
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the system name a file or folder: those of a full disk name none.
+
+    Raises:
+        OSError: the block raised one.
+    """
     try:
         yield
     except OSError as error:

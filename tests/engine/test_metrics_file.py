@@ -71,6 +71,18 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     file.close()
 
 
+def test_a_full_disk_is_an_error_that_names_the_folder_of_the_events(tmp_path, monkeypatch):
+    def full(self):
+        raise OSError(28, "No space left on device")
+
+    file = MetricsFile(Workdir(tmp_path), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorboardX.event_file_writer.EventsWriter.flush", full)
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/tensorboard'"):
+            file.flush()
+    file.close()
+
+
 def test_events_are_what_tensorboard_reads(tmp_path):
     for first_step, steps in ((0, (1, 2, 3)), (2, (3, 4))):
         file = MetricsFile(Workdir(tmp_path), first_step)
