@@ -97,10 +97,9 @@ class Campaign:
 
     def _fail_file(self, number: int, program: str, folder: Path) -> dict[str, Any]:
         reference = self.reference(program)
-        faults = file_faults.all_faults(reference, f"{self._seed}/{program}")
-        fault = faults[number % len(faults)]
+        fault = file_faults.choose_fault(number, f"{self._seed}/{program}", reference)
         steps = self._with_bug(file_faults.steps_of(fault, reference))
-        return play(reference, steps, folder) | {"way": fault.way.name, "of": len(faults)}
+        return play(reference, steps, folder) | {"way": fault.way.name}
 
     def _flip(self, draws: random.Random, kind: str, program: str, folder: Path) -> dict[str, Any]:
         template = self._template(program, kind != "flip-text")
@@ -109,7 +108,7 @@ class Campaign:
 
     def _make_reading(self, template: Path) -> Reference:
         program = reading()
-        run_in_fork(program.action(template), template.parent)
+        run_in_fork(program.action(template, False), template.parent)
         return Reference(program, program.end(template), [], [], 0.0)
 
     def _with_bug(self, steps: list[Step]) -> list[Step]:

@@ -51,15 +51,22 @@ class FileFault(NamedTuple):
     resumed: bool
 
 
-def all_faults(reference: Reference, seed: str) -> list[FileFault]:
-    """Return each operation with each way in which it can fail, in a random order."""
-    faults = []
-    for way in WAYS:
-        count = reference.count(way.classes)
-        faults += [FileFault(way, at, resumed=False) for at in range(1, count + 1)]
-        faults += [FileFault(way, at, resumed=True) for at in range(1, count + 1)]
-    random.Random(seed).shuffle(faults)
-    return faults
+# As many as a run has operations, or more.
+SLOTS = 2048
+# A start that resumes a run killed midway has about so many of the operations of a whole one.
+_RESUMED_SHARE = 0.65
+CASES = len(WAYS) * 2 * SLOTS
+"""The number of different cases."""
+
+
+def choose_fault(number: int, seed: str, reference: Reference) -> FileFault:
+    """Return the fault of a case: of all operations with all ways, each once, in a random order."""
+    order = list(range(CASES))
+    random.Random(seed).shuffle(order)
+    chosen, way = divmod(order[number % CASES], len(WAYS))
+    slot, resumed = divmod(chosen, 2)
+    count = reference.count(WAYS[way].classes) * (_RESUMED_SHARE if resumed else 1)
+    return FileFault(WAYS[way], 1 + int(slot * count / SLOTS), bool(resumed))
 
 
 def steps_of(fault: FileFault, reference: Reference) -> list[Step]:

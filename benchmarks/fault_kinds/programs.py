@@ -27,7 +27,8 @@ class Program(NamedTuple):
     Attributes:
         name: the name of the program in the results.
         verb: the verb that its messages name.
-        action: (folder) -> what a process does; it returns the exit status.
+        action: (folder, whether a checkpoint of every step is saved and kept) -> what a process does; it
+            returns the exit status.
         saved: (folder) -> what is complete now, by name, with a digest of its bytes.
         lost: (what was complete, what is now) -> the names of what is gone and must not be.
         end: (folder) -> a digest of everything that the end of the program leaves, by name.
@@ -35,7 +36,7 @@ class Program(NamedTuple):
 
     name: str
     verb: str
-    action: Callable[[Path], Callable[[], int]]
+    action: Callable[[Path, bool], Callable[[], int]]
     saved: Callable[[Path], dict[str, str]]
     lost: Callable[[Mapping[str, str], Mapping[str, str]], list[str]]
     end: Callable[[Path], dict[str, str]]
@@ -64,7 +65,11 @@ def training(model: str, text: Path, *, policy: str = "fixed", workers: int = 0)
     return Program(
         name=name,
         verb="train",
-        action=lambda folder: verb_action("train", *training_flags(folder, model, text, policy, workers)),
+        action=lambda folder, every_step: verb_action(
+            "train",
+            *training_flags(folder, model, text, policy, workers),
+            *(["--config.checkpoint.every_steps=1", "--config.checkpoint.keep=100"] if every_step else []),
+        ),
         saved=checkpoint_files,
         lost=lambda before, now: lost_checkpoints(before, now, _KEEP),
         end=_end_of_run,
@@ -94,8 +99,9 @@ def regression() -> Program:
     """Return a run of a linear regression with noise through the library's engine."""
     script = str(Path(__file__).with_name("regression.py"))
 
-    def action(folder: Path) -> Callable[[], int]:
-        return lambda: runpy.run_path(script)["main"](folder, _STEPS, _KEEP)
+    def action(folder: Path, every_step: bool) -> Callable[[], int]:
+        cadence = (1, 100) if every_step else (2, _KEEP)
+        return lambda: runpy.run_path(script)["main"](folder, _STEPS, *cadence)
 
     return Program(
         name="regression",
@@ -108,7 +114,7 @@ def regression() -> Program:
 
 
 def _end_of_run(folder: Path) -> dict[str, str]:
-    found = digest_of_checkpoints(folder)
+    found = digest_of_checkpoints(folder, _KEEP)
     for number, line in enumerate(metrics(folder)):
         found[f"metrics.jsonl line {number + 1}"] = json.dumps(line, sort_keys=True)
     for name in _END_FILES:
@@ -132,7 +138,7 @@ def preparation(corpus: Path, workers: int = 0) -> Program:
     return Program(
         name="prepare_data" + (f" {workers} workers" if workers else ""),
         verb="prepare_data",
-        action=lambda folder: verb_action("prepare_data", f"--output={folder}", *flags),
+        action=lambda folder, _: verb_action("prepare_data", f"--output={folder}", *flags),
         saved=_finished_shards,
         lost=lambda before, now: sorted(name for name in before if before[name] != now.get(name)),
         end=_contents,
@@ -141,14 +147,10 @@ def preparation(corpus: Path, workers: int = 0) -> Program:
 
 def reading() -> Program:
     """Return what reads all of a prepared folder, as training reads it."""
-
-    def action(folder: Path) -> Callable[[], int]:
-        return lambda: _read_all(folder)
-
     return Program(
         name="read text",
         verb="read",
-        action=action,
+        action=lambda folder, _: lambda: _read_all(folder),
         saved=lambda folder: {},
         lost=lambda before, now: [],
         end=lambda folder: {"text": (folder.parent / "read.txt").read_text()},

@@ -32,7 +32,7 @@ def _count(batch):
     return jnp.float32(batch["x"].shape[0])
 
 
-def main(folder: Path, steps: int, keep: int) -> int:
+def main(folder: Path, steps: int, every_steps: int, keep: int) -> int:
     """Train in a folder; return the exit status, and print errors as the verb does."""
     try:
         mesh = mesh_of()
@@ -48,7 +48,7 @@ def main(folder: Path, steps: int, keep: int) -> int:
             workdir=Workdir(folder),
             num_steps=steps,
             log_every_steps=1,
-            checkpoint=CheckpointConfig(every_steps=2, keep=keep),
+            checkpoint=CheckpointConfig(every_steps=every_steps, keep=keep),
         )
     except (BirdieError, OSError) as error:
         try:

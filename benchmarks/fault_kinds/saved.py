@@ -29,26 +29,36 @@ def lost_checkpoints(before: Mapping[str, str], now: Mapping[str, str], keep: in
     return [name for name in newest if name in before and before[name] != now.get(name)]
 
 
-def digest_of_checkpoints(workdir: Path) -> dict[str, str]:
+def digest_of_checkpoints(workdir: Path, keep: int) -> dict[str, str]:
     """Return a digest of each array in each checkpoint, and of what its description says of it.
 
-    The arrays are read as they are stored, in a process of its own: tensorstore starts threads.
+    Of a checkpoint that cannot be read it has the reason. A start that was killed may leave one older than
+    the newest `keep` half removed: that one is left out. The arrays are read as they are stored, in a
+    process of its own: tensorstore starts threads.
     """
-    return json.loads(call_in_fork(lambda: json.dumps(_read_checkpoints(workdir)).encode()))
+    return json.loads(call_in_fork(lambda: json.dumps(_read_checkpoints(workdir, keep)).encode()))
 
 
-def _read_checkpoints(workdir: Path) -> dict[str, str]:
+def _read_checkpoints(workdir: Path, keep: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    folders = sorted(path for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+    for folder in folders:
+        try:
+            found |= _read_checkpoint(folder)
+        except (ValueError, OSError, KeyError) as error:
+            if folder in folders[-keep:]:
+                found[f"{folder.name}/unreadable"] = str(error)
+    return found
+
+
+def _read_checkpoint(folder: Path) -> dict[str, str]:
     import tensorstore
 
     found: dict[str, str] = {}
-    for folder in sorted(path for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()):
-        for item in ("state", "batches"):
-            spec = {"driver": "ocdbt", "base": f"file://{folder / item}/"}
-            store = tensorstore.KvStore.open(spec).result()
-            for key in store.list().result():
-                value = bytes(store[key])
-                name = f"{folder.name}/{item}/{key.decode()}"
-                found[name] = hashlib.sha256(value).hexdigest()
-        described = json.loads((folder / "meta" / "metadata").read_bytes())["contents"]["arrays"]
-        found[f"{folder.name}/meta"] = json.dumps(described, sort_keys=True)
-    return found
+    for item in ("state", "batches"):
+        spec = {"driver": "ocdbt", "base": f"file://{folder / item}/"}
+        store = tensorstore.KvStore.open(spec).result()
+        for key in store.list().result():
+            found[f"{folder.name}/{item}/{key.decode()}"] = hashlib.sha256(bytes(store[key])).hexdigest()
+    described = json.loads((folder / "meta" / "metadata").read_bytes())["contents"]["arrays"]
+    return found | {f"{folder.name}/meta": json.dumps(described, sort_keys=True)}
