@@ -242,6 +242,8 @@ class _LocalLines:
 
     def close(self) -> None:
         with contextlib.ExitStack() as closed:
+            # What could not be written is tried once more.
+            closed.enter_context(naming(self._path))
             closed.callback(self._file.close)
             closed.callback(self.events.close)
 
