@@ -81,6 +81,11 @@ class Checkpoints:
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps or None,
             step_format_fixed_length=8,
+            # Where making a folder fails in a thread, others wait five minutes for it, and the process with
+            # them. In a bucket there are no folders, and the thread saves the loop some requests.
+            async_options=ocp.options.AsyncOptions(
+                create_directories_asynchronously=is_remote(self.directory)
+            ),
         )
         try:
             self._manager = ocp.CheckpointManager(

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def damage(folder, pattern="state/**/*"):
             file.write_bytes(bytes(content))
             changed += 1
     assert changed
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(checkpoints, monkeypatch):
+    async def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orbax.checkpoint._src.path.async_path.mkdir", full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            save(checkpoints, make_state(), 7)
+    # Orbax's threads that wait for a folder are no daemons, and the process ends after them.
+    assert not [thread for thread in threading.enumerate() if "Signaling" in type(thread).__name__]
 
 
 def test_the_cause_at_the_end_of_a_long_message_is_kept():
