@@ -13,7 +13,7 @@ from benchmarks.fault_kinds.play import Reference, differences, read_end
 from benchmarks.fault_kinds.programs import Program
 from benchmarks.fault_kinds.starts import Ended, run_in_fork
 
-_NUMBERED = re.compile(r"\d{5,}|(?<=/d/)[0-9a-f]{32}|(?<=events)\..*")
+_NUMBERED = re.compile(r"(?<=/d/)[0-9a-f]{32}|\d{5,}|(?<=events)\..*")
 
 
 def kind_of_file(name: str) -> str:
@@ -62,7 +62,9 @@ def flip_and_start(
     kind = draws.choice(sorted(kinds))
     path = workdir / draws.choice(kinds[kind])
     contents = path.read_bytes()
-    bit = draws.randrange(8 * len(contents))
+    # Small shards are zeros for the most part: half of the bits are those of other bytes.
+    places = [place for place, byte in enumerate(contents) if byte] if draws.random() < 0.5 else []
+    bit = 8 * draws.choice(places or range(len(contents))) + draws.randrange(8)
     flipped = bytearray(contents)
     flipped[bit // 8] ^= 1 << bit % 8
     path.write_bytes(flipped)

@@ -79,8 +79,11 @@ def start_under_layer(environment: dict[str, str], folder: Path) -> None:
         del os.environ["LD_PRELOAD"]
         return
     library = folder / "layer.so"
+    compiled = folder / f"layer.{os.getpid()}.so"
     compiler = ["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra"]
-    subprocess.run([*compiler, "-o", str(library), str(_SOURCE), "-ldl"], check=True)
+    subprocess.run([*compiler, "-o", str(compiled), str(_SOURCE), "-ldl"], check=True)
+    # In one step, for another campaign may run on the file of that name.
+    compiled.replace(library)
     changed = os.environ | environment | {"LD_PRELOAD": str(library), _VARIABLE: str(library)}
     sys.stdout.flush()
     os.execve(sys.executable, sys.orig_argv, changed)
