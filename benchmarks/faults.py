@@ -87,6 +87,18 @@ def table(cases: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
+def flip_table(cases: list[dict[str, Any]]) -> str:
+    """Return what becomes of flipped bits as a Markdown table, a row for each kind of file."""
+    verdicts = ("refused", "set aside", "ended", "not noticed")
+    rows = [f"| where | file | {' | '.join(verdicts)} |", f"|---|---|{'---|' * len(verdicts)}"]
+    flipped = [case for case in cases if "file" in case]
+    for kind, file in sorted({(case["kind"], case["file"]) for case in flipped}):
+        own = [case["verdict"] for case in flipped if (case["kind"], case["file"]) == (kind, file)]
+        counts = " | ".join(str(own.count(verdict)) for verdict in verdicts)
+        rows.append(f"| {KINDS[kind]} | `{file}` | {counts} |")
+    return "\n".join(rows)
+
+
 def _disturbed_starts(case: dict[str, Any]) -> int:
     """Return how many starts of a case were killed, stopped or met a fault."""
     if "verdict" in case:
@@ -152,7 +164,8 @@ def main() -> None:
     """Do what the flags ask for."""
     options = _parse_options()
     if options.table:
-        print(table(_read_results(options.results)))
+        cases = _read_results(options.results)
+        print(f"{table(cases)}\n\n{flip_table(cases)}")
         return
     kept = Path(tempfile.gettempdir()) / f"birdie-faults-{os.getuid()}"
     kept.mkdir(exist_ok=True)

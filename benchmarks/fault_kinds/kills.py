@@ -8,15 +8,16 @@ from benchmarks.fault_kinds.play import Reference, Step
 from benchmarks.fault_kinds.starts import Moment
 
 _CHECKPOINTS = "checkpoints/"
-_MAX_WAIT_SECONDS = 0.05
+# Of the CPU time of a whole run: the wait after the CPU time at which a signal is sent.
+_MAX_WAIT_SHARE = 0.05
 
 
 def anywhere(draws: random.Random, reference: Reference, number: int = signal.SIGKILL) -> list[Step]:
     """Send a signal at two instants of the CPU time of an undisturbed run."""
 
     def moment() -> Moment:
-        seconds, wait = draws.uniform(0, reference.cpu_seconds), draws.uniform(0, _MAX_WAIT_SECONDS)
-        return Moment(seconds, wait, number)
+        seconds, wait = reference.cpu_seconds * draws.random(), _MAX_WAIT_SHARE * draws.random()
+        return Moment(seconds, reference.cpu_seconds * wait, number)
 
     return [Step(moment=moment()), Step(moment=moment())]
 
@@ -25,12 +26,12 @@ def while_saving(draws: random.Random, reference: Reference, *, terminate: bool 
     """Send a signal at two operations that change a checkpoint, amid a write among them."""
     changes = reference.count(Class.CHANGES, _CHECKPOINTS)
 
-    def step() -> Step:
+    def step(most: int) -> Step:
         action = Action.TERMINATE if terminate else draws.choice([Action.KILL, Action.TORN])
-        at = draws.randint(1, changes)
-        return Step(Disturbance("", _CHECKPOINTS, Class.CHANGES, at, action))
+        return Step(Disturbance("", _CHECKPOINTS, Class.CHANGES, draws.randint(1, most), action))
 
-    return [step(), step()]
+    # The second start has fewer checkpoints left to save.
+    return [step(changes), step(changes // 2)]
 
 
 def while_restoring(draws: random.Random, reference: Reference, *, terminate: bool = False) -> list[Step]:
@@ -50,6 +51,7 @@ def in_preparation(draws: random.Random, reference: Reference, number: int = sig
     changes = reference.count(Class.CHANGES)
     actions = [Action.TERMINATE] if number == signal.SIGTERM else [Action.KILL, Action.TORN]
     operation = Disturbance("", "", Class.CHANGES, draws.randint(1, changes), draws.choice(actions))
-    steps = [anywhere(draws, reference, number)[0], Step(operation)]
-    draws.shuffle(steps)
-    return steps
+    # The second start has less left to do.
+    early = operation._replace(at=(operation.at + 1) // 2)
+    moment = anywhere(draws, reference, number)[0]
+    return [Step(operation), moment] if draws.random() < 0.5 else [moment, Step(early)]
