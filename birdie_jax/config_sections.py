@@ -400,8 +400,8 @@ class TrainConfig:
             to the program: the fewest parts of which a device computes at most 1,024 tokens at a time for
             each GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
         loss_chunk: sequence positions whose logits are held at a time.
-        hooks: names of further hooks with commas between them, such as profiler_trace (three train steps
-            for TensorBoard's profile plugin) and parameter_average.
+        hooks: names of further hooks with commas between them, such as parameter_average.
+        profile: steps that are traced for xprof, first:last, as in "20:22".
         average_decay: of parameter_average, what the weight of earlier parameters is multiplied with at
             each addition.
         average_every_steps: of parameter_average, the steps between two additions.
@@ -424,6 +424,7 @@ class TrainConfig:
     accumulation_steps: Parts = 1
     loss_chunk: RowLength = 256
     hooks: Text = ""
+    profile: Text = ""
     average_decay: Decay = 0.99
     average_every_steps: Steps = 10
     trackers: Text = ""

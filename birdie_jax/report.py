@@ -1,17 +1,21 @@
 """Write the page of a run: python -m birdie_jax.report --workdir=runs/tiny.
 
-The page, <workdir>/report.html, is one file with all its plots; its path is printed. With --compare, runs
-are set side by side: python -m birdie_jax.report --compare=runs/one,runs/other.
+The page, <workdir>/report.html, is one file with all its plots; its path is printed. With --follow it is
+written anew every minute until the run ends, and a browser that shows it loads it again. With --compare,
+runs are set side by side: python -m birdie_jax.report --compare=runs/one,runs/other.
 """
 
 from absl import flags
 
 from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.errors import ConfigError
-from birdie_jax.reporting import write_report
+from birdie_jax.reporting import follow_report, write_report
 from birdie_jax.storage.outputs import Input, Output, check_outputs
 
+_FOLLOW_SECONDS = 60
+
 _WORKDIR = define_path("workdir", "Folder of the run, which may be finished or still going on.")
+_FOLLOW = flags.DEFINE_bool("follow", False, "Write the page every minute until the run ends.")
 _COMPARE = flags.DEFINE_list(
     "compare",
     None,
@@ -29,8 +33,15 @@ def main(arguments: list[str]) -> None:
     if compared is None:
         if _OUTPUT.value is not None:
             raise ConfigError("--output: names the page of --compare; that of --workdir is its report.html")
-        print(write_report(_WORKDIR.value))
+        if not _FOLLOW.value:
+            print(write_report(_WORKDIR.value))
+            return
+        for number, page in enumerate(follow_report(_WORKDIR.value, _FOLLOW_SECONDS)):
+            if number == 0:
+                print(page, flush=True)
         return
+    if _FOLLOW.value:
+        raise ConfigError("--follow: is of --workdir; a comparison is written once")
     if not all(compared):
         raise ConfigError("--compare: found an empty name; allowed: names of folders, separated by commas")
     # It knows the tasks, and so imports JAX, which the page of a run does without.

@@ -33,7 +33,7 @@ SECONDS = {
     "bandit.reward": lambda: register_reward("published", REWARDS["running_scale"]),
     "model.name": lambda: register_model("hawk", mixer=None, config=ARCHITECTURES["hawk"].config),
     "model.head": lambda: register_head("spans", HEADS["choice"]),
-    "config.train.hooks": lambda: register_hook("profiler_trace", lambda parts: None),
+    "config.train.hooks": lambda: register_hook("parameter_average", lambda parts: None),
     "optimizer.name": lambda: register_optimizer("adamw", OPTIMIZERS["muon"]),
     "policy": lambda: register_pruning_policy("uniform", PRUNING_POLICIES["random"]),
     "objective of a prompt": lambda: prompt_format("copying")(lambda *_: None),

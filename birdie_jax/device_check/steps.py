@@ -18,7 +18,7 @@ from birdie_jax.resolve import ResolvedRun
 _GIB = 2**30
 # The first one fills caches.
 _UNCOUNTED = 2
-_ADVICE = "see which row above is low by itself; --config.train.hooks=profiler_trace traces a run"
+_ADVICE = "see which row above is low by itself; --config.train.profile=20:22 traces steps of a run"
 
 
 class Steps(NamedTuple):

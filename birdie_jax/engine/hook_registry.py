@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from birdie_jax.config_sections import Config
 from birdie_jax.engine.parameter_average import NAME, ParameterAverage
-from birdie_jax.engine.profiler_trace import ProfilerTrace
+from birdie_jax.engine.profiler_trace import ProfilerTrace, profiled_steps
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import LanguageModel
@@ -46,8 +46,10 @@ def hook_names(config: Config) -> list[str]:
     """Return the names in `config.train.hooks`, in its order.
 
     Raises:
-        ConfigError: one of the names is unknown, or stands twice.
+        ConfigError: one of the names is unknown, or stands twice; or `config.train.profile` cannot be used.
     """
+    if config.train.profile:
+        profiled_steps(config.train.profile, config.train.num_steps)
     names = [name.strip() for name in config.train.hooks.split(",") if name.strip()]
     for name in names:
         if name not in HOOKS or names.count(name) > 1:
@@ -59,15 +61,16 @@ def hook_names(config: Config) -> list[str]:
 
 
 def configured_hooks(parts: HookParts) -> Sequence[Hook]:
-    """Return the hooks that `config.train.hooks` names, in its order.
+    """Return the hooks of `config.train.hooks`, in its order, and that of `config.train.profile`.
 
     Raises:
         ConfigError: see `hook_names`.
     """
-    return [HOOKS[name](parts) for name in hook_names(parts.config)]
-
-
-register_hook("profiler_trace", lambda parts: ProfilerTrace(parts.workdir))
+    hooks = [HOOKS[name](parts) for name in hook_names(parts.config)]
+    train = parts.config.train
+    if train.profile:
+        hooks.append(ProfilerTrace(parts.workdir, *profiled_steps(train.profile, train.num_steps)))
+    return hooks
 
 
 @partial(register_hook, NAME)

@@ -282,7 +282,8 @@ def _train(  # noqa: PLR0917
                     check_batch(batch, done + 1)
                 watch.heartbeat(done + 1, "computing", compiles=shapes != before)
                 before = shapes
-                state, metrics = step(state, batch)
+                with jax.profiler.StepTraceAnnotation("train", step_num=done + 1):
+                    state, metrics = step(state, batch)
                 if done == first_step:
                     check_state("step", state, step.abstract_state)
                 done += 1

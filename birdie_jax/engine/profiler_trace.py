@@ -1,5 +1,6 @@
-"""A hook that records what the devices do in a few train steps, for TensorBoard's profile plugin."""
+"""A hook that records what devices and host do in some train steps, for xprof and TensorBoard."""
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -9,18 +10,39 @@ from jaxtyping import PyTree
 from birdie_jax.array_types import Key
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
+from birdie_jax.errors import ConfigError
 from birdie_jax.storage import is_remote, upload
 from birdie_jax.storage.workdir import Workdir
 
-# Compilation and the first steps, which are not what is looked for.
-_SKIPPED_STEPS = 5
-_TRACED_STEPS = 3
+_STEPS = re.compile(r"([1-9]\d{0,9}):([1-9]\d{0,9})")
+
+
+def profiled_steps(text: str, num_steps: int) -> tuple[int, int]:
+    """Return the first and the last step of `config.train.profile`.
+
+    Args:
+        text: first:last, both traced.
+        num_steps: the steps of the run; 0 where its stages decide.
+
+    Raises:
+        ConfigError: it is no such pair, or the run has no such steps.
+    """
+    found = _STEPS.fullmatch(text.strip())
+    first, last = map(int, found.groups()) if found else (1, 0)
+    if first > last or (num_steps and last > num_steps):
+        within = f" = {num_steps}" if num_steps else ""
+        raise ConfigError(
+            f"config.train.profile: found {text!r}; allowed: first:last, such as 20:22, of the "
+            f"steps from 1 to train.num_steps{within}"
+        )
+    return first, last
 
 
 class ProfilerTrace:
-    """Traces three train steps, from the sixth on that this process does, into the folder `tensorboard`.
+    """Traces some train steps into the folder `tensorboard`.
 
-    The profiler writes to disks alone; for a bucket the trace is written here first.
+    The profiler writes to disks alone; for a bucket the trace is written here first. A process that starts
+    after the first of the steps traces none.
 
     Attributes:
         name: the name of the hook.
@@ -28,10 +50,10 @@ class ProfilerTrace:
 
     name = "profiler_trace"
 
-    def __init__(self, workdir: Workdir):
-        """Write into the TensorBoard folder of `workdir`."""
+    def __init__(self, workdir: Workdir, first: int, last: int):
+        """Trace the steps from `first` to `last` into the TensorBoard folder of `workdir`."""
         self._folder = workdir.tensorboard
-        self._first_step = 0
+        self._before, self._last = first - 1, last
         self._is_tracing = False
         self._spool: tempfile.TemporaryDirectory | None = None
 
@@ -41,18 +63,16 @@ class ProfilerTrace:
         return {}
 
     def resume(self, state: TrainState) -> None:
-        """Count the steps from here."""
-        self._first_step = int(state.step) + _SKIPPED_STEPS
+        """Do nothing: the steps are those of the run."""
 
     def is_due(self, step: int, num_steps: int) -> bool:
         """Whether the trace begins or ends at `step`."""
-        begin = self._first_step
-        return begin + _TRACED_STEPS <= num_steps and step in (begin, begin + _TRACED_STEPS)
+        return step in (self._before, self._last)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult:
         """Begin or end the trace, with no step under way."""
         jax.block_until_ready(state.params)
-        if call.step == self._first_step:
+        if call.step == self._before:
             if is_remote(self._folder):
                 self._spool = tempfile.TemporaryDirectory(prefix="birdie_jax-trace-")
             jax.profiler.start_trace(self._spool.name if self._spool else str(self._folder))

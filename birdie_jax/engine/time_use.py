@@ -68,10 +68,11 @@ class TimeUse:
 
     @contextmanager
     def spent_on(self, category: str) -> Iterator[None]:
-        """Count what happens while entered, but for compilation, in a category."""
+        """Count what happens while entered, but for compilation, in a category; name it in a trace."""
         begin, compiling = time.monotonic(), self._spent["compiling"]
         try:
-            yield
+            with jax.profiler.TraceAnnotation(category):
+                yield
         finally:
             self._spent[category] += time.monotonic() - begin - (self._spent["compiling"] - compiling)
 

@@ -1,5 +1,5 @@
 """The report of a run: one page that plots what its workdir has logged."""
 
-from birdie_jax.reporting.page import write_report
+from birdie_jax.reporting.page import follow_report, write_report
 
-__all__ = ["write_report"]
+__all__ = ["follow_report", "write_report"]

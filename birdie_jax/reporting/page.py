@@ -1,7 +1,8 @@
 """The page of a run: its sections rendered into one HTML file, which is written whole or not at all."""
 
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,6 +91,32 @@ def _summary_value(value: object) -> str:
     return count(value) if abs(value) < 1e300 else shown(value, 60)
 
 
+def follow_report(
+    workdir: epath.PathLike, seconds: int, kinds: Sequence[SectionKind] = SECTIONS
+) -> Iterator[epath.Path]:
+    """Write the page of a run every few seconds until the run ends; yield its path each time.
+
+    A browser that shows the page loads it again as often. A killed run has not ended: it may be started
+    again.
+
+    Args:
+        workdir: the folder of the run.
+        seconds: the seconds from one page to the next.
+        kinds: the kinds of sections of the page.
+
+    Raises:
+        RecordError: see `write_report`.
+        OSError: see `write_report`.
+    """
+    while True:
+        run = read_run(workdir)
+        ended = run.is_complete or not run.starts or run.starts[-1].ended is not None
+        yield _write(run, kinds, None if ended else seconds)
+        if ended:
+            return
+        time.sleep(seconds)
+
+
 def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTIONS) -> epath.Path:
     """Write the page of the run in `workdir` and return its path.
 
@@ -103,12 +130,15 @@ def write_report(workdir: epath.PathLike, kinds: Sequence[SectionKind] = SECTION
         RecordError: a file of the workdir is missing or damaged; the message names it.
         OSError: the page cannot be written; what was there is as it was.
     """
-    run = read_run(workdir)
-    path = Workdir(workdir).report
+    return _write(read_run(workdir), kinds, None)
+
+
+def _write(run: RunRecord, kinds: Sequence[SectionKind], refresh_seconds: int | None) -> epath.Path:
+    path = Workdir(run.workdir).report
     if not is_remote(path) and path.is_dir():
         raise OSError(f"{path}: found a folder; allowed: a file, which the page replaces, or nothing")
     # Text of an example may hold half of a character, which JSON can say and UTF-8 cannot.
-    page = render_page(run, kinds).encode(errors="backslashreplace")
+    page = render_page(run, kinds, refresh_seconds).encode(errors="backslashreplace")
     try:
         write_whole(path, page)
     except OSError as error:
@@ -144,8 +174,16 @@ def page_environment(*folders: Path) -> jinja2.Environment:
     return environment
 
 
-def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
-    """Return the HTML of the page about `run`; it refers to nothing outside itself."""
+def render_page(
+    run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS, refresh_seconds: int | None = None
+) -> str:
+    """Return the HTML of the page about `run`; it refers to nothing outside itself.
+
+    Args:
+        run: the run.
+        kinds: the kinds of sections of the page.
+        refresh_seconds: the seconds after which a browser loads it again; None: it does not.
+    """
     with default_style():
         sections = make_sections(run, kinds)
     figures = [figure for section in sections for figure in section.figures]
@@ -162,6 +200,7 @@ def render_page(run: RunRecord, kinds: Sequence[SectionKind] = SECTIONS) -> str:
             classes=class_accuracies(run),
             headline=[*figures, *summary_figures(run)],
             sections=sections,
+            refresh_seconds=refresh_seconds,
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
     )

@@ -56,6 +56,7 @@ FREE_FIELDS = frozenset(
         "train.log_every_steps",
         "train.lost_seconds",
         "train.outlier_deviations",
+        "train.profile",
         "train.skip_batches",
         "train.trackers",
     }

@@ -168,10 +168,10 @@ def test_metrics_stay_where_a_workdir_is_copied(workdir, tmp_path, copied):
 
 @pytest.mark.slow
 def test_a_trace_is_brought_to_the_bucket(workdir):
-    hook = ProfilerTrace(workdir)
     state = make_state()
+    first = 5
+    hook = ProfilerTrace(workdir, first + 1, first + 3)
     hook.resume(state)
-    first = int(state.step) + 5
     assert [step for step in range(first + 9) if hook.is_due(step, first + 3)] == [first, first + 3]
     for step in (first, first + 3):
         assert list_files(workdir.tensorboard) == {}

@@ -141,7 +141,7 @@ def test_everything_that_a_run_names_may_be_a_url(proxy, killed, corpus, tmp_pat
         f"--config.data.source={url}/corpus/{corpus.name}",
         f"--config.data.cache_dir={url}/cache",
         f"--config.init.from={killed}",
-        "--config.train.hooks=profiler_trace",
+        "--config.train.profile=2:3",
         # The parameters stay what they were.
         *("--config.optimizer.learning_rate=1e-30", "--config.optimizer.final_learning_rate=1e-30"),
     ]

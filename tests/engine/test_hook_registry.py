@@ -8,6 +8,8 @@ import pytest
 from birdie_jax.config import Config, TrainConfig
 from birdie_jax.engine import Workdir, mesh_of
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
+from birdie_jax.engine.parameter_average import NAME
+from birdie_jax.engine.profiler_trace import profiled_steps
 from birdie_jax.errors import ConfigError
 from birdie_jax.models import build_model
 from tests.whole_runs import CONFIG, checkpoint_arrays, finish, metrics, train_command, write_corpus
@@ -56,9 +58,9 @@ def parts(hooks):
 
 def test_names_are_checked():
     assert configured_hooks(parts("")) == []
-    assert [hook.name for hook in configured_hooks(parts(" profiler_trace "))] == ["profiler_trace"]
-    for wrong in ("profiler", "profiler_trace,profiler_trace"):
-        allowed = rf"config\.train\.hooks: found '{wrong}'; allowed: .*profiler_trace"
+    assert [hook.name for hook in configured_hooks(parts(f" {NAME} "))] == [NAME]
+    for wrong in ("average", f"{NAME},{NAME}"):
+        allowed = rf"config\.train\.hooks: found '{wrong}'; allowed: .*{NAME}"
         with pytest.raises(ConfigError, match=allowed):
             configured_hooks(parts(wrong))
 
@@ -83,7 +85,9 @@ def test_a_run_takes_up_a_hook_from_outside_midway(tmp_path):
         if int(folder.name) > 4:
             shutil.rmtree(folder)
     command = [part.replace(f"{CONFIG}:", f"{own}:") for part in without]
-    status, output = finish([*command, "--config.train.hooks=largest_weight,profiler_trace"])
+    status, output = finish(
+        [*command, "--config.train.hooks=largest_weight", "--config.train.profile=9:10"]
+    )
     assert status == 0, output
     assert "largest_weight/times is newer than the run; it starts anew" in output
     logged = metrics(workdir)
@@ -99,3 +103,11 @@ def test_a_run_takes_up_a_hook_from_outside_midway(tmp_path):
     assert checkpoint_arrays(workdir, 12)["state/largest_weight/times"] == 3
     assert json.loads((workdir / "config.json").read_text())["train"]["hooks"]
     assert list((workdir / "tensorboard").rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize("wrong", ["5", "5:4", "0:3", "5:13", "a:b", "-1:3", "1:2:3"])
+def test_steps_to_trace_are_of_the_run(wrong):
+    assert profiled_steps(" 5:12 ", 12) == (5, 12)
+    message = rf"config\.train\.profile: found '{wrong}'; allowed: first:last, .* train\.num_steps = 12$"
+    with pytest.raises(ConfigError, match=message):
+        profiled_steps(wrong, 12)

@@ -14,7 +14,8 @@ import pytest
 from synthetic_workdir import paper_arms, tiny_arms, write_workdir
 
 from birdie_jax.errors import RecordError
-from birdie_jax.reporting import write_report
+from birdie_jax.reporting import follow_report, write_report
+from birdie_jax.reporting import page as page_module
 from birdie_jax.reporting.run_record import RunRecord
 from birdie_jax.reporting.section import HeadlineFigure, Section, SectionKind
 from birdie_jax.reporting.sections import SECTIONS
@@ -350,13 +351,34 @@ def test_a_run_of_before_has_no_expected_shares(short):
     assert re.search(r"causal_lm – – – – – \d+\.\d %", words)
 
 
+PROGRAM = {
+    "command": "train <x>",
+    "environment": {"XLA_FLAGS": "--a"},
+    "commit": None,
+    "host": "there",
+    "versions": {"birdie-jax": "1.2", "jax": "3.4", "Python": "5.6"},
+}
+START = {"began": "2026-01-02T03:04:05+00:00", "ended": None, "outcome": None, "step": None}
+START |= {"program": PROGRAM, "processes": 2, "device": "H100", "devices": 16, "mesh": {"data": 16}}
+ENDED = {"ended": "2026-01-02T04:34:05+00:00", "outcome": "stopped by SIGTERM", "step": 12}
+
+
+def test_a_page_that_follows_a_run_is_loaded_again_until_the_run_ends(short, monkeypatch):
+    (short / "summary.json").unlink(missing_ok=True)
+    (short / "starts.json").write_text(json.dumps([START]))
+
+    def end_run(seconds):
+        assert seconds == 30
+        (short / "starts.json").write_text(json.dumps([START | ENDED]))
+
+    monkeypatch.setattr(page_module.time, "sleep", end_run)
+    pages = [path.read_text() for path in follow_report(short, 30, [WHAT_RAN])]
+    assert ['<meta http-equiv="refresh" content="30">' in page for page in pages] == [True, False]
+    assert ["stopped by SIGTERM" in page for page in pages] == [False, True]
+
+
 def test_what_ran_is_told_of_every_start(short):
-    program = {"command": "train <x>", "environment": {"XLA_FLAGS": "--a"}, "commit": None, "host": "there"}
-    program |= {"versions": {"birdie-jax": "1.2", "jax": "3.4", "Python": "5.6"}}
-    start = {"began": "2026-01-02T03:04:05+00:00", "ended": None, "outcome": None, "step": None}
-    start |= {"program": program, "processes": 2, "device": "H100", "devices": 16, "mesh": {"data": 16}}
-    ended = {"ended": "2026-01-02T04:34:05+00:00", "outcome": "stopped by SIGTERM", "step": 12}
-    (short / "starts.json").write_text(json.dumps([start | ended, start]))
+    (short / "starts.json").write_text(json.dumps([START | ENDED, START]))
     words = read(short, [WHAT_RAN]).words()
     assert "Device hours 24.00 16 x H100, 2 starts, 1 without an end" in words
     assert "2026-01-02 03:04 UTC 1:30:00 12 stopped by SIGTERM 16 x H100 on there and 1 more" in words
