@@ -315,6 +315,11 @@ def check_config(config: Config) -> None:
         "bandit.average_best",
         f"at most 2 * bandit.candidates = {2 * config.bandit.candidates}",
     )
+    require(
+        config.train.layer_norms_every_steps % config.train.log_every_steps == 0,
+        "train.layer_norms_every_steps",
+        f"a multiple of train.log_every_steps = {config.train.log_every_steps}, or 0",
+    )
     one_of("optimizer.name", *OPTIMIZERS)
     reads_moments = config.bandit.policy in POLICIES and POLICIES[config.bandit.policy].reads_gains
     require(

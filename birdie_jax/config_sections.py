@@ -401,6 +401,8 @@ class TrainConfig:
             each GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
         loss_chunk: sequence positions whose logits are held at a time.
         hooks: names of further hooks with commas between them, such as parameter_average.
+        layer_norms_every_steps: steps between two lines of metrics that have the norms of gradient and
+            update of each layer, in pre-training; a multiple of `log_every_steps`; 0 = no line has.
         profile: steps that are traced for xprof, first:last, as in "20:22".
         average_decay: of parameter_average, what the weight of earlier parameters is multiplied with at
             each addition.
@@ -424,6 +426,7 @@ class TrainConfig:
     accumulation_steps: Parts = 1
     loss_chunk: RowLength = 256
     hooks: Text = ""
+    layer_norms_every_steps: StepsOrNone = 0
     profile: Text = ""
     average_decay: Decay = 0.99
     average_every_steps: Steps = 10

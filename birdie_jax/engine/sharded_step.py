@@ -18,6 +18,7 @@ from birdie_jax.engine.bad_steps import BadStepRule
 from birdie_jax.engine.checkpoint_format import REQUIRED, named_leaves
 from birdie_jax.engine.checks import check_names, kind_of
 from birdie_jax.engine.compiler_options import compiler_options
+from birdie_jax.engine.layer_norms import SumsOfUpdate
 from birdie_jax.engine.mesh import batch_sharding, replicated, replicated_context
 from birdie_jax.engine.protocols import Hook
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
@@ -137,6 +138,7 @@ def make_step(
     param_shardings: Callable[[TrainState], TrainState] | None = None,
     batch_shardings: NamedSharding | None = None,
     rule: BadStepRule | None = None,
+    sums_of_update: SumsOfUpdate | None = None,
 ) -> ShardedStep:
     """Return the train step of a run on `mesh`.
 
@@ -154,6 +156,7 @@ def make_step(
         batch_shardings: the sharding of each array of a batch; None: the rows divided over `data` and
             `fsdp`.
         rule: which steps change nothing; None: those whose loss or gradient is not finite.
+        sums_of_update: (gradient, update) -> named sums to log as well; None: none.
 
     Raises:
         ConfigError: an argument cannot be used. When the step is first called: the loss returns something
@@ -191,7 +194,12 @@ def make_step(
     else:
         shardings = param_shardings(shapes)
     update = jax.jit(
-        partial(take_step, loss, optimizer, accumulation_steps, seed=seed, rule=rule or BadStepRule()),
+        partial(
+            *(take_step, loss, optimizer, accumulation_steps),
+            seed=seed,
+            rule=rule or BadStepRule(),
+            sums_of_update=sums_of_update,
+        ),
         in_shardings=(shardings, batch_shardings or batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
@@ -246,6 +254,7 @@ def take_step(
     *,
     seed: int = 0,
     rule: BadStepRule | None = None,
+    sums_of_update: SumsOfUpdate | None = None,
 ) -> tuple[TrainState, StepMetrics]:
     """Take one optimizer step on the mean loss of `batch`: a pure function of state and batch.
 
@@ -288,6 +297,8 @@ def take_step(
     grad_norm = optax.tree.norm(grads)
     updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
     changed = optax.apply_updates(state.params, updates), optimizer_state
+    if sums_of_update is not None:
+        sums = {**sums, **sums_of_update(grads, updates)}
     metrics = StepMetrics(mean, weight, grad_norm, tokens, sums)
     if rule is not None:
         recent = state.sections[bad_steps.SECTION]

@@ -13,6 +13,7 @@ from birdie_jax.batch import Batch
 from birdie_jax.config import Config
 from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
 from birdie_jax.engine.bad_steps import bad_step_rule
+from birdie_jax.engine.layer_norms import layer_norms, layer_squares
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.metric_names import arm_metric
@@ -76,6 +77,7 @@ def make_language_model_step(
         summarise=summarise or partial(_summarise, config, arms),
         accumulation_steps=config.train.accumulation_steps,
         rule=bad_step_rule(config.train),
+        sums_of_update=layer_squares(run.policies) if config.train.layer_norms_every_steps else None,
         param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
     )
 
@@ -192,4 +194,7 @@ def _summarise(config: Config, names: Sequence[str], totals: StepTotals) -> dict
         if tokens[number]:
             scalars[arm_metric(name, "loss")] = loss[number] / tokens[number]
             scalars[arm_metric(name, "accuracy")] = correct[number] / tokens[number]
+    every = config.train.layer_norms_every_steps
+    if every and totals.step % every == 0:
+        scalars |= layer_norms(totals.sums, totals.num_steps)
     return {name: float(value) for name, value in scalars.items()}

@@ -53,6 +53,7 @@ FREE_FIELDS = frozenset(
         "train.bad_steps",
         "train.hooks",
         "train.hung_seconds",
+        "train.layer_norms_every_steps",
         "train.log_every_steps",
         "train.lost_seconds",
         "train.outlier_deviations",
