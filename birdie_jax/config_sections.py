@@ -403,6 +403,8 @@ class TrainConfig:
         hooks: names of further hooks with commas between them, such as parameter_average.
         layer_norms_every_steps: steps between two lines of metrics that have the norms of gradient and
             update of each layer, in pre-training; a multiple of `log_every_steps`; 0 = no line has.
+        gate_statistics_every_steps: steps between two measurements, in pre-training, of saturated gates and
+            of the state, by layer, on held-out rows; 0 = none.
         profile: steps that are traced for xprof, first:last, as in "20:22".
         average_decay: of parameter_average, what the weight of earlier parameters is multiplied with at
             each addition.
@@ -427,6 +429,7 @@ class TrainConfig:
     loss_chunk: RowLength = 256
     hooks: Text = ""
     layer_norms_every_steps: StepsOrNone = 0
+    gate_statistics_every_steps: StepsOrNone = 0
     profile: Text = ""
     average_decay: Decay = 0.99
     average_every_steps: Steps = 10

@@ -48,6 +48,7 @@ from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.planning.remat_choice import keep_remat
 from birdie_jax.pretraining.arm_samples import write_arms
 from birdie_jax.pretraining.arm_validation import ArmValidation
+from birdie_jax.pretraining.gate_statistics import LogGateStatistics
 from birdie_jax.pretraining.held_out_samples import HeldOutSamples
 from birdie_jax.pretraining.language_model_step import make_language_model_step
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
@@ -188,6 +189,8 @@ def pretrain(
         parts = HookParts(resolved.config, workdir, resolved.mesh, resolved.model)
         hooks: list[Hook] = [ArmValidation(resolved, text.validation, batches), *configured_hooks(parts)]
         hooks += task_hooks(parts, tasks, tokenizer, watch.processes)
+        if config.train.gate_statistics_every_steps:
+            hooks.append(LogGateStatistics(resolved, text.validation))
         hooks.append(HeldOutSamples(resolved, workdir, text.validation, tokenizer))
         step = make_language_model_step(resolved, sections_of(hooks))
         branch = None

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, RowState, StateSequence
 from birdie_jax.config_sections import Config, ModelConfig, Require
 from birdie_jax.config_types import Heads, HeadsOrAsMany, RankOrDerived
+from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
 from birdie_jax.models.layers import Projection, RMSNorm, ShortConvolution, output_projection, projection
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.mamba import MAX_A_LOG, log_uniform_steps
@@ -270,13 +271,16 @@ class GatedDeltaNet(nn.Module):
         if self.bidirectional and cached is not None and reads_one_token(sequences[0].shape[1]):
             return decode_halves(self._read_token, (*sequences, *gates), cached, layout.forward_reset)
         shape = (sequences[0].shape[0], self.heads, self.key_features, self.value_features)
-        return sharded_recurrence(
+        y, last = sharded_recurrence(
             make_recurrence(self.scan_implementation),
             RecurrenceOperands((*sequences, *gates), ()),
             state_of_all_heads(cached, shape),
             resets,
             bidirectional=self.bidirectional,
         )
+        if is_asked_for(self):
+            leave_gate_statistics(self, jnp.exp(gates[0]), last, layout)
+        return y, last
 
     def _read_token(
         self, arrays: tuple[Array, ...], state: Array | None, resets: Resets | None

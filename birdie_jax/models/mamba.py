@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, Key, RowState, StateSequence
 from birdie_jax.config_sections import ModelConfig, Require
 from birdie_jax.config_types import ConvolutionTaps, RankOrDerived, Width
+from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
 from birdie_jax.models.influence import leave_influence
 from birdie_jax.models.layers import Projection, ShortConvolution
 from birdie_jax.models.layout import Layout
@@ -204,13 +205,17 @@ class Mamba(nn.Module):
         if initial is not None:
             # What comes after the last token is not known yet: the channels in reverse start from zero.
             h0 = h0.at[..., : initial.shape[-1]].set(initial)
-        return sharded_recurrence(
+        y, last = sharded_recurrence(
             make_recurrence(self.scan_implementation),
             RecurrenceOperands(sequences, (A, D, bias), weights),
             h0,
             resets,
             bidirectional=self.bidirectional,
         )
+        if is_asked_for(self):
+            taken = jax.nn.softplus(sequences[1].astype(jnp.float32) + bias)
+            leave_gate_statistics(self, jnp.exp(taken[..., None] * A), last, layout)
+        return y, last
 
     def empty_cache(self, rows: int, length: int | None = None) -> RecurrentCache:
         """Return the cache from which `rows` new samples start; its size is the same for every `length`."""

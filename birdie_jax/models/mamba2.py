@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from birdie_jax.array_types import Activations, RowState, StateSequence
 from birdie_jax.config_sections import Config, ModelConfig, Require
 from birdie_jax.config_types import Heads, Width
+from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
 from birdie_jax.models.influence import leave_influence
 from birdie_jax.models.layers import Projection, ShortConvolution
 from birdie_jax.models.layout import Layout
@@ -250,13 +251,17 @@ class Mamba2(nn.Module):
         operands = RecurrenceOperands(sequences, (A, D, bias), weights)
         if self.groups > 1:
             operands = RecurrenceOperands((*sequences, *weights), (A, D, bias), ())
-        return sharded_recurrence(
+        y, last = sharded_recurrence(
             make_recurrence(self.scan_implementation),
             operands,
             state_of_all_heads(cached, shape),
             resets,
             bidirectional=self.bidirectional,
         )
+        if is_asked_for(self):
+            taken = jax.nn.softplus(sequences[1].astype(jnp.float32) + bias)
+            leave_gate_statistics(self, jnp.exp(taken * A), last, layout)
+        return y, last
 
     def _read_token(
         self, arrays: tuple[Array, ...], state: Array | None, resets: Resets | None

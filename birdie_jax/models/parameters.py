@@ -15,13 +15,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from birdie_jax.batch import Batch
-from birdie_jax.models import influence
+from birdie_jax.models import gate_statistics, influence
 
 # The one collection that `init` does not return unless it is asked to, so that nobody but
 # `collect_policies` ever sees what is recorded there.
 _POLICIES = "intermediates"
 
-SCANNED_COLLECTIONS: Mapping[Any, int] = {"params": 0, _POLICIES: 0, influence.COLLECTION: 0}
+SCANNED_COLLECTIONS: Mapping[Any, int] = dict.fromkeys(
+    ("params", _POLICIES, influence.COLLECTION, gate_statistics.COLLECTION), 0
+)
 """The `variable_axes` of an `nn.scan` over layers."""
 
 

@@ -20,6 +20,7 @@ from birdie_jax.models.axes import (
     mesh_size,
     must_divide,
 )
+from birdie_jax.models.gate_statistics import is_asked_for, leave_gate_statistics
 from birdie_jax.models.influence import leave_influence
 from birdie_jax.models.layout import Layout
 from birdie_jax.models.platforms import check_implementation
@@ -193,13 +194,17 @@ def recurrent_layer(
     if settings.bidirectional and initial is not None:
         # What comes after the last token is not known yet: the channels in reverse start from zero.
         initial = jnp.concatenate([initial, jnp.zeros_like(initial)], axis=-1)
-    return sharded_recurrence(
+    y, last = sharded_recurrence(
         make_recurrence(cell, settings),
         RecurrenceOperands((operands, gate), parameters),
         initial,
         resets,
         bidirectional=settings.bidirectional,
     )
+    if is_asked_for(mixer):
+        arrays = _cell_recurrence(cell, operands, gate, parameters, resets)
+        leave_gate_statistics(mixer, arrays.decay, last, layout)
+    return y, last
 
 
 def _cell_recurrence(

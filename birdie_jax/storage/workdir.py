@@ -52,6 +52,7 @@ FREE_FIELDS = frozenset(
         "train.average_every_steps",
         "train.bad_steps",
         "train.hooks",
+        "train.gate_statistics_every_steps",
         "train.hung_seconds",
         "train.layer_norms_every_steps",
         "train.log_every_steps",

@@ -1,0 +1,62 @@
+"""How a recurrent layer uses its gates and its state: numbers that it leaves where it is asked for them."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from birdie_jax.models.layout import Layout
+
+COLLECTION = "gate_statistics"
+"""The collection of variables in which layers leave them; a caller asks by making it mutable."""
+SATURATED = 0.01
+"""A decay is saturated within this distance of 0 or 1, where its gradient is small."""
+
+
+class GateStatistics(NamedTuple):
+    """What a layer leaves, float32 numbers; of scanned layers [layers].
+
+    Attributes:
+        open_share: the share of decays below `SATURATED`: the state forgets all that it holds.
+        closed_share: the share of decays above 1 - `SATURATED`: the state forgets nothing.
+        state_rms: the root mean square of the state after the last token that each channel read.
+    """
+
+    open_share: Float[Array, "..."]
+    closed_share: Float[Array, "..."]
+    state_rms: Float[Array, "..."]
+
+
+def is_asked_for(module: nn.Module) -> bool:
+    """Return whether a layer is to leave its statistics."""
+    return module.is_mutable_collection(COLLECTION) and not module.is_initializing()
+
+
+def leave_gate_statistics(
+    module: nn.Module,
+    decay: Float[Array, "rows length ..."],
+    last: Float[Array, "rows ..."],
+    layout: Layout,
+) -> None:
+    """Leave the statistics of a layer in `COLLECTION`.
+
+    Args:
+        module: the module of the layer.
+        decay: what each token multiplies the state with, between 0 and 1.
+        last: the state after the last token.
+        layout: which positions have a token; padding does not count.
+    """
+    token = (layout.segment_ids > 0).reshape(*layout.segment_ids.shape, *(1,) * (decay.ndim - 2))
+    count = jnp.maximum(jnp.sum(token), 1) * (decay.size // token.size)
+
+    def share(holds: Array) -> Array:
+        return jnp.sum(jnp.where(token, holds, False)) / count
+
+    decay = jax.lax.stop_gradient(decay)
+    found = GateStatistics(
+        share(decay < SATURATED), share(decay > 1 - SATURATED), jnp.sqrt(jnp.mean(jnp.square(last)))
+    )
+    for name, value in found._asdict().items():
+        module.sow(COLLECTION, name, value, init_fn=lambda value=value: value, reduce_fn=lambda _, new: new)
