@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import app, flags, logging
 
+from benchmarks.fault_kinds.starts import cpu_seconds_of
 from tests.failing_proxy import FailingProxy, run_failing_proxy
 from tests.gcs_server import BUCKET, gcs_environment, run_gcs_server
 from tests.micro_config import get_config
@@ -61,15 +62,6 @@ class _Moment(NamedTuple):
 
     cpu_seconds: float
     wait_seconds: float
-
-
-def _cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process so far, that of the system included; 0 if there is none."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class _Starts:
@@ -102,7 +94,7 @@ class _Starts:
             )
             cpu_seconds = 0.0
             while process.poll() is None:
-                cpu_seconds = max(cpu_seconds, _cpu_seconds(process.pid))
+                cpu_seconds = max(cpu_seconds, cpu_seconds_of(process.pid))
                 if kill is not None and cpu_seconds >= kill.cpu_seconds:
                     time.sleep(kill.wait_seconds)
                     process.send_signal(signal.SIGKILL)

@@ -42,3 +42,17 @@ class Registry(dict[str, _Thing]):
             allowed = nearest_first(name, self)
             raise ConfigError(f"{where or self.field}: found {shown(name)}; allowed: {allowed}")
         return self[name]
+
+    def names_in(self, text: str) -> list[str]:
+        """Return the names of a list with commas between them, in its order.
+
+        Raises:
+            ConfigError: one of the names is unknown, or stands twice.
+        """
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        if any(name not in self or names.count(name) > 1 for name in names):
+            raise ConfigError(
+                f"{self.field}: found {text!r}; allowed: names of {', '.join(sorted(self))}, each once, "
+                "with commas between them"
+            )
+        return names

@@ -78,7 +78,7 @@ def run_in_fork(
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
             break
-        cpu_seconds = max(cpu_seconds, _cpu_seconds(child))
+        cpu_seconds = max(cpu_seconds, cpu_seconds_of(child))
         if moment is not None and cpu_seconds >= moment.cpu_seconds:
             time.sleep(moment.wait_seconds)
             os.kill(child, moment.number)
@@ -130,7 +130,7 @@ def start_fork(
     raise AssertionError("the fork has ended")
 
 
-def _cpu_seconds(process: int) -> float:
+def cpu_seconds_of(process: int) -> float:
     """Return the CPU time of a process so far, that of the system included; 0 if there is none."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()

@@ -16,6 +16,7 @@ from benchmarks.fuzzing.valid_files import (
     EXPORTED,
     HUGGINGFACE,
     MODEL,
+    PLACES,
     PREPARED,
     PROMPTS,
     STATE,
@@ -31,19 +32,6 @@ _PATH_FLAG = re.compile(r'define_path\(\s*"(\w+)"')
 _OTHER_PATHS = ("input", "tokenizer", "compare", "task", "import")
 # They would wait for other machines.
 _LEFT_OUT = frozenset({"coordinator_address", "num_processes", "process_id"})
-_PLACES = (
-    CONFIG,
-    CONTEXT,
-    CORPUS,
-    EXPORTED,
-    HUGGINGFACE,
-    MODEL,
-    PREPARED,
-    PROMPTS,
-    STATE,
-    TASK_FILE,
-    WORKDIR,
-)
 _MADE = (
     "new",
     "missing/new",
@@ -132,7 +120,7 @@ def make_command_case(draws: random.Random, folder: Path, valid: Path) -> Case:
 
 def _make_places(folder: Path, valid: Path, arguments: list[str]) -> None:
     """Make the files of a command line, and others that are none."""
-    for place in _PLACES:
+    for place in PLACES:
         # What no argument names is read alone.
         named = any(place in argument for argument in arguments)
         if named and (valid / place).is_dir():
@@ -171,7 +159,7 @@ def _change(draws: random.Random, verb: str, arguments: list[str]) -> None:
             ]
             flag = draws.choice([*flags, *(flag for flag in given if flag in flags)])
             arguments[:] = [argument for argument in arguments if not argument.startswith(f"--{flag}=")]
-            arguments.append(f"--{flag}={draws.choice((*_ODD_PLACES, *_ODD_PLACES, *_PLACES))}")
+            arguments.append(f"--{flag}={draws.choice((*_ODD_PLACES, *_ODD_PLACES, *PLACES))}")
         case 0 if arguments:
             del arguments[number]
         case 1 if arguments:
@@ -205,4 +193,4 @@ def _change(draws: random.Random, verb: str, arguments: list[str]) -> None:
 def _value(draws: random.Random) -> str:
     # No argument of a process holds a NUL.
     hostile = [text for text in HOSTILE_TEXTS if "\0" not in text and text != "\ud800"]
-    return draws.choice((draws.choice(hostile), draws.choice(_PLACES + _MADE), draws.choice(_PLAUSIBLE)))
+    return draws.choice((draws.choice(hostile), draws.choice(PLACES + _MADE), draws.choice(_PLAUSIBLE)))

@@ -21,6 +21,10 @@ QUESTIONS = [
 CORPUS, MODEL, PREPARED, WORKDIR = "corpus.jsonl", "small.model", "prepared", "workdir"
 EXPORTED, HUGGINGFACE, STATE = "exported", "huggingface", "state.safetensors"
 PROMPTS, TASK_FILE, CONTEXT, CONFIG = "prompts.jsonl", "questions.jsonl", "context.txt", "config.py"
+PLACES = (
+    *(CORPUS, MODEL, PREPARED, WORKDIR, EXPORTED, HUGGINGFACE, STATE),
+    *(PROMPTS, TASK_FILE, CONTEXT, CONFIG),
+)
 HUGGINGFACE_KINDS = ("mamba", "mamba2", "recurrent_gemma")
 _WHOLE = "whole"
 

@@ -13,7 +13,6 @@ from birdie_jax.config_sections import Config
 from birdie_jax.engine.parameter_average import NAME, ParameterAverage
 from birdie_jax.engine.profiler_trace import ProfilerTrace, profiled_steps
 from birdie_jax.engine.protocols import Hook
-from birdie_jax.errors import ConfigError
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.registry import Registry
@@ -50,14 +49,7 @@ def hook_names(config: Config) -> list[str]:
     """
     if config.train.profile:
         profiled_steps(config.train.profile, config.train.num_steps)
-    names = [name.strip() for name in config.train.hooks.split(",") if name.strip()]
-    for name in names:
-        if name not in HOOKS or names.count(name) > 1:
-            raise ConfigError(
-                f"config.train.hooks: found {config.train.hooks!r}; allowed: names of "
-                f"{', '.join(sorted(HOOKS))}, each once, with commas between them"
-            )
-    return names
+    return HOOKS.names_in(config.train.hooks)
 
 
 def configured_hooks(parts: HookParts) -> Sequence[Hook]:

@@ -17,6 +17,7 @@ from birdie_jax.engine.time_use import TIME_SCALARS
 from birdie_jax.errors import ConfigError
 from birdie_jax.storage import is_remote, naming, remove, write_whole
 from birdie_jax.storage.metric_lines import (
+    CLOCKED_SCALARS,
     STEP_LINE_KEY,
     continued_from,
     is_kept,
@@ -93,9 +94,8 @@ class TensorBoardEvents:
 __all__ = ["STEP_LINE_KEY", "STEP_SCALARS", "MetricsFile"]
 
 STEP_SCALARS = (
-    *("step", "loss", "grad_norm", "tokens_per_second", "tokens_seen", "skipped_steps"),
-    *("host_wait_seconds", STEP_LINE_KEY, "elapsed_seconds", "mfu"),
-    *("slowest_process", "slowest_host_seconds", "median_host_seconds", *TIME_SCALARS),
+    *("step", "loss", "grad_norm", "tokens_seen", "skipped_steps"),
+    *(*CLOCKED_SCALARS, *TIME_SCALARS),
 )
 """The names that the loop itself logs, of any step."""
 

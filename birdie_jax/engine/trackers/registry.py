@@ -85,13 +85,8 @@ def tracker_names(config: Config) -> list[str]:
     Raises:
         ConfigError: one of the names is unknown, or stands twice, or its library is not installed.
     """
-    names = [name.strip() for name in config.train.trackers.split(",") if name.strip()]
+    names = TRACKERS.names_in(config.train.trackers)
     for name in names:
-        if name not in TRACKERS or names.count(name) > 1:
-            raise ConfigError(
-                f"config.train.trackers: found {config.train.trackers!r}; allowed: names of "
-                f"{', '.join(sorted(TRACKERS))}, each once, with commas between them"
-            )
         kind = TRACKERS[name]
         if importlib.util.find_spec(kind.module) is None:
             raise ConfigError(
