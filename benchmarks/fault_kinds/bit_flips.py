@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.fault_kinds.layer import Action, Class, Disturbance
 from benchmarks.fault_kinds.play import Reference, differences, read_end
 from benchmarks.fault_kinds.programs import Program
-from benchmarks.fault_kinds.starts import Ended, run_in_fork
+from benchmarks.fault_kinds.starts import Ended, run_in_forks
 
 _NUMBERED = re.compile(r"(?<=/d/)[0-9a-f]{32}|\d{5,}|(?<=events)\..*")
 
@@ -37,7 +37,7 @@ def make_template(reference: Reference, folder: Path, *, midway: bool) -> Path:
     workdir = folder / "run"
     changes = reference.count(Class.CHANGES)
     kill = Disturbance(str(workdir), "", Class.CHANGES, 7 * changes // 10, Action.KILL)
-    run_in_fork(reference.program.action(workdir, False), folder, disturbance=kill if midway else None)
+    run_in_forks(reference.program.actions(workdir, False), folder, disturbance=kill if midway else None)
     return workdir
 
 
@@ -102,7 +102,7 @@ def flip_and_start(
 
 def _starter(program: Program, workdir: Path, folder: Path, case: dict[str, Any]) -> Callable[[], Ended]:
     def start() -> Ended:
-        ended = run_in_fork(program.action(workdir, False), folder)
+        ended = run_in_forks(program.actions(workdir, False), folder)
         case["starts"].append({"status": ended.status, "cpu_seconds": ended.cpu_seconds})
         if "Traceback" in ended.errors + ended.printed:
             case["tracebacks"].append((ended.printed + ended.errors)[-3000:])

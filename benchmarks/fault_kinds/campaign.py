@@ -9,10 +9,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fault_kinds import bit_flips, clocks, file_faults, kills
+from benchmarks.fault_kinds import bit_flips, bucket, clocks, file_faults, kills
 from benchmarks.fault_kinds.play import Reference, Step, make_reference, play
-from benchmarks.fault_kinds.programs import Program, preparation, reading, regression, training, write_texts
-from benchmarks.fault_kinds.starts import run_in_fork
+from benchmarks.fault_kinds.programs import (
+    Program,
+    preparation,
+    reading,
+    regression,
+    training,
+    training_in_two,
+    write_texts,
+)
+from benchmarks.fault_kinds.starts import run_in_forks
+from tests.gcs_server import BUCKET
 
 _DOCUMENTS = 40
 # Which runs the cases of a kind disturb, by number: most a regression, whose start takes a second.
@@ -23,6 +32,7 @@ _RUNS = (
 )
 _PREPARATIONS = (*["prepare"] * 4, "prepare with workers")
 _FLIPPED_RUNS = ("regression", "regression", "transformer")
+_TWO = ("two, the first", "two, the second")
 
 
 Draw = Callable[[random.Random, Reference], list[Step]]
@@ -36,6 +46,8 @@ _DRAWS: dict[str, Draw] = {
     "term-restoring": partial(kills.while_restoring, terminate=True),
     "term-preparing": partial(kills.in_preparation, number=signal.SIGTERM),
     "clock": clocks.jumping,
+    "kill-one": kills.anywhere,
+    "term-one": partial(kills.anywhere, number=signal.SIGTERM),
 }
 _PROGRAMS = {
     "kill-preparing": _PREPARATIONS,
@@ -46,6 +58,9 @@ _PROGRAMS = {
     "flip": _FLIPPED_RUNS,
     "flip-preparing": ("prepare",),
     "flip-text": ("prepare",),
+    "kill-one": _TWO,
+    "term-one": _TWO,
+    "bucket": (*["regression in a bucket"] * 3, "transformer in a bucket"),
 }
 
 
@@ -71,6 +86,7 @@ class Campaign:
         self.reference: Callable[[str], Reference] = cache(self._make_reference)
         self._template: Callable[[str, bool], Path] = cache(self._make_template)
         self._read: Callable[[Path], Reference] = cache(self._make_reading)
+        self._store: Callable[[], bucket.Store] = cache(self._make_store)
 
     def play(self, kind: str, number: int, program: str = "") -> dict[str, Any]:
         """Play a case; return what is known of it.
@@ -89,6 +105,9 @@ class Campaign:
             if kind in _DRAWS:
                 reference = self.reference(program)
                 return play(reference, self._with_bug(_DRAWS[kind](draws, reference)), folder)
+            if kind == "bucket":
+                reference = self.reference(program)
+                return play(reference, bucket.failing(draws, self._store()), folder)
             if kind.startswith("file"):
                 return self._fail_file(number, program, folder)
             return self._flip(draws, kind, program, folder)
@@ -108,8 +127,13 @@ class Campaign:
 
     def _make_reading(self, template: Path) -> Reference:
         program = reading()
-        run_in_fork(program.action(template, False), template.parent)
+        run_in_forks(program.actions(template, False), template.parent)
         return Reference(program, program.end(template), [], [], 0.0)
+
+    def _make_store(self) -> bucket.Store:
+        folder = self._folder / "store"
+        folder.mkdir()
+        return bucket.Store(folder)
 
     def _with_bug(self, steps: list[Step]) -> list[Step]:
         if self.bug is None:
@@ -133,8 +157,17 @@ class Campaign:
                 return preparation(self._corpus)
             case "prepare with workers":
                 return preparation(self._corpus, workers=2)
+            case "regression in a bucket":
+                return bucket.in_bucket(self._store(), regression())
+            case "transformer in a bucket":
+                self._store().upload(self._template("prepare", False), "text/")
+                return bucket.in_bucket(self._store(), training("transformer", f"gs://{BUCKET}/text"))
         text = self._template("prepare", False)
         match name:
+            case "two, the first":
+                return training_in_two(text, 0)
+            case "two, the second":
+                return training_in_two(text, 1)
             case "birdie":
                 return training("gated_ssm_plus", text, policy="birdie")
             case "workers":

@@ -16,5 +16,8 @@ KINDS = {
     "flip-preparing": "a bit flips in text half prepared",
     "flip-text": "a bit flips in prepared text",
     "clock": "the clock jumps",
+    "kill-one": "SIGKILL of one of two processes",
+    "term-one": "SIGTERM of one of two processes",
+    "bucket": "a bucket fails",
 }
 """The kinds of cases by name, in words."""

@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 
 from benchmarks.fault_kinds.layer import Disturbance
 from benchmarks.fault_kinds.programs import Program
-from benchmarks.fault_kinds.starts import Ended, HungError, Moment, run_in_fork
+from benchmarks.fault_kinds.starts import Ended, HungError, Moment, run_in_forks
 
 # What commands log, beside the one line with which they end.
 _LOGGED = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d|(WARNING|ERROR):absl:|\s*$")
+# What JAX's runtime writes in C++, with its stack, where the process that coordinates the others is gone.
+_ABORTED = re.compile(r"^F\d{4} \d\d:\d\d:\d\d.*?(?=^birdie_jax)", re.DOTALL | re.MULTILINE)
 _CLEAN_ENDS = (0, -9, -15, 143)
+# The last is that of a process which says that another one is lost.
+_STOPPED = (1, 2, 75)
 _MAX_ENDINGS = 3
 
 
@@ -66,12 +70,16 @@ class Step(NamedTuple):
         moment: when a signal is sent.
         prepare: what the process does first.
         before: what this process does to the folder first.
+        fault: what is wrong with this start in words, where neither the layer nor a signal says so.
+        check: (how the start ended, its line) -> what is odd about it.
     """
 
     disturbance: Disturbance | None = None
     moment: Moment | None = None
     prepare: Callable[[], None] | None = None
     before: Callable[[Path], None] | None = None
+    fault: str = ""
+    check: Callable[[Ended, str], list[str]] | None = None
 
 
 def play(reference: Reference, steps: Sequence[Step], folder: Path) -> dict[str, Any]:
@@ -87,7 +95,7 @@ def play(reference: Reference, steps: Sequence[Step], folder: Path) -> dict[str,
     case: dict[str, Any] = {"program": program.name, "starts": [], "lines": []}
     case |= {"different": [], "lost": [], "tracebacks": [], "odd": []}
     saved: dict[str, str] = {}
-    undisturbed = [steps[-1]._replace(disturbance=None, moment=None, before=None)] * _MAX_ENDINGS
+    undisturbed = [Step(prepare=steps[-1].prepare)] * _MAX_ENDINGS
     try:
         for number, step in enumerate([*steps, *undisturbed]):
             ended = _start(program, step, workdir, folder)
@@ -95,14 +103,15 @@ def play(reference: Reference, steps: Sequence[Step], folder: Path) -> dict[str,
             case["lost"] += program.lost(saved, now)
             saved = now
             _note_start(case, program, step, ended)
-            if ended.status == 0 and number >= len(steps) - 1:
+            complete = not any(each.status for each in (ended, *ended.others))
+            if complete and number >= len(steps) - 1:
                 break
         else:
             case["odd"].append("the program does not end when it is no longer disturbed")
     except HungError as error:
         case["odd"].append(str(error))
     else:
-        if ended.status == 0:
+        if complete:
             case["different"] = differences(reference.end, program.end(workdir))
     case["seconds"] = round(time.monotonic() - began, 2)
     return case
@@ -112,36 +121,53 @@ def _start(program: Program, step: Step, workdir: Path, folder: Path) -> Ended:
     if step.before is not None:
         step.before(workdir)
     disturbance = step.disturbance and step.disturbance._replace(folder=f"{workdir}")
-    action = program.action(workdir, False)
-    return run_in_fork(action, folder, disturbance=disturbance, moment=step.moment, prepare=step.prepare)
+    actions = program.actions(workdir, False)
+    return run_in_forks(actions, folder, disturbance=disturbance, moment=step.moment, prepare=step.prepare)
 
 
 def _note_start(case: dict[str, Any], program: Program, step: Step, ended: Ended) -> None:
     start: dict[str, Any] = {"status": ended.status, "cpu_seconds": ended.cpu_seconds}
     if step.disturbance is not None and ended.operations:
         start["disturbed"] = ended.operations[-1]
+    elif step.fault:
+        start["disturbed"] = step.fault
+    if ended.others:
+        start["others"] = [each.status for each in ended.others]
     case["starts"].append(start)
+    for each in (ended, *ended.others):
+        _note_end(case, program, step, each)
+
+
+def _note_end(case: dict[str, Any], program: Program, step: Step, ended: Ended) -> None:
     if "Traceback" in ended.errors + ended.printed:
         case["tracebacks"].append((ended.printed + ended.errors)[-3000:])
-    if ended.status in _CLEAN_ENDS:
-        return
-    line, odd = read_end(program, ended)
-    case["lines"].append(line)
+    line, odd = "", []
+    if ended.status not in _CLEAN_ENDS:
+        line, odd = read_end(program, ended)
+        case["lines"].append(line)
     case["odd"] += odd
+    if step.check is not None:
+        case["odd"] += step.check(ended, line)
+    if not line:
+        return
     error = step.disturbance.error if step.disturbance is not None else ""
     if error and not names_cause(line, error, ended.operations):
-        case["odd"].append(f"no cause of {start.get('disturbed')} in: {line}")
+        case["odd"].append(f"no cause of {ended.operations[-1:]} in: {line}")
 
 
 def read_end(program: Program, ended: Ended) -> tuple[str, list[str]]:
     """Return the line with which a command ends that stops, and what is odd about what it prints."""
     prefix = f"birdie_jax.{program.verb}: "
-    lines = ended.errors.strip().splitlines()
+    lines = _ABORTED.sub("", ended.errors).strip().splitlines()
     last = lines[-1] if lines else ""
-    if ended.status not in (1, 2) or not last.startswith(prefix):
-        return last, [f"status {ended.status} and no line {prefix!r} at the end: {ended.errors[-800:]}"]
+    if ended.status not in _STOPPED or not last.startswith(prefix):
+        return last, [f"status {ended.status} and no line {prefix!r} at the end: {_shortened(ended.errors)}"]
     others = [line for line in lines[:-1] if not _LOGGED.match(line)]
     return last, [f"more than one line: {others[:5]}"] if others else []
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 4000 else f"{text[:2000]} ... {text[-2000:]}"
 
 
 def names_cause(line: str, error: str, operations: Sequence[str]) -> bool:
@@ -172,15 +198,16 @@ def make_reference(program: Program, folder: Path) -> Reference:
     for name in ("every_step", "usual"):
         (folder / name).mkdir(parents=True)
         workdir = folder / name / "run"
-        action = program.action(workdir, name == "every_step")
-        ended = run_in_fork(action, folder / name, disturbance=Disturbance(str(workdir)))
-        if ended.status != 0:
+        actions = program.actions(workdir, name == "every_step")
+        ended = run_in_forks(actions, folder / name, disturbance=Disturbance(str(workdir)))
+        if any(each.status for each in (ended, *ended.others)):
             raise SystemExit(f"{program.name} ends with {ended.status}: {ended.printed}{ended.errors}")
         ends.append(program.end(workdir))
         started.append(parse_operations(ended.operations, workdir))
     if differences(*ends):
         raise SystemExit(f"{program.name}: two undisturbed runs differ in {differences(*ends)}")
-    again = run_in_fork(action, folder / name, disturbance=Disturbance(str(workdir)))
+    actions = program.actions(workdir, False)
+    again = run_in_forks(actions, folder / name, disturbance=Disturbance(str(workdir)))
     return Reference(
         program, ends[0], started[1], parse_operations(again.operations, workdir), ended.cpu_seconds
     )

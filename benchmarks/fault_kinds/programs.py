@@ -6,12 +6,14 @@ import os
 import random
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.fault_kinds.saved import checkpoint_files, digest_of_checkpoints, lost_checkpoints
 from tests.forked_verbs import exit_status_of_verb
+from tests.gcs_server import free_port
 from tests.micro_config import get_config
 from tests.whole_runs import CONFIG, metrics
 
@@ -27,7 +29,7 @@ class Program(NamedTuple):
     Attributes:
         name: the name of the program in the results.
         verb: the verb that its messages name.
-        action: (folder, whether a checkpoint of every step is saved and kept) -> what a process does; it
+        actions: (folder, whether a checkpoint of every step is saved and kept) -> what each process does; it
             returns the exit status.
         saved: (folder) -> what is complete now, by name, with a digest of its bytes.
         lost: (what was complete, what is now) -> the names of what is gone and must not be.
@@ -36,7 +38,7 @@ class Program(NamedTuple):
 
     name: str
     verb: str
-    action: Callable[[Path, bool], Callable[[], int]]
+    actions: Callable[[Path, bool], Sequence[Callable[[], int]]]
     saved: Callable[[Path], dict[str, str]]
     lost: Callable[[Mapping[str, str], Mapping[str, str]], list[str]]
     end: Callable[[Path], dict[str, str]]
@@ -52,40 +54,62 @@ def verb_action(verb: str, *arguments: str) -> Callable[[], int]:
     return act
 
 
-def training(model: str, text: Path, *, policy: str = "fixed", workers: int = 0) -> Program:
+def training(model: str, text: Path | str, *, policy: str = "fixed", workers: int = 0) -> Program:
     """Return a run of eight steps of a micro model on prepared text.
 
     Args:
         model: the value of `model.name`.
-        text: the prepared folder.
+        text: the prepared folder, or its URL.
         policy: the value of `bandit.policy`.
         workers: the number of processes that make rows.
     """
     name = f"{model} {policy}" + (f" {workers} workers" if workers else "")
+    flags = partial(_training_flags, model=model, text=text, policy=policy, workers=workers)
+    return _run(name, lambda folder, every_step: [verb_action("train", *flags(folder, every_step))])
+
+
+def training_in_two(text: Path, disturbed: int) -> Program:
+    """Return such a run in two processes.
+
+    Args:
+        text: the prepared folder.
+        disturbed: which process the signals are sent to, 0 or 1.
+    """
+
+    def actions(folder: Path | str, every_step: bool) -> Sequence[Callable[[], int]]:
+        flags = _training_flags(folder, every_step, model="hawk", text=text, policy="fixed", workers=0)
+        meeting = f"--coordinator_address=127.0.0.1:{free_port()}"
+        both = [
+            verb_action("train", *flags, meeting, "--num_processes=2", f"--process_id={index}")
+            for index in range(2)
+        ]
+        return both if disturbed == 0 else both[::-1]
+
+    return _run(f"hawk in two processes, disturbed: {disturbed}", actions)
+
+
+def _run(name: str, actions: Callable[[Path | str, bool], Sequence[Callable[[], int]]]) -> Program:
     return Program(
         name=name,
         verb="train",
-        action=lambda folder, every_step: verb_action(
-            "train",
-            *training_flags(folder, model, text, policy, workers),
-            *(["--config.checkpoint.every_steps=1", "--config.checkpoint.keep=100"] if every_step else []),
-        ),
+        actions=actions,
         saved=checkpoint_files,
         lost=lambda before, now: lost_checkpoints(before, now, _KEEP),
         end=_end_of_run,
     )
 
 
-def training_flags(folder: Path, model: str, text: Path, policy: str, workers: int) -> list[str]:
-    """Return the flags of such a run in a folder."""
+def _training_flags(
+    folder: Path | str, every_step: bool, *, model: str, text: Path | str, policy: str, workers: int
+) -> list[str]:
     values = {
         "model.name": model,
         "model.attention.heads": 2,
         "data.prepared": text,
         "train.num_steps": _STEPS,
         "train.log_every_steps": 1,
-        "checkpoint.every_steps": 2,
-        "checkpoint.keep": _KEEP,
+        "checkpoint.every_steps": 1 if every_step else 2,
+        "checkpoint.keep": 100 if every_step else _KEEP,
         "bandit.every_steps": 3,
         "batching.workers": workers,
         # Of a run in several processes: how soon one notices that another is gone.
@@ -99,18 +123,11 @@ def regression() -> Program:
     """Return a run of a linear regression with noise through the library's engine."""
     script = str(Path(__file__).with_name("regression.py"))
 
-    def action(folder: Path, every_step: bool) -> Callable[[], int]:
+    def actions(folder: Path | str, every_step: bool) -> Sequence[Callable[[], int]]:
         cadence = (1, 100) if every_step else (2, _KEEP)
-        return lambda: runpy.run_path(script)["main"](folder, _STEPS, *cadence)
+        return [lambda: runpy.run_path(script)["main"](folder, _STEPS, *cadence)]
 
-    return Program(
-        name="regression",
-        verb="train",
-        action=action,
-        saved=checkpoint_files,
-        lost=lambda before, now: lost_checkpoints(before, now, _KEEP),
-        end=_end_of_run,
-    )
+    return _run("regression", actions)
 
 
 def _end_of_run(folder: Path) -> dict[str, str]:
@@ -138,7 +155,7 @@ def preparation(corpus: Path, workers: int = 0) -> Program:
     return Program(
         name="prepare_data" + (f" {workers} workers" if workers else ""),
         verb="prepare_data",
-        action=lambda folder, _: verb_action("prepare_data", f"--output={folder}", *flags),
+        actions=lambda folder, _: [verb_action("prepare_data", f"--output={folder}", *flags)],
         saved=_finished_shards,
         lost=lambda before, now: sorted(name for name in before if before[name] != now.get(name)),
         end=_contents,
@@ -150,7 +167,7 @@ def reading() -> Program:
     return Program(
         name="read text",
         verb="read",
-        action=lambda folder, _: lambda: _read_all(folder),
+        actions=lambda folder, _: [lambda: _read_all(folder)],
         saved=lambda folder: {},
         lost=lambda before, now: [],
         end=lambda folder: {"text": (folder.parent / "read.txt").read_text()},

@@ -32,7 +32,7 @@ def _count(batch):
     return jnp.float32(batch["x"].shape[0])
 
 
-def main(folder: Path, steps: int, every_steps: int, keep: int) -> int:
+def main(folder: Path | str, steps: int, every_steps: int, keep: int) -> int:
     """Train in a folder; return the exit status, and print errors as the verb does."""
     try:
         mesh = mesh_of()

@@ -1,11 +1,11 @@
-"""Starts of a program in forks that need not import it, each disturbed at one place or not at all."""
+"""Starts of a program in forks that need not import it, disturbed at one place or not at all."""
 
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class Ended(NamedTuple):
         errors: what it wrote to stderr.
         operations: the lines of the layer: number, operation and path.
         cpu_seconds: the CPU time of the process.
+        others: how the other processes of the start ended.
     """
 
     status: int
@@ -45,54 +46,72 @@ class Ended(NamedTuple):
     errors: str
     operations: tuple[str, ...]
     cpu_seconds: float
+    others: tuple["Ended", ...] = ()
 
 
 class HungError(RuntimeError):
     """A start does not end."""
 
 
-def run_in_fork(
-    action: Callable[[], int],
+def run_in_forks(
+    actions: Sequence[Callable[[], int]],
     folder: Path,
     *,
     disturbance: Disturbance | None = None,
     moment: Moment | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Ended:
-    """Do something in a fork to its end, or to the one that the disturbance or the signal makes.
+    """Do something in forks to its end, or to the one that the disturbance or the signal makes.
 
     Args:
-        action: what the process does; it returns the exit status.
-        folder: where this function writes what the process prints.
+        actions: what each process does; it returns the exit status. The first is the disturbed one.
+        folder: where this function writes what the processes print.
         disturbance: the operation that is disturbed; None: none.
         moment: the moment at which a signal is sent; None: never.
-        prepare: what the process does before.
+        prepare: what each process does before.
 
     Raises:
-        HungError: it does not end within ten minutes.
+        HungError: one does not end within ten minutes.
     """
-    outputs = [folder / name for name in ("stdout.txt", "stderr.txt", "operations.txt")]
-    child = start_fork(action, outputs, disturbance, prepare)
-    began, cpu_seconds = time.monotonic(), 0.0
+    outputs = [
+        [folder / f"{name}{number}.txt" for name in ("stdout", "stderr", "operations")]
+        for number in range(len(actions))
+    ]
+    children = [
+        start_fork(action, files, None if number else disturbance, prepare)
+        for number, (action, files) in enumerate(zip(actions, outputs, strict=True))
+    ]
+    first, began, cpu_seconds = children[0], time.monotonic(), 0.0
+    running, ends = list(children), {}
     while True:
-        pid, status, usage = os.wait4(child, os.WNOHANG)
-        if pid:
+        for child in running:
+            pid, status, usage = os.wait4(child, os.WNOHANG)
+            if pid:
+                ends[child] = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        running = [child for child in running if child not in ends]
+        if not running:
             break
-        cpu_seconds = max(cpu_seconds, cpu_seconds_of(child))
-        if moment is not None and cpu_seconds >= moment.cpu_seconds:
+        cpu_seconds = max(cpu_seconds, cpu_seconds_of(first))
+        if moment is not None and first in running and cpu_seconds >= moment.cpu_seconds:
             time.sleep(moment.wait_seconds)
-            os.kill(child, moment.number)
+            os.kill(first, moment.number)
             moment = None
         elif time.monotonic() - began > _LIMIT_SECONDS:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise HungError(f"no end in {_LIMIT_SECONDS} s: {outputs[1].read_text()[-1000:]}")
+            for child in running:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            hung = outputs[children.index(running[0])][1].read_text()
+            raise HungError(f"no end in {_LIMIT_SECONDS} s: {hung[-1000:]}")
         time.sleep(0.004)
-    printed, errors, operations = (path.read_text(errors="replace") for path in outputs)
-    seconds = round(usage.ru_utime + usage.ru_stime, 2)
-    return Ended(
-        os.waitstatus_to_exitcode(status), printed, errors, tuple(operations.splitlines()), seconds
+    ended, *others = (
+        _read_end(*ends[child], files) for child, files in zip(children, outputs, strict=True)
     )
+    return ended._replace(others=tuple(others))
+
+
+def _read_end(status: int, cpu_seconds: float, outputs: list[Path]) -> Ended:
+    printed, errors, operations = (path.read_text(errors="replace") for path in outputs)
+    return Ended(status, printed, errors, tuple(operations.splitlines()), round(cpu_seconds, 2))
 
 
 def start_fork(

@@ -187,9 +187,16 @@ class Watch:
             return
         self._hangs_from = math.inf
         if isinstance(error, Exception) and not isinstance(error, self._own_faults):
-            # It may come of another process's end, of which the other thread will soon know, and tell.
-            traceback.print_exception(kind, error, trace)
-            time.sleep(self._limits.lost_seconds + 3 * self._beat_seconds)
+            # If another process is the cause, the other thread soon ends this one, and says so.
+            seconds = self._limits.lost_seconds + 3 * self._beat_seconds
+            logging.warning(
+                "%s; waits %.0f s for a sign that another process is the cause",
+                kind and kind.__name__,
+                seconds,
+            )
+            time.sleep(seconds)
+            with self._ending:
+                traceback.print_exception(kind, error, trace)
         with self._ending:
             text = without_secrets(str(error)) or type(error).__name__
             print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
