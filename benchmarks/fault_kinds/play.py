@@ -161,7 +161,8 @@ def read_end(program: Program, ended: Ended) -> tuple[str, list[str]]:
     lines = _ABORTED.sub("", ended.errors).strip().splitlines()
     last = lines[-1] if lines else ""
     if ended.status not in _STOPPED or not last.startswith(prefix):
-        return last, [f"status {ended.status} and no line {prefix!r} at the end: {_shortened(ended.errors)}"]
+        errors = _shortened(ended.errors)
+        return last, [f"status {ended.status} and no line {prefix!r} at the end: {errors}"]
     others = [line for line in lines[:-1] if not _LOGGED.match(line)]
     return last, [f"more than one line: {others[:5]}"] if others else []
 

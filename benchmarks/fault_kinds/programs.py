@@ -29,8 +29,8 @@ class Program(NamedTuple):
     Attributes:
         name: the name of the program in the results.
         verb: the verb that its messages name.
-        actions: (folder, whether a checkpoint of every step is saved and kept) -> what each process does; it
-            returns the exit status.
+        actions: (folder, whether a checkpoint of every step is saved and kept) -> what each process
+            does; it returns the exit status.
         saved: (folder) -> what is complete now, by name, with a digest of its bytes.
         lost: (what was complete, what is now) -> the names of what is gone and must not be.
         end: (folder) -> a digest of everything that the end of the program leaves, by name.
