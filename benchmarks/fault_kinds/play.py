@@ -127,6 +127,7 @@ def _start(program: Program, step: Step, workdir: Path, folder: Path) -> Ended:
 
 def _note_start(case: dict[str, Any], program: Program, step: Step, ended: Ended) -> None:
     start: dict[str, Any] = {"status": ended.status, "cpu_seconds": ended.cpu_seconds}
+    start["seconds"] = ended.seconds
     if step.disturbance is not None and ended.operations:
         start["disturbed"] = ended.operations[-1]
     elif step.fault:

@@ -38,6 +38,7 @@ class Ended(NamedTuple):
         errors: what it wrote to stderr.
         operations: the lines of the layer: number, operation and path.
         cpu_seconds: the CPU time of the process.
+        seconds: how long it ran.
         others: how the other processes of the start ended.
     """
 
@@ -46,6 +47,7 @@ class Ended(NamedTuple):
     errors: str
     operations: tuple[str, ...]
     cpu_seconds: float
+    seconds: float
     others: tuple["Ended", ...] = ()
 
 
@@ -87,7 +89,8 @@ def run_in_forks(
         for child in running:
             pid, status, usage = os.wait4(child, os.WNOHANG)
             if pid:
-                ends[child] = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+                cpu_time = usage.ru_utime + usage.ru_stime
+                ends[child] = os.waitstatus_to_exitcode(status), cpu_time, time.monotonic() - began
         running = [child for child in running if child not in ends]
         if not running:
             break
@@ -104,14 +107,15 @@ def run_in_forks(
             raise HungError(f"no end in {_LIMIT_SECONDS} s: {hung[-1000:]}")
         time.sleep(0.004)
     ended, *others = (
-        _read_end(*ends[child], files) for child, files in zip(children, outputs, strict=True)
+        _read_end(*ends[child], outputs=files) for child, files in zip(children, outputs, strict=True)
     )
     return ended._replace(others=tuple(others))
 
 
-def _read_end(status: int, cpu_seconds: float, outputs: list[Path]) -> Ended:
+def _read_end(status: int, cpu_seconds: float, seconds: float, outputs: list[Path]) -> Ended:
     printed, errors, operations = (path.read_text(errors="replace") for path in outputs)
-    return Ended(status, printed, errors, tuple(operations.splitlines()), round(cpu_seconds, 2))
+    rounded = round(cpu_seconds, 2), round(seconds, 2)
+    return Ended(status, printed, errors, tuple(operations.splitlines()), *rounded)
 
 
 def start_fork(

@@ -17,15 +17,18 @@ Where nothing of this is found, the process is the only one.
 import ctypes
 import faulthandler
 import importlib.util
+import os
 import re
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from birdie_jax.errors import ConfigError
+from birdie_jax.engine.watch import EXIT_ANOTHER_FAILED
+from birdie_jax.errors import ConfigError, one_line
 
 _FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
 _VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")
@@ -78,8 +81,26 @@ def initialize_processes(
         # It would take SIGTERM for itself; the loop answers it, see birdie_jax/engine/stop.py.
         jax.config.update("jax_enable_preemption_service", False)
         _delay_abort()
-        jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
+        try:
+            jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
+            # Processes wait for one another here too, and no watch runs yet.
+            jax.devices()
+        except RuntimeError as error:
+            if not re.search("UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED", str(error)):
+                raise
+            _end_lost(error)
     return cluster
+
+
+def _end_lost(error: RuntimeError) -> NoReturn:
+    """End this process, which cannot reach the others; an orderly end would wait for them."""
+    print(
+        "birdie_jax.train: another process is lost, or does not come, before the run begins; the same "
+        f"command may succeed: {one_line(str(error))[:500]}",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_ANOTHER_FAILED)
 
 
 def _delay_abort() -> None:

@@ -1,7 +1,6 @@
 """How a process finds the others of its run: flags, environment, Slurm, TPU, or none."""
 
 import re
-import socket
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 from birdie_jax.engine.processes import detect_cluster, first_host, on_tpu
 from birdie_jax.errors import ConfigError
 from tests.forked_verbs import run_commands
+from tests.gcs_server import free_port
 from tests.whole_runs import CONFIG, REPOSITORY, run_environment
 
 SLURM = {
@@ -146,9 +146,7 @@ print(cluster.source, jax.process_index(), jax.process_count(), float(jax.jit(la
 
 @pytest.mark.slow
 def test_two_processes_join():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, address, str(number)],
@@ -167,6 +165,43 @@ def test_two_processes_join():
             process.kill()
     for number, (output, error) in enumerate(outputs):
         assert output.splitlines()[-1] == f"flags {number} 2 22.0", error
+
+
+GONE = """
+import os, sys
+import jax
+from birdie_jax.engine import processes
+if sys.argv[2] == "0":
+    # Joined, and gone before it has made its devices.
+    jax.devices = lambda: os.kill(os.getpid(), 9)
+processes.initialize_processes(sys.argv[1], 2, int(sys.argv[2]), os.environ, 30)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_lost_before_the_devices_are_there_is_named_in_one_line():
+    address = f"127.0.0.1:{free_port()}"
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", GONE, address, str(number)],
+            cwd=REPOSITORY,
+            env=run_environment(2),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    )
+    try:
+        errors = [process.communicate(timeout=60)[1] for process in (first, second)]
+    finally:
+        for process in (first, second):
+            process.kill()
+    assert first.returncode == -9, errors
+    assert second.returncode == 75, errors
+    assert (
+        errors[1].splitlines()[-1].startswith("birdie_jax.train: another process is lost, or does not come")
+    )
+    assert "Traceback" not in errors[1]
 
 
 @pytest.mark.slow
