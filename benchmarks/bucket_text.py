@@ -29,12 +29,7 @@ _BATCHES = flags.DEFINE_integer("batches", 20, "Batches after the first.")
 
 def _measure(name: str, place: str, mirror_gib: int) -> None:
     from birdie_jax.batching.mixture_history import DecisionSchedule, MixtureHistory
-    from birdie_jax.batching.pipeline import (
-        RowStreams,
-        close_prefetched,
-        initial_stream_states,
-        prefetch_batches,
-    )
+    from birdie_jax.batching.pipeline import RowStreams, close_prefetched, prefetch_batches
     from birdie_jax.batching.row_stream import RowSettings
     from birdie_jax.objectives import Arm, make_objective
     from birdie_jax.text import TokenShards
@@ -51,7 +46,6 @@ def _measure(name: str, place: str, mirror_gib: int) -> None:
         mixtures,
         first_step=0,
         schedule=schedule,
-        stream_states=initial_stream_states(_ROWS.value, 12),
     )
     batches = iter(prefetch_batches(streams, workers=0, prefetch=4))
     next(batches)

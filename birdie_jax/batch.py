@@ -25,7 +25,8 @@ class Batch(NamedTuple):
         positions: int32, index within the sample, 0 on padding.
         bidirectional: bool, true on the context (the paper's attn_mask = 1), false from the start token on;
             with labels in place true on the whole sample.
-        arm_ids: int32, the objective arm of the sample, -1 on padding.
+        arm_ids: int32, the objective arm of the sample, -1 on padding; with several corpora, the arm plus
+            the number of arms times that of the corpus.
     """
 
     tokens: PackedIds

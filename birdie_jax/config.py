@@ -8,6 +8,7 @@ the rest of the program plain, immutable Python.
 """
 
 import dataclasses
+import re
 import typing
 from typing import Any
 
@@ -19,6 +20,7 @@ from birdie_jax.config_sections import (
     BatchingConfig,
     CheckpointConfig,
     Config,
+    CorpusConfig,
     DataConfig,
     EvalConfig,
     FinetuneConfig,
@@ -42,6 +44,8 @@ from birdie_jax.storage import file_key, inner_path, parse_typed
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 from pallas_kernels.linear_scan import IMPLEMENTATIONS
 
+_CORPUS_NAME = re.compile(r"[A-Za-z0-9_]{1,50}")
+
 __all__ = [
     "BanditConfig",
     "BatchingConfig",
@@ -58,6 +62,7 @@ __all__ = [
     "TrainConfig",
     "check_batches",
     "check_config",
+    "corpora_of",
     "default_config",
     "parse_config",
     "to_dict",
@@ -131,6 +136,35 @@ def _plain(config: ml_collections.ConfigDict) -> dict[str, Any]:
         # The keys of a section are sorted where they are listed.
         raise ConfigError(f"{path}: found keys of several types in a section; allowed: str") from error
     return plain
+
+
+def corpora_of(data: DataConfig) -> dict[str, CorpusConfig]:
+    """Return the corpora of `data.corpora` by their names, sorted.
+
+    Raises:
+        ConfigError: a name or an entry cannot be used, or `data.prepared` is given too.
+    """
+    corpora = {}
+    for name in sorted(data.corpora):
+        where, given = f"config.data.corpora.{name}", data.corpora[name]
+        if not _CORPUS_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{where}: found {shown(name)}; allowed: 1 to 50 letters, digits, underscores"
+            )
+        if not isinstance(given, dict):
+            raise ConfigError(
+                f"{where}: found {shown(given)}; allowed: source or prepared, weight, max_epochs"
+            )
+        entry = dataclasses.asdict(CorpusConfig()) | given
+        corpora[name] = corpus = parse_typed(CorpusConfig, entry, where, ConfigError)
+        if bool(corpus.source) == bool(corpus.prepared):
+            found = "both" if corpus.source else "neither"
+            raise ConfigError(f"{where}: found {found} of source and prepared; allowed: one of them")
+    if corpora and data.prepared:
+        raise ConfigError(
+            f"config.data.prepared: found {shown(data.prepared)} beside data.corpora; allowed: one of them"
+        )
+    return corpora
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -271,6 +305,7 @@ def check_config(config: Config) -> None:
         value = getattr(getattr(config, section), leaf)
         require(value in choices, name, nearest_first(value, choices))
 
+    corpora_of(config.data)
     one_of("model.name", *model_names())
     one_of("model.dtype", "float32", "bfloat16")
     one_of("model.scan_dtype", "float32", "bfloat16")

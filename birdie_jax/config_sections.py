@@ -13,6 +13,7 @@ from birdie_jax.config_types import (
     BatchesOfArm,
     CheckpointsKept,
     ClipNormOrNone,
+    CorpusWeight,
     Decay,
     Depth,
     DeviationsOrNone,
@@ -22,6 +23,7 @@ from birdie_jax.config_types import (
     HeadOutputs,
     LearningRate,
     Lookahead,
+    MaxEpochs,
     MeshSize,
     MeshSizeOrAutomatic,
     Name,
@@ -55,6 +57,24 @@ Require = Callable[[bool, str, str], None]
 
 
 @dataclass(frozen=True)
+class CorpusConfig:
+    """One of several texts that a run reads together: an entry of `data.corpora`.
+
+    Attributes:
+        source: as `data.source`.
+        prepared: directory written by prepare_data; empty = prepare `source`.
+        weight: the share of the corpus in the positions of the rows of arms that read it, before the
+            weights are normalised.
+        max_epochs: how often its text may be read; 0 = as often as the run needs.
+    """
+
+    source: Text = ""
+    prepared: Text = ""
+    weight: CorpusWeight = 1.0
+    max_epochs: MaxEpochs = 0.0
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Where text comes from, and how it becomes token shards.
 
@@ -62,6 +82,9 @@ class DataConfig:
         source: "stdlib" (the Python standard library), a file, a folder or a glob of documents; this one
             and the next three may be URLs, gs://... or s3://...
         prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
+        corpora: several texts in place of `source` and `prepared`, name -> {source or prepared, weight,
+            max_epochs}, see `CorpusConfig`. All have one tokenizer: `tokenizer`, or that of those that are
+            prepared, or one that is trained on a sample of all by their weights.
         cache_dir: where sources are prepared; empty = ~/.cache/birdie_jax/data.
         mirror_gib: GiB that copies of a bucket's shards may have in this machine's cache folder; text that
             does not fit is read from the bucket record by record, which gs:// can and s3:// cannot.
@@ -74,6 +97,7 @@ class DataConfig:
 
     source: Text = "stdlib"
     prepared: Text = ""
+    corpora: dict[str, Any] = field(default_factory=dict)
     cache_dir: Text = ""
     mirror_gib: Gibibytes = 64
     tokenizer: Text = ""

@@ -46,6 +46,10 @@ StepsOrNone = Annotated[int, Bounds(at_least=0, at_most=MAX_STEPS)]
 # A damaged one has to leave another.
 CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=MAX_STEPS)]
 
+# Weights count by their ratios. As often as this no text is worth reading.
+CorpusWeight = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1e6)]
+MaxEpochs = Annotated[float, Bounds(at_least=0, at_most=1e6)]
+
 # Every one of these is a batch, a part of one or an example that the host holds, or a process.
 Lookahead = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 Prefetch = Annotated[int, Bounds(at_least=1, at_most=2**16)]

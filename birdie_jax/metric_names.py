@@ -1,13 +1,16 @@
-"""The names of the scalars in `metrics.jsonl` and TensorBoard that concern one objective arm or stage.
+"""The names of the scalars in `metrics.jsonl` and TensorBoard of one objective arm, corpus or stage.
 
 arm/<name>/examples, positions, tokens, loss, accuracy               of the training steps logged
 arm/<name>/validation_loss, validation_accuracy, probability, reward of a decision
+corpus/<name>/examples, positions, tokens, loss, accuracy            of the training steps logged
+corpus/<name>/validation_loss, validation_accuracy, epochs           of a decision
 bandit/predicted_reward, earned_reward                               of a decision, summed over arms
 stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
 stage/<name>/pruned_loss, surviving_share                            of these, where a pass drops tokens
 """
 
 ARM_PREFIX = "arm/"
+CORPUS_PREFIX = "corpus/"
 # Of the training steps since the last line.
 TRAINING_QUANTITIES = ("examples", "positions", "tokens", "loss", "accuracy")
 # Of the pass of fine-tuning that drops tokens, of all stages together and of each: its loss, and the share
@@ -23,6 +26,11 @@ PREDICTED_REWARD, EARNED_REWARD = "bandit/predicted_reward", "bandit/earned_rewa
 def arm_metric(arm: str, quantity: str) -> str:
     """Return the name of the scalar `quantity` of the arm named `arm`."""
     return f"{ARM_PREFIX}{arm}/{quantity}"
+
+
+def corpus_metric(corpus: str, quantity: str) -> str:
+    """Return the name of the scalar `quantity` of the corpus named `corpus`."""
+    return f"{CORPUS_PREFIX}{corpus}/{quantity}"
 
 
 def stage_metric(stage: str, quantity: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from etils import epath
 
-from birdie_jax.config import Config
+from birdie_jax.config import Config, corpora_of
 from birdie_jax.evaluation_record import EvaluationRecord
 from birdie_jax.reporting.run_record import read_evaluations
 from birdie_jax.start_record import Start, read_starts
@@ -44,10 +44,19 @@ def model_card(workdir: epath.PathLike, model: TrainedModel, name: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _text(config: Config) -> str:
+    corpora = corpora_of(config.data)
+    if not corpora:
+        return config.data.prepared or config.data.source
+    return "; ".join(
+        f"{name} (weight {each.weight:g}): {each.source or each.prepared}" for name, each in corpora.items()
+    )
+
+
 def _settings(config: Config) -> list[tuple[str, str]]:
     taught = ", ".join(sorted(config.finetune.stages))
     rows = {
-        "text": config.data.prepared or config.data.source,
+        "text": _text(config),
         "started from": config.init.from_,
         "stages of fine-tuning": taught,
         "mixture": "" if taught else config.objectives.mixture,

@@ -22,7 +22,7 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from birdie_jax.command_line import define_path, start
-from birdie_jax.config import Config, MeshConfig, parse_config
+from birdie_jax.config import Config, MeshConfig, corpora_of, parse_config
 from birdie_jax.config_flag import define_config
 from birdie_jax.errors import ConfigError, shown
 from birdie_jax.finetuning.run import resolve_stages
@@ -218,8 +218,9 @@ def embedding_rows(config: Config) -> int:
     data = config.data
     if config.finetune.stages and config.init.from_ and not data.tokenizer:
         return tokenizer_of_source(config.init.from_).vocab_size
-    if data.prepared and (is_remote(data.prepared) or Path(data.prepared).is_dir()):
-        return load_tokenizer(data.prepared).vocab_size
+    for prepared in (data.prepared, *(corpus.prepared for corpus in corpora_of(data).values())):
+        if prepared and (is_remote(prepared) or Path(prepared).is_dir()):
+            return load_tokenizer(prepared).vocab_size
     if data.tokenizer:
         return Tokenizer(data.tokenizer).vocab_size
     return padded_vocab_size(data.vocab_size)

@@ -16,10 +16,10 @@ from jaxtyping import Float64, PyTree
 from birdie_jax.array_types import Key
 from birdie_jax.bandit import BanditState, find_policy, init_bandit
 from birdie_jax.batching import DecisionSchedule, RowSettings
-from birdie_jax.config import Config, ModelConfig
+from birdie_jax.config import Config, ModelConfig, corpora_of
 from birdie_jax.engine.memory_check import check_memory
 from birdie_jax.engine.mesh import Device, arrange, fill_in_sizes
-from birdie_jax.errors import ConfigError
+from birdie_jax.errors import ConfigError, shown
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.parameters import ParameterPolicy, parameter_policies
 from birdie_jax.objectives import Mixture, make_mixture, mixture_from_arms
@@ -141,6 +141,11 @@ def row_settings(config: Config) -> RowSettings:
     return RowSettings(config.seed, batching.rows, batching.length, batching.spacing, batching.lookahead)
 
 
+def corpus_names(config: Config) -> tuple[str, ...]:
+    """Return the names of the run's corpora; none where it reads one text."""
+    return tuple(corpora_of(config.data))
+
+
 def configured_mixture(config: Config) -> Mixture:
     """Return the preset `config.objectives.mixture`, or the mixture of `config.objectives.arms` if any.
 
@@ -157,7 +162,14 @@ def configured_mixture(config: Config) -> Mixture:
         # The error of a preset begins with "mixture".
         where = "config.objectives.arms: " if objectives.arms else "config.objectives."
         raise ConfigError(f"{where}{error}") from error
+    corpora = corpus_names(config)
     for arm in mixture.arms:
+        for name in arm.corpora:
+            if name not in corpora:
+                raise ConfigError(
+                    f"config.objectives.arms: arm {arm.name!r} reads the corpus {shown(name)}; allowed: "
+                    f"{', '.join(corpora) or 'none, as config.data.corpora has none'}"
+                )
         fits, needs = arm.objective.text_limit(length), arm.objective.minimum_tokens
         if fits < needs:
             raise ConfigError(

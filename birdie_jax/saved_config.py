@@ -14,7 +14,12 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import check_configuration
 
 # Sections whose fields are named by the user.
-_USER_NAMED = ("config.objectives.arms", "config.eval.tasks", "config.finetune.stages")
+_USER_NAMED = (
+    "config.data.corpora",
+    "config.objectives.arms",
+    "config.eval.tasks",
+    "config.finetune.stages",
+)
 
 
 def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:

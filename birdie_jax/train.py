@@ -42,12 +42,13 @@ from birdie_jax.finetuning.run import check_stages, check_start, finetune, read_
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
 from birdie_jax.imports import name_of
-from birdie_jax.interop.initialization import find_branch, find_source
+from birdie_jax.interop.initialization import config_of_source, find_branch, find_source
 from birdie_jax.objectives import Mixture
 from birdie_jax.planning.model_flops import model_flops_per_token
 from birdie_jax.planning.remat_choice import keep_remat
 from birdie_jax.pretraining.arm_samples import write_arms
 from birdie_jax.pretraining.arm_validation import ArmValidation
+from birdie_jax.pretraining.corpora import describe_corpora, in_one_line, with_corpora_of
 from birdie_jax.pretraining.gate_statistics import LogGateStatistics
 from birdie_jax.pretraining.held_out_samples import HeldOutSamples
 from birdie_jax.pretraining.language_model_step import make_language_model_step
@@ -180,6 +181,10 @@ def pretrain(
     text, tokenizer = prepare_text(config, workdir, watch.processes)
     shares = agree_on_shares(config, mixture, text.train, watch.processes)
     if watch.processes.first:
+        if config.data.corpora:
+            corpora = describe_corpora(config, mixture, shares, text.train)
+            workdir.write(workdir.corpora, corpora)
+            print(in_one_line(corpora), flush=True)
         write_arms(workdir, mixture, shares, text.train, tokenizer, settings=row_settings(config))
     resolved = resolve_run(config, text.vocab_size, mixture=mixture)
     (resolved,) = choose_on_devices([resolved], workdir, watch.processes)
@@ -195,7 +200,7 @@ def pretrain(
         step = make_language_model_step(resolved, sections_of(hooks))
         branch = None
         if source and config.init.optimizer and not workdir.saved_steps():
-            branch = find_branch(config, source)
+            branch = with_corpora_of(find_branch(config, source), config_of_source(source), config)
         elif source:
             start_params = read_start(resolved, source, tokenizer, watch.processes, whole=False)
             step = step.starting_from(start_params)

@@ -11,7 +11,7 @@ import pytest
 
 from birdie_jax.bandit.policies.birdie import explore_probability
 from birdie_jax.batching import DecisionSchedule
-from birdie_jax.batching.row_stream import initial_stream_state
+from birdie_jax.batching.stream_state import StreamLayout
 from birdie_jax.config import Config, default_config, parse_config
 from birdie_jax.config_sections import ModelConfig
 from birdie_jax.config_types import RequiredName
@@ -139,7 +139,7 @@ def test_the_parameters_of_the_largest_model_are_counted_at_once(model):
 
 
 def test_the_largest_lookahead_is_a_state_of_megabytes():
-    assert initial_stream_state(largest("batching.lookahead")).nbytes < 2**21
+    assert StreamLayout(("",), (), largest("batching.lookahead")).initial().nbytes < 2**21
 
 
 @pytest.mark.parametrize("section", ["batching", "eval"])

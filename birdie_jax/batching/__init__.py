@@ -13,6 +13,7 @@ from birdie_jax.batching.pipeline import (
     validation_batches,
 )
 from birdie_jax.batching.row_stream import RowSettings, RowStream
+from birdie_jax.batching.stream_state import StreamLayout
 
 __all__ = [
     "BatchWithState",
@@ -21,6 +22,7 @@ __all__ = [
     "RowSettings",
     "RowStream",
     "RowStreams",
+    "StreamLayout",
     "StreamStates",
     "close_prefetched",
     "initial_stream_states",

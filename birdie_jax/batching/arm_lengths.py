@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int64
 from birdie_jax.batching.packing import packed_length
 from birdie_jax.batching.row_stream import RowSettings, RowStream
 from birdie_jax.objectives import NO_LABEL, Arm, Example
-from birdie_jax.text import TokenShards
+from birdie_jax.text.corpora import RowText
 
 # The share of the examples that is drawn from all arms evenly, so that rare arms are counted too.
 _EVEN_SHARE = 0.1
@@ -40,7 +40,7 @@ class ArmLengths(NamedTuple):
 
 
 def count_lengths(
-    text: TokenShards,
+    text: RowText,
     arms: tuple[Arm, ...],
     settings: RowSettings,
     probabilities: Float64[np.ndarray, " arms"],

@@ -57,8 +57,22 @@ def _padding_fields(rows: int, length: int) -> dict[str, np.ndarray]:
     }
 
 
-def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, start_id: int = START) -> Batch:
+def pack_rows(
+    rows: Sequence[Sequence[Example]],
+    length: int,
+    spacing: int,
+    start_id: int = START,
+    *,
+    num_arms: int = 0,
+) -> Batch:
     """Lay the examples of each row out side by side, with `spacing` padding tokens between two.
+
+    Args:
+        rows: the examples of each row.
+        length: the positions of a row.
+        spacing: the padding positions between two examples.
+        start_id: the token between context and target.
+        num_arms: of a run with several corpora: what `arm_ids` counts on by with each corpus.
 
     Returns:
         A Batch of arrays of shape [len(rows), length].
@@ -95,7 +109,7 @@ def pack_rows(rows: Sequence[Sequence[Example]], length: int, spacing: int, star
             fields["segment_ids"][row, begin:end] = segment
             fields["positions"][row, begin:end] = count[: context + target]
             fields["bidirectional"][row, begin:split] = True
-            fields["arm_ids"][row, begin:end] = example.arm
+            fields["arm_ids"][row, begin:end] = example.arm + num_arms * example.corpus
             begin = end + spacing
     return Batch(**fields)
 

@@ -17,14 +17,15 @@ from jaxtyping import Float64, Int64
 from birdie_jax.batch import Batch
 from birdie_jax.batching.mixture_history import DecisionSchedule, MixtureHistory
 from birdie_jax.batching.packing import empty_rows, pack_rows
-from birdie_jax.batching.row_stream import RowSettings, RowStream, initial_stream_state
+from birdie_jax.batching.row_stream import RowSettings, RowStream
+from birdie_jax.batching.stream_state import StreamLayout
 from birdie_jax.errors import HistoryClosed
 from birdie_jax.objectives import Arm
-from birdie_jax.text import TokenShards
+from birdie_jax.text.corpora import Corpora, RowText
 
 
 def validation_batches(
-    text: TokenShards, arms: tuple[Arm, ...], settings: RowSettings, batches_per_arm: int
+    text: RowText, arms: tuple[Arm, ...], settings: RowSettings, batches_per_arm: int
 ) -> list[list[Batch]]:
     """Return for each arm its batches, every row filled with examples of that arm alone.
 
@@ -54,7 +55,7 @@ def split_into_chunks(batches: Sequence[Sequence[Batch]], rows: int) -> list[Bat
 
 
 def _make_batches(
-    text: TokenShards,
+    text: RowText,
     arms: tuple[Arm, ...],
     settings: RowSettings,
     probabilities: Float64[np.ndarray, " arms"],
@@ -64,7 +65,12 @@ def _make_batches(
     for stream in streams:
         stream.set_mixture(probabilities)
     return [
-        pack_rows([stream.next_row() for stream in streams], settings.length, settings.spacing)
+        pack_rows(
+            [stream.next_row() for stream in streams],
+            settings.length,
+            settings.spacing,
+            num_arms=len(arms),
+        )
         for _ in range(count)
     ]
 
@@ -89,9 +95,10 @@ class BatchWithState(NamedTuple):
     stream_states: StreamStates
 
 
-def initial_stream_states(rows: int, lookahead: int) -> StreamStates:
-    """Return the states of `rows` row streams from which nothing was drawn."""
-    return np.tile(initial_stream_state(lookahead), (rows, 1))
+def initial_stream_states(text: RowText, arms: Sequence[Arm], settings: RowSettings) -> StreamStates:
+    """Return the states of all row streams when nothing was drawn."""
+    state = StreamLayout.of(Corpora.of(text).names, arms, settings.lookahead).initial()
+    return np.tile(state, (settings.rows, 1))
 
 
 class RowsDataset(grain.IterDataset):
@@ -115,31 +122,33 @@ class RowStreams(RowsDataset):
 
     def __init__(
         self,
-        text: TokenShards,
+        text: RowText,
         arms: tuple[Arm, ...],
         settings: RowSettings,
         mixtures: MixtureHistory,
         *,
         first_step: int,
         schedule: DecisionSchedule,
-        stream_states: StreamStates,
+        stream_states: StreamStates | None = None,
         rows: Sequence[int] | None = None,
     ):
         """Make the rows of these numbers, each from its stream's state.
 
         Args:
-            text: the training split.
+            text: the training split, of one corpus or several.
             arms: the arms of the mixture, in its order.
             settings: what all rows of the run share.
             mixtures: the mixture of each decision.
             first_step: the 0-based step of the first batch.
             schedule: the rule of which decision governs which step.
-            stream_states: the state of each row's stream before the first batch.
+            stream_states: the state of each row's stream before the first batch; None: nothing was drawn.
             rows: the row number of each of `stream_states`; None for 0, 1, 2, ...
         """
         super().__init__()
         self.text, self.arms, self.settings, self.mixtures = text, arms, settings, mixtures
         self.first_step, self.schedule = first_step, schedule
+        if stream_states is None:
+            stream_states = initial_stream_states(text, arms, settings)
         self.stream_states = stream_states
         self.rows = list(range(len(stream_states)) if rows is None else rows)
 
@@ -175,7 +184,8 @@ class RowStreamsIterator(grain.DatasetIterator):
                 stream.set_mixture(mixture)
             self._decision = decision
         rows = [stream.next_row() for stream in self._streams]
-        batch = pack_rows(rows, dataset.settings.length, dataset.settings.spacing)
+        settings, num_arms = dataset.settings, len(dataset.arms)
+        batch = pack_rows(rows, settings.length, settings.spacing, num_arms=num_arms)
         self._step += 1
         return BatchWithState(batch, self._stream_states())
 

@@ -1,5 +1,6 @@
 """One endless stream of packed rows: a pure function of (seed, row, mixture history)."""
 
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,12 +10,13 @@ from grain.experimental import index_shuffle
 from jaxtyping import Float64, Int64
 
 from birdie_jax.batching.packing import packed_length
+from birdie_jax.batching.stream_state import NOTHING, RecordCursor, StreamLayout, pool_of
 from birdie_jax.errors import ConfigError, DataError, UnsuitableText
 from birdie_jax.objectives import Arm, Example, Objective
-from birdie_jax.text import TokenRecord, TokenShards
+from birdie_jax.text import TokenRecord
+from birdie_jax.text.corpora import Corpora, RowText
 
 _SHUFFLE_ROUNDS = 4
-_NOTHING = -1
 # Of text in a bucket, enough records are requested ahead for this many rows; no more records than that.
 _ROWS_AHEAD = 2
 _MAX_RECORDS_AHEAD = 32
@@ -22,18 +24,6 @@ _MAX_RECORDS_AHEAD = 32
 # and only where no more than this share of the buffer is free.
 _MIN_TEXT_SHARE = 0.25
 _MAX_FREE_SHARE = 0.25
-
-
-class RecordCursor(NamedTuple):
-    """Where in the text a row goes on reading.
-
-    Attributes:
-        record: the number of records that the row has gone through.
-        offset: the number of tokens of the current record that were read.
-    """
-
-    record: int
-    offset: int
 
 
 class BufferedExample(NamedTuple):
@@ -73,17 +63,6 @@ class RowSettings(NamedTuple):
     lookahead: int
 
 
-def initial_stream_state(lookahead: int) -> Int64[np.ndarray, " state"]:
-    """Return the state of a stream from which nothing was drawn.
-
-    A state is int64 [3 + 3 * lookahead]: the index of the next example and the cursor (record, offset) of
-    its text, then as much for each buffered example, -1 where there is none.
-    """
-    state = np.full(3 + 3 * lookahead, _NOTHING, np.int64)
-    state[:3] = 0
-    return state
-
-
 class RowStream:
     """Draws examples from the text under the mixture in force, and fills rows with them.
 
@@ -96,11 +75,18 @@ class RowStream:
 
     An example's arm depends on neither the text nor the room, and every example that is drawn comes into a
     row once, so the arms' shares of the examples are the mixture's.
+
+    Of the corpora that an arm reads, an example is of the one that has had the least positions for its
+    weight. So in each row the shares of the corpora differ from their weights by the lengths of a few
+    examples at most. What a new mixture has drawn again is not counted again.
+
+    Attributes:
+        tokens_read: int64 [corpora], the tokens of text that this object has gone through.
     """
 
     def __init__(
         self,
-        text: TokenShards,
+        text: RowText,
         arms: tuple[Arm, ...],
         settings: RowSettings,
         row: int,
@@ -111,49 +97,75 @@ class RowStream:
         Raises:
             ConfigError: an arm does not fit the tokenizer of the text.
         """
-        self._text = text
-        self._objectives = [_objective_for(arm, text.num_pieces) for arm in arms]
+        corpora = Corpora.of(text)
+        self._texts = corpora.texts
+        self._weights = corpora.weights
+        self._salts = [(zlib.crc32(name.encode()),) if name else () for name in corpora.names]
+        self._objectives = [_objective_for(arm, self._texts[0].num_pieces) for arm in arms]
+        self._pools = [pool_of(arm, corpora.names) for arm in arms]
+        self._layout = StreamLayout.of(corpora.names, arms, settings.lookahead)
+        # Rows do not all begin with the same corpus.
+        phases = np.random.Generator(np.random.Philox(key=[settings.seed, 1], counter=[0, 0, row, 0]))
+        self._phases = settings.length * phases.random(len(corpora.names))
+        self.tokens_read = np.zeros(len(corpora.names), np.int64)
         self._arms = arms
         self._settings = settings
         self._row = row
         self._cumulative: Float64[np.ndarray, " arms"] | None = None
-        self._record_number = _NOTHING
+        self._record_read: tuple[int, int] | None = None
         self._record = TokenRecord(np.zeros(0, np.int32), False)
         self._buffer: list[BufferedExample] = []
         # What a restored state had buffered, until a mixture is there to draw it under.
         self._undrawn: list[tuple[int, RecordCursor]] = []
         # Of text in a bucket: the records requested, from the first that may be read again on.
-        self._requests: dict[int, Callable[[], TokenRecord]] = {}
-        tokens_a_record = max(1, text.num_tokens // len(text)) if text.is_remote else 1
-        self._records_ahead = min(_MAX_RECORDS_AHEAD, 1 + _ROWS_AHEAD * settings.length // tokens_a_record)
-        if state is None:
-            state = initial_stream_state(settings.lookahead)
+        self._requests: dict[tuple[int, int], Callable[[], TokenRecord]] = {}
+        self._restore(self._layout.initial() if state is None else state)
+        # Other rows' streams are made, and request what they begin with, before this one waits for it.
+        for cursor in [*self._cursors, *(cursor for _, cursor in self._undrawn)]:
+            self._request(cursor.corpus, cursor.record)
+
+    def _restore(self, state: Int64[np.ndarray, " state"]) -> None:
+        layout, corpora = self._layout, len(self._texts)
         self._next_index = int(state[0])
-        self._cursor = RecordCursor(int(state[1]), int(state[2]))
-        for index, record, offset in state[3:].reshape(-1, 3).tolist():
-            if index != _NOTHING:
-                self._undrawn.append((index, RecordCursor(record, offset)))
-        if text.is_remote:
-            # Other rows' streams are made, and request what they begin with, before this one waits for it.
-            for record in {self._cursor.record, *(cursor.record for _, cursor in self._undrawn)}:
-                self._request(record)
+        cursors, drawn, buffered = np.split(
+            state[1:], [layout.num_cursors, layout.num_cursors + layout.num_drawn]
+        )
+        self._cursors = [
+            RecordCursor(record, offset, corpus)
+            for corpus, (record, offset) in enumerate(cursors.reshape(-1, 2).tolist())
+        ]
+        counts = iter(drawn.tolist())
+        self._drawn = {pool: {corpus: next(counts) for corpus in pool} for pool in layout.pools}
+        for index, number, offset in buffered.reshape(-1, 3).tolist():
+            if index != NOTHING:
+                record, corpus = divmod(number, corpora)
+                self._undrawn.append((index, RecordCursor(record, offset, corpus)))
 
     def state(self) -> Int64[np.ndarray, " state"]:
-        """Return what a checkpoint saves of the stream (see `initial_stream_state`)."""
-        state = initial_stream_state(self._settings.lookahead)
-        state[:3] = (self._next_index, *self._cursor)
-        for slot, (index, cursor) in enumerate(self._buffered_indices()):
-            state[3 + 3 * slot : 6 + 3 * slot] = (index, *cursor)
+        """Return what a checkpoint saves of the stream (see `StreamLayout`)."""
+        layout, corpora = self._layout, len(self._texts)
+        state = layout.initial()
+        known = [self._next_index]
+        for cursor in self._cursors:
+            known += cursor.record, cursor.offset
+        for pool in layout.pools:
+            known += self._drawn[pool].values()
+        for index, cursor in self._buffered_indices():
+            known += index, cursor.record * corpora + cursor.corpus, cursor.offset
+        state[: len(known)] = known
         return state
 
     def set_mixture(self, probabilities: Float64[np.ndarray, " arms"]) -> None:
         """Put a mixture in force, and draw what is buffered again under it."""
         self._cumulative = np.cumsum(probabilities)
-        self._buffer = [
-            BufferedExample(index, cursor, self._draw(index, cursor)[0])
-            for index, cursor in self._buffered_indices()
-        ]
+        self._buffer = [self._draw_again(index, cursor) for index, cursor in self._buffered_indices()]
         self._undrawn = []
+
+    def _draw_again(self, index: int, begin: RecordCursor) -> BufferedExample:
+        """Draw a buffered example under the mixture in force, of its own text where its arm reads that."""
+        if begin.corpus in self._pools[self._arm_of(index)[0]]:
+            return BufferedExample(index, begin, self._draw(index, begin)[0])
+        return self._draw_new(index)
 
     def _buffered_indices(self) -> list[tuple[int, RecordCursor]]:
         return self._undrawn or [(buffered.index, buffered.cursor) for buffered in self._buffer]
@@ -190,10 +202,33 @@ class RowStream:
         return [drawn.example for drawn in chosen]
 
     def _draw_next(self, room: int | None = None) -> BufferedExample:
-        index, begin = self._next_index, self._cursor
-        example, self._cursor = self._draw(index, begin, room)
-        self._next_index = index + 1
-        return BufferedExample(index, begin, example)
+        drawn = self._draw_new(self._next_index, room)
+        self._next_index += 1
+        return drawn
+
+    def _draw_new(self, index: int, room: int | None = None) -> BufferedExample:
+        """Make example `index` of the text that comes next in the corpus whose turn it is."""
+        pool = self._pools[self._arm_of(index)[0]]
+        drawn = self._drawn.get(pool)
+        corpus = pool[0]
+        if drawn:
+            corpus = min(pool, key=lambda each: drawn[each] / self._weights[each] + self._phases[each])
+        begin = self._cursors[corpus]
+        example, self._cursors[corpus] = self._draw(index, begin, room)
+        buffered = BufferedExample(index, begin, example)
+        if drawn:
+            drawn[corpus] += buffered.length
+        return buffered
+
+    def _arm_of(self, index: int) -> tuple[int, np.random.Generator]:
+        """Return the number of the arm of example `index`, and what draws the rest of it."""
+        if self._cumulative is None:
+            raise ValueError("row stream: no mixture is in force yet; call set_mixture first")
+        rng = np.random.Generator(
+            np.random.Philox(key=[self._settings.seed, 0], counter=[0, 0, self._row, index])
+        )
+        share = rng.random() * self._cumulative[-1]
+        return min(int(np.searchsorted(self._cumulative, share, side="right")), len(self._arms) - 1), rng
 
     def _draw(
         self, index: int, begin: RecordCursor, room: int | None = None
@@ -202,26 +237,21 @@ class RowStream:
 
         If it is longer than `room`, it is the example that would be made for a whole row.
         """
-        if self._cumulative is None:
-            raise ValueError("row stream: no mixture is in force yet; call set_mixture first")
-        settings = self._settings
-        rng = np.random.Generator(
-            np.random.Philox(key=[settings.seed, 0], counter=[0, 0, self._row, index])
-        )
-        share = rng.random() * self._cumulative[-1]
-        number = min(int(np.searchsorted(self._cumulative, share, side="right")), len(self._arms) - 1)
-        objective = self._objectives[number]
+        settings, corpus = self._settings, begin.corpus
+        number, rng = self._arm_of(index)
+        objective, text = self._objectives[number], self._texts[corpus]
         cursor = begin
-        last_record = cursor.record + 1 + len(self._text)
+        last_record = cursor.record + 1 + len(text)
         refusal: UnsuitableText | None = None
         while cursor.record <= last_record:
-            record = self._read(cursor.record)
+            record = self._read(corpus, cursor.record)
             available = len(record.tokens) - cursor.offset
             try:
                 count = objective.draw_length(available, rng, settings.length)
             except UnsuitableText as error:
                 refusal = error
-                cursor = RecordCursor(cursor.record + 1, 0)
+                cursor = RecordCursor(cursor.record + 1, 0, corpus)
+                self.tokens_read[corpus] += available
                 continue
             whole = count
             if room is not None:
@@ -229,7 +259,8 @@ class RowStream:
             end = cursor.offset + count
             piece = record.tokens[cursor.offset : end]
             is_last = end == len(record.tokens)
-            after = RecordCursor(cursor.record + 1, 0) if is_last else RecordCursor(cursor.record, end)
+            after = RecordCursor(*((cursor.record + 1, 0) if is_last else (cursor.record, end)), corpus)
+            self.tokens_read[corpus] += count
             try:
                 example = objective.build(piece, rng, record.ends_document and is_last)
             except UnsuitableText as error:
@@ -239,41 +270,49 @@ class RowStream:
                 refusal = error
                 cursor = after
                 continue
-            return replace(example, arm=number), after
+            return replace(example, arm=number, corpus=corpus), after
         raise DataError(
-            f"{self._text.directory}: no {self._text.split} record makes an example of arm "
-            f"{self._arms[number].name!r} (tried {len(self._text)}): {refusal}"
+            f"{text.directory}: no {text.split} record makes an example of arm "
+            f"{self._arms[number].name!r} (tried {len(text)}): {refusal}"
         )
 
-    def _read(self, number: int) -> TokenRecord:
-        if number != self._record_number:
-            if self._text.is_remote:
-                self._request_around(number)
-            requested = self._requests.get(number)
-            self._record = requested() if requested else self._text[self._place(number)]
-            self._record_number = number
+    def _read(self, corpus: int, number: int) -> TokenRecord:
+        if (corpus, number) != self._record_read:
+            text = self._texts[corpus]
+            if text.is_remote:
+                self._request_around(corpus, number)
+            requested = self._requests.get((corpus, number))
+            self._record = requested() if requested else text[self._place(corpus, number)]
+            self._record_read = corpus, number
         return self._record
 
-    def _place(self, number: int) -> int:
-        """Return the number within the text of the record that the row goes through as its `number`-th."""
-        settings, size = self._settings, len(self._text)
+    def _place(self, corpus: int, number: int) -> int:
+        """Return the number within a text of the record that the row goes through as its `number`-th."""
+        settings, size = self._settings, len(self._texts[corpus])
         epoch, place = divmod(number * settings.rows + self._row, size)
-        seed = int(np.random.SeedSequence((settings.seed, epoch)).generate_state(1)[0])
+        entropy = (settings.seed, epoch, *self._salts[corpus])
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         return index_shuffle(place, size - 1, seed, _SHUFFLE_ROUNDS)
 
-    def _request_around(self, number: int) -> None:
-        """Request record `number` and the next ones; forget those that are never read again."""
-        for ahead in range(number, number + 1 + self._records_ahead):
-            self._request(ahead)
+    def _request_around(self, corpus: int, number: int) -> None:
+        """Request record `number` of a text and the next ones; forget those that are never read again."""
+        text = self._texts[corpus]
+        tokens_a_record = max(1, text.num_tokens // len(text))
+        records = min(_MAX_RECORDS_AHEAD, 1 + _ROWS_AHEAD * self._settings.length // tokens_a_record)
+        for ahead in range(number, number + 1 + records):
+            self._request(corpus, ahead)
         # A new mixture has what is buffered drawn again, and an example that was cut short is drawn again.
-        cursors = [self._cursor, *(cursor for _, cursor in self._buffered_indices())]
-        oldest = min(number, *(cursor.record for cursor in cursors))
-        for past in [record for record in self._requests if record < oldest]:
+        cursors = [self._cursors[corpus], *(cursor for _, cursor in self._buffered_indices())]
+        oldest = min(number, *(cursor.record for cursor in cursors if cursor.corpus == corpus))
+        for past in [each for each in self._requests if each[0] == corpus and each[1] < oldest]:
             del self._requests[past]
 
-    def _request(self, number: int) -> None:
-        if number not in self._requests and (request := self._text.request(self._place(number))):
-            self._requests[number] = request
+    def _request(self, corpus: int, number: int) -> None:
+        text = self._texts[corpus]
+        if text.is_remote and (corpus, number) not in self._requests:
+            request = text.request(self._place(corpus, number))
+            if request:
+                self._requests[corpus, number] = request
 
 
 def _objective_for(arm: Arm, num_pieces: int) -> Objective:

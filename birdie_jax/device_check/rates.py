@@ -19,7 +19,6 @@ from birdie_jax.batching import (
     MixtureHistory,
     RowSettings,
     RowStreams,
-    initial_stream_states,
 )
 from birdie_jax.batching.pipeline import RowStreamsIterator
 from birdie_jax.config_sections import DataConfig
@@ -34,7 +33,7 @@ from birdie_jax.pretraining.training_text import prepare_text
 from birdie_jax.resolve import ResolvedRun, row_settings
 from birdie_jax.storage import make_path, read_bytes, remove, write_whole
 from birdie_jax.storage.workdir import Workdir
-from birdie_jax.text import TokenShards
+from birdie_jax.text.corpora import RowText
 from hlo_analysis import read_step_costs
 from pallas_kernels.linear_scan import bidirectional_scan
 
@@ -217,7 +216,7 @@ def store(folder: str, process: int) -> Iterator[Measured]:
 
 
 def endless_rows(
-    text: TokenShards, mixture: Mixture, settings: RowSettings
+    text: RowText, mixture: Mixture, settings: RowSettings
 ) -> tuple[RowStreamsIterator, MixtureHistory]:
     """Return batches of a mixture of fixed shares, without an end; and their history, to be closed."""
     history = MixtureHistory(len(mixture.arms), 1)
@@ -229,7 +228,6 @@ def endless_rows(
         history,
         first_step=0,
         schedule=DecisionSchedule(every_steps=1 << 30, num_steps=1 << 30),
-        stream_states=initial_stream_states(settings.rows, settings.lookahead),
     )
     return iter(streams), history
 

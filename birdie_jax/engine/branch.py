@@ -17,6 +17,18 @@ from birdie_jax.storage.metric_lines import is_kept, parse_line, read_metric_lin
 from birdie_jax.storage.workdir import Workdir
 
 
+class MovedPosition(NamedTuple):
+    """How the position of batches that another run made becomes one of this run's.
+
+    Attributes:
+        template: a position of the other run.
+        move: (a position of the other run) -> one of this run.
+    """
+
+    template: PyTree[np.ndarray]
+    move: Callable[[PyTree[np.ndarray]], PyTree[np.ndarray]]
+
+
 class Branch(NamedTuple):
     """Where a run leaves another one.
 
@@ -24,11 +36,13 @@ class Branch(NamedTuple):
         source: the workdir of the other run.
         step: the step of its checkpoint.
         renewed: the names of the sections of the train state that start anew.
+        moved: how the position changes, of a run that reads other data; None: it stays.
     """
 
     source: Workdir
     step: int
     renewed: Set[str] = frozenset()
+    moved: MovedPosition | None = None
 
     @property
     def folder(self) -> epath.Path:
@@ -50,6 +64,8 @@ class Branch(NamedTuple):
             CheckpointError: the checkpoint is damaged or cannot be read, has another structure, or was
                 trained on other data.
         """
+        if self.moved is not None:
+            position, data = self.moved.template, None
         wanted = named_leaves(state_tree(abstract_state))
         check_savable(wanted)
         kept = {name: leaf for name, leaf in wanted.items() if name.split("/", 1)[0] not in self.renewed}
@@ -63,7 +79,10 @@ class Branch(NamedTuple):
             # Its sums may be of other arms.
             seen = read.window["tokens_seen"] + int(read.window["tokens"])
             read = read._replace(window={"tokens_seen": seen})
-        return put_together(read, abstract_state, position, create_sections)
+        restored = put_together(read, abstract_state, position, create_sections)
+        if self.moved is not None:
+            restored = restored._replace(position=self.moved.move(restored.position))
+        return restored
 
     def copy_metrics(self, workdir: Workdir) -> None:
         """Write what the other run logged up to the step into the new run's workdir.

@@ -159,7 +159,8 @@ def _cgroup_limits() -> list[int]:
 
 
 def _trains_tokenizer(config: Config) -> bool:
-    return not (config.data.prepared or config.data.tokenizer)
+    prepared = any(corpus.get("prepared") for corpus in config.data.corpora.values())
+    return not (prepared or config.data.prepared or config.data.tokenizer)
 
 
 def _min_vocab_size(config: Config) -> int:

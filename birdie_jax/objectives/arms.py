@@ -32,12 +32,14 @@ class Arm:
         objective: the objective that makes its examples.
         group: the class of arms that it belongs to, named by the same letters.
         weight: the initial probability, before the mixture normalises it; at most a billion.
+        corpora: the names of the corpora that it reads, by their weights; empty: all.
     """
 
     name: str
     objective: Objective
     group: str
     weight: float = 1.0
+    corpora: tuple[str, ...] = ()
 
     def __post_init__(self):
         _check_arm(self.name, self.group, self.weight)
@@ -107,7 +109,8 @@ def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
 
     Args:
         arms: for each arm's name a mapping with `objective`, its name; optionally `group` (default: the
-            objective's name) and `weight` (default: 1.0); and the objective's parameters.
+            objective's name), `weight` (default: 1.0) and `corpora`, a name or a list of names (default:
+            all); and the objective's parameters.
 
     Raises:
         ValueError: there is no arm, or an arm is not such a mapping; the error names the arm and the field.
@@ -125,10 +128,14 @@ def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
             raise refusal(_arm(name), "objective", objective, ", ".join(OBJECTIVES))
         group = parameters.pop("group", objective)
         weight = parameters.pop("weight", 1.0)
+        corpora = parameters.pop("corpora", ())
+        names = (corpora,) if isinstance(corpora, str) else corpora
+        if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
+            raise refusal(_arm(name), "corpora", corpora, "the name of a corpus, or a list of names")
         try:
             built = make_objective(objective, **parameters)
         except ValueError as error:
             raise ValueError(f"{_arm(name)}: {error}") from error
         _check_arm(name, group, weight)
-        made.append(Arm(name, built, group, float(weight)))
+        made.append(Arm(name, built, group, float(weight), tuple(names)))
     return Mixture(tuple(made))

@@ -23,9 +23,11 @@ class Example:
         labels: int32 `[context]`, what the model has to name in the places of the context, `NO_LABEL` where
             there is no loss. Such an example has an empty target, and no start token is placed in it. None:
             all loss is on the target.
+        corpus: index, within the corpora of the run, of the one that the text is of.
     """
 
     context: Int32[np.ndarray, " context"]
     target: Int32[np.ndarray, " target"]
     arm: int = 0
     labels: Int32[np.ndarray, " context"] | None = None
+    corpus: int = 0

@@ -11,7 +11,8 @@ from birdie_jax.errors import ConfigError
 from birdie_jax.objectives import NO_LABEL, Arm, Example, Mixture
 from birdie_jax.pretraining.mixture_shares import MixtureShares, small_loss_shares
 from birdie_jax.storage.workdir import Workdir
-from birdie_jax.text import Tokenizer, TokenShards
+from birdie_jax.text import Tokenizer
+from birdie_jax.text.corpora import Corpora, RowText
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, special_token_name
 
 _SHOWN_TOKENS = 320
@@ -22,7 +23,7 @@ def write_arms(
     workdir: Workdir,
     mixture: Mixture,
     shares: MixtureShares,
-    text: TokenShards,
+    text: RowText,
     tokenizer: Tokenizer,
     *,
     settings: RowSettings,
@@ -37,7 +38,7 @@ def write_arms(
 def describe_arms(
     mixture: Mixture,
     shares: MixtureShares,
-    text: TokenShards,
+    text: RowText,
     tokenizer: Tokenizer,
     settings: RowSettings,
 ) -> list[dict[str, Any]]:
@@ -59,6 +60,7 @@ def describe_arms(
                 "objective": arm.objective.name,
                 "parameters": dataclasses.asdict(arm.objective),
                 "weight": float(mixture.weights[number]),
+                "corpora": list(arm.corpora or filter(None, Corpora.of(text).names)),
                 "expected_shares": {
                     "examples": float(expected.examples[number]),
                     "positions": float(expected.positions[number]),

@@ -6,6 +6,7 @@ from functools import partial, reduce
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from birdie_jax.array_types import ArmVector, Key
 from birdie_jax.bandit import BanditState, find_policy, observe, propose
@@ -14,12 +15,12 @@ from birdie_jax.batching import split_into_chunks, validation_batches
 from birdie_jax.engine.mesh import replicated_context
 from birdie_jax.engine.protocols import HookCall, HookResult
 from birdie_jax.engine.state import TrainState
-from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD, arm_metric
-from birdie_jax.pretraining.gradient_gains import GradientGains
-from birdie_jax.pretraining.language_model_step import arm_sums
+from birdie_jax.metric_names import EARNED_REWARD, PREDICTED_REWARD, arm_metric, corpus_metric
+from birdie_jax.pretraining.gradient_gains import GradientGains, Measure
+from birdie_jax.pretraining.language_model_step import ArmSums, arm_sums
 from birdie_jax.pretraining.mixture_batches import MixtureBatches
-from birdie_jax.resolve import ResolvedRun, create_bandit
-from birdie_jax.text import TokenShards
+from birdie_jax.resolve import ResolvedRun, corpus_names, create_bandit
+from birdie_jax.text.corpora import RowText
 
 # The name of the bandit's section of the train state.
 SECTION = "bandit"
@@ -40,7 +41,7 @@ class ArmValidation:
     name = SECTION
     growing = ("losses", "actions", "rewards")
 
-    def __init__(self, run: ResolvedRun, text: TokenShards, batches: MixtureBatches):
+    def __init__(self, run: ResolvedRun, text: RowText, batches: MixtureBatches):
         """Make the validation rows of every arm.
 
         Args:
@@ -64,11 +65,16 @@ class ArmValidation:
             rows.rows // config.train.accumulation_steps,
         )
         measure = partial(arm_sums, run.model, len(mixture.arms), config.train.loss_chunk)
-        measure = partial(measure, max_loss_positions=run.max_loss_positions)
+        self._corpora = corpus_names(config)
+        measure = partial(
+            measure, max_loss_positions=run.max_loss_positions, num_corpora=len(self._corpora)
+        )
         self._measure = jax.jit(measure)
         reads_gains = find_policy(config.bandit.policy).reads_gains
         self._measure_gains = (
-            GradientGains(config.optimizer, run.policies, measure) if reads_gains else None
+            GradientGains(config.optimizer, run.policies, partial(_of_arms, measure, len(mixture.arms)))
+            if reads_gains
+            else None
         )
 
     def create_section(self, key: Key) -> BanditState:
@@ -101,10 +107,13 @@ class ArmValidation:
             gains = None
             if self._measure_gains:
                 rows = partial(self._rows, call)
-                gains = self._measure_gains(state, rows, sums.tokens, before.class_scale)
+                tokens = sums.tokens[: len(self._mixture.arms)]
+                gains = self._measure_gains(state, rows, tokens, before.class_scale)
         except _StopError:
             return None
-        losses, accuracies = sums.loss / sums.tokens, sums.correct / sums.tokens
+        arms = len(self._mixture.arms)
+        whole = sums.loss / sums.tokens, sums.correct / sums.tokens
+        losses, accuracies = (values[:arms] for values in whole)
         predicted: dict[str, float] = {}
         with replicated_context():
             bandit = before
@@ -117,6 +126,7 @@ class ArmValidation:
         if not call.is_last and self._steers:
             self._batches.publish(np.asarray(bandit.mixture))
         scalars = _scalars(self._mixture.names, bandit, losses, accuracies) | predicted
+        scalars |= self._of_corpora(*jax.device_get([values[arms:] for values in whole]))
         if call.step % self._batches.schedule.every_steps:
             # The end of a run that is made longer would not have been a decision.
             return HookResult(state, scalars)
@@ -133,10 +143,27 @@ class ArmValidation:
     def close(self) -> None:
         """Hold nothing: what the bandit knows is in the train state."""
 
+    def _of_corpora(self, losses: np.ndarray, accuracies: np.ndarray) -> dict[str, float]:
+        """Return what was measured of each corpus, and how often the first row has read it."""
+        scalars = {}
+        epochs = self._batches.epochs()
+        for number, name in enumerate(self._corpora):
+            scalars[corpus_metric(name, "epochs")] = epochs[number]
+            # A few validation rows need not have text of each corpus.
+            if np.isfinite(accuracies[number]):
+                scalars[corpus_metric(name, "validation_loss")] = float(losses[number])
+                scalars[corpus_metric(name, "validation_accuracy")] = float(accuracies[number])
+        return scalars
+
     @property
     def _steers(self) -> bool:
         """Whether the mixture changes while the run goes on."""
         return find_policy(self._config.bandit.policy).changes_mixture
+
+
+def _of_arms(measure: Measure, num_arms: int, params: PyTree, batch: Batch) -> ArmSums:
+    """Return the sums of the arms alone."""
+    return ArmSums(*(values[:num_arms] for values in measure(params, batch)))
 
 
 def _scalars(

@@ -17,7 +17,7 @@ from birdie_jax.models.gate_statistics import COLLECTION
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.resolve import ResolvedRun
-from birdie_jax.text import TokenShards
+from birdie_jax.text.corpora import RowText
 
 
 class LogGateStatistics:
@@ -29,7 +29,7 @@ class LogGateStatistics:
 
     name = "gate_statistics"
 
-    def __init__(self, run: ResolvedRun, text: TokenShards):
+    def __init__(self, run: ResolvedRun, text: RowText):
         """Make the rows.
 
         Args:

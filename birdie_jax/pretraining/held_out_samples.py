@@ -19,7 +19,8 @@ from birdie_jax.models.predictions import Predictions, predict_targets
 from birdie_jax.objectives import Arm
 from birdie_jax.resolve import ResolvedRun
 from birdie_jax.storage.workdir import Workdir
-from birdie_jax.text import Tokenizer, TokenShards
+from birdie_jax.text import Tokenizer
+from birdie_jax.text.corpora import RowText
 from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS
 
 # Of an arm that hides tokens in place; of other classes one example says as much.
@@ -39,7 +40,7 @@ class HeldOutSamples:
 
     name = "held_out_samples"
 
-    def __init__(self, run: ResolvedRun, workdir: Workdir, text: TokenShards, tokenizer: Tokenizer):
+    def __init__(self, run: ResolvedRun, workdir: Workdir, text: RowText, tokenizer: Tokenizer):
         """Make the examples: of arms with labels in place the first of some rows, of other classes one.
 
         Args:

@@ -16,17 +16,17 @@ from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.layer_norms import layer_norms, layer_squares
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.sharded_step import Sections, Summarise
-from birdie_jax.metric_names import arm_metric
+from birdie_jax.metric_names import arm_metric, corpus_metric
 from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions, gathered_shape
 from birdie_jax.models.token_losses import token_losses
 from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
-from birdie_jax.resolve import ResolvedRun
+from birdie_jax.resolve import ResolvedRun, corpus_names
 
 
 class ArmSums(NamedTuple):
-    """Sums over the target tokens of each arm.
+    """Sums over the target tokens of each arm, then of each corpus where there are several.
 
     Attributes:
         loss: the summed cross-entropy, in nats.
@@ -40,7 +40,7 @@ class ArmSums(NamedTuple):
 
 
 class ArmCounts(NamedTuple):
-    """What the rows of a batch hold of each arm.
+    """What the rows of a batch hold of each arm, then of each corpus where there are several.
 
     Attributes:
         examples: the number of examples.
@@ -62,6 +62,7 @@ def make_language_model_step(
         summarise: what is logged of the sums; None: what pre-training logs, of all arms and of each.
     """
     config, model, arms = run.config, run.model, run.mixture.names
+    corpora = corpus_names(config)
 
     def init_params(key: Key) -> PyTree[jax.Array]:
         one = jnp.zeros((1, config.batching.length), jnp.int32)
@@ -69,12 +70,18 @@ def make_language_model_step(
 
     return make_step(
         init_params,
-        language_model_loss(model, len(arms), config.train.loss_chunk, run.max_loss_positions),
+        language_model_loss(
+            model,
+            len(arms),
+            config.train.loss_chunk,
+            run.max_loss_positions,
+            num_corpora=len(corpora),
+        ),
         make_optimizer(config.optimizer, config.train.num_steps, run.policies),
         run.mesh,
         seed=config.seed,
         sections=sections,
-        summarise=summarise or partial(_summarise, config, arms),
+        summarise=summarise or partial(_summarise, config, arms, corpora),
         accumulation_steps=config.train.accumulation_steps,
         rule=bad_step_rule(config.train),
         sums_of_update=layer_squares(run.policies) if config.train.layer_norms_every_steps else None,
@@ -83,21 +90,30 @@ def make_language_model_step(
 
 
 def language_model_loss(
-    model: LanguageModel, num_arms: int, loss_chunk: int, max_loss_positions: int | None = None
+    model: LanguageModel,
+    num_arms: int,
+    loss_chunk: int,
+    max_loss_positions: int | None = None,
+    *,
+    num_corpora: int = 0,
 ) -> LossFunction:
-    """Return the mean cross-entropy over all target tokens of a batch, with sums by arm.
+    """Return the mean cross-entropy over all target tokens of a batch, with sums by arm and corpus.
 
     Args:
         model: the language model.
         num_arms: the number of arms of the mixture.
         loss_chunk: the number of sequence positions whose logits are held at a time.
         max_loss_positions: the most positions of a row that can bear loss; None: all of them.
+        num_corpora: the number of corpora, where there are several.
     """
 
     def sums(params, batch, row_keys=None):
-        by_arm = arm_sums(model, num_arms, loss_chunk, params, batch, row_keys, max_loss_positions)
-        counts = counts_by_arm(batch.positions, batch.arm_ids, num_arms)
-        return jnp.sum(by_arm.loss), by_arm._asdict() | counts._asdict()
+        by_arm = arm_sums(
+            *(model, num_arms, loss_chunk, params, batch, row_keys, max_loss_positions),
+            num_corpora=num_corpora,
+        )
+        counts = counts_by_arm(batch.positions, batch.arm_ids, num_arms, num_corpora=num_corpora)
+        return jnp.sum(by_arm.loss[:num_arms]), by_arm._asdict() | counts._asdict()
 
     def tokens(batch):
         return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
@@ -113,8 +129,10 @@ def arm_sums(  # noqa: PLR0917
     batch: Batch,
     row_keys: RowKeys | None = None,
     max_loss_positions: int | None = None,
+    *,
+    num_corpora: int = 0,
 ) -> ArmSums:
-    """Return loss, correct greedy choices and target tokens of each arm.
+    """Return loss, correct greedy choices and target tokens of each arm, and then of each corpus.
 
     Training gives the keys of dropout; validation, which measures the same, gives none. Where few positions
     of a row can bear loss, they alone go through the head, and the sums are the same. A row with more of
@@ -140,7 +158,7 @@ def arm_sums(  # noqa: PLR0917
     )
     if overflow is not None:
         losses = jnp.where(overflow[:, None], jnp.nan, losses)
-    return sums_by_arm(losses, correct, loss_mask, arm_ids, num_arms)
+    return sums_by_arm(losses, correct, loss_mask, arm_ids, num_arms, num_corpora=num_corpora)
 
 
 def sums_by_arm(
@@ -149,51 +167,71 @@ def sums_by_arm(
     loss_mask: TokenMask,
     arm_ids: Int[Array, "rows length"],
     num_arms: int,
+    *,
+    num_corpora: int = 0,
 ) -> ArmSums:
-    """Sum over the tokens of each arm.
+    """Sum over the tokens of each arm, and then of each corpus where there are several.
 
     As reductions, not as a scatter: sums come out the same on every run on every platform, and the
     bandit's decisions hang on them.
     """
-    total = _sum_by_arm(arm_ids, num_arms)
+    total = _sum_by_arm(arm_ids, num_arms, num_corpora)
     return ArmSums(total(losses), total(correct), total(loss_mask))
 
 
 def counts_by_arm(
-    positions: Int[Array, "rows length"], arm_ids: Int[Array, "rows length"], num_arms: int
+    positions: Int[Array, "rows length"],
+    arm_ids: Int[Array, "rows length"],
+    num_arms: int,
+    *,
+    num_corpora: int = 0,
 ) -> ArmCounts:
     """Count the examples of each arm, which begin where `positions` is 0, and the positions they cover."""
-    total = _sum_by_arm(arm_ids, num_arms)
+    total = _sum_by_arm(arm_ids, num_arms, num_corpora)
     return ArmCounts(total(positions == 0), total(jnp.ones_like(positions)))
 
 
 def _sum_by_arm(
-    arm_ids: Int[Array, "rows length"], num_arms: int
+    arm_ids: Int[Array, "rows length"], num_arms: int, num_corpora: int
 ) -> Callable[[Shaped[Array, "rows length"]], ArmVector]:
-    of_arm = arm_ids[None] == jnp.arange(num_arms)[:, None, None]
-    return lambda values: jnp.sum(jnp.where(of_arm, values[None].astype(jnp.float32), 0.0), axis=(1, 2))
+    def numbered(ids: Int[Array, "rows length"], count: int) -> Bool[Array, "groups rows length"]:
+        return ids[None] == jnp.arange(count)[:, None, None]
+
+    member = numbered(arm_ids, num_arms)
+    if num_corpora:
+        is_text = arm_ids >= 0
+        arms = jnp.where(is_text, arm_ids % num_arms, -1)
+        corpora = jnp.where(is_text, arm_ids // num_arms, -1)
+        member = jnp.concatenate([numbered(arms, num_arms), numbered(corpora, num_corpora)])
+    return lambda values: jnp.sum(jnp.where(member, values[None].astype(jnp.float32), 0.0), axis=(1, 2))
 
 
-def _summarise(config: Config, names: Sequence[str], totals: StepTotals) -> dict[str, float]:
-    """Return the scalars of some steps: of all arms together, and of each."""
+def _summarise(
+    config: Config, arms: Sequence[str], corpora: Sequence[str], totals: StepTotals
+) -> dict[str, float]:
+    """Return the scalars of some steps: of all arms together, of each, and of each corpus."""
     loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
     examples, covered = (totals.sums[name] for name in ArmCounts._fields)
-    total = max(tokens.sum(), 1.0)
+    of_arms = slice(len(arms))
+    total = max(tokens[of_arms].sum(), 1.0)
     positions = totals.num_steps * (config.batching.rows * config.batching.length)
     schedule = learning_rate_schedule(config.optimizer, config.train.num_steps)
     scalars = {
-        "loss": loss.sum() / total,
-        "accuracy": correct.sum() / total,
+        "loss": loss[of_arms].sum() / total,
+        "accuracy": correct[of_arms].sum() / total,
         "padding_share": 1.0 - totals.tokens / positions,
         "learning_rate": schedule(totals.step - 1),
     }
-    for number, name in enumerate(names):
-        scalars[arm_metric(name, "tokens")] = tokens[number]
-        scalars[arm_metric(name, "examples")] = examples[number]
-        scalars[arm_metric(name, "positions")] = covered[number]
+    groups = [partial(arm_metric, name) for name in arms] + [
+        partial(corpus_metric, name) for name in corpora
+    ]
+    for number, metric in enumerate(groups):
+        scalars[metric("tokens")] = tokens[number]
+        scalars[metric("examples")] = examples[number]
+        scalars[metric("positions")] = covered[number]
         if tokens[number]:
-            scalars[arm_metric(name, "loss")] = loss[number] / tokens[number]
-            scalars[arm_metric(name, "accuracy")] = correct[number] / tokens[number]
+            scalars[metric("loss")] = loss[number] / tokens[number]
+            scalars[metric("accuracy")] = correct[number] / tokens[number]
     every = config.train.layer_norms_every_steps
     if every and totals.step % every == 0:
         scalars |= layer_norms(totals.sums, totals.num_steps)

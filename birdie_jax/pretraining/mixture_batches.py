@@ -9,6 +9,7 @@ from birdie_jax.batching import (
     DecisionSchedule,
     MixtureHistory,
     RowStreams,
+    StreamLayout,
     StreamStates,
     close_prefetched,
     initial_stream_states,
@@ -19,10 +20,10 @@ from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError, TrainingDiverged
 from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.resolve import ResolvedRun
-from birdie_jax.text import TokenShards
+from birdie_jax.text.corpora import Corpora, RowText
 
 # The name of the rows' stream states in the position that a checkpoint saves.
-_ROW_STREAMS = "row_streams"
+ROW_STREAMS = "row_streams"
 
 
 class MixtureBatches:
@@ -34,7 +35,7 @@ class MixtureBatches:
         schedule: which decision governs which step.
     """
 
-    def __init__(self, run: ResolvedRun, shares: MixtureShares, text: TokenShards):
+    def __init__(self, run: ResolvedRun, shares: MixtureShares, text: RowText):
         """Prepare to make the rows of which this process's devices hold a part.
 
         Args:
@@ -48,7 +49,7 @@ class MixtureBatches:
         config = run.config
         self.schedule = DecisionSchedule(config.bandit.every_steps, config.train.num_steps)
         self.history = MixtureHistory(len(run.mixture.arms), self.schedule.num_mixtures)
-        self.identity = text.manifest.sha256
+        self.identity = Corpora.of(text).sha256
         self._config, self._mixture, self._shares, self._text = config, run.mixture, shares, text
         self._rows = run.rows
         self._local = LocalRows(self._rows.rows, self._rows.length, run.mesh)
@@ -59,6 +60,7 @@ class MixtureBatches:
                 f"{len(self._local.numbers)}, the rows that a process makes"
             )
         self._made = None
+        self._last_states: StreamStates | None = None
 
     def publish(self, mixture: Float[np.ndarray, " arms"]) -> None:
         """Make the batches of the next decision under `mixture`, whatever it has shares of."""
@@ -72,10 +74,11 @@ class MixtureBatches:
 
     def first_position(self) -> PyTree[np.ndarray]:
         """Return the position from which nothing was drawn."""
-        return {_ROW_STREAMS: initial_stream_states(self._rows.rows, self._rows.lookahead)}
+        return {ROW_STREAMS: initial_stream_states(self._text, self._mixture.arms, self._rows)}
 
     def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
         """Start the makers of batches at a position, for the step after `state.step`."""
+        self._last_states = self._local.select(position[ROW_STREAMS])
         streams = RowStreams(
             self._text,
             self._mixture.arms,
@@ -83,7 +86,7 @@ class MixtureBatches:
             self.history,
             first_step=int(state.step),
             schedule=self.schedule,
-            stream_states=self._local.select(position[_ROW_STREAMS]),
+            stream_states=self._last_states,
             rows=self._local.numbers,
         )
         batching = self._config.batching
@@ -94,11 +97,20 @@ class MixtureBatches:
         if self._made is None:
             raise ValueError("mixture batches: not started; call restore first")
         made = next(self._made)
+        self._last_states = made.stream_states
         return self._local.put(made.batch), made.stream_states
+
+    def epochs(self) -> list[float]:
+        """Return how often the first row of this process has gone through each corpus."""
+        if self._last_states is None:
+            raise ValueError("mixture batches: not started; call restore first")
+        texts, rows = Corpora.of(self._text), self._rows
+        layout = StreamLayout.of(texts.names, self._mixture.arms, rows.lookahead)
+        return layout.epochs(self._last_states[0], rows.rows, [len(text) for text in texts.texts])
 
     def gather(self, position: StreamStates) -> PyTree[np.ndarray]:
         """Return the stream states of the rows of all processes."""
-        return {_ROW_STREAMS: self._local.gather(position)}
+        return {ROW_STREAMS: self._local.gather(position)}
 
     def put_replicated(self, batch: Batch) -> PyTree[jax.Array]:
         """Return a batch on the devices that every process has all of on the host."""

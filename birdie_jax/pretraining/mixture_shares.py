@@ -12,7 +12,7 @@ from birdie_jax.engine.coordination import Processes
 from birdie_jax.objectives import Mixture
 from birdie_jax.objectives.shares import EXAMPLES, sampling_probabilities, shares_of_tokens
 from birdie_jax.resolve import first_mixture, row_settings
-from birdie_jax.text import TokenShards
+from birdie_jax.text.corpora import RowText
 
 # Examples that are drawn to say what is to be expected, in all or for each arm, whichever is more.
 _EXAMPLES, _EXAMPLES_OF_ARM = 1024, 16
@@ -80,7 +80,7 @@ class MixtureShares:
         return cls(shares_of, np.array(first, np.float64), lengths)
 
 
-def measure_shares(config: Config, mixture: Mixture, text: TokenShards) -> MixtureShares:
+def measure_shares(config: Config, mixture: Mixture, text: RowText) -> MixtureShares:
     """Count the lengths of the arms' examples, and return what the run's mixtures mean with them.
 
     A function of the configuration and the text alone, so that every process and every restart of a run has
@@ -107,9 +107,7 @@ def measure_shares(config: Config, mixture: Mixture, text: TokenShards) -> Mixtu
     return MixtureShares(unit, first, count_lengths(text, arms, settings, probabilities, count))
 
 
-def agree_on_shares(
-    config: Config, mixture: Mixture, text: TokenShards, processes: Processes
-) -> MixtureShares:
+def agree_on_shares(config: Config, mixture: Mixture, text: RowText, processes: Processes) -> MixtureShares:
     """Return what `measure_shares` returns in the first process, in every one."""
     return MixtureShares.from_json(
         processes.broadcast_from_first(

@@ -1,91 +1,112 @@
 """The text of a run: prepared once, both splits, the same in every process."""
 
 import json
+from functools import partial
 from typing import NamedTuple
 
 from absl import logging
 
-from birdie_jax.config import Config
+from birdie_jax.config import Config, DataConfig, corpora_of
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.errors import DataError
 from birdie_jax.storage import absolute, exists, make_path, write_whole
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.storage.workdir import Workdir
-from birdie_jax.text import Tokenizer, TokenShards, load_tokenizer
+from birdie_jax.text import Tokenizer, TokenShards, load_tokenizer, open_source, prepare
 from birdie_jax.text.cache import cached_folder
+from birdie_jax.text.corpora import Corpora
 from birdie_jax.text.locations import Location, locate
-from birdie_jax.text.preparation import prepare
+from birdie_jax.text.manifest import TOKENIZER_NAME
+from birdie_jax.text.shared_tokenizer import shared_tokenizer
 
 
 class TrainingText(NamedTuple):
     """What pre-training reads.
 
     Attributes:
-        train: the training split.
-        validation: the validation split.
+        train: the training split of each corpus.
+        validation: the validation split of each.
         vocab_size: the number of rows of the embedding table for their tokenizer.
     """
 
-    train: TokenShards
-    validation: TokenShards
+    train: Corpora
+    validation: Corpora
     vocab_size: int
 
 
 def prepare_text(config: Config, workdir: Workdir, processes: Processes) -> tuple[TrainingText, Tokenizer]:
     """Return the text of the run, prepared if need be, and the tokenizer that it is made with."""
-    folder = processes.broadcast_from_first("text", lambda: str(_text_folder(config)))
-    if not processes.first:
-        # Processes of a host that shares no folder with the first one's prepare it one after another.
-        folder = _text_folder(config)
-    tokenizer = load_tokenizer(folder)
+    found = processes.broadcast_from_first("text", lambda: json.dumps(_text_folders(config)))
+    # Processes of a host that shares no folder with the first one's prepare it one after another.
+    folders = json.loads(found) if processes.first else _text_folders(config)
+    tokenizer = load_tokenizer(next(iter(folders.values())))
     sha256 = processes.broadcast_from_first("tokenizer", lambda: _keep_tokenizer(workdir, tokenizer))
-    text = TrainingText(
-        train=TokenShards(folder, "train", tokenizer_sha256=sha256, mirror_gib=config.data.mirror_gib),
-        validation=TokenShards(
-            folder, "validation", tokenizer_sha256=tokenizer.sha256, mirror_gib=config.data.mirror_gib
-        ),
-        vocab_size=tokenizer.vocab_size,
-    )
-    check_same_text(text.train, text.validation, processes)
-    if text.train.not_mirrored:
-        logging.warning("%s is read record by record: %s", folder, text.train.not_mirrored)
+    weights = tuple(corpus.weight for corpus in corpora_of(config.data).values()) or (1.0,)
+    opened = partial(TokenShards, tokenizer_sha256=sha256, mirror_gib=config.data.mirror_gib)
+
+    def split(name: str) -> Corpora:
+        texts = tuple(opened(folder, name) for folder in folders.values())
+        return Corpora(tuple(folders), texts, weights)
+
+    text = TrainingText(split("train"), split("validation"), tokenizer.vocab_size)
+    check_same_text(text.train.texts, processes)
+    for each in text.train.texts:
+        if each.not_mirrored:
+            logging.warning("%s is read record by record: %s", each.directory, each.not_mirrored)
     if processes.first:
-        workdir.keep_text(text.train.manifest.sha256, str(absolute(make_path(folder))))
+        places = [str(absolute(make_path(folder))) for folder in folders.values()]
+        workdir.keep_text(text.train.sha256, ", ".join(places))
     return text, tokenizer
 
 
-def check_same_text(train: TokenShards, validation: TokenShards, processes: Processes) -> None:
-    """Check that the text that this process reads is what the first one reads.
+def check_same_text(texts: tuple[TokenShards, ...], processes: Processes) -> None:
+    """Check that the texts that this process reads are what the first one reads.
 
     Raises:
-        DataError: it is not; the message names both folders.
+        DataError: one is not; the message names both folders.
     """
-    own = [text.manifest.sha256 for text in (train, validation)]
-    first = json.loads(
-        processes.broadcast_from_first("shards", lambda: json.dumps([str(train.directory), own]))
-    )
-    if first[1] != own:
-        raise DataError(
-            f"{train.directory}: process {processes.index} has other text there than process 0 has in "
-            f"{first[0]}; prepare both from the same source, with the same settings"
-        )
+    own = [[str(text.directory), text.manifest.sha256] for text in texts]
+    first = json.loads(processes.broadcast_from_first("shards", lambda: json.dumps(own)))
+    for (folder, identity), (its_folder, its_identity) in zip(own, first, strict=True):
+        if identity != its_identity:
+            raise DataError(
+                f"{folder}: process {processes.index} has other text there than process 0 has in "
+                f"{its_folder}; prepare both from the same source, with the same settings"
+            )
 
 
-def _text_folder(config: Config) -> str | Location:
-    """Return the folder with the prepared text, after preparing it if it is not there."""
+def _text_folders(config: Config) -> dict[str, str]:
+    """Return the folder of each corpus, after preparing it if it is not there; that of one text by ''."""
     data = config.data
-    if data.prepared:
-        return data.prepared
+    root = locate(data.cache_dir) if data.cache_dir else cache_folder() / "data"
+    corpora = corpora_of(data)
+    if not corpora:
+        return {"": data.prepared or _prepare(root, data.source, data, data.tokenizer)}
+    tokenizer = data.tokenizer
+    sources = {name: corpus.source for name, corpus in corpora.items() if corpus.source}
+    prepared = [corpus.prepared for corpus in corpora.values() if corpus.prepared]
+    if not tokenizer and prepared:
+        tokenizer = str(locate(prepared[0]) / TOKENIZER_NAME)
+    elif not tokenizer:
+        opened = [open_source(source, data.text_field) for source in sources.values()]
+        weights = [corpora[name].weight for name in sources]
+        tokenizer = str(shared_tokenizer(root, opened, weights, data.vocab_size))
+    return {
+        name: corpus.prepared or _prepare(root, corpus.source, data, tokenizer)
+        for name, corpus in corpora.items()
+    }
+
+
+def _prepare(root: Location, source: str, data: DataConfig, tokenizer: str) -> str:
+    """Return the cached folder of a source, after preparing it if it is not there."""
     settings = {
-        "tokenizer_model": data.tokenizer,
+        "tokenizer_model": tokenizer,
         "vocab_size": data.vocab_size,
         "text_field": data.text_field,
         "record_tokens": data.record_tokens,
         "validation_fraction": data.validation_fraction,
     }
-    root = locate(data.cache_dir) if data.cache_dir else cache_folder() / "data"
-    folder = cached_folder(root, data.source, **settings)
-    return prepare(data.source, folder, **settings)
+    return str(prepare(source, cached_folder(root, source, **settings), **settings))
 
 
 def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:

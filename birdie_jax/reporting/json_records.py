@@ -111,6 +111,7 @@ class ArmRecord:
         objective: the name of the objective.
         parameters: the objective's keyword arguments.
         weight: the initial weight in the mixture, at least 0, in any unit.
+        corpora: the names of the corpora that it reads; none where the run reads one text.
         expected_shares: what was expected when the run began; None for a run that began before it was
             estimated.
         examples: a few examples of the arm.
@@ -121,6 +122,7 @@ class ArmRecord:
     objective: str
     parameters: dict[str, Any]
     weight: float
+    corpora: tuple[str, ...]
     expected_shares: ExpectedShares | None
     examples: tuple[ArmExample, ...]
 
@@ -140,8 +142,8 @@ def read_arms(path: epath.Path) -> tuple[ArmRecord, ...]:
     for number, record in enumerate(records, start=1):
         where = f"{path}: record {number}"
         if isinstance(record, dict):
-            # Of an arm that was described before shares were estimated.
-            record = {"expected_shares": None} | record  # noqa: PLW2901
+            # Of an arm that was described before shares were estimated, or there were corpora.
+            record = {"expected_shares": None, "corpora": []} | record  # noqa: PLW2901
         arm = parse_typed(ArmRecord, record, where, RecordError)
         if any(other.name == arm.name for other in arms):
             raise RecordError(f"{where}.name: found {arm.name!r} a second time; allowed: each name once")

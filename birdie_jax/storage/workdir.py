@@ -104,6 +104,11 @@ class Workdir:
         return self.root / "arms.json"
 
     @property
+    def corpora(self) -> epath.Path:
+        """What the run reads of each corpus, JSON; only of a run with several."""
+        return self.root / "corpora.json"
+
+    @property
     def samples(self) -> epath.Path:
         """What the run predicted of held-out examples at its end, JSON."""
         return self.root / "samples.json"
@@ -202,7 +207,7 @@ class Workdir:
 
     def _files(self) -> tuple[epath.Path, ...]:
         return (
-            *(self.config, self.tokenizer, self.text, self.arms),
+            *(self.config, self.tokenizer, self.text, self.arms, self.corpora),
             *(self.samples, self.metrics, self.summary, self.starts, self.scan, self.remat, self.report),
             self.run_id,
             self.lease,
@@ -347,7 +352,7 @@ class Workdir:
         Raises:
             OSError: a file cannot be removed.
         """
-        for path in (self.config, self.tokenizer, self.text, self.arms):
+        for path in (self.config, self.tokenizer, self.text, self.arms, self.corpora):
             remove(path)
 
     def remove_if_empty(self) -> None:

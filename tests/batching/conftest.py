@@ -12,7 +12,6 @@ from birdie_jax.batching import (
     MixtureHistory,
     RowSettings,
     RowStreams,
-    initial_stream_states,
 )
 from birdie_jax.objectives import make_mixture
 from birdie_jax.text import TokenShards, prepare
@@ -101,8 +100,6 @@ class Run:
         self, history: MixtureHistory, first_step: int = 0, stream_states=None, **changes
     ) -> RowStreams:
         settings = self.settings._replace(**changes)
-        if stream_states is None:
-            stream_states = initial_stream_states(settings.rows, settings.lookahead)
         return RowStreams(
             self.text,
             self.arms,

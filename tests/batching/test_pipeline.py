@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from grain.experimental import assert_equal_output_after_checkpoint
 
-from birdie_jax.batching import initial_stream_states, prefetch_batches
+from birdie_jax.batching import prefetch_batches
 from tests.batching.conftest import STEPS
 
 
@@ -32,8 +32,8 @@ def test_batches_depend_on_the_seed(run, batches):
 
 def test_a_process_makes_the_rows_it_owns(run, batches):
     history = run.history()
-    streams = run.streams(history, stream_states=initial_stream_states(2, run.settings.lookahead))
-    streams.rows = [1, 3]
+    streams = run.streams(history)
+    streams.rows, streams.stream_states = [1, 3], streams.stream_states[[1, 3]]
     for made, whole in zip(iter(streams), batches, strict=False):
         np.testing.assert_array_equal(made.batch.tokens, whole.batch.tokens[[1, 3]])
         np.testing.assert_array_equal(made.stream_states, whole.stream_states[[1, 3]])

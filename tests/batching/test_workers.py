@@ -96,7 +96,7 @@ def test_a_corrupt_record_is_named(run, long_folder, tmp_path, workers):
 _TRAINER = """
     import sys, time
     from birdie_jax.batching import DecisionSchedule, MixtureHistory, RowSettings, RowStreams
-    from birdie_jax.batching import initial_stream_states, prefetch_batches
+    from birdie_jax.batching import prefetch_batches
     from birdie_jax.objectives import make_mixture
     from birdie_jax.text import TokenShards
 
@@ -106,7 +106,7 @@ _TRAINER = """
         history.publish(mixture.weights)
         streams = RowStreams(
             TokenShards(sys.argv[1], "train"), mixture.arms, RowSettings(0, 2, 256, 3, 4), history,
-            first_step=0, schedule=DecisionSchedule(3, 6), stream_states=initial_stream_states(2, 4),
+            first_step=0, schedule=DecisionSchedule(3, 6),
         )
         batches = iter(prefetch_batches(streams, workers=2, prefetch=1))
         next(batches)

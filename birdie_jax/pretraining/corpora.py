@@ -1,0 +1,90 @@
+"""The corpora of a run: how often each will be read, what corpora.json says, and how a branch adds one."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, PyTree
+
+from birdie_jax.batching import RowStream, StreamLayout
+from birdie_jax.batching.stream_state import carry_over
+from birdie_jax.config import Config, corpora_of
+from birdie_jax.engine.branch import Branch, MovedPosition
+from birdie_jax.errors import ConfigError
+from birdie_jax.objectives import Mixture
+from birdie_jax.pretraining.mixture_batches import ROW_STREAMS
+from birdie_jax.pretraining.mixture_shares import MixtureShares
+from birdie_jax.resolve import configured_mixture, corpus_names, row_settings
+from birdie_jax.text.corpora import Corpora
+
+# Rows that are drawn to see how much text a row takes of each corpus.
+_ROWS = 64
+
+
+def describe_corpora(
+    config: Config, mixture: Mixture, shares: MixtureShares, text: Corpora
+) -> dict[str, Any]:
+    """Return what corpora.json says of each corpus, in the order of their names.
+
+    That is its weight, share, place, tokens, documents, and the epochs that the whole run is expected to
+    take under its first mixture, estimated from a sample of rows.
+
+    Raises:
+        ConfigError: a corpus is expected to be read more often than its `max_epochs` allows.
+    """
+    settings = row_settings(config)
+    stream = RowStream(text, mixture.arms, settings, row=0)
+    stream.set_mixture(shares.sampling(shares.first))
+    for _ in range(_ROWS):
+        stream.next_row()
+    rows = settings.rows * config.train.num_steps
+    described: dict[str, Any] = {}
+    for number, (name, corpus) in enumerate(corpora_of(config.data).items()):
+        its_text = text.texts[number]
+        epochs = float(stream.tokens_read[number]) / _ROWS * rows / its_text.num_tokens
+        if corpus.max_epochs and epochs > corpus.max_epochs:
+            raise ConfigError(
+                f"config.data.corpora.{name}.max_epochs: the run is expected to read its "
+                f"{its_text.num_tokens:,} tokens {epochs:.3g} times in {config.train.num_steps:,} steps; "
+                f"found {corpus.max_epochs:g}; allowed: {epochs:.3g}, a lower weight or fewer steps"
+            )
+        described[name] = {
+            "weight": corpus.weight,
+            "share": corpus.weight / sum(text.weights),
+            "place": str(its_text.directory),
+            "tokens": its_text.num_tokens,
+            "documents": its_text.num_documents,
+            "expected_epochs": epochs,
+        }
+    return described
+
+
+def in_one_line(described: dict[str, Any]) -> str:
+    """Return the corpora as the run prints them when it begins."""
+    parts = [
+        f"{name} {each['share']:.1%} of {each['tokens']:,} tokens, {each['expected_epochs']:.2g} epochs"
+        for name, each in described.items()
+    ]
+    return f"corpora: {'; '.join(parts)}"
+
+
+def with_corpora_of(branch: Branch, before: Config, config: Config) -> Branch:
+    """Return a branch that continues each corpus where the other run read it, and begins new ones.
+
+    Args:
+        branch: where the run leaves the other one.
+        before: the configuration of the other run.
+        config: that of the run.
+    """
+    if before.data.corpora == config.data.corpora:
+        return branch
+    old, new = (
+        StreamLayout.of(corpus_names(each) or ("",), configured_mixture(each).arms, each.batching.lookahead)
+        for each in (before, config)
+    )
+    initial = np.tile(old.initial(), (before.batching.rows, 1))
+
+    def move(position: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
+        states: Int64[np.ndarray, "rows state"] = position[ROW_STREAMS]
+        return {ROW_STREAMS: np.stack([carry_over(state, old, new) for state in states])}
+
+    return branch._replace(moved=MovedPosition({ROW_STREAMS: initial}, move))

@@ -1,0 +1,39 @@
+"""Prepared texts that rows are read from together, each with its share."""
+
+import hashlib
+import json
+from typing import NamedTuple
+
+from birdie_jax.text.token_shards import TokenShards
+
+
+class Corpora(NamedTuple):
+    """One split of one or several texts, made with one tokenizer.
+
+    Attributes:
+        names: the name of each text; one text alone has none.
+        texts: the texts.
+        weights: the share of each text in the positions of the rows, before they are normalised.
+    """
+
+    names: tuple[str, ...]
+    texts: tuple[TokenShards, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, text: "TokenShards | Corpora") -> "Corpora":
+        """Return corpora as they are, and one text as the only one."""
+        return text if isinstance(text, Corpora) else cls(("",), (text,), (1.0,))
+
+    @property
+    def sha256(self) -> str:
+        """The identity of all records: that of the only text, or a hash of all names and identities."""
+        parts = [text.manifest.sha256 for text in self.texts]
+        if self.names == ("",):
+            return parts[0]
+        named = sorted(zip(self.names, parts, strict=True))
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+RowText = TokenShards | Corpora
+"""What rows are made of: one text, or several."""

@@ -1,0 +1,26 @@
+"""Three corpora by weight: packages of the Python standard library, with one tokenizer for all.
+
+    python -m birdie_jax.train --config=configs/corpora.py --workdir=runs/corpora
+
+The model and the objectives are those of configs/tiny.py. `metrics.jsonl` has positions, loss, validation
+loss and epochs of each corpus; docs/corpora.md has more. About four minutes on two cores of a CPU.
+"""
+
+import runpy
+import sysconfig
+from pathlib import Path
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Return the configuration."""
+    library = sysconfig.get_path("stdlib")
+    config = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["get_config"]()
+    config.data.corpora = {
+        "asyncio": {"source": f"{library}/asyncio", "weight": 0.5, "max_epochs": 40.0},
+        "email": {"source": f"{library}/email", "weight": 0.3, "max_epochs": 40.0},
+        "unittest": {"source": f"{library}/unittest", "weight": 0.2, "max_epochs": 40.0},
+    }
+    config.data.vocab_size = 2048
+    return config

@@ -1,0 +1,30 @@
+"""One tokenizer for several sources."""
+
+import pytest
+
+from birdie_jax.errors import DataError
+from birdie_jax.text import Tokenizer, open_source
+from birdie_jax.text.shared_tokenizer import shared_tokenizer
+
+
+@pytest.fixture
+def sources(tmp_path):
+    texts = {"letters": "abc abd abe " * 3000, "digits": "123 124 125 " * 3000}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    return [open_source(str(tmp_path / f"{name}.txt"), "text") for name in texts]
+
+
+def test_it_is_trained_on_all_sources_and_cached(sources, tmp_path):
+    path = shared_tokenizer(tmp_path / "cache", sources, [1.0, 1.0], 290)
+    pieces = Tokenizer(path)
+    assert all(len(pieces.encode(text)) <= 4 for text in ("abc abd", "123 124"))
+    before = path.stat().st_mtime_ns
+    assert shared_tokenizer(tmp_path / "cache", sources, [1.0, 1.0], 290) == path
+    assert path.stat().st_mtime_ns == before
+    assert shared_tokenizer(tmp_path / "cache", sources, [1.0, 2.0], 290) != path
+
+
+def test_too_little_text_is_refused(sources, tmp_path):
+    with pytest.raises(DataError, match="vocab_size=9000 cannot be trained"):
+        shared_tokenizer(tmp_path / "cache", sources, [1.0, 1.0], 9000)
