@@ -146,7 +146,7 @@ class ArmValidation:
     def _of_corpora(self, losses: np.ndarray, accuracies: np.ndarray) -> dict[str, float]:
         """Return what was measured of each corpus, and how often the first row has read it."""
         scalars = {}
-        epochs = self._batches.epochs()
+        epochs = self._batches.epochs() if self._corpora else []
         for number, name in enumerate(self._corpora):
             scalars[corpus_metric(name, "epochs")] = epochs[number]
             # A few validation rows need not have text of each corpus.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from birdie_jax.config import Config, parse_config
+from birdie_jax.config import Config, corpora_of, parse_config
 from birdie_jax.engine.automatic_sizes import count_parameters
 from birdie_jax.engine.mesh import fill_in_sizes
 from birdie_jax.finetuning.stages import read_stages, stage_config
@@ -18,6 +18,7 @@ from birdie_jax.models.hawk import HawkConfig
 from birdie_jax.models.layer_stacks import pattern_configs
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.resolve import configured_mixture
+from birdie_jax.text import open_source
 from birdie_jax.vocabulary import padded_vocab_size
 from tests.pages.hardware import MACHINES, devices_of, gpus
 
@@ -45,9 +46,23 @@ def load(name: str, variant: str = "") -> Config:
 def test_no_file_is_forgotten():
     files = {path.stem for path in CONFIGS.glob("*.py")}
     # These have tests of their own.
-    others = {"bigs", "bigs_longer_rows", "finetune_phonebook", "finetune_glue", "finetune_reading"}
-    others |= {"finetune_mamba", "finetune_mamba2", "finetune_recurrent_gemma"}
+    others = {
+        "corpora",
+        "bigs",
+        "bigs_longer_rows",
+        "finetune_phonebook",
+        "finetune_glue",
+        "finetune_reading",
+    }
+    others |= {"finetune_mamba", "finetune_mamba2", "finetune_recurrent_gemma", "finetune_reading"}
     assert files == {*VARIANTS, *FINE_TUNING, *others}
+
+
+def test_the_corpora_are_there():
+    config = load("corpora")
+    assert configured_mixture(config).arms
+    sources = [open_source(corpus.source, "text") for corpus in corpora_of(config.data).values()]
+    assert min(source.total_bytes for source in sources) > 200_000
 
 
 @pytest.mark.sampled(16)

@@ -35,11 +35,11 @@ def prepared(tmp_path):
 def test_processes_must_read_the_same_text(prepared):
     texts = [f"document {number}\n    of the river " * 20 for number in range(60)]
     first = _SecondProcess()
-    check_same_text(*prepared("first", texts), first)
-    check_same_text(*prepared("copied", texts), _SecondProcess(first.said))
+    check_same_text(tuple(prepared("first", texts)), first)
+    check_same_text(tuple(prepared("copied", texts)), _SecondProcess(first.said))
     # As long, and of the same tokens, in another order.
     other = prepared("other", [*texts[1:], texts[0]])
     with pytest.raises(
         DataError, match=r"other: process 1 has other text there than process 0 has in .*first;"
     ):
-        check_same_text(*other, _SecondProcess(first.said))
+        check_same_text(tuple(other), _SecondProcess(first.said))

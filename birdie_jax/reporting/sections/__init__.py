@@ -6,6 +6,7 @@ from birdie_jax.reporting.sections.arm_table import ARM_TABLE
 from birdie_jax.reporting.sections.arms_over_steps import ARMS_OVER_STEPS
 from birdie_jax.reporting.sections.bandit_decisions import BANDIT
 from birdie_jax.reporting.sections.classes import CLASSES
+from birdie_jax.reporting.sections.corpora import CORPORA
 from birdie_jax.reporting.sections.scalars import MACHINE, OTHER_SCALARS, TRAINING
 from birdie_jax.reporting.sections.shares import SHARES
 from birdie_jax.reporting.sections.tasks import TASKS
@@ -23,6 +24,7 @@ SECTIONS: tuple[SectionKind, ...] = (
     CLASSES,
     TASKS,
     SHARES,
+    CORPORA,
     ARMS_OVER_STEPS,
     MACHINE,
     TIME_USE,
