@@ -46,20 +46,13 @@ def load(name: str, variant: str = "") -> Config:
 def test_no_file_is_forgotten():
     files = {path.stem for path in CONFIGS.glob("*.py")}
     # These have tests of their own.
-    others = {
-        "corpora",
-        "bigs",
-        "bigs_longer_rows",
-        "finetune_phonebook",
-        "finetune_glue",
-        "finetune_reading",
-    }
+    others = {"tiny_corpora", "bigs", "bigs_longer_rows", "finetune_phonebook", "finetune_glue"}
     others |= {"finetune_mamba", "finetune_mamba2", "finetune_recurrent_gemma", "finetune_reading"}
     assert files == {*VARIANTS, *FINE_TUNING, *others}
 
 
 def test_the_corpora_are_there():
-    config = load("corpora")
+    config = load("tiny_corpora")
     assert configured_mixture(config).arms
     sources = [open_source(corpus.source, "text") for corpus in corpora_of(config.data).values()]
     assert min(source.total_bytes for source in sources) > 200_000

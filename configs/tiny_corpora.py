@@ -1,6 +1,6 @@
 """Three corpora by weight: packages of the Python standard library, with one tokenizer for all.
 
-    python -m birdie_jax.train --config=configs/corpora.py --workdir=runs/corpora
+    python -m birdie_jax.train --config=configs/tiny_corpora.py --workdir=runs/corpora
 
 The model and the objectives are those of configs/tiny.py. `metrics.jsonl` has positions, loss, validation
 loss and epochs of each corpus; docs/corpora.md has more. About four minutes on two cores of a CPU.
