@@ -316,6 +316,8 @@ def check_config(config: Config) -> None:
     one_of("model.head", "", *HEADS)
     allowed = "'' without config.finetune.stages: pre-training has none"
     require(not config.model.head or bool(config.finetune.stages), "model.head", allowed)
+    allowed = "0 without config.finetune.stages: pre-training trains all parameters"
+    require(not config.finetune.lora.rank or bool(config.finetune.stages), "finetune.lora.rank", allowed)
     require(config.model.state % 2 == 0, "model.state", "an even number: half of it runs in reverse")
     _check_predicted_ids(config.model, require)
     for kind in mixer_sections():

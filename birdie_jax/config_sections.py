@@ -23,6 +23,8 @@ from birdie_jax.config_types import (
     HeadOutputs,
     LearningRate,
     Lookahead,
+    LoraAlpha,
+    LoraRank,
     MaxEpochs,
     MeshSize,
     MeshSizeOrAutomatic,
@@ -547,6 +549,21 @@ class FinetunePruningConfig:
 
 
 @dataclass(frozen=True)
+class FinetuneLoraConfig:
+    """Low-rank adaptation: hidden maps move by products of two narrow matrices, a head is trained whole.
+
+    Attributes:
+        rank: the rank of the products; 0 = all parameters are trained.
+        alpha: the products are multiplied by alpha / rank.
+        maps: patterns of the names of the maps, joined by commas, as in "*/mixer/*"; * fits any characters.
+    """
+
+    rank: LoraRank = 0
+    alpha: LoraAlpha = 16.0
+    maps: RequiredName = "*"
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """Fine-tuning: the same verb on the examples of tasks, one stage after another.
 
@@ -555,10 +572,12 @@ class FinetuneConfig:
             birdie_jax/finetuning/stages.py documents them; they run in the sorted order of their names.
             Empty = pre-training.
         pruning: the second loss, of a pass that drops tokens as depth grows.
+        lora: low-rank adaptation in place of training all parameters.
     """
 
     stages: dict[str, Any] = field(default_factory=dict)
     pruning: FinetunePruningConfig = field(default_factory=FinetunePruningConfig)
+    lora: FinetuneLoraConfig = field(default_factory=FinetuneLoraConfig)
 
 
 @dataclass(frozen=True)

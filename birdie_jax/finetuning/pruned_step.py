@@ -20,7 +20,7 @@ from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.token_losses import token_losses
-from birdie_jax.optimizers import make_optimizer
+from birdie_jax.optimizers import optimizer_of_run
 from birdie_jax.pretraining.language_model_step import language_model_loss, sums_by_arm
 from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
 from birdie_jax.pruning.samples import TokenNumbers, samples_sum
@@ -58,7 +58,7 @@ def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summari
         dense_and_pruned_loss(
             model, num_stages, config.train.loss_chunk, finetune_settings(pruning), pruning.max_pruned
         ),
-        make_optimizer(config.optimizer, config.train.num_steps, run.policies),
+        optimizer_of_run(config, run.policies),
         run.mesh,
         seed=config.seed,
         sections=sections,

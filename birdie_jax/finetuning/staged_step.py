@@ -24,7 +24,7 @@ from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.sample_scores import sample_losses
 from birdie_jax.models.task_head import head_type
-from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
+from birdie_jax.optimizers import learning_rate_schedule, optimizer_of_run
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
@@ -56,7 +56,7 @@ def make_head_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise
     return make_step(
         lambda key: model.init(key, one_token_batch())["params"],
         head_loss(model, len(run.mixture.arms), run.max_samples),
-        make_optimizer(config.optimizer, config.train.num_steps, run.policies),
+        optimizer_of_run(config, run.policies),
         run.mesh,
         seed=config.seed,
         sections=sections,

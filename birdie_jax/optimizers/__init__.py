@@ -2,6 +2,7 @@
 
 # Importing an optimizer registers it.
 from birdie_jax.optimizers import adafactor, adamw, muon
+from birdie_jax.optimizers.lora import optimizer_of_run
 from birdie_jax.optimizers.registry import OPTIMIZERS, make_optimizer, register_optimizer
 from birdie_jax.optimizers.schedule import DECAY_SHAPES, learning_rate_schedule
 
@@ -13,5 +14,6 @@ __all__ = [
     "learning_rate_schedule",
     "make_optimizer",
     "muon",
+    "optimizer_of_run",
     "register_optimizer",
 ]

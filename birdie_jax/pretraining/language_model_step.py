@@ -21,7 +21,7 @@ from birdie_jax.models.language_model import LanguageModel
 from birdie_jax.models.layout import batch_layout
 from birdie_jax.models.loss_positions import find_loss_positions, gathered_shape
 from birdie_jax.models.token_losses import token_losses
-from birdie_jax.optimizers import learning_rate_schedule, make_optimizer
+from birdie_jax.optimizers import learning_rate_schedule, optimizer_of_run
 from birdie_jax.resolve import ResolvedRun, corpus_names
 
 
@@ -77,7 +77,7 @@ def make_language_model_step(
             run.max_loss_positions,
             num_corpora=len(corpora),
         ),
-        make_optimizer(config.optimizer, config.train.num_steps, run.policies),
+        optimizer_of_run(config, run.policies),
         run.mesh,
         seed=config.seed,
         sections=sections,

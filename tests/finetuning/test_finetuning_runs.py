@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from birdie_jax.storage.workdir import Workdir
 from tests.forked_verbs import run_commands
 from tests.trained_workdirs import micro_config, write_workdir
-from tests.whole_runs import assert_same_end, finish, in_two_processes, metrics, start
+from tests.whole_runs import assert_same_end, checkpoint_arrays, finish, in_two_processes, metrics, start
 
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).with_name("micro_stages.py")
@@ -98,6 +99,30 @@ def test_a_run_that_drops_tokens_logs_both_losses_and_ends_bit_for_bit_where_it_
         assert line["surviving_share"] == pytest.approx(line[f"stage/{stage}/surviving_share"], rel=1e-6)
     kill_early(command(run, source, pruning), run)
     status, output = finish(command(run, source, pruning))
+    assert status == 0, output
+    assert_same_end(run, expected, num_steps(expected))
+
+
+@pytest.mark.slow
+def test_low_rank_adaptation_moves_maps_alone_and_is_resumed_bit_for_bit(source, tmp_path):
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    lora = ("--config.finetune.lora.rank=2", "--config.finetune.lora.maps=*/mixer/*")
+    status, output = finish(command(expected, source, *lora))
+    assert status == 0, output
+    (first,) = Workdir(source).saved_steps()
+    before = checkpoint_arrays(source, first)
+    after = checkpoint_arrays(expected, num_steps(expected))
+    moved = {
+        name
+        for name, value in after.items()
+        if name.startswith("state/params") and (value != before[name]).any()
+    }
+    assert moved and all("/mixer/" in name and name.endswith("kernel") for name in moved)
+    for name in moved:
+        change = np.atleast_3d((after[name] - before[name]).astype(np.float64))
+        assert np.linalg.matrix_rank(change, tol=1e-5).max() <= 2
+    kill_early(command(run, source, *lora), run)
+    status, output = finish(command(run, source, *lora))
     assert status == 0, output
     assert_same_end(run, expected, num_steps(expected))
 
