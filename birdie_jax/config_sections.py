@@ -60,7 +60,7 @@ class DataConfig:
 
     Attributes:
         source: "stdlib" (the Python standard library), a file, a folder or a glob of documents; this one
-            and the next three may be URLs, gs://... or s3://...
+            and the next three may be URLs, gs://... or s3://..., and this one hf://datasets/... too.
         prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
         cache_dir: where sources are prepared; empty = ~/.cache/birdie_jax/data.
         mirror_gib: GiB that copies of a bucket's shards may have in this machine's cache folder; text that

@@ -3,6 +3,7 @@
     python -m birdie_jax.prepare_data --input=stdlib --output=data/stdlib
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32768
     python -m birdie_jax.prepare_data --input='gs://texts/pile/**/*.jsonl.zst' --output=gs://texts/prepared
+    python -m birdie_jax.prepare_data --input='hf://datasets/ORG/NAME/**/*.parquet' --output=data/name
 
 Stopped at any instant and started again with the same command, it goes on from the last finished shard.
 Exit status: 0 when the folder is complete, 1 where the same command may succeed later (a full disk, a
@@ -22,7 +23,8 @@ _INPUT = flags.DEFINE_string(
     "stdlib",
     "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
     ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files; or any of these "
-    "in a bucket, by URL (gs://...).",
+    "in a bucket (gs://..., s3://...) or of a data set of the Hugging Face hub "
+    "(hf://datasets/ORG/NAME[@REVISION]/...; a token is taken from HF_TOKEN).",
 )
 _OUTPUT = define_path(
     "output",

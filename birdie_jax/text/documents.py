@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from birdie_jax.errors import DataError, shown
+from birdie_jax.errors import DataError, StoreError, shown
 from birdie_jax.storage.json_text import UnusableJson, parse_json
 from birdie_jax.text.decompression import COMPRESSIONS, decompressed
 from birdie_jax.text.locations import Location
@@ -235,7 +235,7 @@ def _read_parquet(
                     number += 1
             if number != total:
                 raise DataError(f"{path}: has {number} rows; its own metadata says {total}")
-    except DataError:
+    except (DataError, StoreError):
         raise
     # What pyarrow raises for metadata that make no sense is of any of these kinds.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError) as error:

@@ -14,9 +14,9 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.saving import save_file
 
-FORMAT_VERSION = 2
-# Version 1 has no hash of a shard's records.
-_READ_VERSIONS = (1, FORMAT_VERSION)
+FORMAT_VERSION = 3
+# Version 1 has no hash of a shard's records, version 2 nothing that was left out but empty documents.
+_READ_VERSIONS = (1, 2, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 SPLITS = ("train", "validation")
@@ -129,6 +129,7 @@ class Manifest:
         source_bytes: the bytes of the source files consumed so far, as stored (compressed).
         source_sha256: the hash of the contents of the files that were read from so far, in order; in a
             folder of version 1, of their names and sizes.
+        source_commit: the commit of the hub's data set that is read; empty for other sources.
         cursor: where a stopped preparation goes on reading; `position` in the file.
     """
 
@@ -142,6 +143,7 @@ class Manifest:
     empty_documents: int
     source_bytes: int
     source_sha256: str
+    source_commit: str
     cursor: SourceCursor = field(metadata={FILE_KEY: "position"})
 
     def shards(self, split: str) -> tuple[Shard, ...]:
@@ -221,6 +223,8 @@ def load_manifest(directory: Location) -> Manifest:
         raise DataError(f"{path}: format_version is {shown(version)}; this program reads {versions}")
     if version == 1:
         _add_fields_since_version_1(contents)
+    if version < FORMAT_VERSION:
+        _add_fields_since_version_2(contents)
     return parse_typed(Manifest, contents, f"{path}: manifest", DataError)
 
 
@@ -230,3 +234,10 @@ def _add_fields_since_version_1(contents: dict) -> None:
         for shard in shards if isinstance(shards, list) else []:
             if isinstance(shard, dict):
                 shard.setdefault("sha256", "")
+
+
+def _add_fields_since_version_2(contents: dict) -> None:
+    contents.setdefault("source_commit", "")
+    if contents["format_version"] == 2:
+        # The defaults are what it was: such a preparation is continued, and written as this version.
+        contents["format_version"] = FORMAT_VERSION

@@ -20,6 +20,7 @@ from pathlib import Path
 from birdie_jax.errors import DataError, OvertakenError, one_line, shown
 from birdie_jax.storage import exists, is_remote, list_names, make_folders, remove
 from birdie_jax.text.array_record_file import check_utf8
+from birdie_jax.text.hub import is_hub
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -125,7 +126,7 @@ def prepare(
     )
     directory = locate(output)
     check_utf8(directory)
-    source = open_source(source_spec, text_field)
+    source = open_source(source_spec, text_field, commit=_find_commit(directory, source_spec))
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
     settings = PreparationSettings(
         source=source_spec,
@@ -144,6 +145,8 @@ def prepare(
     while True:
         try:
             with _lock_folder(directory):
+                if (commit := _find_commit(directory, source_spec)) not in ("", source.commit):
+                    source = open_source(source_spec, text_field, commit=commit)
                 _prepare(source, directory, settings, given, workers=processes, progress=progress)
         except OvertakenError:
             _wait_for_other(directory, settings)
@@ -192,6 +195,14 @@ def _prepare(
             workers=workers,
             progress=progress_shown,
         )
+
+
+def _find_commit(directory: Location, source_spec: str) -> str:
+    """Return the commit at which a preparation that was begun reads a data set of the hub; else nothing."""
+    if not is_hub(source_spec) or not exists(directory / MANIFEST_NAME):
+        return ""
+    manifest = load_manifest(directory)
+    return manifest.source_commit if manifest.settings.source == source_spec else ""
 
 
 def _available_processors() -> int:
@@ -338,6 +349,7 @@ def start_manifest(
         empty_documents=0,
         source_bytes=0,
         source_sha256=hash_contents(()),
+        source_commit=source.commit,
         cursor=SourceCursor(0, 0),
     )
     guard.save(manifest)

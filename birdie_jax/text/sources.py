@@ -1,4 +1,4 @@
-"""Where documents come from: the standard library, a file, a folder or a glob."""
+"""Where documents come from: the standard library, files here, in a bucket or on the hub."""
 
 import hashlib
 import json
@@ -8,10 +8,13 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from etils import epath
+
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import exists, is_remote
 from birdie_jax.text.documents import Document, find_reader, supported_suffixes
 from birdie_jax.text.file_discovery import find_below, find_matches, find_status, keep_first_of_each
+from birdie_jax.text.hub import is_hub, list_files_below, pin
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import MANIFEST_NAME
 from birdie_jax.text.regular_files import read_regular
@@ -43,6 +46,7 @@ class Source:
         files: the files, sorted by path; each a regular one, or an object of a bucket.
         states: the state of each file when the source was opened; it is read in no other.
         sizes: bytes of each file, as stored.
+        commit: the commit of the hub's data set at which it is read; empty for other sources.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Source:
         text_field: str,
         files: tuple[Location, ...],
         states: tuple[ObjectState, ...] | None = None,
+        commit: str = "",
     ):
         """Take note of the state of each file; those of a bucket's objects are given.
 
@@ -60,6 +65,7 @@ class Source:
         self.spec = spec
         self.text_field = text_field
         self.files = files
+        self.commit = commit
         self.states: tuple[FileState | ObjectState, ...] = (
             tuple(find_state(Path(file)) for file in files) if states is None else states
         )
@@ -148,15 +154,17 @@ class DocumentStream:
             self.next_document = 0
 
 
-def open_source(spec: str, text_field: str = "text") -> Source:
+def open_source(spec: str, text_field: str = "text", *, commit: str = "") -> Source:
     """Find the files of a source without reading them.
 
     Args:
         spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
             supported files but hidden ones; or a glob, where `**` stands for any folders. Links to folders
-            are followed, and a file that several paths lead to is read once. Or any of these by URL. What a
-            prepared folder within it holds is no document.
+            are followed, and a file that several paths lead to is read once. Or any of these by URL, of a
+            bucket or of a data set of the hub, hf://datasets/ORG/NAME[@REVISION]/... What a prepared folder
+            within it holds is no document.
         text_field: the field of JSON lines and Parquet that holds the text.
+        commit: the commit at which a data set of the hub is read; empty for the newest of its revision.
 
     Raises:
         DataError: nothing is there, nothing matches, a folder or file cannot be read, or a file is of a
@@ -167,7 +175,7 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     if not text_field:
         raise DataError("text_field is ''; allowed: the name of a field")
     if is_remote(spec):
-        return _open_remote(spec, text_field)
+        return _open_remote(spec, text_field, commit)
     path = Path(spec)
     if spec == STANDARD_LIBRARY:
         files = _find_standard_library()
@@ -190,9 +198,13 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     return source
 
 
-def _open_remote(spec: str, text_field: str) -> Source:
-    root = locate(spec)
-    found = find_objects(spec)
+def _open_remote(spec: str, text_field: str, commit: str) -> Source:
+    if is_hub(spec):
+        url, commit = pin(spec, commit)
+        root = epath.Path(url)
+    else:
+        root, url = locate(spec), spec
+    found = find_objects(url)
     if root not in found and not is_glob(spec):
         found = {file: state for file, state in found.items() if find_reader(file)}
         if not found:
@@ -201,14 +213,17 @@ def _open_remote(spec: str, text_field: str) -> Source:
             )
     if root not in found:
         found = {file: state for file, state in found.items() if not _is_record(file)}
-    source = Source(spec, text_field, tuple(found), tuple(found.values()))
+    source = Source(spec, text_field, tuple(found), tuple(found.values()), commit)
     _check_suffixes(source.files)
     return source
 
 
 def _is_record(file: Location) -> bool:
     """Return whether a file is one that `prepare` writes: the only one of its folder that is read here."""
-    return file.name == SOURCE_RECORD_NAME and exists(file.parent / MANIFEST_NAME)
+    if file.name != SOURCE_RECORD_NAME:
+        return False
+    manifest = file.parent / MANIFEST_NAME
+    return bool(list_files_below(str(manifest))) if is_hub(manifest) else exists(manifest)
 
 
 def _check_suffixes(files: Iterable[Location]) -> None:
