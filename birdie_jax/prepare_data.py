@@ -22,7 +22,7 @@ _INPUT = flags.DEFINE_string(
     "input",
     "stdlib",
     "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
-    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files; or any of these "
+    ".md, .py, .jsonl, .tar (each also with .gz, .zst, .xz) or .parquet files; or any of these "
     "in a bucket (gs://..., s3://...) or of a data set of the Hugging Face hub "
     "(hf://datasets/ORG/NAME[@REVISION]/...; a token is taken from HF_TOKEN).",
 )
@@ -41,7 +41,25 @@ _VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 4096, "Pieces of the tokenizer 
 _SAMPLE_BYTES = flags.DEFINE_integer(
     "sample_bytes", 4 << 20, "Bytes of text, drawn evenly from the input, to train it on."
 )
-_TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of .jsonl and .parquet that holds the text.")
+_TEXT_FIELD = flags.DEFINE_string(
+    "text_field",
+    "text",
+    "Field of .jsonl, .parquet and of a .json in a .tar that holds the text; a.b is the field b of a.",
+)
+_SEPARATOR = flags.DEFINE_string(
+    "document_separator",
+    "",
+    "What divides .txt, .md and .py files into documents (\\n: a line end); empty: each file is one.",
+)
+_FILTER = flags.DEFINE_string(
+    "document_filter",
+    "",
+    "Which records are documents, by their fields, as in 'language == en and len(text) >= 200' "
+    "(==, !=, <, <=, >, >=); empty: all.",
+)
+_DEDUPLICATE = flags.DEFINE_bool(
+    "deduplicate", False, "Leave out documents whose text was there before; takes 100 bytes of memory each."
+)
 _RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.")
 _SHARD_TOKENS = flags.DEFINE_integer(
     "shard_tokens", 1 << 26, "Tokens in a training shard; a stopped run repeats no more than one."
@@ -74,6 +92,9 @@ def main(arguments: list[str]) -> None:
             workers=_WORKERS.value,
             seed=_SEED.value,
             progress=_PROGRESS.value,
+            document_separator=_SEPARATOR.value,
+            document_filter=_FILTER.value,
+            deduplicate=_DEDUPLICATE.value,
         )
         manifest = load_manifest(directory)
     except KeyboardInterrupt:
@@ -91,6 +112,10 @@ def main(arguments: list[str]) -> None:
         pieces, size = manifest.tokenizer.num_pieces, manifest.tokenizer.vocab_size
         print(f"tokenizer: {pieces:,} pieces, vocabulary {size:,}, SHA-256 {manifest.tokenizer.sha256}")
     print(f"empty documents left out: {manifest.empty_documents:,}")
+    if manifest.settings.document_filter:
+        print(f"documents left out by the filter: {manifest.filtered_documents:,}")
+    if manifest.settings.deduplicate:
+        print(f"duplicates left out: {manifest.duplicate_documents:,}")
     print(f"in {one_line(str(directory))}")
 
 

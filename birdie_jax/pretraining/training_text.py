@@ -83,6 +83,12 @@ def _text_folder(config: Config) -> str | Location:
         "record_tokens": data.record_tokens,
         "validation_fraction": data.validation_fraction,
     }
+    # Left out where they are not used, for the folders of before.
+    settings |= {
+        name: value
+        for name in ("document_separator", "document_filter", "deduplicate")
+        if (value := getattr(data, name))
+    }
     root = locate(data.cache_dir) if data.cache_dir else cache_folder() / "data"
     folder = cached_folder(root, data.source, **settings)
     return prepare(data.source, folder, **settings)

@@ -6,7 +6,7 @@ is not on the disk, and a stopped preparation goes on from `cursor`.
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import FILE_KEY, parse_typed, read_bytes, to_plain
@@ -42,6 +42,9 @@ class PreparationSettings:
         validation_fraction: the expected share of the documents in the validation split.
         split_rule: how a document's split is decided, in words.
         seed: the seed of the tokenizer's sample.
+        document_separator: what divides text files into documents; empty where a file is one.
+        document_filter: which records are documents, by their fields; empty for all.
+        deduplicate: whether a text that was given before is left out.
     """
 
     source: str
@@ -55,6 +58,9 @@ class PreparationSettings:
     validation_fraction: float
     split_rule: str
     seed: int
+    document_separator: str = ""
+    document_filter: str = ""
+    deduplicate: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,8 @@ class Manifest:
         train: the finished shards of the training split, in order.
         validation: the finished shards of the validation split, in order.
         empty_documents: the number of documents left out because they have no text.
+        filtered_documents: the number of documents that the filter left out.
+        duplicate_documents: the number of documents left out because their text was there before.
         source_bytes: the bytes of the source files consumed so far, as stored (compressed).
         source_sha256: the hash of the contents of the files that were read from so far, in order; in a
             folder of version 1, of their names and sizes.
@@ -141,6 +149,8 @@ class Manifest:
     train: tuple[Shard, ...]
     validation: tuple[Shard, ...]
     empty_documents: int
+    filtered_documents: int
+    duplicate_documents: int
     source_bytes: int
     source_sha256: str
     source_commit: str
@@ -237,7 +247,12 @@ def _add_fields_since_version_1(contents: dict) -> None:
 
 
 def _add_fields_since_version_2(contents: dict) -> None:
-    contents.setdefault("source_commit", "")
+    for name, default in {"source_commit": "", "filtered_documents": 0, "duplicate_documents": 0}.items():
+        contents.setdefault(name, default)
+    if isinstance(settings := contents.get("settings"), dict):
+        for field_ in fields(PreparationSettings):
+            if field_.default is not MISSING:
+                settings.setdefault(field_.name, field_.default)
     if contents["format_version"] == 2:
         # The defaults are what it was: such a preparation is continued, and written as this version.
         contents["format_version"] = FORMAT_VERSION

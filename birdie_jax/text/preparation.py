@@ -45,7 +45,7 @@ from birdie_jax.text.source_record import (
     hash_contents,
     load_source_record,
 )
-from birdie_jax.text.sources import Source, check_source, open_source
+from birdie_jax.text.sources import LeftOut, Source, check_source, open_source
 from birdie_jax.text.token_record import choose_dtype
 from birdie_jax.text.token_shards import check_sizes, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
@@ -84,6 +84,9 @@ def prepare(
     workers: int | None = None,
     seed: int = 0,
     progress: bool = True,
+    document_separator: str = "",
+    document_filter: str = "",
+    deduplicate: bool = False,
 ) -> Location:
     """Make, or go on making, a folder of token shards; return the folder.
 
@@ -97,7 +100,7 @@ def prepare(
         tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`.
         vocab_size: the number of pieces to train.
         sample_bytes: the bytes of text to train on.
-        text_field: the field of JSON lines and Parquet that has the text.
+        text_field: the field of JSON, JSON lines and Parquet that has the text.
         record_tokens: a longer document becomes several records of near-equal size.
         shard_tokens: a training shard is closed when it has this many tokens; a stopped preparation loses
             no more than this.
@@ -105,6 +108,10 @@ def prepare(
         workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
         seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
+        document_separator: see `open_source`.
+        document_filter: see `open_source`.
+        deduplicate: whether a text that was there before is left out. Some 100 bytes of memory are held for
+            each document, and what was read before is read again where a stopped preparation continues.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -126,7 +133,12 @@ def prepare(
     )
     directory = locate(output)
     check_utf8(directory)
-    source = open_source(source_spec, text_field, commit=_find_commit(directory, source_spec))
+    rules = {
+        "document_separator": document_separator,
+        "document_filter": document_filter,
+        "deduplicate": deduplicate,
+    }
+    source = open_source(source_spec, text_field, **rules, commit=_find_commit(directory, source_spec))
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
     settings = PreparationSettings(
         source=source_spec,
@@ -140,13 +152,14 @@ def prepare(
         validation_fraction=float(validation_fraction),
         split_rule=SPLIT_RULE,
         seed=0 if given else seed,
+        **rules,
     )
     processes = _available_processors() if workers is None else workers
     while True:
         try:
             with _lock_folder(directory):
                 if (commit := _find_commit(directory, source_spec)) not in ("", source.commit):
-                    source = open_source(source_spec, text_field, commit=commit)
+                    source = open_source(source_spec, text_field, **rules, commit=commit)
                 _prepare(source, directory, settings, given, workers=processes, progress=progress)
         except OvertakenError:
             _wait_for_other(directory, settings)
@@ -346,7 +359,7 @@ def start_manifest(
         dtype="",
         train=(),
         validation=(),
-        empty_documents=0,
+        **LeftOut()._asdict(),
         source_bytes=0,
         source_sha256=hash_contents(()),
         source_commit=source.commit,
@@ -396,9 +409,12 @@ def _check_splits(source: Source, validation_fraction: float) -> None:
         if lowest < validation_fraction <= highest:
             return
     if count == 0:
+        left_out = documents.left_out
+        excluded = left_out.filtered_documents
+        filtered = f", {excluded} left out by the filter" if excluded else ""
         raise DataError(
-            f"{source.spec}: the source holds no text ({documents.empty_documents} empty documents "
-            f"in {len(source.files)} files)"
+            f"{source.spec}: the source holds no text ({left_out.empty_documents} empty documents "
+            f"in {len(source.files)} files{filtered})"
         )
     if lowest == highest:
         raise DataError(
