@@ -5,6 +5,9 @@
     python -m birdie_jax.prepare_data --input='gs://texts/pile/**/*.jsonl.zst' --output=gs://texts/prepared
     python -m birdie_jax.prepare_data --input='hf://datasets/ORG/NAME/**/*.parquet' --output=data/name
 
+With --units=N the source is prepared in N parts, by processes of this machine or by those of a cluster
+(docs/prepare_text.md).
+
 Stopped at any instant and started again with the same command, it goes on from the last finished shard.
 Exit status: 0 when the folder is complete, 1 where the same command may succeed later (a full disk, a
 bucket that does not answer), 2 for a command or data that cannot be used, 130 when interrupted.
@@ -15,8 +18,10 @@ import sys
 from absl import flags
 
 from birdie_jax.command_line import define_path, start
-from birdie_jax.errors import one_line
-from birdie_jax.text import load_manifest, prepare
+from birdie_jax.errors import DataError, one_line
+from birdie_jax.text import load_manifest, locate, prepare
+from birdie_jax.text.locations import Location
+from birdie_jax.text.units import advance, run_unit
 
 _INPUT = flags.DEFINE_string(
     "input",
@@ -57,6 +62,18 @@ _FILTER = flags.DEFINE_string(
     "Which records are documents, by their fields, as in 'language == en and len(text) >= 200' "
     "(==, !=, <, <=, >, >=); empty: all.",
 )
+_UNITS = flags.DEFINE_integer(
+    "units",
+    0,
+    "Units of whole files that any processes prepare in any order; 0: one process reads all files.",
+)
+_RUNNER = flags.DEFINE_enum(
+    "runner", "local", ["local", "none"], "Who runs the units: processes of this machine, or --unit, later."
+)
+_UNIT = flags.DEFINE_integer("unit", None, "Run this unit, from 0, of the plan in --output, and end.")
+_FINISH = flags.DEFINE_bool(
+    "finish", False, "Put together what the units of the plan in --output have made, and end."
+)
 _DEDUPLICATE = flags.DEFINE_bool(
     "deduplicate", False, "Leave out documents whose text was there before; takes 100 bytes of memory each."
 )
@@ -78,6 +95,17 @@ def main(arguments: list[str]) -> None:
     """Prepare the data that the flags name, and print what the folder holds."""
     del arguments
     try:
+        if _UNIT.value is not None or _FINISH.value:
+            _check_alone()
+            directory = locate(_OUTPUT.value)
+            if _UNIT.value is not None:
+                run_unit(directory, _UNIT.value)
+                return
+            if not advance(directory):
+                print(f"{one_line(str(directory))}: has its tokenizer; run each unit again for its shards")
+                return
+            _print_summary(directory)
+            return
         directory = prepare(
             _INPUT.value,
             _OUTPUT.value,
@@ -95,14 +123,33 @@ def main(arguments: list[str]) -> None:
             document_separator=_SEPARATOR.value,
             document_filter=_FILTER.value,
             deduplicate=_DEDUPLICATE.value,
+            units=_UNITS.value,
+            run_units=_RUNNER.value == "local",
         )
-        manifest = load_manifest(directory)
     except KeyboardInterrupt:
         print(
             "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard",
             file=sys.stderr,
         )
         sys.exit(130)
+    if _UNITS.value and _RUNNER.value == "none":
+        print(f"{one_line(str(directory))}: has a plan; run --unit=0 to {_UNITS.value - 1}, then --finish")
+        return
+    _print_summary(directory)
+
+
+def _check_alone() -> None:
+    """Refuse flags beside --unit and --finish: the plan has what they say."""
+    own = {_UNIT.name if _UNIT.value is not None else _FINISH.name, _OUTPUT.name}
+    for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
+        if flag.present and flag.name not in own:
+            raise DataError(
+                f"--{flag.name}: found beside --{min(own - {_OUTPUT.name})}; allowed: --output alone"
+            )
+
+
+def _print_summary(directory: Location) -> None:
+    manifest = load_manifest(directory)
     for split in ("train", "validation"):
         print(
             f"{split}: {manifest.documents(split):,} documents, {manifest.tokens(split):,} tokens, "

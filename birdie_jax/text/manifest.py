@@ -45,6 +45,7 @@ class PreparationSettings:
         document_separator: what divides text files into documents; empty where a file is one.
         document_filter: which records are documents, by their fields; empty for all.
         deduplicate: whether a text that was given before is left out.
+        units: the number of units that the source is divided into; 0 where one process reads all of it.
     """
 
     source: str
@@ -61,6 +62,7 @@ class PreparationSettings:
     document_separator: str = ""
     document_filter: str = ""
     deduplicate: bool = False
+    units: int = 0
 
 
 @dataclass(frozen=True)

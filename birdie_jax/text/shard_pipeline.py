@@ -66,7 +66,7 @@ def write_shards(
     output = _ShardOutput(directory, manifest, guard, record)
     progress.start_stage("token shards", manifest.source_bytes, output.tokens)
     # Closed at once on an error, so that no worker outlives this call.
-    results = tokenize_blocks(_group_into_blocks(documents), tokenization, workers)
+    results = tokenize_blocks(read_blocks(documents), tokenization, workers)
     try:
         for block, tokenized in results:
             for reader_state, document in zip(block.reader_states, tokenized, strict=True):
@@ -80,7 +80,7 @@ def write_shards(
         output.discard()
 
 
-def _group_into_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
+def read_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
     """Group documents so that a block is worth sending to another process; a long document goes alone."""
     texts: list[str] = []
     reader_states: list[_ReaderState] = []
