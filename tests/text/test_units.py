@@ -267,6 +267,7 @@ def test_workers_make_the_same(source, expected, either, tmp_path):
     assert contents(prepare(str(source), tmp_path / "workers", **(either | {"workers": 2}))) == expected
 
 
+# The commands of docs/prepare_text.md; Slurm runs the first one for each number of an array.
 _ARRAY = """
 set -e
 for SLURM_ARRAY_TASK_ID in 3 1 0 2 1; do
