@@ -9,6 +9,7 @@ import pytest
 from birdie_jax.errors import DataError, exit_status
 from birdie_jax.text import hub as hub_module
 from birdie_jax.text import load_manifest, open_source, prepare
+from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.shard_writer import ShardWriter
 from tests.hub_server import TOKEN, run_hub_server
 from tests.text.prepared_folders import COMPRESS, contents, json_lines, parquet
@@ -77,6 +78,16 @@ def test_the_same_documents_as_from_a_disk(server, folder, monkeypatch, pattern,
     assert expected
     assert documents(f"{URL}{pattern}", f"{URL}@COMMIT") == expected
     assert documents(f"{URL}@main{pattern}", f"{URL}@COMMIT") == expected
+
+
+def test_a_run_prepares_what_is_new_on_a_branch_into_another_folder(server, tmp_path):
+    settings = {"tokenizer_model": "", "text_field": "text"}
+    first = cached_folder(tmp_path, f"{URL}/a", **settings)
+    assert cached_folder(tmp_path, f"{URL}/a", **settings) == first
+    commit = server.refs["org/texts"]["main"]
+    server.commit("org/texts", {"a/one.txt": b"new"})
+    assert cached_folder(tmp_path, f"{URL}/a", **settings) != first
+    assert open_source(f"{URL}@{commit}/a").commit == commit
 
 
 def test_a_revision_may_have_slashes(server):

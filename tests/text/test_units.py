@@ -94,6 +94,7 @@ def test_units_give_the_documents_of_a_preparation_without(source, settings, tmp
         assert records[0] == records[1]
 
 
+@pytest.mark.sampled
 def test_any_order_and_any_repetition(source, expected, either, tmp_path):
     directory = plan(source, tmp_path / "out", either)
     numbers = [*range(UNITS), *range(UNITS)]
@@ -109,6 +110,7 @@ class _Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.sampled
 def test_killed_at_each_file_a_unit_costs_only_itself(source, expected, either, tmp_path, monkeypatch):
     directory = plan(source, tmp_path / "out", either)
     deaths = 0
@@ -125,7 +127,7 @@ def test_killed_at_each_file_a_unit_costs_only_itself(source, expected, either, 
         survived = 0
         while True:
             left = survived
-            survived += 4
+            survived += 5
             try:
                 with monkeypatch.context() as patch:
                     patch.setattr("birdie_jax.text.units.publish", dying)
@@ -146,6 +148,7 @@ def test_killed_at_each_file_a_unit_costs_only_itself(source, expected, either, 
     assert contents(directory) == expected
 
 
+@pytest.mark.sampled
 def test_doubled_at_once_a_unit_is_whole(source, expected, either, tmp_path, monkeypatch):
     """Another process runs the same unit while this one is between its files."""
     directory = plan(source, tmp_path / "out", either)
@@ -165,6 +168,7 @@ def test_doubled_at_once_a_unit_is_whole(source, expected, either, tmp_path, mon
     assert contents(directory) == expected
 
 
+@pytest.mark.sampled
 def test_a_bucket_holds_the_same(source, expected, either, tmp_path, bucket_url):
     run_all(plan(source, bucket_url, either))
     assert contents(bucket_url) == expected
@@ -187,6 +191,7 @@ def test_what_is_missing_is_named(source, settings, tmp_path):
         advance(directory)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
