@@ -13,8 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ign
 
 from birdie_jax.errors import BirdieError, exit_status, one_line, without_secrets
 from birdie_jax.text.locations import Location, locate
-from birdie_jax.text.preparation_plan import load_plan
-from birdie_jax.text.units import advance, run_unit
+from birdie_jax.text.units import advance, count_units, run_unit
 
 
 def run_with_beam(directory: Location, options: list[str]) -> None:
@@ -29,7 +28,7 @@ def run_with_beam(directory: Location, options: list[str]) -> None:
     """
     is_complete = False
     while not is_complete:
-        count = len(load_plan(directory).ends)
+        count = count_units(directory)
         with apache_beam.Pipeline(options=PipelineOptions(options)) as pipeline:
             numbers = pipeline | "units" >> apache_beam.Create(range(count))
             # Else a runner may give all units to one worker.

@@ -56,10 +56,10 @@ from birdie_jax.text.shard_pipeline import read_blocks
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
 from birdie_jax.text.source_files import SourceFile
 from birdie_jax.text.source_record import SourceRecord
-from birdie_jax.text.sources import LeftOut, Source
+from birdie_jax.text.sources import DocumentStream, LeftOut, Source
 from birdie_jax.text.token_record import choose_dtype
 from birdie_jax.text.token_shards import check_sizes
-from birdie_jax.text.tokenization import Tokenization
+from birdie_jax.text.tokenization import Tokenization, TokenizedDocument
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import sample_by_hash, train_on_sample
 
@@ -102,6 +102,15 @@ class UnitRecord:
     filtered_documents: int
     duplicate_documents: int
     files: tuple[SourceFile, ...]
+
+
+def count_units(directory: Location) -> int:
+    """Return the number of units of a plan; 0 where the folder is complete.
+
+    Raises:
+        DataError: there is no plan.
+    """
+    return 0 if _is_complete(directory) else len(load_plan(directory).ends)
 
 
 def run_unit(directory: Location, number: int) -> None:
@@ -153,7 +162,7 @@ def run_locally(directory: Location, workers: int, *, progress: bool) -> None:
     """
     is_complete = False
     while not is_complete:
-        count = len(load_plan(directory).ends) if exists(directory / PLAN_NAME) else 0
+        count = count_units(directory)
         for done, _ in enumerate(_run_all(directory, count, workers), 1):
             if progress:
                 print(f"units: {done} of {count} done", file=sys.stderr, flush=True)
@@ -217,10 +226,12 @@ def _write_unit(directory: Location, plan: Plan, source: Source, tokenizer: Toke
 
         def close_all() -> None:
             for split in [split for split in SPLITS if split in writers]:
-                finished[split].append(writers.pop(split).close())
+                shard = writers.pop(split).close()
+                _publish(Path(staging) / shard.name, directory / shard.name)
+                finished[split].append(shard)
 
-        for block in read_blocks(documents):
-            for document in tokenization(block.texts):
+        try:
+            for document in _tokenize(documents, tokenization):
                 if not document.records:
                     without_tokens += 1
                     continue
@@ -231,9 +242,10 @@ def _write_unit(directory: Location, plan: Plan, source: Source, tokenizer: Toke
                     writers[document.split].add(record.payload, record.tokens, record.ends_document)
                 if "train" in writers and writers["train"].tokens >= settings.shard_tokens:
                     close_all()
-        close_all()
-        for shard in (*finished["train"], *finished["validation"]):
-            _publish(Path(staging) / shard.name, directory / shard.name)
+            close_all()
+        finally:
+            for writer in writers.values():
+                writer.discard()
     left_out = LeftOut(documents.left_out[0] + without_tokens, *documents.left_out[1:])
     record = UnitRecord(
         plan=plan.sha256,
@@ -243,6 +255,11 @@ def _write_unit(directory: Location, plan: Plan, source: Source, tokenizer: Toke
         files=tuple(files),
     )
     _save(directory / f"unit-{number:05d}.json", record)
+
+
+def _tokenize(documents: DocumentStream, tokenization: Tokenization) -> Iterator[TokenizedDocument]:
+    for block in read_blocks(documents):
+        yield from tokenization(block.texts)
 
 
 def _finish(directory: Location, plan: Plan, tokenizer: Tokenizer) -> None:
@@ -335,6 +352,7 @@ def _save(path: Location, value: Any) -> None:
 def _publish(file: Path, path: Location) -> None:
     if is_remote(path):
         upload(file, path)
+        file.unlink()
     else:
         publish(file, path)
 
