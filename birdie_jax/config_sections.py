@@ -82,7 +82,7 @@ class DataConfig:
 
     Attributes:
         source: "stdlib" (the Python standard library), a file, a folder or a glob of documents; this one
-            and the next three may be URLs, gs://... or s3://...
+            and the next three may be URLs, gs://... or s3://..., and this one hf://datasets/... too.
         prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
         corpora: several texts in place of `source` and `prepared`, name -> {source or prepared, weight,
             max_epochs}, see `CorpusConfig`. All have one tokenizer: `tokenizer`, or that of those that are
@@ -92,9 +92,13 @@ class DataConfig:
             does not fit is read from the bucket record by record, which gs:// can and s3:// cannot.
         tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
         vocab_size: pieces of a tokenizer that is trained.
-        text_field: field of .jsonl and .parquet records that holds the text.
+        text_field: field of .jsonl, .parquet and .json records that holds the text; a.b = the field b of a.
         record_tokens: longer documents are cut into records of at most this many tokens.
         validation_fraction: share of documents held out.
+        document_separator: what divides text files into documents; empty = each file is one.
+        document_filter: which records are documents, by their fields, as in "language == en and
+            len(text) >= 200"; empty = all. See docs/prepare_text.md.
+        deduplicate: leave out documents whose text was there before.
     """
 
     source: Text = "stdlib"
@@ -107,6 +111,9 @@ class DataConfig:
     text_field: RequiredName = "text"
     record_tokens: RowLength = 32_768
     validation_fraction: ShareOfBoth = 0.01
+    document_separator: Text = ""
+    document_filter: Text = ""
+    deduplicate: bool = False
 
 
 @dataclass(frozen=True)

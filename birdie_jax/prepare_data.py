@@ -3,6 +3,10 @@
     python -m birdie_jax.prepare_data --input=stdlib --output=data/stdlib
     python -m birdie_jax.prepare_data --input='pile/**/*.jsonl.zst' --output=data/pile --vocab_size=32768
     python -m birdie_jax.prepare_data --input='gs://texts/pile/**/*.jsonl.zst' --output=gs://texts/prepared
+    python -m birdie_jax.prepare_data --input='hf://datasets/ORG/NAME/**/*.parquet' --output=data/name
+
+With --units=N the source is prepared in N parts, by processes of this machine or by those of a cluster
+(docs/prepare_text.md).
 
 Stopped at any instant and started again with the same command, it goes on from the last finished shard.
 Exit status: 0 when the folder is complete, 1 where the same command may succeed later (a full disk, a
@@ -14,15 +18,18 @@ import sys
 from absl import flags
 
 from birdie_jax.command_line import define_path, start
-from birdie_jax.errors import one_line
-from birdie_jax.text import load_manifest, prepare
+from birdie_jax.errors import DataError, one_line
+from birdie_jax.text import load_manifest, locate, prepare
+from birdie_jax.text.locations import Location
+from birdie_jax.text.units import advance, run_unit
 
 _INPUT = flags.DEFINE_string(
     "input",
     "stdlib",
     "Documents: 'stdlib' (the Python standard library's own sources), a file, a folder, or a glob of .txt, "
-    ".md, .py, .jsonl (each also with .gz, .zst, .xz) or .parquet files; or any of these "
-    "in a bucket, by URL (gs://...).",
+    ".md, .py, .jsonl, .tar (each also with .gz, .zst, .xz) or .parquet files; or any of these "
+    "in a bucket (gs://..., s3://...) or of a data set of the Hugging Face hub "
+    "(hf://datasets/ORG/NAME[@REVISION]/...; a token is taken from HF_TOKEN).",
 )
 _OUTPUT = define_path(
     "output",
@@ -39,7 +46,37 @@ _VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 4096, "Pieces of the tokenizer 
 _SAMPLE_BYTES = flags.DEFINE_integer(
     "sample_bytes", 4 << 20, "Bytes of text, drawn evenly from the input, to train it on."
 )
-_TEXT_FIELD = flags.DEFINE_string("text_field", "text", "Field of .jsonl and .parquet that holds the text.")
+_TEXT_FIELD = flags.DEFINE_string(
+    "text_field",
+    "text",
+    "Field of .jsonl, .parquet and of a .json in a .tar that holds the text; a.b is the field b of a.",
+)
+_SEPARATOR = flags.DEFINE_string(
+    "document_separator",
+    "",
+    "What divides .txt, .md and .py files into documents (\\n: a line end); empty: each file is one.",
+)
+_FILTER = flags.DEFINE_string(
+    "document_filter",
+    "",
+    "Which records are documents, by their fields, as in 'language == en and len(text) >= 200' "
+    "(==, !=, <, <=, >, >=); empty: all.",
+)
+_UNITS = flags.DEFINE_integer(
+    "units",
+    0,
+    "Units of whole files that any processes prepare in any order; 0: one process reads all files.",
+)
+_RUNNER = flags.DEFINE_enum(
+    "runner", "local", ["local", "none"], "Who runs the units: processes of this machine, or --unit, later."
+)
+_UNIT = flags.DEFINE_integer("unit", None, "Run this unit, from 0, of the plan in --output, and end.")
+_FINISH = flags.DEFINE_bool(
+    "finish", False, "Put together what the units of the plan in --output have made, and end."
+)
+_DEDUPLICATE = flags.DEFINE_bool(
+    "deduplicate", False, "Leave out documents whose text was there before; takes 100 bytes of memory each."
+)
 _RECORD_TOKENS = flags.DEFINE_integer("record_tokens", 32768, "Maximum tokens in a record.")
 _SHARD_TOKENS = flags.DEFINE_integer(
     "shard_tokens", 1 << 26, "Tokens in a training shard; a stopped run repeats no more than one."
@@ -58,6 +95,17 @@ def main(arguments: list[str]) -> None:
     """Prepare the data that the flags name, and print what the folder holds."""
     del arguments
     try:
+        if _UNIT.value is not None or _FINISH.value:
+            _check_alone()
+            directory = locate(_OUTPUT.value)
+            if _UNIT.value is not None:
+                run_unit(directory, _UNIT.value)
+                return
+            if not advance(directory):
+                print(f"{one_line(str(directory))}: has its tokenizer; run each unit again for its shards")
+                return
+            _print_summary(directory)
+            return
         directory = prepare(
             _INPUT.value,
             _OUTPUT.value,
@@ -72,14 +120,36 @@ def main(arguments: list[str]) -> None:
             workers=_WORKERS.value,
             seed=_SEED.value,
             progress=_PROGRESS.value,
+            document_separator=_SEPARATOR.value,
+            document_filter=_FILTER.value,
+            deduplicate=_DEDUPLICATE.value,
+            units=_UNITS.value,
+            run_units=_RUNNER.value == "local",
         )
-        manifest = load_manifest(directory)
     except KeyboardInterrupt:
         print(
             "birdie_jax.prepare_data: stopped; the same command goes on from the last finished shard",
             file=sys.stderr,
         )
         sys.exit(130)
+    if _UNITS.value and _RUNNER.value == "none":
+        print(f"{one_line(str(directory))}: has a plan; run --unit=0 to {_UNITS.value - 1}, then --finish")
+        return
+    _print_summary(directory)
+
+
+def _check_alone() -> None:
+    """Refuse flags beside --unit and --finish: the plan has what they say."""
+    own = {_UNIT.name if _UNIT.value is not None else _FINISH.name, _OUTPUT.name}
+    for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
+        if flag.present and flag.name not in own:
+            raise DataError(
+                f"--{flag.name}: found beside --{min(own - {_OUTPUT.name})}; allowed: --output alone"
+            )
+
+
+def _print_summary(directory: Location) -> None:
+    manifest = load_manifest(directory)
     for split in ("train", "validation"):
         print(
             f"{split}: {manifest.documents(split):,} documents, {manifest.tokens(split):,} tokens, "
@@ -89,6 +159,10 @@ def main(arguments: list[str]) -> None:
         pieces, size = manifest.tokenizer.num_pieces, manifest.tokenizer.vocab_size
         print(f"tokenizer: {pieces:,} pieces, vocabulary {size:,}, SHA-256 {manifest.tokenizer.sha256}")
     print(f"empty documents left out: {manifest.empty_documents:,}")
+    if manifest.settings.document_filter:
+        print(f"documents left out by the filter: {manifest.filtered_documents:,}")
+    if manifest.settings.deduplicate:
+        print(f"duplicates left out: {manifest.duplicate_documents:,}")
     print(f"in {one_line(str(directory))}")
 
 

@@ -51,8 +51,8 @@ FAULTS = (
     Fault(
         "text",
         "an error names the line before the damaged one",
-        "text_field, number + 1, offset",
-        "text_field, number, offset",
+        'place = f"line {number + 1}"',
+        'place = f"line {number}"',
         "text/test_sources.py",
     ),
     Fault(

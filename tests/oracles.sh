@@ -35,3 +35,9 @@ make_trackers() {
         typing-inspection || return 1
     export BIRDIE_TRACKERS="$FETCHED"
 }
+
+# Apache Beam with what its local runner needs of its dependencies: its pins are not ours.
+make_beam() {
+    fetch_packages beam "Apache Beam" apache_beam fastavro httplib2 jsonpickle objsize pytz || return 1
+    export BIRDIE_BEAM="$FETCHED"
+}

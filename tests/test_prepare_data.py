@@ -95,6 +95,18 @@ _UNUSABLE_FLAGS = [
 ]
 
 
+_UNUSABLE_UNITS = [
+    (["--unit=0"], "out/plan.json: not found; prepare_data --units=N --runner=none makes it"),
+    (["--finish"], "out/plan.json: not found; prepare_data --units=N --runner=none makes it"),
+    (["--unit=0", "--input=x"], "--input: found beside --unit; allowed: --output alone"),
+    (["--finish", "--noprogress"], "--progress: found beside --finish; allowed: --output alone"),
+    (["--unit=0", "--finish"], "--finish: found beside --unit; allowed: --output alone"),
+    (["--unit=many"], "flag --unit=many: invalid literal for int()"),
+    (["--units=2", "--runner=beam"], "flag --runner=beam: value should be one of <local|none>"),
+    (["--document_filter=language"], "filter 'language': cannot be read from character 0 on"),
+]
+
+
 @pytest.fixture
 def run_in_this_process(capsys, monkeypatch):
     """The verb without the seconds that a process takes to start."""
@@ -129,6 +141,49 @@ def test_user_errors_are_one_short_line(corpus, tmp_path, monkeypatch, run_in_th
     assert found[2].removesuffix("\n").isprintable()
     assert len(found[2]) < 1000
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("unusable", "message"), _UNUSABLE_UNITS, ids=lambda case: f"{case[0]:.30}")
+def test_flags_of_units_that_cannot_be_used(tmp_path, monkeypatch, run_in_this_process, unusable, message):
+    monkeypatch.chdir(tmp_path)
+    status, out, error = run_in_this_process("--output=out", *unusable)
+    assert (status, out) == (2, "")
+    assert error.startswith(f"birdie_jax.prepare_data: {message}")
+    assert error.count("\n") == 1
+
+
+def test_units_by_their_commands(corpus, tmp_path, run_in_this_process):
+    for name in ("a", "b"):
+        (tmp_path / "source" / name).mkdir(parents=True)
+        shutil.copy(corpus, tmp_path / "source" / name / "corpus.jsonl")
+    sizes = [
+        "--vocab_size=330",
+        "--tokenizer_type=bpe",
+        "--validation_fraction=0.2",
+        "--workers=0",
+        "--noprogress",
+    ]
+    flags = [f"--input={tmp_path}/source", "--units=2", *sizes, "--document_filter=len(text) > 500"]
+    status, summary, error = run_in_this_process(f"--output={tmp_path}/local", *flags)
+    assert (status, error) == (0, "")
+    assert "documents left out by the filter: " in summary
+    output = f"--output={tmp_path}/out"
+    planned = run_in_this_process(output, *flags, "--runner=none")
+    assert planned == (0, f"{tmp_path}/out: has a plan; run --unit=0 to 1, then --finish\n", "")
+    message = (
+        f"birdie_jax.prepare_data: {tmp_path}/out: 1 of 2 units have not written their samples: 1; run each"
+    )
+    for stage in ("samples", "shards"):
+        assert run_in_this_process(output, "--unit=0") == (0, "", "")
+        status, _, error = run_in_this_process(output, "--finish")
+        assert (status, error.startswith(message.replace("samples", stage))) == (2, True)
+        assert run_in_this_process(output, "--unit=1") == (0, "", "")
+        status, out, error = run_in_this_process(output, "--finish")
+        assert (status, error) == (0, "")
+        assert out == summary.replace("/local", "/out") or (
+            stage == "samples" and "run each unit again" in out
+        )
+    assert load_manifest(tmp_path / "out") == load_manifest(tmp_path / "local")
 
 
 @pytest.mark.slow

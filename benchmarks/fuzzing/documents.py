@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import random
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def make_document_case(draws: random.Random, folder: Path, valid: Path) -> Case:
     source = folder / "source"
     source.mkdir()
     texts = [_text(draws) for _ in range(draws.randint(0, 6))]
-    kind = draws.choice((".jsonl", ".jsonl", ".jsonl", ".parquet", ".parquet", ".txt", ".md", ".py"))
+    kind = draws.choice(
+        (".jsonl", ".jsonl", ".jsonl", ".parquet", ".parquet", ".txt", ".md", ".py", ".tar")
+    )
     packing = "" if kind == ".parquet" else draws.choice(tuple(_PACK))
     path = source / f"{_NAME}{kind}{packing}"
     if kind == ".parquet":
         data, done = _parquet(draws, texts)
+    elif kind == ".tar":
+        data, done = _tar(draws, texts)
     else:
         data, done = _json_lines(draws, texts) if kind == ".jsonl" else _plain(draws, texts)
     size, data = len(data), _PACK[packing](data)
@@ -173,6 +178,30 @@ def _parquet(draws: random.Random, texts: list[str]) -> tuple[bytes, str]:
     return file.getvalue(), done
 
 
+def _tar(draws: random.Random, texts: list[str]) -> tuple[bytes, str]:
+    done = "valid"
+    file = io.BytesIO()
+    form = draws.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
+    folder = draws.choice(("", "a/", "a.b/", "ä" * 40 + "/"))
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+        for number, text in enumerate(texts):
+            suffix = draws.choice(("txt", "json"))
+            data = (text if suffix == "txt" else json.dumps({"text": text, "n": 1})).encode()
+            for name, contents in (
+                (suffix, data),
+                ("jpg", draws.randbytes(draws.choice((0, 1, 511, 600)))),
+            ):
+                entry = tarfile.TarInfo(f"{folder}{number}.{name}")
+                entry.size = len(contents)
+                if draws.random() < 0.02:
+                    entry.type, done = draws.choice(b"123467SxgKL").to_bytes(), "another type"
+                archive.addfile(entry, io.BytesIO(contents))
+    data = file.getvalue()
+    if draws.random() < 0.1:
+        return data[: draws.randint(0, len(data))], "cut short"
+    return data, done
+
+
 def _read_again(path: Path, kind: str, packing: str) -> list[str]:
     """Return the texts of a file by other readers than the program's.
 
@@ -182,7 +211,10 @@ def _read_again(path: Path, kind: str, packing: str) -> list[str]:
     try:
         if kind == ".parquet":
             return pyarrow.parquet.read_table(path, columns=["text"]).column(0).to_pylist()
-        data = _UNPACK[packing](path.read_bytes()).removeprefix(b"\xef\xbb\xbf")
+        data = _UNPACK[packing](path.read_bytes())
+        if kind == ".tar":
+            return _read_tar_again(data)
+        data = data.removeprefix(b"\xef\xbb\xbf")
         if kind == ".jsonl":
             lines = [line for line in data.split(b"\n") if line.strip()]
             return [json.loads(line, parse_int=len)["text"] for line in lines]
@@ -190,6 +222,17 @@ def _read_again(path: Path, kind: str, packing: str) -> list[str]:
     except Exception as error:
         raise Wrong(f"accepted, and another reader refuses it: {error!r}") from error
     return [text]
+
+
+def _read_tar_again(data: bytes) -> list[str]:
+    texts = []
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for entry in archive:
+            name, suffix = entry.name.rpartition("/")[2].partition(".")[::2]
+            if entry.isfile() and name and suffix in ("txt", "json"):
+                contents = archive.extractfile(entry).read().removeprefix(b"\xef\xbb\xbf")
+                texts.append(contents.decode() if suffix == "txt" else json.loads(contents)["text"])
+    return texts
 
 
 def _compare(folder: Path, path: Path, expected: list[str]) -> str:

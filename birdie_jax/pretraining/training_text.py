@@ -2,7 +2,7 @@
 
 import json
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -88,7 +88,7 @@ def _text_folders(config: Config) -> dict[str, str]:
     if not tokenizer and prepared:
         tokenizer = str(locate(prepared[0]) / TOKENIZER_NAME)
     elif not tokenizer:
-        opened = [open_source(source, data.text_field) for source in sources.values()]
+        opened = [open_source(source, **_document_settings(data)) for source in sources.values()]
         weights = [corpora[name].weight for name in sources]
         tokenizer = str(shared_tokenizer(root, opened, weights, data.vocab_size))
     return {
@@ -102,11 +102,17 @@ def _prepare(root: Location, source: str, data: DataConfig, tokenizer: str) -> s
     settings = {
         "tokenizer_model": tokenizer,
         "vocab_size": data.vocab_size,
-        "text_field": data.text_field,
         "record_tokens": data.record_tokens,
         "validation_fraction": data.validation_fraction,
+        **_document_settings(data),
     }
     return str(prepare(source, cached_folder(root, source, **settings), **settings))
+
+
+def _document_settings(data: DataConfig) -> dict[str, Any]:
+    """Return what makes documents of records; a folder's name has what is used alone."""
+    names = ("text_field", "document_separator", "document_filter", "deduplicate")
+    return {name: value for name in names if (value := getattr(data, name))}
 
 
 def _keep_tokenizer(workdir: Workdir, tokenizer: Tokenizer) -> str:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from pathlib import Path
 
-from birdie_jax.text.locations import Location, locate
+from birdie_jax.text.locations import Location
 from birdie_jax.text.sources import open_source
 from birdie_jax.text.tokenizer import Tokenizer
 
@@ -29,5 +30,5 @@ def cached_folder(
         **settings,
     }
     digest = hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
-    label = "".join(c if c.isalnum() else "_" for c in locate(source).name)[:40]
+    label = "".join(c if c.isalnum() else "_" for c in Path(source).name)[:40]
     return root / f"{label}-{digest}"

@@ -1,4 +1,4 @@
-"""Documents of one file: text files, JSON lines and Parquet, streamed in constant memory.
+"""Documents of one file: text files, JSON lines, Parquet and WebDataset tars, streamed in constant memory.
 
 pyarrow reads the Parquet files, and not the JSON lines: it counts rows within a block of its own and never
 names the line, and it refuses a file whose other fields hold a number in one record and a text in another.
@@ -7,21 +7,24 @@ names the line, and it refuses a file whose other fields hold a number in one re
 import json
 import os
 from collections.abc import Callable, Iterator
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
 
-from birdie_jax.errors import DataError, shown
+from birdie_jax.errors import DataError, StoreError, shown
 from birdie_jax.storage.json_text import UnusableJson, parse_json
 from birdie_jax.text.decompression import COMPRESSIONS, decompressed
 from birdie_jax.text.locations import Location
+from birdie_jax.text.record_rules import DocumentRules, find_field
+from birdie_jax.text.tar_samples import read_samples
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")
 JSON_LINES_SUFFIX = ".jsonl"
 PARQUET_SUFFIX = ".parquet"
+TAR_SUFFIX = ".tar"
 
 # A larger text file is read as several documents, so that memory does not grow with it.
 TEXT_PART_BYTES = 4 << 20
@@ -36,8 +39,8 @@ class Document(NamedTuple):
     Attributes:
         text: the text; may be empty or all white space.
         file: the file it comes from.
-        number: its number within the file, from 0: the line of JSON lines, the row of Parquet, the part of
-            a text file larger than `TEXT_PART_BYTES`.
+        number: its number within the file, from 0: the line of JSON lines, the row of Parquet, the sample
+            of a tar, the part of a text file with separators or larger than `TEXT_PART_BYTES`.
     """
 
     text: str
@@ -51,17 +54,19 @@ class ReadDocument(NamedTuple):
     Attributes:
         document: the document.
         bytes_read: the bytes of its file, as stored, that had been read when it was given.
+        is_kept: whether its record fulfils the conditions of the filter.
     """
 
     document: Document
     bytes_read: int
+    is_kept: bool
 
 
-Read = Callable[[BufferedReader, Location, str, int], Iterator[ReadDocument]]
+Read = Callable[[BufferedReader, Location, DocumentRules, int], Iterator[ReadDocument]]
 
 
 def find_reader(path: Location) -> Read | None:
-    """Return the function `read(file, path, text_field, start)` for the suffix, or None if there is none.
+    """Return the function `read(file, path, rules, start)` for the suffix, or None if there is none.
 
     `file` is the open file, and `start` is the number of the first document to give; those before it are
     passed over unparsed.
@@ -71,12 +76,14 @@ def find_reader(path: Location) -> Read | None:
     bare = Path(path.stem) if path.suffix in COMPRESSIONS else path
     if bare.suffix == JSON_LINES_SUFFIX:
         return _read_json_lines
+    if bare.suffix == TAR_SUFFIX:
+        return _read_tar
     return _read_text if bare.suffix in TEXT_SUFFIXES else None
 
 
 def supported_suffixes() -> str:
     """Return the suffixes that `find_reader` knows, for messages."""
-    lines = ", ".join((*TEXT_SUFFIXES, JSON_LINES_SUFFIX))
+    lines = ", ".join((*TEXT_SUFFIXES, JSON_LINES_SUFFIX, TAR_SUFFIX))
     return f"{lines} (each also with {', '.join(COMPRESSIONS)}), {PARQUET_SUFFIX}"
 
 
@@ -101,22 +108,52 @@ def decode_utf8(contents: bytes, path: Location, place: str, offset: int = 0) ->
         ) from error
 
 
-def _read_text(file: BufferedReader, path: Location, text_field: str, start: int) -> Iterator[ReadDocument]:
-    """Give a text file as one document, or, if it is large, as parts that end at a line's end."""
-    del text_field
+def _read_text(
+    file: BufferedReader, path: Location, rules: DocumentRules, start: int
+) -> Iterator[ReadDocument]:
+    """Give a text file as one document, or divided at the separator or, if it is large, at line ends."""
     with decompressed(path, file) as contents:
-        carried, offset, number, ended = b"", 0, 0, False
-        while not ended:
-            fresh = contents.read(TEXT_PART_BYTES)
-            ended = len(fresh) < TEXT_PART_BYTES
-            part = carried + fresh
-            end = len(part) if ended else _find_line_end(part)
-            carried = part[end:]
-            if number >= start and (end or number == 0):
-                text = decode_utf8(_strip_byte_order_mark(part[:end], offset), path, "", offset)
-                yield ReadDocument(Document(text, path, number), file.tell())
-            offset += end
+        divided = _divide(contents, rules.separator.encode(), path) if rules.separator else _cut(contents)
+        offset = 0
+        for number, (part, gap) in enumerate(divided):
+            if number >= start:
+                text = decode_utf8(_strip_byte_order_mark(part, offset), path, "", offset)
+                is_kept = rules.is_kept({rules.text_field: text}, f"{path}: document {number}")
+                yield ReadDocument(Document(text, path, number), file.tell(), is_kept)
+            offset += len(part) + gap
+
+
+def _cut(contents: BufferedIOBase) -> Iterator[tuple[bytes, int]]:
+    """Yield the parts of a text, which end at a line's end, and 0, the bytes between them."""
+    carried, number, ended = b"", 0, False
+    while not ended:
+        fresh = contents.read(TEXT_PART_BYTES)
+        ended = len(fresh) < TEXT_PART_BYTES
+        part = carried + fresh
+        end = len(part) if ended else _find_line_end(part)
+        carried = part[end:]
+        if end or number == 0:
+            yield part[:end], 0
             number += 1
+
+
+def _divide(contents: BufferedIOBase, separator: bytes, path: Location) -> Iterator[tuple[bytes, int]]:
+    """Yield what is between the separators of a text, and the bytes of the separator after it."""
+    pending, searched, number = bytearray(), 0, 0
+    while fresh := contents.read(TEXT_PART_BYTES):
+        pending += fresh
+        while (end := pending.find(separator, searched)) >= 0:
+            yield bytes(pending[:end]), len(separator)
+            del pending[: end + len(separator)]
+            searched, number = 0, number + 1
+        searched = max(0, len(pending) - len(separator) + 1)
+        if len(pending) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{path}: document {number}: is longer than {MAX_LINE_BYTES} bytes; the separator "
+                f"{shown(separator.decode())} is expected before"
+            )
+    if pending:
+        yield bytes(pending), 0
 
 
 def _find_line_end(part: bytes) -> int:
@@ -135,7 +172,7 @@ def _strip_byte_order_mark(contents: bytes, offset: int) -> bytes:
 
 
 def _read_json_lines(
-    file: BufferedReader, path: Location, text_field: str, start: int
+    file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
     """Give the named field of each line's JSON object; a blank line is an empty document."""
     with decompressed(path, file) as contents:
@@ -147,31 +184,67 @@ def _read_json_lines(
                     "one JSON object a line is expected"
                 )
             if number >= start:
-                text = _parse_json_text(
-                    _strip_byte_order_mark(line, offset), path, text_field, number + 1, offset
-                )
-                yield ReadDocument(Document(text, path, number), file.tell())
+                place = f"line {number + 1}"
+                text, is_kept = "", True
+                if line.strip():
+                    stripped = _strip_byte_order_mark(line, offset)
+                    record = parse_record(stripped, path, place, offset)
+                    text, is_kept = use_record(record, rules, path, place)
+                yield ReadDocument(Document(text, path, number), file.tell(), is_kept)
             offset += len(line)
             number += 1
 
 
-def _parse_json_text(line: bytes, path: Location, text_field: str, line_number: int, offset: int) -> str:
-    if not line.strip():
-        return ""
-    place = f"line {line_number}"
+def _read_tar(
+    file: BufferedReader, path: Location, rules: DocumentRules, start: int
+) -> Iterator[ReadDocument]:
+    """Give the text of each sample of a WebDataset: its .txt, or the named field of its .json."""
+    with decompressed(path, file) as contents:
+        for number, (name, members) in enumerate(read_samples(contents, path, ("txt", "json"))):
+            if number < start:
+                continue
+            place = f"sample {shown(name)}"
+            if not members:
+                raise DataError(f"{path}: {place}: has neither a .txt nor a .json; one of them is expected")
+            record: dict[str, Any] = {}
+            if "json" in members:
+                record = parse_record(members["json"], path, f"{place}: .json", 0)
+            if "txt" in members:
+                text = decode_utf8(_strip_byte_order_mark(members["txt"], 0), path, f"{place}: .txt, ")
+                record = record | {rules.text_field: text}
+            text, is_kept = use_record(record, rules, path, place)
+            yield ReadDocument(Document(text, path, number), file.tell(), is_kept)
+
+
+def parse_record(contents: bytes, path: Location, place: str, offset: int) -> dict[str, Any]:
+    """Return the JSON object that is at a place of a file.
+
+    Raises:
+        DataError: it is none.
+    """
     try:
-        record = _load_json(decode_utf8(line, path, f"{place}, ", offset))
+        record = _load_json(decode_utf8(contents, path, f"{place}, ", offset))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: {place}: is not JSON: {error.msg} (character {error.pos})") from error
     except UnusableJson as error:
         raise DataError(f"{path}: {place}: {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{path}: {place}: is a JSON {type(record).__name__}; an object is expected")
-    if text_field not in record:
-        raise DataError(
-            f"{path}: {place}: has no field {shown(text_field)}; its fields are {shown(sorted(record))}"
-        )
-    return _check_text(record[text_field], path, f"{place}: field {shown(text_field)}")
+    return record
+
+
+def use_record(
+    record: dict[str, Any], rules: DocumentRules, path: Location, place: str
+) -> tuple[str, bool]:
+    """Return the text of a record, and whether the record is kept.
+
+    Raises:
+        DataError: it lacks a field, or has one of a type that cannot be used.
+    """
+    where = f"{path}: {place}"
+    text = find_field(record, rules.text_field, where)
+    checked = _check_text(text, path, f"{place}: field {shown(rules.text_field)}")
+    return checked, rules.is_kept(record, where)
 
 
 def _load_json(text: str) -> Any:
@@ -180,8 +253,8 @@ def _load_json(text: str) -> Any:
     except (json.JSONDecodeError, UnusableJson):
         raise
     except ValueError:
-        # Python makes no integer of thousands of digits; JSON allows it, and no number here is ever used.
-        return parse_json(text, parse_int=lambda _: 0)
+        # Python makes no integer of thousands of digits; JSON allows it, and to a filter it is infinite.
+        return parse_json(text, parse_int=float)
 
 
 def _check_text(value: Any, path: Location, place: str) -> str:
@@ -200,7 +273,7 @@ def _check_text(value: Any, path: Location, place: str) -> str:
 
 
 def _read_parquet(
-    file: BufferedReader, path: Location, text_field: str, start: int
+    file: BufferedReader, path: Location, rules: DocumentRules, start: int
 ) -> Iterator[ReadDocument]:
     """Give the named column, row group by row group; groups wholly before `start` are not read."""
     size = file.seek(0, os.SEEK_END)
@@ -210,13 +283,7 @@ def _read_parquet(
         with pyarrow.parquet.ParquetFile(
             file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True
         ) as table:
-            names = table.schema_arrow.names
-            if text_field not in names:
-                raise DataError(
-                    f"{path}: has no column {shown(text_field)}; its columns are {shown(sorted(names))}"
-                )
-            if (count := names.count(text_field)) > 1:
-                raise DataError(f"{path}: has the column {shown(text_field)} {count} times; allowed: once")
+            _check_columns(table.schema_arrow.names, rules, path)
             groups, total = [], table.metadata.num_rows
             for group in range(table.num_row_groups):
                 rows = table.metadata.row_group(group).num_rows
@@ -224,27 +291,40 @@ def _read_parquet(
                     number += rows
                 else:
                     groups.append(group)
-            for batch in table.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=[text_field]):
-                column = batch.column(0)
-                for row in range(len(column)):
+            for batch in table.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=list(rules.fields)):
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                for row in range(batch.num_rows):
                     if number >= start:
-                        text = _parse_parquet_text(column[row], path, text_field, number)
-                        yield ReadDocument(
-                            Document(text, path, number), size * (number + 1) // max(total, 1)
-                        )
+                        place = f"row {number}"
+                        record = {
+                            name: _parse_value(column[row], path, f"{place}: field {shown(name)}")
+                            for name, column in columns.items()
+                        }
+                        text, is_kept = use_record(record, rules, path, place)
+                        done = size * (number + 1) // max(total, 1)
+                        yield ReadDocument(Document(text, path, number), done, is_kept)
                     number += 1
             if number != total:
                 raise DataError(f"{path}: has {number} rows; its own metadata says {total}")
-    except DataError:
+    except (DataError, StoreError):
         raise
     # What pyarrow raises for metadata that make no sense is of any of these kinds.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError) as error:
         raise DataError(f"{path}: row {number}: is not readable Parquet: {error}") from error
 
 
-def _parse_parquet_text(value: pyarrow.Scalar, path: Location, text_field: str, row: int) -> str:
-    place = f"row {row}: field {shown(text_field)}"
+def _check_columns(names: list[str], rules: DocumentRules, path: Location) -> None:
+    for field in rules.fields:
+        # The first part of a path with dots is a column, whose rows have the rest.
+        column = field if field in names else field.partition(".")[0]
+        if column not in names:
+            raise DataError(f"{path}: has no column {shown(field)}; its columns are {shown(sorted(names))}")
+        if (count := names.count(column)) > 1:
+            raise DataError(f"{path}: has the column {shown(column)} {count} times; allowed: once")
+
+
+def _parse_value(value: pyarrow.Scalar, path: Location, place: str) -> Any:
     try:
-        return _check_text(value.as_py(), path, place)
+        return value.as_py()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {place}: byte {error.start}: is not UTF-8 ({error.reason})") from error

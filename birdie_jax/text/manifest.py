@@ -6,7 +6,7 @@ is not on the disk, and a stopped preparation goes on from `cursor`.
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import FILE_KEY, parse_typed, read_bytes, to_plain
@@ -14,9 +14,9 @@ from birdie_jax.storage.json_text import parse_json
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.saving import save_file
 
-FORMAT_VERSION = 2
-# Version 1 has no hash of a shard's records.
-_READ_VERSIONS = (1, FORMAT_VERSION)
+FORMAT_VERSION = 3
+# Version 1 has no hash of a shard's records, version 2 nothing that was left out but empty documents.
+_READ_VERSIONS = (1, 2, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 SPLITS = ("train", "validation")
@@ -42,6 +42,10 @@ class PreparationSettings:
         validation_fraction: the expected share of the documents in the validation split.
         split_rule: how a document's split is decided, in words.
         seed: the seed of the tokenizer's sample.
+        document_separator: what divides text files into documents; empty where a file is one.
+        document_filter: which records are documents, by their fields; empty for all.
+        deduplicate: whether a text that was given before is left out.
+        units: the number of units that the source is divided into; 0 where one process reads all of it.
     """
 
     source: str
@@ -55,6 +59,10 @@ class PreparationSettings:
     validation_fraction: float
     split_rule: str
     seed: int
+    document_separator: str = ""
+    document_filter: str = ""
+    deduplicate: bool = False
+    units: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,9 +134,12 @@ class Manifest:
         train: the finished shards of the training split, in order.
         validation: the finished shards of the validation split, in order.
         empty_documents: the number of documents left out because they have no text.
+        filtered_documents: the number of documents that the filter left out.
+        duplicate_documents: the number of documents left out because their text was there before.
         source_bytes: the bytes of the source files consumed so far, as stored (compressed).
         source_sha256: the hash of the contents of the files that were read from so far, in order; in a
             folder of version 1, of their names and sizes.
+        source_commit: the commit of the hub's data set that is read; empty for other sources.
         cursor: where a stopped preparation goes on reading; `position` in the file.
     """
 
@@ -140,8 +151,11 @@ class Manifest:
     train: tuple[Shard, ...]
     validation: tuple[Shard, ...]
     empty_documents: int
+    filtered_documents: int
+    duplicate_documents: int
     source_bytes: int
     source_sha256: str
+    source_commit: str
     cursor: SourceCursor = field(metadata={FILE_KEY: "position"})
 
     def shards(self, split: str) -> tuple[Shard, ...]:
@@ -221,6 +235,8 @@ def load_manifest(directory: Location) -> Manifest:
         raise DataError(f"{path}: format_version is {shown(version)}; this program reads {versions}")
     if version == 1:
         _add_fields_since_version_1(contents)
+    if version < FORMAT_VERSION:
+        _add_fields_since_version_2(contents)
     return parse_typed(Manifest, contents, f"{path}: manifest", DataError)
 
 
@@ -230,3 +246,15 @@ def _add_fields_since_version_1(contents: dict) -> None:
         for shard in shards if isinstance(shards, list) else []:
             if isinstance(shard, dict):
                 shard.setdefault("sha256", "")
+
+
+def _add_fields_since_version_2(contents: dict) -> None:
+    for name, default in {"source_commit": "", "filtered_documents": 0, "duplicate_documents": 0}.items():
+        contents.setdefault(name, default)
+    if isinstance(settings := contents.get("settings"), dict):
+        for field_ in fields(PreparationSettings):
+            if field_.default is not MISSING:
+                settings.setdefault(field_.name, field_.default)
+    if contents["format_version"] == 2:
+        # The defaults are what it was: such a preparation is continued, and written as this version.
+        contents["format_version"] = FORMAT_VERSION

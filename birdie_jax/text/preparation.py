@@ -20,6 +20,7 @@ from pathlib import Path
 from birdie_jax.errors import DataError, OvertakenError, one_line, shown
 from birdie_jax.storage import exists, is_remote, list_names, make_folders, remove
 from birdie_jax.text.array_record_file import check_utf8
+from birdie_jax.text.hub import is_hub
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -34,8 +35,9 @@ from birdie_jax.text.manifest import (
     load_manifest,
 )
 from birdie_jax.text.manifest_guard import ManifestGuard
+from birdie_jax.text.preparation_plan import PLAN_NAME, load_plan, make_plan, save_plan
 from birdie_jax.text.progress import PreparationProgress
-from birdie_jax.text.saving import os_errors_as_data_errors
+from birdie_jax.text.saving import os_errors_as_data_errors, save_file
 from birdie_jax.text.shard_pipeline import write_shards
 from birdie_jax.text.shard_writer import SHARD_FILE
 from birdie_jax.text.source_record import (
@@ -44,12 +46,13 @@ from birdie_jax.text.source_record import (
     hash_contents,
     load_source_record,
 )
-from birdie_jax.text.sources import Source, check_source, open_source
+from birdie_jax.text.sources import LeftOut, Source, check_source, open_source
 from birdie_jax.text.token_record import choose_dtype
 from birdie_jax.text.token_shards import check_sizes, load_tokenizer
 from birdie_jax.text.tokenization import split_hash
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
+from birdie_jax.text.units import run_locally
 
 # Far beyond any use, and far from what would fail only after hours.
 _COUNTS = {
@@ -59,6 +62,7 @@ _COUNTS = {
     "shard_tokens": (1, 1 << 34),
     "seed": (0, 2**63 - 1),
     "workers": (0, 1024),
+    "units": (0, 1 << 20),
 }
 
 _MAX_PATH = 4096
@@ -83,6 +87,11 @@ def prepare(
     workers: int | None = None,
     seed: int = 0,
     progress: bool = True,
+    document_separator: str = "",
+    document_filter: str = "",
+    deduplicate: bool = False,
+    units: int = 0,
+    run_units: bool = True,
 ) -> Location:
     """Make, or go on making, a folder of token shards; return the folder.
 
@@ -96,7 +105,7 @@ def prepare(
         tokenizer_type: the kind of tokenizer to train, `unigram` or `bpe`.
         vocab_size: the number of pieces to train.
         sample_bytes: the bytes of text to train on.
-        text_field: the field of JSON lines and Parquet that has the text.
+        text_field: the field of JSON, JSON lines and Parquet that has the text.
         record_tokens: a longer document becomes several records of near-equal size.
         shard_tokens: a training shard is closed when it has this many tokens; a stopped preparation loses
             no more than this.
@@ -104,6 +113,12 @@ def prepare(
         workers: tokenizing processes; 0 to tokenize in this process; None for one a processor.
         seed: the seed of the tokenizer's sample.
         progress: whether to show progress on standard error.
+        document_separator: see `open_source`.
+        document_filter: see `open_source`.
+        deduplicate: whether a text that was there before is left out. Some 100 bytes of memory are held for
+            each document, and what was read before is read again where a stopped preparation continues.
+        units: the number of units that the source is divided into (`units.py`); 0 for none.
+        run_units: whether the units are run here; else the plan alone is made.
 
     Raises:
         DataError: an argument, the source, the tokenizer or the folder cannot be used, or the disk is
@@ -119,13 +134,21 @@ def prepare(
         seed=seed,
         **({} if workers is None else {"workers": workers}),
     )
+    if units:
+        _check_counts(units=units)
+        _check("deduplicate", deduplicate, not deduplicate, "false with units: none sees all texts")
     _check("validation_fraction", validation_fraction, 0 < validation_fraction < 1, "between 0 and 1")
     _check(
         "tokenizer_type", tokenizer_type, tokenizer_type in TOKENIZER_TYPES, " or ".join(TOKENIZER_TYPES)
     )
     directory = locate(output)
     check_utf8(directory)
-    source = open_source(source_spec, text_field)
+    rules = {
+        "document_separator": document_separator,
+        "document_filter": document_filter,
+        "deduplicate": deduplicate,
+    }
+    source = open_source(source_spec, text_field, **rules, commit=_find_commit(directory, source_spec))
     given = Tokenizer(tokenizer_model) if tokenizer_model else None
     settings = PreparationSettings(
         source=source_spec,
@@ -139,16 +162,46 @@ def prepare(
         validation_fraction=float(validation_fraction),
         split_rule=SPLIT_RULE,
         seed=0 if given else seed,
+        **rules,
+        units=units,
     )
     processes = _available_processors() if workers is None else workers
     while True:
         try:
             with _lock_folder(directory):
+                if (commit := _find_commit(directory, source_spec)) not in ("", source.commit):
+                    source = open_source(source_spec, text_field, **rules, commit=commit)
+                if units:
+                    _plan(source, directory, settings, given)
+                    if run_units:
+                        run_locally(directory, processes, progress=progress)
+                    return directory
                 _prepare(source, directory, settings, given, workers=processes, progress=progress)
         except OvertakenError:
             _wait_for_other(directory, settings)
         else:
             return directory
+
+
+def _plan(
+    source: Source, directory: Location, settings: PreparationSettings, given: Tokenizer | None
+) -> None:
+    """Write the plan of a folder, and the tokenizer that is given, unless they are there.
+
+    Raises:
+        DataError: the folder holds another preparation, or the source cannot be used.
+    """
+    if exists(directory / MANIFEST_NAME):
+        if resume_manifest(directory, settings, source):
+            return
+        remove(directory / MANIFEST_NAME)
+    plan = make_plan(source, settings)
+    if not exists(directory / PLAN_NAME):
+        _check_folder(directory, settings)
+        _check_splits(source, settings.validation_fraction)
+    if given and not exists(directory / TOKENIZER_NAME):
+        save_file(directory / TOKENIZER_NAME, given.model_bytes)
+    save_plan(directory, plan)
 
 
 def _prepare(
@@ -192,6 +245,16 @@ def _prepare(
             workers=workers,
             progress=progress_shown,
         )
+
+
+def _find_commit(directory: Location, source_spec: str) -> str:
+    """Return the commit at which a preparation that was begun reads a data set of the hub; else nothing."""
+    begun = None
+    if is_hub(source_spec) and exists(directory / MANIFEST_NAME):
+        begun = load_manifest(directory)
+    elif is_hub(source_spec) and exists(directory / PLAN_NAME):
+        begun = load_plan(directory)
+    return begun.source_commit if begun and begun.settings.source == source_spec else ""
 
 
 def _available_processors() -> int:
@@ -319,13 +382,7 @@ def start_manifest(
 ) -> tuple[Manifest, SourceRecord]:
     """Return the state of a new preparation, saved, after checking that the source fills both splits."""
     if not exists(directory / MANIFEST_NAME):
-        for name in list_names(directory):
-            file = directory / name
-            is_given = file.name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
-            if (file.name == TOKENIZER_NAME and not is_given) or SHARD_FILE.fullmatch(file.name):
-                raise DataError(
-                    f"{file}: is there without a {MANIFEST_NAME}; use another output folder, or remove it"
-                )
+        _check_folder(directory, settings)
     _check_splits(source, settings.validation_fraction)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -335,15 +392,31 @@ def start_manifest(
         dtype="",
         train=(),
         validation=(),
-        empty_documents=0,
+        **LeftOut()._asdict(),
         source_bytes=0,
         source_sha256=hash_contents(()),
+        source_commit=source.commit,
         cursor=SourceCursor(0, 0),
     )
     guard.save(manifest)
     record = SourceRecord(directory)
     record.save(0, guard.write)
     return manifest, record
+
+
+def _check_folder(directory: Location, settings: PreparationSettings) -> None:
+    """Check that a folder without a manifest holds nothing of another preparation.
+
+    Raises:
+        DataError: it does; names the file.
+    """
+    for name in list_names(directory):
+        file = directory / name
+        is_given = name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
+        if (name in (TOKENIZER_NAME, PLAN_NAME) and not is_given) or SHARD_FILE.fullmatch(name):
+            raise DataError(
+                f"{file}: is there without a {MANIFEST_NAME}; use another output folder, or remove it"
+            )
 
 
 def _train_tokenizer(
@@ -384,9 +457,12 @@ def _check_splits(source: Source, validation_fraction: float) -> None:
         if lowest < validation_fraction <= highest:
             return
     if count == 0:
+        left_out = documents.left_out
+        excluded = left_out.filtered_documents
+        filtered = f", {excluded} left out by the filter" if excluded else ""
         raise DataError(
-            f"{source.spec}: the source holds no text ({documents.empty_documents} empty documents "
-            f"in {len(source.files)} files)"
+            f"{source.spec}: the source holds no text ({left_out.empty_documents} empty documents "
+            f"in {len(source.files)} files{filtered})"
         )
     if lowest == highest:
         raise DataError(

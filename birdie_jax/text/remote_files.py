@@ -1,8 +1,8 @@
-"""Files of a source in a bucket: found by one listing, read as streams, recognized by what the store says.
+"""Files of a source in a bucket or on the hub: listed, read as streams, recognized by what the store says.
 
 The listing gives each file's size, its generation (or ETag) and its checksums. Nothing here goes by times:
-a store's are those of the upload. A file is the same while its generation is; its contents are known by
-their checksum, which a copy within the store keeps.
+a store's are those of the upload. A file is the same while its generation is (on the hub, the commit); its
+contents are known by their checksum, which a copy within the store keeps.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from etils import epath
 
 from birdie_jax.errors import DataError
 from birdie_jax.storage.object_store import file_system, make_path, store_errors
+from birdie_jax.text.hub import is_hub, list_files_below, open_file, split_root
 from birdie_jax.text.locations import Location, reason
 
 # Read with one request, and held; at 100 ms a request it is 80 MB/s, much more than is tokenized.
@@ -56,31 +57,35 @@ def find_objects(url: str) -> dict[epath.Path, ObjectState]:
     In a glob `**` stands for any folders, and only a dot matches a hidden name. Hidden files and folders
     below a folder are left out.
 
+    Args:
+        url: the URL; one of the hub is pinned (`hub.pin`).
+
     Raises:
         DataError: the store cannot be listed, or there is no such object or folder.
     """
-    bucket, _, pattern = url.partition("://")[2].rstrip("/").partition("/")
-    root = f"{url.partition('://')[0]}://{bucket}"
+    if is_hub(url):
+        root, pattern = split_root(url)
+    else:
+        bucket, _, pattern = url.partition("://")[2].rstrip("/").partition("/")
+        root = f"{url.partition('://')[0]}://{bucket}"
     segments = pattern.split("/") if pattern else []
     fixed = next((number for number, part in enumerate(segments) if _MAGIC.search(part)), len(segments))
-    folder = "/".join([root, *segments[:fixed]])
-    listed = _list_below(folder)
     is_glob = fixed < len(segments)
     found = {}
-    for name, info in listed.items():
-        path = name.partition("/")[2]
+    for path, state in _list_below(root, segments[:fixed]).items():
         inner = path.split("/")[fixed:]
         # A listing has an object of the folder's own name, too.
         if inner and path.startswith("/".join((*segments[:fixed], ""))):
             visible = _matches(inner, segments[fixed:]) if is_glob else _is_visible(inner)
         else:
             visible = not inner and not is_glob
-        if visible and not name.endswith("/"):
-            found[f"{root}/{path}"] = info
+        if visible and not path.endswith("/"):
+            found[f"{root}/{path}"] = state
     if not found:
         what = "matches no file" if is_glob else "there is no such file or folder"
         raise DataError(f"input {url}: {what}")
-    return {make_path(name): _state_of(found[name]) for name in sorted(found)}
+    make = epath.Path if is_hub(url) else make_path
+    return {make(name): found[name] for name in sorted(found)}
 
 
 @contextlib.contextmanager
@@ -90,6 +95,13 @@ def open_unchanged_object(path: Location, expected: ObjectState) -> Iterator[io.
     Raises:
         DataError: it cannot be read, or was written anew.
     """
+    if is_hub(path):
+        try:
+            with open_file(str(path), expected.size) as file:
+                yield file
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {reason(error)}") from error
+        return
     _check_unchanged(path, expected)
     try:
         with store_errors(path, "read"):
@@ -140,11 +152,19 @@ class _StoreErrors(io.RawIOBase):
         super().close()
 
 
-def _list_below(folder: str) -> dict[str, dict]:
-    """Return what is below a folder, or the object of its name, by bucket and name."""
+def _list_below(root: str, folders: list[str]) -> dict[str, ObjectState]:
+    """Return what is below a folder, or the object of its name, by its path below the root."""
+    folder = "/".join([root, *folders])
     try:
+        if is_hub(root):
+            commit = root.rpartition("@")[2]
+            entries = list_files_below(folder)
+            return {
+                path: ObjectState(entry.size, commit, entry.checksum) for path, entry in entries.items()
+            }
         with store_errors(folder, "listed"):
-            return file_system(folder).find(folder, detail=True)
+            listed = file_system(folder).find(folder, detail=True)
+            return {name.partition("/")[2]: _state_of(info) for name, info in listed.items()}
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -14,7 +14,7 @@ from birdie_jax.text.manifest_guard import ManifestGuard
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.shard_writer import ShardWriter, shard_name
 from birdie_jax.text.source_record import SourceRecord
-from birdie_jax.text.sources import DocumentStream, Source
+from birdie_jax.text.sources import DocumentStream, LeftOut, Source
 from birdie_jax.text.tokenization import DocumentBlock, Tokenization, TokenizedDocument, tokenize_blocks
 from birdie_jax.text.tokenizer import Tokenizer
 
@@ -27,12 +27,12 @@ class _ReaderState(NamedTuple):
 
     Attributes:
         cursor: the document to go on with.
-        empty_documents: the number of empty documents before it.
+        left_out: how many documents before it were left out.
         source_bytes: the bytes of the source's files consumed so far, as stored.
     """
 
     cursor: SourceCursor
-    empty_documents: int
+    left_out: LeftOut
     source_bytes: int
 
 
@@ -62,11 +62,11 @@ def write_shards(
         tokenizer, manifest.dtype, settings.record_tokens, settings.validation_fraction
     )
     documents = source.documents(manifest.cursor.file, manifest.cursor.document, record.files)
-    documents.empty_documents = manifest.empty_documents
+    documents.left_out = LeftOut(*(getattr(manifest, name) for name in LeftOut._fields))
     output = _ShardOutput(directory, manifest, guard, record)
     progress.start_stage("token shards", manifest.source_bytes, output.tokens)
     # Closed at once on an error, so that no worker outlives this call.
-    results = tokenize_blocks(_group_into_blocks(documents), tokenization, workers)
+    results = tokenize_blocks(read_blocks(documents), tokenization, workers)
     try:
         for block, tokenized in results:
             for reader_state, document in zip(block.reader_states, tokenized, strict=True):
@@ -80,7 +80,7 @@ def write_shards(
         output.discard()
 
 
-def _group_into_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
+def read_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
     """Group documents so that a block is worth sending to another process; a long document goes alone."""
     texts: list[str] = []
     reader_states: list[_ReaderState] = []
@@ -101,7 +101,7 @@ def _group_into_blocks(documents: DocumentStream) -> Iterator[DocumentBlock]:
 
 def _capture(documents: DocumentStream) -> _ReaderState:
     cursor = SourceCursor(documents.file, documents.next_document)
-    return _ReaderState(cursor, documents.empty_documents, documents.bytes_read)
+    return _ReaderState(cursor, documents.left_out, documents.bytes_read)
 
 
 class _ShardOutput:
@@ -172,13 +172,15 @@ class _ShardOutput:
                     f"of the {split} split; raise or lower validation_fraction, or give another tokenizer"
                 )
         cursor = reader_state.cursor
+        left_out = reader_state.left_out._asdict()
+        left_out["empty_documents"] += self._without_tokens
         self._manifest = replace(
             self._manifest,
             **finished,
             complete=complete,
             cursor=cursor,
             source_sha256=self._record.save(cursor.files_begun, self._guard.write),
-            empty_documents=reader_state.empty_documents + self._without_tokens,
+            **left_out,
             source_bytes=reader_state.source_bytes,
         )
         self._guard.save(self._manifest)

@@ -18,13 +18,15 @@ from birdie_jax.text.saving import os_errors_as_data_errors
 # third faster than compressed ones. One writing thread: a full disk is reported at the record that met it.
 _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
 
-SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?")
+SHARD_FILE = re.compile(
+    rf"({'|'.join(SPLITS)})-(u\d{{5,}}-)?\d{{5,}}\.arrayrecord({re.escape(PARTIAL_SUFFIX)})?"
+)
 """The names that shards have, and those that they have while they are written."""
 
 
-def shard_name(split: str, number: int) -> str:
-    """Return the file name of shard `number` of `split`."""
-    return f"{split}-{number:05d}.arrayrecord"
+def shard_name(split: str, number: int, unit: int | None = None) -> str:
+    """Return the file name of shard `number` of `split`, or of what a unit of a plan makes of it."""
+    return f"{split}-{'' if unit is None else f'u{unit:05d}-'}{number:05d}.arrayrecord"
 
 
 class ShardWriter:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from birdie_jax.storage import is_remote, make_folders
@@ -31,7 +32,7 @@ def shared_tokenizer(
         DataError: a source cannot be read, or has too little text for so many pieces.
     """
     identity = {
-        "sources": [[source.sha256, source.text_field] for source in sources],
+        "sources": [[source.sha256, asdict(source.rules)] for source in sources],
         "weights": list(weights),
         "vocab_size": vocab_size,
     }

@@ -1,4 +1,4 @@
-"""Where documents come from: the standard library, a file, a folder or a glob."""
+"""Where documents come from: the standard library, files here, in a bucket or on the hub."""
 
 import hashlib
 import json
@@ -7,13 +7,18 @@ import stat
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from etils import epath
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import exists, is_remote
 from birdie_jax.text.documents import Document, find_reader, supported_suffixes
 from birdie_jax.text.file_discovery import find_below, find_matches, find_status, keep_first_of_each
+from birdie_jax.text.hub import is_hub, list_files_below, pin
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import MANIFEST_NAME
+from birdie_jax.text.record_rules import DocumentRules, make_rules
 from birdie_jax.text.regular_files import read_regular
 from birdie_jax.text.remote_files import ObjectState, find_objects, is_glob
 from birdie_jax.text.source_files import (
@@ -28,6 +33,9 @@ from birdie_jax.text.source_record import SOURCE_RECORD_NAME
 
 STANDARD_LIBRARY = "stdlib"
 
+# Of a billion documents two have the same with a probability of 1e-21.
+_DIGEST_BYTES = 16
+
 # Tests hold deliberately broken files, encodings are tables of code points, the rest is not Python's own.
 _LEFT_OUT_OF_STANDARD_LIBRARY = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "encodings"}
@@ -39,18 +47,20 @@ class Source:
 
     Attributes:
         spec: the source as the user named it.
-        text_field: the field of JSON lines and Parquet that has the text.
+        rules: how their records become documents.
         files: the files, sorted by path; each a regular one, or an object of a bucket.
         states: the state of each file when the source was opened; it is read in no other.
         sizes: bytes of each file, as stored.
+        commit: the commit of the hub's data set at which it is read; empty for other sources.
     """
 
     def __init__(
         self,
         spec: str,
-        text_field: str,
+        rules: DocumentRules,
         files: tuple[Location, ...],
         states: tuple[ObjectState, ...] | None = None,
+        commit: str = "",
     ):
         """Take note of the state of each file; those of a bucket's objects are given.
 
@@ -58,8 +68,9 @@ class Source:
             DataError: a file cannot be read, or is no regular file.
         """
         self.spec = spec
-        self.text_field = text_field
+        self.rules = rules
         self.files = files
+        self.commit = commit
         self.states: tuple[FileState | ObjectState, ...] = (
             tuple(find_state(Path(file)) for file in files) if states is None else states
         )
@@ -86,8 +97,9 @@ class Source:
     ) -> "DocumentStream":
         """Return the documents in order, from document `start_document` of file number `start_file` on.
 
-        Documents without text are passed over and counted. Iterating reads one file at a time, and of it
-        one document, batch of rows, or part of a large text file.
+        What is left out is counted: documents without text, those that the filter excludes, and repeated
+        ones, for which the documents before the first are read again. Iterating reads one file at a time,
+        and of it one document, batch of rows, or part of a large text file.
 
         Args:
             start_file: the number of the file of the first document.
@@ -98,11 +110,25 @@ class Source:
         return DocumentStream(self, start_file, start_document, read_files)
 
 
+class LeftOut(NamedTuple):
+    """How many documents of a source are left out. The names are those of the manifest.
+
+    Attributes:
+        empty_documents: the number of those that hold no text.
+        filtered_documents: the number of those that the filter excludes.
+        duplicate_documents: the number of those whose text was given before.
+    """
+
+    empty_documents: int = 0
+    filtered_documents: int = 0
+    duplicate_documents: int = 0
+
+
 class DocumentStream:
     """One pass over a source; iterate it once.
 
     Attributes:
-        empty_documents: documents passed over so far because they hold no text.
+        left_out: how many documents were left out so far.
         bytes_read: bytes of the source's files, as stored, consumed so far, with those before the start.
         file: number of the file that the next document is looked for in.
         next_document: number within that file of the next document.
@@ -113,9 +139,10 @@ class DocumentStream:
     ):
         self._source = source
         self._read_files = read_files
+        self._seen: set[bytes] = set()
         self.file = start_file
         self.next_document = start_document
-        self.empty_documents = 0
+        self.left_out = LeftOut()
         self.bytes_read = sum(source.sizes[:start_file])
 
     def __iter__(self) -> Iterator[Document]:
@@ -126,6 +153,8 @@ class DocumentStream:
                 written to since the source was opened; names the file and the line or row.
         """
         source = self._source
+        if source.rules.deduplicate:
+            self._see_documents_before()
         before = self.bytes_read
         while self.file < len(source.files):
             path, state = source.files[self.file], source.states[self.file]
@@ -135,28 +164,67 @@ class DocumentStream:
             with open_unchanged(path, state) as file:
                 if self._read_files is not None and len(self._read_files) <= self.file:
                     self._read_files.append(hash_file(path, file, state))
-                for document, bytes_read in read(file, path, source.text_field, self.next_document):
+                for document, bytes_read, is_kept in read(file, path, source.rules, self.next_document):
                     self.next_document = document.number + 1
                     self.bytes_read = before + bytes_read
-                    if document.text and not document.text.isspace():
+                    if self._is_given(document.text, is_kept):
                         yield document
-                    else:
-                        self.empty_documents += 1
             before += state.size
             self.bytes_read = before
             self.file += 1
             self.next_document = 0
 
+    def _is_given(self, text: str, is_kept: bool) -> bool:
+        """Return whether a document is given; count it where it is left out."""
+        empty, filtered, duplicates = self.left_out
+        if not is_kept:
+            self.left_out = LeftOut(empty, filtered + 1, duplicates)
+        elif not text or text.isspace():
+            self.left_out = LeftOut(empty + 1, filtered, duplicates)
+        elif self._source.rules.deduplicate and not self._is_new(text):
+            self.left_out = LeftOut(empty, filtered, duplicates + 1)
+        else:
+            return True
+        return False
 
-def open_source(spec: str, text_field: str = "text") -> Source:
+    def _is_new(self, text: str) -> bool:
+        digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+        is_new = digest not in self._seen
+        self._seen.add(digest)
+        return is_new
+
+    def _see_documents_before(self) -> None:
+        """Read the documents before the start: what repeats one of them is left out as well."""
+        earlier = DocumentStream(self._source, 0, 0, None)
+        documents = iter(earlier) if (self.file, self.next_document) > (0, 0) else iter(())
+        for document in documents:
+            if (earlier.file, document.number) >= (self.file, self.next_document):
+                break
+            self._is_new(document.text)
+
+
+def open_source(
+    spec: str,
+    text_field: str = "text",
+    *,
+    document_separator: str = "",
+    document_filter: str = "",
+    deduplicate: bool = False,
+    commit: str = "",
+) -> Source:
     """Find the files of a source without reading them.
 
     Args:
         spec: `stdlib` for the Python standard library's own sources; a file; a folder, searched for all
             supported files but hidden ones; or a glob, where `**` stands for any folders. Links to folders
-            are followed, and a file that several paths lead to is read once. Or any of these by URL. What a
-            prepared folder within it holds is no document.
-        text_field: the field of JSON lines and Parquet that holds the text.
+            are followed, and a file that several paths lead to is read once. Or any of these by URL, of a
+            bucket or of a data set of the hub, hf://datasets/ORG/NAME[@REVISION]/... What a prepared folder
+            within it holds is no document.
+        text_field: the field of JSON, JSON lines and Parquet that holds the text.
+        document_separator: what divides text files into documents; empty where a file is one.
+        document_filter: which records are documents, by their fields (`record_rules.py`); empty for all.
+        deduplicate: whether a text that was given before is left out.
+        commit: the commit at which a data set of the hub is read; empty for the newest of its revision.
 
     Raises:
         DataError: nothing is there, nothing matches, a folder or file cannot be read, or a file is of a
@@ -164,10 +232,9 @@ def open_source(spec: str, text_field: str = "text") -> Source:
     """
     if not spec:
         raise DataError(f"the input is empty; a file, a folder, a glob or {STANDARD_LIBRARY!r} is expected")
-    if not text_field:
-        raise DataError("text_field is ''; allowed: the name of a field")
+    rules = make_rules(text_field, document_separator, document_filter, deduplicate)
     if is_remote(spec):
-        return _open_remote(spec, text_field)
+        return _open_remote(spec, rules, commit)
     path = Path(spec)
     if spec == STANDARD_LIBRARY:
         files = _find_standard_library()
@@ -185,14 +252,18 @@ def open_source(spec: str, text_field: str = "text") -> Source:
             )
     else:
         files = [path]
-    source = Source(spec, text_field, tuple(keep_first_of_each(files)))
+    source = Source(spec, rules, tuple(keep_first_of_each(files)))
     _check_suffixes(source.files)
     return source
 
 
-def _open_remote(spec: str, text_field: str) -> Source:
-    root = locate(spec)
-    found = find_objects(spec)
+def _open_remote(spec: str, rules: DocumentRules, commit: str) -> Source:
+    if is_hub(spec):
+        url, commit = pin(spec, commit)
+        root = epath.Path(url)
+    else:
+        root, url = locate(spec), spec
+    found = find_objects(url)
     if root not in found and not is_glob(spec):
         found = {file: state for file, state in found.items() if find_reader(file)}
         if not found:
@@ -201,14 +272,17 @@ def _open_remote(spec: str, text_field: str) -> Source:
             )
     if root not in found:
         found = {file: state for file, state in found.items() if not _is_record(file)}
-    source = Source(spec, text_field, tuple(found), tuple(found.values()))
+    source = Source(spec, rules, tuple(found), tuple(found.values()), commit)
     _check_suffixes(source.files)
     return source
 
 
 def _is_record(file: Location) -> bool:
     """Return whether a file is one that `prepare` writes: the only one of its folder that is read here."""
-    return file.name == SOURCE_RECORD_NAME and exists(file.parent / MANIFEST_NAME)
+    if file.name != SOURCE_RECORD_NAME:
+        return False
+    manifest = file.parent / MANIFEST_NAME
+    return bool(list_files_below(str(manifest))) if is_hub(manifest) else exists(manifest)
 
 
 def _check_suffixes(files: Iterable[Location]) -> None:

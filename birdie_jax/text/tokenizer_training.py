@@ -1,5 +1,6 @@
 """Training a SentencePiece tokenizer on a bounded, seeded sample of a source."""
 
+import hashlib
 import heapq
 import io
 import re
@@ -50,7 +51,15 @@ def train_tokenizer(
         raise ValueError(f"tokenizer_type is {tokenizer_type!r}; allowed: {', '.join(TOKENIZER_TYPES)}")
     if sample_bytes < 1:
         raise ValueError(f"sample_bytes is {sample_bytes}; at least 1 is expected")
-    sample = sample_passages(documents, sample_bytes, seed)
+    return train_on_sample(sample_passages(documents, sample_bytes, seed), vocab_size, tokenizer_type)
+
+
+def train_on_sample(sample: list[str], vocab_size: int, tokenizer_type: str) -> Tokenizer:
+    """Train a tokenizer of exactly `vocab_size` pieces on passages of up to 2,048 characters.
+
+    Raises:
+        DataError: as `train_tokenizer`.
+    """
     size = sum(len(passage.encode()) for passage in sample)
     if not sample:
         raise DataError("a tokenizer cannot be trained: the source holds no text")
@@ -107,6 +116,36 @@ def sample_passages(documents: Iterable[str], sample_bytes: int, seed: int) -> l
                 threshold = min(threshold, -priority)
         order += len(priorities)
     return [passage for _, _, passage in sorted(kept, key=lambda entry: entry[1])]
+
+
+def sample_by_hash(documents: Iterable[str], sample_bytes: int, seed: int) -> list[str]:
+    """Draw passages of up to 2,048 characters evenly from all documents, up to `sample_bytes` of UTF-8.
+
+    The passages of the lowest hashes are kept, each once, in the order of their hashes: the order of the
+    documents does not count, and the sample of several samples is that of all their documents.
+    """
+    # A heap: the passage of the highest hash is the first to go.
+    kept: list[tuple[int, str]] = []
+    known: set[int] = set()
+    kept_bytes = 0
+    threshold = 1 << 64
+    key = seed.to_bytes(8)
+    for text in documents:
+        for start in range(0, len(text), _PASSAGE_CHARACTERS):
+            passage = text[start : start + _PASSAGE_CHARACTERS]
+            contents = passage.encode()
+            place = int.from_bytes(hashlib.blake2b(contents, digest_size=8, key=key).digest())
+            if place >= threshold or place in known:
+                continue
+            heapq.heappush(kept, (-place, passage))
+            known.add(place)
+            kept_bytes += len(contents)
+            while kept_bytes > sample_bytes and len(kept) > 1:
+                dropped, passage = heapq.heappop(kept)
+                known.discard(-dropped)
+                kept_bytes -= len(passage.encode())
+                threshold = -dropped
+    return [passage for _, passage in sorted(kept, reverse=True)]
 
 
 def _size_error(message: str, vocab_size: int, sample_size: int) -> DataError:

@@ -41,7 +41,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarni
 COMMANDS = commands_of_repository()
 LAUNCHERS = ("local", "tpu_pod", "gke_jobset", "slurm")
 # Programs of others. What they are asked is theirs to check, apart from files of this repository.
-CLOUDS_AND_SYSTEM = ("cd", "docker", "gcloud", "git", "kubectl", "squeue", "ssh-add", "ssh-keygen", "tail")
+CLOUDS_AND_SYSTEM = (
+    "cd",
+    "docker",
+    "gcloud",
+    "git",
+    "kubectl",
+    "sbatch",
+    "squeue",
+    "ssh-add",
+    "ssh-keygen",
+    "tail",
+)
 DEVELOPMENT = ("jupyter", "lint-imports", "pre-commit", "pyright", "pytest", "ruff", "tensorboard")
 CHIP_KINDS = {"v4": "TPU v4", "v5p": "TPU v5", "v5e": "TPU v5 lite", "v6e": "TPU v6 lite"}
 GKE_KINDS = {
@@ -55,7 +66,7 @@ Machines = Callable[[str], list[list[FakeDevice]]]
 
 def check(arguments: Sequence[str], *, whole: bool) -> None:
     """Check a command; what no rule covers is an error."""
-    program, rest = arguments[0].removeprefix(".venv/bin/"), list(arguments[1:])
+    program, rest = re.sub(r"^\.(venv|beam)/bin/", "", arguments[0]), list(arguments[1:])
     if program in ("python", "python3"):
         check_python(rest, whole=whole)
     elif program == "birdie":
@@ -86,9 +97,12 @@ def check_python(rest: list[str], *, whole: bool) -> None:
     module, rest = rest[1], rest[2:]
     package, _, name = module.partition(".")
     if module == "venv":
-        assert rest == [".venv"]
+        assert rest in ([".venv"], [".beam"])
     elif module == "pip":
         check_pip(rest, whole=whole)
+    elif module == "birdie_jax.text.beam_runner":
+        # Its options are Beam's, which is in another environment.
+        assert [one.startswith("--") for one in rest] == [False] + [True] * (len(rest) - 1)
     elif module == "birdie_jax.lm_eval":
         check_harness(rest)
     elif package == "birdie_jax":
@@ -143,7 +157,7 @@ def check_pip(rest: list[str], *, whole: bool) -> None:
     options.add_argument("--constraint", type=lambda name: (REPOSITORY / name).resolve(strict=True))
     options.add_argument("--editable", action="store_true")
     options.add_argument("project")
-    check_extras(re.findall(r"\[(.*)\]", options.parse_args(rest[1:]).project))
+    check_extras(re.findall(r"^(?:\.|birdie-jax)\[(.*)\]", options.parse_args(rest[1:]).project))
 
 
 def check_extras(extras: Sequence[str]) -> None:

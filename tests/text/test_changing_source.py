@@ -112,7 +112,7 @@ def test_a_file_that_changes_while_it_is_read(source, change, monkeypatch):
 def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, monkeypatch):
     from birdie_jax.text import shard_pipeline
 
-    group = shard_pipeline._group_into_blocks
+    group = shard_pipeline.read_blocks
 
     def changing(documents):
         for number, block in enumerate(group(documents)):
@@ -121,7 +121,7 @@ def test_no_preparation_is_complete_of_a_file_that_changed(source, change, run, 
             yield block
 
     monkeypatch.setattr(shard_pipeline, "_BLOCK_DOCUMENTS", 16)
-    monkeypatch.setattr(shard_pipeline, "_group_into_blocks", changing)
+    monkeypatch.setattr(shard_pipeline, "read_blocks", changing)
     with pytest.raises(DataError, match=re.escape(f"{source}: changed while the source was read: ")):
         run(source.parent, source.parent.parent / "out", workers=int(change is _append))
     assert not load_manifest(source.parent.parent / "out").complete

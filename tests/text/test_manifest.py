@@ -10,6 +10,8 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from birdie_jax.errors import DataError
 from birdie_jax.text import TokenShards, load_manifest
+from birdie_jax.text.manifest_guard import ManifestGuard
+from tests.text.prepared_folders import contents as contents_of
 
 
 @pytest.fixture
@@ -97,6 +99,35 @@ def test_a_folder_of_version_1_is_read_and_has_an_identity(run, corpus, tmp_path
         (folder / "manifest.json").write_text(json.dumps(contents | change))
         identities.add(load_manifest(folder).sha256)
     assert len(identities) == 3
+
+
+def test_a_preparation_of_version_2_continues(run, corpus, tmp_path, monkeypatch):
+    expected = contents_of(run(corpus, tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestGuard, "save", _stop_after(5, ManifestGuard.save))
+        with pytest.raises(KeyboardInterrupt):
+            run(corpus, tmp_path / "out")
+    path = tmp_path / "out" / "manifest.json"
+    found = json.loads(path.read_text())
+    assert found["train"]
+    assert not found["complete"]
+    for name in ("source_commit", "filtered_documents", "duplicate_documents"):
+        del found[name]
+    for name in ("document_separator", "document_filter", "deduplicate", "units"):
+        del found["settings"][name]
+    path.write_text(json.dumps(found | {"format_version": 2}))
+    assert contents_of(run(corpus, tmp_path / "out")) == expected
+
+
+def _stop_after(times, save):
+    def stop(self, manifest):
+        nonlocal times
+        times -= 1
+        if times < 0:
+            raise KeyboardInterrupt
+        save(self, manifest)
+
+    return stop
 
 
 @pytest.mark.parametrize(

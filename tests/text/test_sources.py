@@ -64,7 +64,7 @@ def test_folder_is_read_in_the_order_of_its_names(tmp_path):
     make_mixed_folder(tmp_path)
     stream = open_source(str(tmp_path)).documents()
     assert [document.text for document in stream] == ["one", "two", "three", "text", "mark", "p0", "p1"]
-    assert stream.empty_documents == 3
+    assert stream.left_out.empty_documents == 3
     assert stream.bytes_read == open_source(str(tmp_path)).total_bytes
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_source_is_named(tmp_path):
     refused("", "the input is empty")
     path = tmp_path / "x.csv"
     path.write_text("x")
-    refused(tmp_path, r"holds no file of a supported suffix: \.txt, \.md, \.py, \.jsonl .*\.parquet")
+    refused(tmp_path, r"holds no file of a supported suffix: \.txt, \.md, \.py, \.jsonl, \.tar .*\.parquet")
     for spec in (path, tmp_path / "*"):
         refused(spec, re.escape(f"{path}: has no supported suffix; supported: .txt"))
 
