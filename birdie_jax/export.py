@@ -4,21 +4,35 @@
 
 The folder has model.safetensors, config.json and tokenizer.model, and a card of the model, README.md;
 `generate --model=DIR` reads it. With
---format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba,
-Mamba-2 and Gated DeltaNet (docs/mamba.md), and Griffin with the constants of RecurrentGemma
-(docs/griffin.md).
+--format=transformers it is one that `transformers` opens without JAX: as a class of its own where it has
+one, of causal Mamba and Mamba-2 (docs/mamba.md) and of Griffin with the constants of RecurrentGemma
+(docs/griffin.md), else with files of PyTorch in the folder (docs/transformers.md).
 """
 
+import numpy as np
 from absl import flags, logging
 
 from birdie_jax.command_line import define_path, start, with_example
+from birdie_jax.config import Config
 from birdie_jax.errors import ConfigError
-from birdie_jax.interop import ExportedModel, read_model, write_huggingface, write_model
+from birdie_jax.generation import choose_arm
+from birdie_jax.interop import (
+    ExportedModel,
+    PromptForm,
+    has_counterpart,
+    read_model,
+    write_huggingface,
+    write_model,
+    write_transformers,
+)
 from birdie_jax.interop.model_folder import CARD
 from birdie_jax.model_card import model_card
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.storage import exists, make_path, read_bytes
 from birdie_jax.storage.outputs import Input, Output, check_outputs
+from birdie_jax.tasks.evaluation import taught_arms
 from birdie_jax.trained_model import model_of_workdir
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, SEPARATOR, START
 
 _WORKDIR = define_path("workdir", "Folder of the run.")
 _MODEL = define_path(
@@ -30,7 +44,7 @@ _AVERAGE = flags.DEFINE_bool(
     "average", False, "Use the average of the parameters that the hook parameter_average keeps."
 )
 _FORMAT = flags.DEFINE_enum(
-    "format", "birdie_jax", ["birdie_jax", "huggingface"], "What the folder is to be read by."
+    "format", "birdie_jax", ["birdie_jax", "transformers"], "What the folder is to be read by."
 )
 
 
@@ -57,6 +71,28 @@ def _load_model() -> tuple[str, ExportedModel, str]:
     return f"{_MODEL.value} step {read.step}", read, kept
 
 
+def prompt_form(config: Config) -> PromptForm:
+    """Return the form that `generate` gives a prompt where no objective is named.
+
+    Raises:
+        ConfigError: the configuration describes a mixture that cannot be.
+    """
+    model, arms = config.model, taught_arms(config)
+    if architecture_of(model).encoder:
+        objective = next((arm.objective for arm in arms if arm.objective.in_place), arms[0].objective)
+        marker = () if objective.marker is None else (objective.marker,)
+        return PromptForm(marker, (SEPARATOR,), (SEPARATOR,))
+    if not model.start_token:
+        return PromptForm((model.begin_token,) if model.begin_token else ())
+    objective = choose_arm(arms, None).objective
+    # Of some objectives the answer may hold what the context does: here any.
+    answer = objective.answer_special_tokens(np.arange(NUM_SPECIAL_TOKENS, dtype=np.int32))
+    if not objective.has_context:
+        return PromptForm(before=(START,), answer=answer)
+    marker = () if objective.marker is None else (objective.marker,)
+    return PromptForm(marker, (START,), answer=answer)
+
+
 def main(arguments: list[str]) -> None:
     """Write the folder."""
     logging.set_verbosity(logging.WARNING)
@@ -64,10 +100,12 @@ def main(arguments: list[str]) -> None:
     check_outputs([Output("--output", _OUTPUT.value, "new folder")], [read])
     output = make_path(_OUTPUT.value)
     origin, model, card = _load_model()
-    if _FORMAT.value == "huggingface":
+    if _FORMAT.value == "birdie_jax":
+        write_model(output, *model, card=card)
+    elif has_counterpart(model.config.model):
         write_huggingface(output, model.config, model.params, model.tokenizer, card=card)
     else:
-        write_model(output, *model, card=card)
+        write_transformers(output, model, prompt_form(model.config), card=card)
     print(f"{origin}: exported to {output}")
 
 
