@@ -60,7 +60,9 @@ def _load_model() -> tuple[str, ExportedModel, str]:
         trained = model_of_workdir(_WORKDIR.value, _STEP.value, average=_AVERAGE.value)
         read = ExportedModel(trained.config, trained.params, trained.tokenizer, trained.step)
         name = make_path(_OUTPUT.value).name
-        return trained.origin, read, model_card(_WORKDIR.value, trained, name)
+        for_transformers = _FORMAT.value == "transformers"
+        card = model_card(_WORKDIR.value, trained, name, for_transformers=for_transformers)
+        return trained.origin, read, card
     if _STEP.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
     if _AVERAGE.value:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from birdie_jax.errors import InteropError
@@ -13,7 +14,9 @@ _SPACE_MARK = "\u2581"
 _PROBES = ("the river returns", "  a\n\n\tb c", "na\u00efve \u65e5\u672c", "\U0001f600")
 # Any other way to read its name has a greater score, unless a character of it is no piece.
 _NEVER = -1e6
-_BEGINS_A_NAME = r"\[(?=[A-Z0-9_]+\])"
+_MOST_PROBES = 256
+_NAMES = [special_token_name(token) for token in range(NUM_SPECIAL_TOKENS)]
+_BEGINS_A_NAME = rf"\[(?=(?:{'|'.join(name[1:-1] for name in _NAMES)})\])"
 
 
 class PromptForm(NamedTuple):
@@ -59,14 +62,15 @@ def _of_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return a tokenizer.json whose ids begin after the special ones."""
     described = json.loads(tokenizer.model_bytes)
     model = described["model"]
-    names = [special_token_name(token) for token in range(NUM_SPECIAL_TOKENS)]
-    if isinstance(model["vocab"], list):
-        model["vocab"] = [[name, _NEVER] for name in names] + model["vocab"]
+    is_list = isinstance(model["vocab"], list)
+    _check_names((piece for piece, _ in model["vocab"]) if is_list else model["vocab"], tokenizer.name)
+    if is_list:
+        model["vocab"] = [[name, _NEVER] for name in _NAMES] + model["vocab"]
         if model.get("unk_id") is not None:
             model["unk_id"] += NUM_SPECIAL_TOKENS
     else:
         moved = {piece: token + NUM_SPECIAL_TOKENS for piece, token in model["vocab"].items()}
-        model["vocab"] = {name: token for token, name in enumerate(names)} | moved
+        model["vocab"] = {name: token for token, name in enumerate(_NAMES)} | moved
     for token in described.get("added_tokens", []):
         token["id"] += NUM_SPECIAL_TOKENS
     return described
@@ -79,17 +83,16 @@ def _of_sentencepiece(tokenizer: Tokenizer) -> dict[str, Any]:
 
     proto = description.ModelProto()  # pyright: ignore[reportAttributeAccessIssue] - made when imported
     proto.ParseFromString(tokenizer.model_bytes)
+    _check_names((one.piece for one in proto.pieces), tokenizer.name)
     spec = proto.normalizer_spec
     if spec.precompiled_charsmap or spec.remove_extra_whitespaces:
         raise InteropError(
             f"{tokenizer.name}: normalises text by {spec.name!r}; allowed for a tokenizer.json: identity, "
             "without the removal of spaces"
         )
-    kind = type(proto.pieces[0])
-    names = [special_token_name(token) for token in range(NUM_SPECIAL_TOKENS)]
-    unknown = next(index for index, piece in enumerate(proto.pieces) if piece.type == kind.UNKNOWN)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
-    normalizers: list[dict[str, Any]] = [replace]
+    normalizers: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+    ]
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
         {"type": "ByteFallback"},
@@ -98,59 +101,77 @@ def _of_sentencepiece(tokenizer: Tokenizer) -> dict[str, Any]:
     if spec.add_dummy_prefix:
         normalizers.append({"type": "Prepend", "prepend": _SPACE_MARK})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    described: dict[str, Any] = {
+    is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+    return {
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": decoders},
+        **(_unigram if is_unigram else _bpe)(proto),
     }
-    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
-        pieces = [
-            # What SentencePiece counts for the pieces that it always takes: longer ones are better.
-            [
-                one.piece,
-                0.1 * (len(one.piece.encode()) - 1) if one.type == kind.USER_DEFINED else one.score,
-            ]
-            for one in proto.pieces
-        ]
-        described["model"] = {
-            "type": "Unigram",
-            "unk_id": NUM_SPECIAL_TOKENS + unknown,
-            "byte_fallback": proto.trainer_spec.byte_fallback,
-            "vocab": [[name, _NEVER] for name in names] + pieces,
-        }
-        # So no text gives a special token, whatever the pieces are.
-        described["pre_tokenizer"] = _isolated(_BEGINS_A_NAME)
-        return described
-    whole = sorted(
-        (one.piece for one in proto.pieces if one.type == kind.USER_DEFINED), key=len, reverse=True
-    )
-    if whole:
-        described["pre_tokenizer"] = _isolated("|".join(map(re.escape, whole)))
-    pieces = {one.piece: index + NUM_SPECIAL_TOKENS for index, one in enumerate(proto.pieces)}
-    described["model"] = {
+
+
+def _unigram(proto: Any) -> dict[str, Any]:
+    """Return the model and the pre-tokenizer of a unigram model."""
+    kind = type(proto.pieces[0])
+    scored = [[name, _NEVER] for name in _NAMES]
+    for piece in proto.pieces:
+        # What SentencePiece counts for the pieces that it always takes: longer ones are better.
+        always = 0.1 * (len(piece.piece.encode()) - 1)
+        scored.append([piece.piece, always if piece.type == kind.USER_DEFINED else piece.score])
+    model = {
+        "type": "Unigram",
+        "unk_id": NUM_SPECIAL_TOKENS + _unknown(proto),
+        "byte_fallback": proto.trainer_spec.byte_fallback,
+        "vocab": scored,
+    }
+    # So no text gives a special token, whatever the pieces are.
+    return {"model": model, "pre_tokenizer": _isolated(_BEGINS_A_NAME)}
+
+
+def _bpe(proto: Any) -> dict[str, Any]:
+    """Return the model and the pre-tokenizer of a BPE model."""
+    kind = type(proto.pieces[0])
+    tokens = {name: token for token, name in enumerate(_NAMES)}
+    pieces = {one.piece: NUM_SPECIAL_TOKENS + index for index, one in enumerate(proto.pieces)}
+    scores = {one.piece: float(one.score) for one in proto.pieces if one.type == kind.NORMAL}
+    # SentencePiece takes these before it merges, the longest first.
+    always = {one.piece: -float(len(one.piece)) for one in proto.pieces if one.type == kind.USER_DEFINED}
+    model = {
         "type": "BPE",
-        "unk_token": proto.pieces[unknown].piece,
+        "unk_token": proto.pieces[_unknown(proto)].piece,
         "fuse_unk": True,
         "byte_fallback": proto.trainer_spec.byte_fallback,
-        # So a piece that is always taken needs no merges.
-        "ignore_merges": True,
-        "vocab": {name: token for token, name in enumerate(names)} | pieces,
-        "merges": _merges({one.piece: one.score for one in proto.pieces if one.type == kind.NORMAL}),
+        "vocab": tokens | pieces,
+        "merges": _merges(always, {*pieces}) + _merges(scores, {*scores}),
     }
-    return described
+    longest_first = sorted(always, key=len, reverse=True)
+    split = _isolated("|".join(map(re.escape, longest_first))) if always else None
+    return {"model": model, "pre_tokenizer": split}
+
+
+def _unknown(proto: Any) -> int:
+    return next(index for index, piece in enumerate(proto.pieces) if piece.type == type(piece).UNKNOWN)
+
+
+def _check_names(pieces: Iterable[str], name: str) -> None:
+    taken = {*_NAMES}.intersection(pieces)
+    if taken:
+        raise InteropError(
+            f"{name}: found the piece {min(taken)!r}; allowed for a tokenizer.json: pieces that are no "
+            "names of special tokens"
+        )
 
 
 def _isolated(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def _merges(scores: dict[str, float]) -> list[list[str]]:
-    """Return the pairs of pieces that make a piece, those of the best pieces first."""
+def _merges(scores: Mapping[str, float], parts: set[str]) -> list[list[str]]:
+    """Return the pairs of `parts` that make a piece of `scores`, those of the best pieces first."""
     found = [
         (-score, [piece[:cut], piece[cut:]])
         for piece, score in scores.items()
         for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
+        if piece[:cut] in parts and piece[cut:] in parts
     ]
     return [pair for _, pair in sorted(found, key=lambda one: one[0])]
 
@@ -177,7 +198,9 @@ def _template(form: PromptForm) -> dict[str, Any]:
 def _check(text: str, tokenizer: Tokenizer) -> None:
     """Check that a tokenizer.json encodes and decodes as the tokenizer does."""
     pieces = HuggingFacePieces(text.encode(), tokenizer.name)
-    for probe in _PROBES:
+    ordinary = tokenizer.ordinary_tokens().tolist()
+    own = [tokenizer.decode([token]) for token in ordinary[:: max(1, len(ordinary) // _MOST_PROBES)]]
+    for probe in (*_PROBES, *own):
         wanted, (ids,) = tokenizer.encode(probe).tolist(), pieces.encode([probe], 1)
         found = ids.tolist()
         if found != wanted:

@@ -14,11 +14,17 @@ import numpy as np
 import pytest
 
 from birdie_jax.batch import Batch
-from birdie_jax.config import FinetuneConfig, to_dict
+from birdie_jax.config import FinetuneConfig, ModelConfig, to_dict
 from birdie_jax.errors import InteropError
 from birdie_jax.export import prompt_form
 from birdie_jax.generation import Prompt, choose_arm, generate, make_prompt
-from birdie_jax.interop import ExportedModel, name_parameters, read_model, write_transformers
+from birdie_jax.interop import (
+    ExportedModel,
+    has_counterpart,
+    name_parameters,
+    read_model,
+    write_transformers,
+)
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
@@ -308,6 +314,28 @@ def test_a_folder_is_read_back_bit_for_bit(kind, tmp_path):
 def test_the_form_of_prompts_is_that_of_generate():
     assert prompt_form(config_of("gated_ssm"))[:3] == ((PREFIX_LM,), (START,), ())
     assert isinstance(make_prompt("abc", make_objective("prefix_lm"), small_tokenizer()), Prompt)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"name": "mamba", "bidirectional": False}, True),
+        ({"name": "mamba"}, False),
+        ({"name": "hawk", "bidirectional": False}, False),
+        ({"name": "gated_deltanet", "bidirectional": False, "mlp_activation": "silu"}, False),
+        (
+            {
+                "name": "gated_deltanet",
+                "bidirectional": False,
+                "mlp_activation": "silu",
+                "start_token": False,
+            },
+            True,
+        ),
+    ],
+)
+def test_models_that_have_a_class_elsewhere_are_that(fields, expected):
+    assert has_counterpart(ModelConfig(dtype="float32", **fields)) is expected
 
 
 @pytest.mark.parametrize(
