@@ -152,7 +152,7 @@ def _language_model(config: ModelConfig) -> TorchModel:
     own = f'\n\nMIXERS = {mixers}\n"""The mixers that modeling_birdie.py has."""\n'
     files = {
         "configuration_birdie.py": read_part("configuration_birdie") + own,
-        "modeling_birdie.py": put_together(parts, "language_model"),
+        "modeling_birdie.py": put_together(parts, "modeling_birdie"),
     }
     return TorchModel(settings, files)
 
@@ -203,7 +203,7 @@ def _encoder(config: ModelConfig) -> TorchModel:
         settings["id2label"] = {str(label): f"LABEL_{label}" for label in range(outputs)}
     files = {
         "configuration_birdie_encoder.py": read_part("configuration_birdie_encoder"),
-        "modeling_birdie_encoder.py": put_together([], "encoder"),
+        "modeling_birdie_encoder.py": put_together([], "modeling_birdie_encoder"),
     }
     return TorchModel(settings, files)
 

@@ -46,6 +46,6 @@ def test_commands_and_code_of_the_page(tmp_path, monkeypatch, capsys, torch_pack
     assert done.returncode == 0, done.stderr
     assert run(generate, capsys).strip()
     assert "gated_ssm_plus, 1 layers of 16, imported to imported/capitals" in run(import_model, capsys)
-    said = train(tmp_path, *of_micro_size(), *training[1:], "--config.train.num_steps=1")
+    said = train(tmp_path, *training[1:], *of_micro_size(), "--config.train.num_steps=1")
     assert "init.from: capitals-hf step 5: loaded" in said
     assert not [line for line in said.splitlines() if line.startswith("  new ")]
