@@ -22,8 +22,13 @@ def read_part(name: str) -> str:
     """
     path = _FOLDER / f"{name}.py"
     if not path.is_file():
-        allowed = ", ".join(sorted(part.stem for part in _FOLDER.glob("*.py")))
-        raise InteropError(f"model.name: its mixer {name!r} is not written in PyTorch; allowed: {allowed}")
+        mixers = sorted(
+            part.stem for part in _FOLDER.glob("*.py") if "\nMIXERS[" in part.read_text("utf-8")
+        )
+        raise InteropError(
+            f"model.name: found the mixer {name!r}, which is not there in PyTorch; allowed: "
+            f"{', '.join(mixers)}"
+        )
     return path.read_text(encoding="utf-8")
 
 

@@ -120,7 +120,7 @@ def _language_model(config: ModelConfig) -> TorchModel:
         }
         has_mlp = architecture_of(kind).has_mlp
         blocks[kind.name] = {"mixer": type(mixer).__name__, "mlp": has_mlp, **fields}
-        parts.append(type(mixer).__module__.rpartition(".")[2])
+        parts.append(type(mixer).__module__.removeprefix("birdie_jax.models."))
     settings = {
         "model_type": "birdie",
         "architectures": ["BirdieForCausalLM"],

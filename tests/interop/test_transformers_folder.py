@@ -25,6 +25,7 @@ from birdie_jax.interop import (
     read_model,
     write_transformers,
 )
+from birdie_jax.interop.torch_source import put_together
 from birdie_jax.models import build_model
 from birdie_jax.models.attention import AttentionConfig
 from birdie_jax.models.encoder_config import EncoderConfig
@@ -217,6 +218,9 @@ def test_scores_are_those_of_the_model_here(kind, found):
     close(values["alone"][0], expected[1][mask[1]])
     if kind in LANGUAGE_MODELS:
         close(values["kept"], expected[:, -3:])
+        close(values["right"][0], expected[1][mask[1]])
+        # What griffin has of attention here has a window.
+        assert values["cache_grows"] == (kind in ("transformer", "hybrid"))
         assert values["direction_matters"] == config_of(kind).model.bidirectional
         assert values["half_is_finite"]
 
@@ -314,6 +318,13 @@ def test_a_folder_is_read_back_bit_for_bit(kind, tmp_path):
 def test_the_form_of_prompts_is_that_of_generate():
     assert prompt_form(config_of("gated_ssm"))[:3] == ((PREFIX_LM,), (START,), ())
     assert isinstance(make_prompt("abc", make_objective("prefix_lm"), small_tokenizer()), Prompt)
+
+
+def test_a_mixer_of_ones_own_is_refused():
+    with pytest.raises(
+        InteropError, match=r"found the mixer 'my_models\.gilr', which is not there in PyTorch"
+    ):
+        put_together(["my_models.gilr"], "modeling_birdie")
 
 
 @pytest.mark.parametrize(

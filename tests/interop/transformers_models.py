@@ -25,11 +25,14 @@ def language_model(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.n
         causal = model(tokens, attention_mask=mask, context_length=torch.zeros_like(context)).logits
         found["given"] = model(tokens, attention_mask=mask, context_length=context).logits
         found["direction_matters"] = torch.tensor(bool((causal - found["whole"]).abs().max() > 0.1))
+        right = torch.cat([tokens[1:, mask[1] > 0], tokens[1:, mask[1] == 0]], 1)
+        found["right"] = model(right, attention_mask=mask[1:].flip(1)).logits[:, : int(mask[1].sum())]
         found["kept"] = model(tokens, attention_mask=mask, logits_to_keep=3).logits
         for name, swap in (("steps", [0, 1]), ("reordered", [1, 0])):
             read = model(tokens[:, :prefix], attention_mask=mask[:, :prefix], use_cache=True)
             cache, parts = read.cache, [read.logits[swap]]
             cache.reorder_cache(torch.tensor(swap))
+            before = cache_sizes(cache)
             # One token, then the others one by one and the last two at once.
             for first, last in [(at, at + 1) for at in range(prefix, tokens.shape[1] - 2)] + [(-2, None)]:
                 cut = mask if last is None else mask[:, :last]
@@ -38,6 +41,7 @@ def language_model(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.n
                 )
                 parts.append(step.logits)
             found[name] = torch.cat(parts, 1)[swap]
+            found["cache_grows"] = torch.tensor(cache_sizes(cache) != before)
         code = sys.modules[type(model).__module__]
         for name in ("CHUNK", "MATRIX_CHUNK"):
             if hasattr(code, name):
@@ -51,6 +55,10 @@ def language_model(folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.n
     with torch.no_grad():
         found["saved"] = again(tokens, attention_mask=mask).logits
     return {name: np.asarray(value) for name, value in found.items()}
+
+
+def cache_sizes(cache) -> list[torch.Size]:
+    return [tensor.shape for layer in cache.layers for tensor in layer.values()]
 
 
 def answers(model, folder: Path, given: dict[str, np.ndarray]) -> dict[str, object]:
