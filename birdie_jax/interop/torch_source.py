@@ -5,6 +5,7 @@ an exported file has the mixers of its model alone, and a mixer is one part.
 """
 
 import ast
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,9 +62,15 @@ def put_together(mixers: Sequence[str], last: str) -> str:
 
 
 def _head(tree: ast.Module, imports: list[str]) -> str:
-    # Plain modules, then names of them, then what is in the same folder.
-    ordered = sorted(imports, key=lambda one: (one.startswith("from ."), one.startswith("from"), one))
-    return "\n".join([f'"""{ast.get_docstring(tree)}"""', "", *ordered])
+    # The standard library, then libraries, then what is in the same folder.
+    groups: list[list[str]] = [[], [], []]
+    for one in sorted(imports, key=lambda one: (one.startswith("from"), one)):
+        module = one.split()[1]
+        library = int(module.split(".")[0] not in sys.stdlib_module_names)
+        groups[2 if module.startswith(".") else library].append(one)
+    return "\n\n".join(
+        [f'"""{ast.get_docstring(tree)}"""', *("\n".join(group) for group in groups if group)]
+    )
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
