@@ -4,21 +4,28 @@
 
 The folder has model.safetensors, config.json and tokenizer.model, and a card of the model, README.md;
 `generate --model=DIR` reads it. With
---format=huggingface it is one that `transformers` reads, of the models that it has: causal Mamba,
-Mamba-2 and Gated DeltaNet (docs/mamba.md), and Griffin with the constants of RecurrentGemma
-(docs/griffin.md).
+--format=transformers it is one that `transformers` opens without JAX: as a class of its own where it has
+one, of causal Mamba and Mamba-2 (docs/mamba.md) and of Griffin with the constants of RecurrentGemma
+(docs/griffin.md), else with files of PyTorch in the folder (docs/transformers.md).
 """
 
 from absl import flags, logging
 
 from birdie_jax.command_line import define_path, start, with_example
 from birdie_jax.errors import ConfigError
-from birdie_jax.interop import ExportedModel, read_model, write_huggingface, write_model
+from birdie_jax.interop import (
+    ExportedModel,
+    has_counterpart,
+    read_model,
+    write_huggingface,
+    write_model,
+    write_transformers,
+)
 from birdie_jax.interop.model_folder import CARD
 from birdie_jax.model_card import model_card
 from birdie_jax.storage import exists, make_path, read_bytes
 from birdie_jax.storage.outputs import Input, Output, check_outputs
-from birdie_jax.trained_model import model_of_workdir
+from birdie_jax.trained_model import model_of_workdir, prompt_form
 
 _WORKDIR = define_path("workdir", "Folder of the run.")
 _MODEL = define_path(
@@ -30,7 +37,7 @@ _AVERAGE = flags.DEFINE_bool(
     "average", False, "Use the average of the parameters that the hook parameter_average keeps."
 )
 _FORMAT = flags.DEFINE_enum(
-    "format", "birdie_jax", ["birdie_jax", "huggingface"], "What the folder is to be read by."
+    "format", "birdie_jax", ["birdie_jax", "transformers"], "What the folder is to be read by."
 )
 
 
@@ -46,7 +53,9 @@ def _load_model() -> tuple[str, ExportedModel, str]:
         trained = model_of_workdir(_WORKDIR.value, _STEP.value, average=_AVERAGE.value)
         read = ExportedModel(trained.config, trained.params, trained.tokenizer, trained.step)
         name = make_path(_OUTPUT.value).name
-        return trained.origin, read, model_card(_WORKDIR.value, trained, name)
+        for_transformers = _FORMAT.value == "transformers"
+        card = model_card(_WORKDIR.value, trained, name, for_transformers=for_transformers)
+        return trained.origin, read, card
     if _STEP.value is not None:
         raise ConfigError(f"--step={_STEP.value}: chooses a checkpoint of --workdir; --model has one alone")
     if _AVERAGE.value:
@@ -64,10 +73,12 @@ def main(arguments: list[str]) -> None:
     check_outputs([Output("--output", _OUTPUT.value, "new folder")], [read])
     output = make_path(_OUTPUT.value)
     origin, model, card = _load_model()
-    if _FORMAT.value == "huggingface":
+    if _FORMAT.value == "birdie_jax":
+        write_model(output, *model, card=card)
+    elif has_counterpart(model.config.model):
         write_huggingface(output, model.config, model.params, model.tokenizer, card=card)
     else:
-        write_model(output, *model, card=card)
+        write_transformers(output, model, prompt_form(model.config), card=card)
     print(f"{origin}: exported to {output}")
 
 

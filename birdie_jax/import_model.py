@@ -19,9 +19,10 @@ _SOURCE = define_path("source", "Folder of a model of Hugging Face's.", required
 _OUTPUT = define_path("output", "Folder to write; it must not exist.", required=True)
 _DTYPE = flags.DEFINE_enum(
     "dtype",
-    "float32",
+    None,
     ["float32", "bfloat16"],
-    "Type of activations and matrix products; the folder keeps the type of each parameter.",
+    "Type of activations and matrix products; the folder keeps the type of each parameter. Default: "
+    "float32, or of a model that birdie_jax.export wrote its own.",
 )
 
 

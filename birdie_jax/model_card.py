@@ -3,41 +3,61 @@
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 from etils import epath
 
-from birdie_jax.config import Config, corpora_of
+from birdie_jax.config import Config, ModelConfig, corpora_of
 from birdie_jax.evaluation_record import EvaluationRecord
+from birdie_jax.models.registry import architecture_of
+from birdie_jax.reporting.metrics_table import read_metrics
 from birdie_jax.reporting.run_record import read_evaluations
 from birdie_jax.start_record import Start, read_starts
+from birdie_jax.storage import exists
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.trained_model import TrainedModel
 
+_OPENED_BY_TRANSFORMERS = """```python
+from transformers import AutoTokenizer, {auto}
 
-def model_card(workdir: epath.PathLike, model: TrainedModel, name: str) -> str:
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
+model = {auto}.from_pretrained("{name}", trust_remote_code=True)
+```"""
+
+
+def model_card(
+    workdir: epath.PathLike, model: TrainedModel, name: str, *, for_transformers: bool = False
+) -> str:
     """Return the card of a run's model.
 
     Args:
         workdir: the folder of the run.
         model: the model, of one of its checkpoints.
         name: the name of the exported folder.
+        for_transformers: whether `transformers` is to open the folder.
 
     Raises:
         DataError: the record of the starts is damaged.
-        RecordError: an evaluation is damaged.
+        RecordError: an evaluation or a line of the metrics is damaged.
         OSError: one of them cannot be read.
     """
     files, config = Workdir(workdir), model.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
     tokens = model.step * config.batching.rows * config.batching.length
     parts = [
-        f"---\nlibrary_name: birdie-jax\ntags: [state-space-model, {config.model.name}]\n---",
+        # The one who publishes a model says what others may do with it.
+        f"---\nlibrary_name: {'transformers' if for_transformers else 'birdie-jax'}\nlicense: unknown\n"
+        f"tags: [birdie-jax, state-space-model, {config.model.name}]\n---",
         f"# {name}",
         f"A {config.model.name} of {parameters:,} parameters, saved at step {model.step:,} of the run "
         f"{files.root.name}, after at most {tokens:,} tokens.",
-        f"```bash\npython -m birdie_jax.generate --model={name} --prompt='...'\n```",
+        _OPENED_BY_TRANSFORMERS.format(name=name, auto=_auto_class(config.model))
+        if for_transformers
+        else f"```bash\npython -m birdie_jax.generate --model={name} --prompt='...'\n```",
         "## Training",
         _table(("setting", "value"), _settings(config)),
         _starts(read_starts(files)),
+        "## Losses",
+        _losses(files, model.step),
         "## Evaluations",
         _evaluations([one for one in read_evaluations(files) if one.model.step == model.step]),
     ]
@@ -88,6 +108,25 @@ def _starts(starts: Sequence[Start]) -> str:
     hours = sum(start.device_hours or 0.0 for start in starts)
     cost = f"{hours:.2f} device hours, by the starts whose end is known."
     return f"{table}\n\n{cost}\n\n```bash\n{starts[-1].program.command}\n```"
+
+
+def _auto_class(model: ModelConfig) -> str:
+    if not architecture_of(model).encoder:
+        return "AutoModelForCausalLM"
+    return "AutoModelForSequenceClassification" if model.head else "AutoModelForMaskedLM"
+
+
+def _losses(files: Workdir, step: int) -> str:
+    """Return the last losses up to a step: of training, and of the validation text of each arm."""
+    if not exists(files.metrics):
+        return "None was recorded."
+    metrics = read_metrics(files, [])
+    rows = []
+    for name, column in sorted(metrics.scalars.items()):
+        known = np.flatnonzero((metrics.steps <= step) & np.isfinite(column))
+        if (name == "loss" or name.endswith("/validation_loss")) and known.size:
+            rows.append((name, f"{metrics.steps[known[-1]]:,}", f"{column[known[-1]]:.4g}"))
+    return _table(("loss", "step", "nats a token"), rows) if rows else "None was recorded."
 
 
 def _evaluations(records: Sequence[EvaluationRecord]) -> str:

@@ -10,16 +10,19 @@ from jax.sharding import SingleDeviceSharding
 
 from birdie_jax.config import Config
 from birdie_jax.engine.stored_parameters import restore_parameters
-from birdie_jax.interop import ModelIdentity, identify_model, read_model
+from birdie_jax.generation import choose_arm
+from birdie_jax.interop import ModelIdentity, PromptForm, identify_model, read_model
 from birdie_jax.models import LanguageModel, build_model
 from birdie_jax.models.language_model import parameter_shapes
 from birdie_jax.models.platforms import for_platform
+from birdie_jax.models.registry import architecture_of
 from birdie_jax.objectives import Arm
 from birdie_jax.saved_config import parse_saved_config, read_json
 from birdie_jax.storage import is_remote, make_path
 from birdie_jax.storage.workdir import Workdir
 from birdie_jax.tasks.evaluation import taught_arms
 from birdie_jax.text import Tokenizer
+from birdie_jax.vocabulary import NUM_SPECIAL_TOKENS, SEPARATOR, START
 
 
 class TrainedModel(NamedTuple):
@@ -114,6 +117,28 @@ def model_of_folder(folder: epath.PathLike) -> TrainedModel:
     # Of a folder that was imported they are of the types that they had.
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), read.params)
     return TrainedModel(str(folder), read.step, read.config, model, params, read.tokenizer, arms)
+
+
+def prompt_form(config: Config) -> PromptForm:
+    """Return the form that `generate` gives a prompt where no objective is named.
+
+    Raises:
+        ConfigError: the configuration describes a mixture that cannot be.
+    """
+    model, arms = config.model, taught_arms(config)
+    if architecture_of(model).encoder:
+        objective = next((arm.objective for arm in arms if arm.objective.in_place), arms[0].objective)
+        marker = () if objective.marker is None else (objective.marker,)
+        return PromptForm(marker, (SEPARATOR,), (SEPARATOR,))
+    if not model.start_token:
+        return PromptForm((model.begin_token,) if model.begin_token else ())
+    objective = choose_arm(arms, None).objective
+    # Of some objectives the answer may hold what the context does: here any.
+    answer = objective.answer_special_tokens(np.arange(NUM_SPECIAL_TOKENS, dtype=np.int32))
+    if not objective.has_context:
+        return PromptForm(before=(START,), answer=answer)
+    marker = () if objective.marker is None else (objective.marker,)
+    return PromptForm(marker, (START,), answer=answer)
 
 
 def _build_here(config: Config, vocab_size: int) -> LanguageModel:

@@ -33,10 +33,15 @@ def test_a_run_without_records(tmp_path, model):
     card = model_card(tmp_path / "runs" / "a", model, "out")
     assert card.startswith("---\nlibrary_name: birdie-jax\n")
     assert "A gated_ssm_plus of 1,234 parameters, saved at step 8 of the run a, after at most 2,048" in card
+    assert "\nlicense: unknown\n" in card
     assert "birdie_jax.generate --model=out" in card
     assert "| mixture | tiny |" in card
     assert "What ran was not recorded." in card
+    assert "## Losses\n\nNone was recorded." in card
     assert "None at this step" in card
+    card = model_card(tmp_path / "runs" / "a", model, "out", for_transformers=True)
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert 'model = AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in card
 
 
 def test_what_was_recorded_is_told(tmp_path, model):
@@ -49,12 +54,15 @@ def test_what_was_recorded_is_told(tmp_path, model):
         file = workdir.evaluation(step, f"copy{step}")
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(record(step).to_json()))
+    lines = [{"step": step, "loss": 9 - step / 2, "arm/copy/validation_loss": 2.5} for step in (2, 8, 10)]
+    workdir.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     card = model_card(tmp_path, model, "out")
     assert f"| completed | 1 x cpu | {program.title} |" in card
     assert program.host not in card.replace(program.title, "")
     assert "\n```bash\ntrain --config=x\n```\n" in card
     assert "| copy8 | accuracy\\|all | 0.25 | 0.125 .. 0.5 | 1,600 |" in card
     assert "copy4" not in card
+    assert "| arm/copy/validation_loss | 8 | 2.5 |\n| loss | 8 | 5 |" in card
 
 
 def test_a_damaged_record_is_named(tmp_path, model):

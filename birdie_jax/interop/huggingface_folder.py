@@ -20,7 +20,14 @@ from birdie_jax.errors import ConfigError, DataError, InteropError, shown
 from birdie_jax.interop import gated_deltanet, mamba, mamba2, recurrent_gemma
 from birdie_jax.interop.counterparts import Counterpart, Tensor
 from birdie_jax.interop.huggingface_tensors import SINGLE, StoredTensors, open_tensors
-from birdie_jax.interop.model_folder import CONFIG, ExportedModel, new_folder, write_card
+from birdie_jax.interop.model_folder import (
+    CONFIG,
+    DESCRIPTION,
+    ExportedModel,
+    new_folder,
+    read_model,
+    write_card,
+)
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
 from birdie_jax.interop.weights_file import write_weights
 from birdie_jax.models import build_model
@@ -121,16 +128,31 @@ def kind_of_model(model: ModelConfig) -> HuggingFaceModel:
     return _MODELS[model.name]
 
 
+def has_counterpart(model: ModelConfig) -> bool:
+    """Return whether `write_huggingface` writes a model: as a class that another library has.
+
+    A Gated DeltaNet is one of flash-linear-attention if it is from there: `transformers` has no such class.
+    """
+    if model.name not in _MODELS or (model.name == "gated_deltanet" and model.start_token):
+        return False
+    try:
+        _MODELS[model.name].from_config(model, 1)
+    except InteropError:
+        return False
+    return True
+
+
 TOKENIZER_JSON, TOKENIZER_MODEL = "tokenizer.json", "tokenizer.model"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def read_huggingface(folder: epath.PathLike, dtype: str = "float32") -> ExportedModel:
+def read_huggingface(folder: epath.PathLike, dtype: str | None = None) -> ExportedModel:
     """Read a folder with config.json, tokenizer.json and safetensors, in one file or in shards.
 
     Args:
         folder: the folder, on this machine.
-        dtype: the type of activations and matrix products; parameters keep their own.
+        dtype: the type of activations and matrix products; parameters keep their own. None = float32, or
+            that of the run which trained the model, where the folder says so.
 
     Raises:
         InteropError: a file is missing or damaged, they do not fit one another, or ask for what is not
@@ -142,9 +164,11 @@ def read_huggingface(folder: epath.PathLike, dtype: str = "float32") -> Exported
     path = folder / CONFIG
     try:
         described = read_json(path, "a folder of a model of Hugging Face's")
+        if DESCRIPTION in described:
+            return _with_dtype(read_model(folder), dtype)
         kind = kind_of_folder(described, path)
         settings = kind.read_settings(described, path)
-        config = kind.to_config(settings, dtype, path)
+        config = kind.to_config(settings, dtype or "float32", path)
         tokenizer = Tokenizer(str(folder / TOKENIZER_JSON))
     except (ConfigError, DataError) as error:
         raise InteropError(str(error)) from error
@@ -154,6 +178,13 @@ def read_huggingface(folder: epath.PathLike, dtype: str = "float32") -> Exported
         ours = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
         named = _read_tensors(stored, kind, config.model, settings, ours, path)
     return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, 0)
+
+
+def _with_dtype(model: ExportedModel, dtype: str | None) -> ExportedModel:
+    if dtype is None:
+        return model
+    config = dataclasses.replace(model.config, model=dataclasses.replace(model.config.model, dtype=dtype))
+    return model._replace(config=config)
 
 
 def _check_tokenizer(folder: Path, settings: Settings, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,8 @@
-"""A model as a folder: model.safetensors, config.json and tokenizer.model, and back bit for bit."""
+"""A model as a folder: model.safetensors, config.json and tokenizer.model, and back bit for bit.
+
+A folder for `transformers` with files of PyTorch (`transformers_folder`) has the same description inside
+its config.json, and is read here too.
+"""
 
 import contextlib
 import shutil
@@ -16,6 +20,7 @@ from jaxtyping import PyTree
 from birdie_jax.config import Config, to_dict
 from birdie_jax.errors import ConfigError, DataError, InteropError
 from birdie_jax.interop.tensor_names import name_parameters, parameters_from_names
+from birdie_jax.interop.torch_layout import read_torch_tensors
 from birdie_jax.interop.weights_file import read_weights, write_weights
 from birdie_jax.models import build_model
 from birdie_jax.models.language_model import parameter_shapes
@@ -85,6 +90,8 @@ def _is_there(path: epath.Path) -> bool:
 
 WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.model", "README.md"
 _FORMAT, _VERSION = "birdie_jax", 1
+DESCRIPTION = "birdie_jax"
+"""The key of config.json below which a folder for `transformers` has its description."""
 _EXPORTED = "a folder that birdie_jax.export or birdie_jax.import_model wrote"
 
 
@@ -149,21 +156,32 @@ def write_model(
     Raises:
         InteropError: the folder exists, or cannot be written, or the file format lacks a parameter's type.
     """
-    named = {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
+    model = ExportedModel(config, params, tokenizer, step)
+    named = named_tensors(params)
+    with new_folder(folder) as new:
+        write_weights(new / WEIGHTS, named)
+        write_json(new / CONFIG, describe(model))
+        tokenizer.save(str(new / TOKENIZER))
+        write_card(new, card)
+
+
+def named_tensors(params: PyTree) -> dict[str, np.ndarray]:
+    """Return the parameters as arrays of the host, by the names that files have."""
+    return {name: np.asarray(leaf) for name, leaf in name_parameters(jax.device_get(params)).items()}
+
+
+def describe(model: ExportedModel) -> dict[str, Any]:
+    """Return what config.json says, and what `read_model` needs to know, of a model."""
     description = _Description(
         format=_FORMAT,
         format_version=_VERSION,
-        step=step,
-        parameters=sum(leaf.size for leaf in named.values()),
-        vocab_size=tokenizer.vocab_size,
-        tokenizer_sha256=tokenizer.sha256,
-        config=to_dict(config),
+        step=model.step,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
+        vocab_size=model.tokenizer.vocab_size,
+        tokenizer_sha256=model.tokenizer.sha256,
+        config=to_dict(model.config),
     )
-    with new_folder(folder) as new:
-        write_weights(new / WEIGHTS, named)
-        write_json(new / CONFIG, asdict(description))
-        tokenizer.save(str(new / TOKENIZER))
-        write_card(new, card)
+    return asdict(description)
 
 
 def write_card(folder: Path, card: str) -> None:
@@ -198,7 +216,7 @@ def read_model(folder: epath.PathLike) -> ExportedModel:
     """
     folder = make_path(folder)
     path = folder / CONFIG
-    description, config = _read_description(path)
+    description, config, by_torch = _read_description(path)
     try:
         tokenizer = Tokenizer(str(folder / TOKENIZER))
     except DataError as error:
@@ -206,8 +224,12 @@ def read_model(folder: epath.PathLike) -> ExportedModel:
     _check_tokenizer(folder, description, tokenizer)
     shapes = parameter_shapes(build_model(config.model, tokenizer.vocab_size))
     wanted = {name: leaf.shape for name, leaf in name_parameters(shapes).items()}
+    described_by = f"{path} ({config.model.name})"
     with _local_weights(folder / WEIGHTS) as weights:
-        named = read_weights(weights, wanted, f"{path} ({config.model.name})")
+        if by_torch:
+            named = read_torch_tensors(weights.parent, wanted, described_by)
+        else:
+            named = read_weights(weights, wanted, described_by)
     return ExportedModel(config, parameters_from_names(named, shapes), tokenizer, description.step)
 
 
@@ -220,9 +242,12 @@ def read_model_config(folder: epath.PathLike) -> Config:
     return _read_description(make_path(folder) / CONFIG)[1]
 
 
-def _read_description(path: epath.Path) -> tuple[_Description, Config]:
+def _read_description(path: epath.Path) -> tuple[_Description, Config, bool]:
+    """Return the description, the configuration in it, and whether the tensors are those of PyTorch."""
     try:
         described = read_json(path, _EXPORTED)
+        by_torch = isinstance(described.get(DESCRIPTION), dict)
+        described = described[DESCRIPTION] if by_torch else described
         kind = described.get("format", described.get("model_type"))
         if kind != _FORMAT or described.get("format_version") != _VERSION:
             raise InteropError(
@@ -230,7 +255,7 @@ def _read_description(path: epath.Path) -> tuple[_Description, Config]:
                 f"allowed: {_FORMAT!r}, version {_VERSION}"
             )
         description = parse_typed(_Description, described, str(path), InteropError)
-        return description, parse_saved_config(description.config, path, importing=False)
+        return description, parse_saved_config(description.config, path, importing=False), by_torch
     except ConfigError as error:
         raise InteropError(str(error)) from error
 

@@ -1,0 +1,70 @@
+"""The tensors of a model as PyTorch has them in torch_models/: names there, and axes of maps.
+
+The names are those of `tensor_names`, below `model.` but for the head. A kernel becomes a weight whose last
+two axes are swapped, outputs first, as in a linear map of PyTorch.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from birdie_jax.interop.huggingface_tensors import open_tensors
+from birdie_jax.models.task_head import POOLER, TASK_HEAD
+
+# What no module of PyTorch can be called as an attribute, and what is outside the model without a head.
+_PARTS = {"in": "up", "kernel": "weight", "scale": "weight"}
+_TABLES = {"embedding", "position_embedding", "token_type_embedding"}
+_OF_HEAD = {
+    "head": "lm_head.weight",
+    "scores_bias": "lm_head.bias",
+    "head_transform": "lm_head.transform",
+    "head_norm": "lm_head.norm",
+}
+
+
+def torch_name(name: str) -> str:
+    """Return what a tensor is called in PyTorch, of its name in `tensor_names`."""
+    first, *rest = name.split(".")
+    if first == TASK_HEAD:
+        # The last map has the name of its task here.
+        owner = POOLER if rest[0] == POOLER else "classifier"
+        return ".".join([owner, *(_PARTS.get(part, part) for part in rest[1:])])
+    place = [_OF_HEAD[first]] if first in _OF_HEAD else ["model", first]
+    if first in _TABLES:
+        return ".".join([*place, "weight"])
+    return ".".join([*place, *(_PARTS.get(part, part) for part in rest)])
+
+
+def to_torch(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of PyTorch, of those that `name_parameters` names."""
+    return {
+        torch_name(name): np.swapaxes(tensor, -1, -2) if name.endswith(".kernel") else tensor
+        for name, tensor in named.items()
+    }
+
+
+def read_torch_tensors(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]], described_by: str
+) -> dict[str, np.ndarray]:
+    """Return the tensors of a folder, in one file or in shards, by the names of `tensor_names`.
+
+    Args:
+        folder: the folder, on this machine.
+        shapes: name -> shape of every tensor of the model.
+        described_by: the source of the shapes, for messages.
+
+    Raises:
+        InteropError: a file is missing or damaged, or has other tensors.
+    """
+    theirs = {
+        torch_name(name): (*shape[:-2], shape[-1], shape[-2]) if name.endswith(".kernel") else shape
+        for name, shape in shapes.items()
+    }
+    with open_tensors(folder) as stored:
+        stored.check(theirs, described_by)
+        read = {name: stored.read(torch_name(name)) for name in shapes}
+    return {
+        name: np.swapaxes(tensor, -1, -2) if name.endswith(".kernel") else tensor
+        for name, tensor in read.items()
+    }

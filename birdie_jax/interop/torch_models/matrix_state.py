@@ -1,0 +1,80 @@
+"""The recurrences whose state is a matrix a head, a chunk of tokens at a time."""
+
+import torch
+
+from .layers import Layout
+
+# A decay for each channel of the keys takes chunk^2 numbers a channel.
+MATRIX_CHUNK = 32
+
+
+def weighted_products(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return sum_d a_id b_jd w_ijd; where the last axis of `weights` is 1, all d have one weight."""
+    if weights.shape[-1] == 1:
+        return (a @ b.mT) * weights[..., 0]
+    return torch.einsum("...id,...jd,...ijd->...ij", a, b, weights)
+
+
+def read_matrices(
+    sequences: tuple[torch.Tensor, ...], reset: torch.Tensor, state: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return o_t = S_t^T q_t for every t, and the last S, of
+
+        S_t = exp(g_t) S_{t-1} + k_t u_t^T        u_t = beta_t (v_t - k_t^T exp(g_t) S_{t-1})
+
+    with u_t = v_t where there is no beta. Within a chunk the u_t solve a triangular system (Yang et al.
+    2024, section 3.3).
+
+    Args:
+        sequences: q, k [rows, heads, length, d_k], v [rows, heads, length, d_v], g [rows, heads, length,
+            d_k or 1], and where there is one beta [rows, heads, length, 1].
+        reset: [rows, length], whether nothing enters a token from the one before it.
+        state: [rows, heads, d_k, d_v], S before the first token; zero if None.
+    """  # noqa: D400, D415
+    q, k, v = (sequence.float() for sequence in sequences[:3])
+    if state is None:
+        state = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
+    outputs = []
+    for first in range(0, q.shape[2], MATRIX_CHUNK):
+        chunk = slice(first, first + MATRIX_CHUNK)
+        q, k, v, g, *betas = (sequence[:, :, chunk].float() for sequence in sequences)
+        cuts = reset[:, chunk].cumsum(1)[:, None]
+        total = g.masked_fill(reset[:, None, chunk, None], 0).cumsum(2)
+        sees = (cuts[..., None] == cuts[..., None, :]).tril()
+        weights = (total[:, :, :, None] - total[:, :, None]).masked_fill(~sees[..., None], -torch.inf).exp()
+        # What is left of the state before the chunk at each token, and of each token after the chunk.
+        kept = total.exp().masked_fill((cuts > 0)[..., None], 0)
+        last, last_cut = total[:, :, -1:], cuts[..., -1:]
+        leaves = (last - total).exp().masked_fill((cuts != last_cut)[..., None], 0)
+        written = v
+        if betas:
+            system = betas[0] * weighted_products(k, k, weights)
+            wanted = betas[0] * (v - (kept * k) @ state)
+            # The diagonal is taken as 1, and what is above it as 0.
+            written = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+        outputs.append((kept * q) @ state + weighted_products(q, k, weights) @ written)
+        state = kept[:, :, -1, :, None] * state + (leaves * k).mT @ written
+    return torch.cat(outputs, 2), state
+
+
+def read_matrices_both_ways(
+    sequences: tuple[torch.Tensor, ...], layout: Layout, bidirectional: bool, cache: dict | None
+) -> torch.Tensor:
+    """Return what `read_matrices` does; where `bidirectional` half of the heads reads in reverse.
+
+    Args:
+        sequences: as of `read_matrices`, of all heads.
+        layout: where information may flow.
+        bidirectional: whether the second half of the heads reads in reverse.
+        cache: what decoding carries of this layer: the state of the heads that read forward.
+    """
+    state = None if cache is None else cache.get("state")
+    if bidirectional:
+        sequences, reverse = zip(*(sequence.chunk(2, 1) for sequence in sequences), strict=True)
+    y, state = read_matrices(sequences, layout.forward_reset, state)
+    if bidirectional:
+        flipped = tuple(sequence.flip(2) for sequence in reverse)
+        y = torch.cat([y, read_matrices(flipped, layout.reverse_reset.flip(1), None)[0].flip(2)], 1)
+    if cache is not None:
+        cache["state"] = state
+    return y
