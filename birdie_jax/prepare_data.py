@@ -141,8 +141,8 @@ def main(arguments: list[str]) -> None:
 def _check_alone() -> None:
     """Refuse flags beside --unit and --finish: the plan has what they say."""
     own = {_UNIT.name if _UNIT.value is not None else _FINISH.name, _OUTPUT.name}
-    for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
-        if flag.present and flag.name not in own:
+    for flag in globals().values():
+        if isinstance(flag, flags.FlagHolder) and flag.present and flag.name not in own:
             raise DataError(
                 f"--{flag.name}: found beside --{min(own - {_OUTPUT.name})}; allowed: --output alone"
             )

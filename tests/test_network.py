@@ -68,6 +68,7 @@ socket.create_connection(("192.0.2.1", 80))
 """
 
 
+@pytest.mark.slow
 def test_an_attempt_is_seen(tmp_path):
     attempts = tmp_path / "attempts.txt"
     environment = {**os.environ, "ATTEMPTS_FILE": str(attempts)}
@@ -80,7 +81,7 @@ def test_an_attempt_is_seen(tmp_path):
 URL = f"gs://user:{SECRET}@bucket/x"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
