@@ -20,6 +20,18 @@ _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 1.0
 
 
+def coordinator_listens() -> bool:
+    """Return whether process 0 takes connections, or may: the network does not answer in time."""
+    host, _, port = coordinator_address().rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 class Processes:
     """Who this process is among those of its run.
 
@@ -49,15 +61,8 @@ class Processes:
         return {int(key.rsplit("/", 1)[1]): text for key, text in messages}
 
     def first_listens(self) -> bool:
-        """Return whether process 0 takes connections, or may: the network does not answer in time."""
-        host, _, port = coordinator_address().rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-        except TimeoutError:
-            return True
-        except OSError:
-            return False
-        return True
+        """Return whether process 0 takes connections, as `coordinator_listens` does."""
+        return coordinator_listens()
 
     def broadcast_from_first(self, topic: str, action: Callable[[], str]) -> str:
         """Let the first process act; return what it gave, on every process, once it has.

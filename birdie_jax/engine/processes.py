@@ -14,6 +14,7 @@ job. They find one another at the coordinator, an address at which process 0 lis
 Where nothing of this is found, the process is the only one.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import importlib.util
@@ -21,18 +22,21 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
 
+from birdie_jax.engine.coordination import coordinator_listens
 from birdie_jax.engine.watch import EXIT_ANOTHER_FAILED
 from birdie_jax.errors import ConfigError, one_line
 
 _FLAGS = ("--coordinator_address", "--num_processes", "--process_id")
 _VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID or JOB_COMPLETION_INDEX")
 _SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+_LOOK_SECONDS = 0.5
 _FIRST_DYNAMIC_PORT, _DYNAMIC_PORTS = 61440, 4096
 
 
@@ -84,19 +88,37 @@ def initialize_processes(
         try:
             jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
             # Processes wait for one another here too, and no watch runs yet.
-            jax.devices()
+            with _first_watched():
+                jax.devices()
         except RuntimeError as error:
             if not re.search("UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED", str(error)):
                 raise
-            _end_lost(error)
+            _end_lost(str(error))
     return cluster
 
 
-def _end_lost(error: RuntimeError) -> NoReturn:
+@contextlib.contextmanager
+def _first_watched() -> Iterator[None]:
+    """While entered, end this process when process 0 is gone: requests to it can wait longer than the abort."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            if not coordinator_listens() and not over.is_set():
+                _end_lost("process 0 takes no connections any more")
+
+    threading.Thread(target=look, name="watch first", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _end_lost(sign: str) -> NoReturn:
     """End this process, which cannot reach the others; an orderly end would wait for them."""
     print(
         "birdie_jax.train: another process is lost, or does not come, before the run begins; the same "
-        f"command may succeed: {one_line(str(error))[:500]}",
+        f"command may succeed: {one_line(sign)[:500]}",
         file=sys.stderr,
         flush=True,
     )

@@ -168,40 +168,45 @@ def test_two_processes_join():
 
 
 GONE = """
-import os, sys
+import os, sys, time
 import jax
 from birdie_jax.engine import processes
 if sys.argv[2] == "0":
     # Joined, and gone before it has made its devices.
     jax.devices = lambda: os.kill(os.getpid(), 9)
+elif sys.argv[3] == "waits":
+    jax.devices = lambda: time.sleep(60)
 processes.initialize_processes(sys.argv[1], 2, int(sys.argv[2]), os.environ, 30)
 """
 
 
 @pytest.mark.slow
 def test_a_process_lost_before_the_devices_are_there_is_named_in_one_line():
-    address = f"127.0.0.1:{free_port()}"
-    first, second = (
+    arguments = [
+        (address, str(number), how)
+        for how in ("asks", "waits")
+        for address in [f"127.0.0.1:{free_port()}"]
+        for number in range(2)
+    ]
+    processes = [
         subprocess.Popen(
-            [sys.executable, "-c", GONE, address, str(number)],
+            [sys.executable, "-c", GONE, *given],
             cwd=REPOSITORY,
             env=run_environment(2),
             stderr=subprocess.PIPE,
             text=True,
         )
-        for number in range(2)
-    )
+        for given in arguments
+    ]
     try:
-        errors = [process.communicate(timeout=60)[1] for process in (first, second)]
+        errors = [process.communicate(timeout=60)[1] for process in processes]
     finally:
-        for process in (first, second):
+        for process in processes:
             process.kill()
-    assert first.returncode == -9, errors
-    assert second.returncode == 75, errors
-    assert (
-        errors[1].splitlines()[-1].startswith("birdie_jax.train: another process is lost, or does not come")
-    )
-    assert "Traceback" not in errors[1]
+    assert [process.returncode for process in processes] == [-9, 75, -9, 75], errors
+    for error in errors[1::2]:
+        assert "birdie_jax.train: another process is lost, or does not come" in error
+        assert "Traceback" not in error
 
 
 @pytest.mark.slow
