@@ -200,7 +200,8 @@ def pretrain(
         step = make_language_model_step(resolved, sections_of(hooks))
         branch = None
         if source and config.init.optimizer and not workdir.saved_steps():
-            branch = with_corpora_of(find_branch(config, source), config_of_source(source), config)
+            found = find_branch(config, source)
+            branch = with_corpora_of(found, config_of_source(source), config, tokenizer)
         elif source:
             start_params = read_start(resolved, source, tokenizer, watch.processes, whole=False)
             step = step.starting_from(start_params)

@@ -45,6 +45,20 @@ class BufferedExample(NamedTuple):
         return packed_length(self.example)
 
 
+class _BegunExample(NamedTuple):
+    """An example whose arm is drawn, and nothing else.
+
+    Attributes:
+        index: the number of the example within the row's stream.
+        arm: the number of its arm.
+        rng: what draws the rest of it.
+    """
+
+    index: int
+    arm: int
+    rng: np.random.Generator
+
+
 class RowSettings(NamedTuple):
     """What all rows of a run share.
 
@@ -81,7 +95,7 @@ class RowStream:
     examples at most. What a new mixture has drawn again is not counted again.
 
     Attributes:
-        tokens_read: int64 [corpora], the tokens of text that this object has gone through.
+        tokens_read: of each corpus, the tokens of text that this object has gone through.
     """
 
     def __init__(
@@ -104,10 +118,11 @@ class RowStream:
         self._objectives = [_objective_for(arm, self._texts[0].num_pieces) for arm in arms]
         self._pools = [pool_of(arm, corpora.names) for arm in arms]
         self._layout = StreamLayout.of(corpora.names, arms, settings.lookahead)
+        self._nothing = self._layout.initial()
         # Rows do not all begin with the same corpus.
         phases = np.random.Generator(np.random.Philox(key=[settings.seed, 1], counter=[0, 0, row, 0]))
         self._phases = settings.length * phases.random(len(corpora.names))
-        self.tokens_read = np.zeros(len(corpora.names), np.int64)
+        self.tokens_read = [0] * len(corpora.names)
         self._arms = arms
         self._settings = settings
         self._row = row
@@ -119,7 +134,7 @@ class RowStream:
         self._undrawn: list[tuple[int, RecordCursor]] = []
         # Of text in a bucket: the records requested, from the first that may be read again on.
         self._requests: dict[tuple[int, int], Callable[[], TokenRecord]] = {}
-        self._restore(self._layout.initial() if state is None else state)
+        self._restore(self._nothing if state is None else state)
         # Other rows' streams are made, and request what they begin with, before this one waits for it.
         for cursor in [*self._cursors, *(cursor for _, cursor in self._undrawn)]:
             self._request(cursor.corpus, cursor.record)
@@ -144,10 +159,10 @@ class RowStream:
     def state(self) -> Int64[np.ndarray, " state"]:
         """Return what a checkpoint saves of the stream (see `StreamLayout`)."""
         layout, corpora = self._layout, len(self._texts)
-        state = layout.initial()
+        state = self._nothing.copy()
         known = [self._next_index]
         for cursor in self._cursors:
-            known += cursor.record, cursor.offset
+            known += cursor[:2]
         for pool in layout.pools:
             known += self._drawn[pool].values()
         for index, cursor in self._buffered_indices():
@@ -163,9 +178,10 @@ class RowStream:
 
     def _draw_again(self, index: int, begin: RecordCursor) -> BufferedExample:
         """Draw a buffered example under the mixture in force, of its own text where its arm reads that."""
-        if begin.corpus in self._pools[self._arm_of(index)[0]]:
-            return BufferedExample(index, begin, self._draw(index, begin)[0])
-        return self._draw_new(index)
+        begun = self._begin(index)
+        if begin.corpus in self._pools[begun.arm]:
+            return BufferedExample(index, begin, self._draw(begun, begin)[0])
+        return self._draw_new(begun)
 
     def _buffered_indices(self) -> list[tuple[int, RecordCursor]]:
         return self._undrawn or [(buffered.index, buffered.cursor) for buffered in self._buffer]
@@ -202,43 +218,44 @@ class RowStream:
         return [drawn.example for drawn in chosen]
 
     def _draw_next(self, room: int | None = None) -> BufferedExample:
-        drawn = self._draw_new(self._next_index, room)
+        drawn = self._draw_new(self._begin(self._next_index), room)
         self._next_index += 1
         return drawn
 
-    def _draw_new(self, index: int, room: int | None = None) -> BufferedExample:
-        """Make example `index` of the text that comes next in the corpus whose turn it is."""
-        pool = self._pools[self._arm_of(index)[0]]
+    def _draw_new(self, begun: _BegunExample, room: int | None = None) -> BufferedExample:
+        """Make an example of the text that comes next in the corpus whose turn it is."""
+        pool = self._pools[begun.arm]
         drawn = self._drawn.get(pool)
         corpus = pool[0]
         if drawn:
             corpus = min(pool, key=lambda each: drawn[each] / self._weights[each] + self._phases[each])
         begin = self._cursors[corpus]
-        example, self._cursors[corpus] = self._draw(index, begin, room)
-        buffered = BufferedExample(index, begin, example)
+        example, self._cursors[corpus] = self._draw(begun, begin, room)
+        buffered = BufferedExample(begun.index, begin, example)
         if drawn:
             drawn[corpus] += buffered.length
         return buffered
 
-    def _arm_of(self, index: int) -> tuple[int, np.random.Generator]:
-        """Return the number of the arm of example `index`, and what draws the rest of it."""
+    def _begin(self, index: int) -> _BegunExample:
+        """Draw the arm of example `index`."""
         if self._cumulative is None:
             raise ValueError("row stream: no mixture is in force yet; call set_mixture first")
         rng = np.random.Generator(
             np.random.Philox(key=[self._settings.seed, 0], counter=[0, 0, self._row, index])
         )
         share = rng.random() * self._cumulative[-1]
-        return min(int(np.searchsorted(self._cumulative, share, side="right")), len(self._arms) - 1), rng
+        arm = min(int(np.searchsorted(self._cumulative, share, side="right")), len(self._arms) - 1)
+        return _BegunExample(index, arm, rng)
 
     def _draw(
-        self, index: int, begin: RecordCursor, room: int | None = None
+        self, begun: _BegunExample, begin: RecordCursor, room: int | None = None
     ) -> tuple[Example, RecordCursor]:
-        """Make example `index` of text from `begin` on; return it and where the text after it begins.
+        """Make an example of text from `begin` on; return it and where the text after it begins.
 
         If it is longer than `room`, it is the example that would be made for a whole row.
         """
         settings, corpus = self._settings, begin.corpus
-        number, rng = self._arm_of(index)
+        _, number, rng = begun
         objective, text = self._objectives[number], self._texts[corpus]
         cursor = begin
         last_record = cursor.record + 1 + len(text)
@@ -266,7 +283,7 @@ class RowStream:
             except UnsuitableText as error:
                 if count < whole:
                     # What may come to be buffered must be what would be drawn for a whole row.
-                    return self._draw(index, begin)
+                    return self._draw(self._begin(begun.index), begin)
                 refusal = error
                 cursor = after
                 continue

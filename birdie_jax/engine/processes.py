@@ -99,7 +99,7 @@ def initialize_processes(
 
 @contextlib.contextmanager
 def _first_watched() -> Iterator[None]:
-    """While entered, end this process when process 0 is gone: requests to it can wait longer than the abort."""
+    """While entered, end this process once process 0 is gone: a request to it can wait for longer."""
     over = threading.Event()
 
     def look() -> None:

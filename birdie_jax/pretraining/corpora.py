@@ -14,6 +14,7 @@ from birdie_jax.objectives import Mixture
 from birdie_jax.pretraining.mixture_batches import ROW_STREAMS
 from birdie_jax.pretraining.mixture_shares import MixtureShares
 from birdie_jax.resolve import configured_mixture, corpus_names, row_settings
+from birdie_jax.text import Tokenizer
 from birdie_jax.text.corpora import Corpora
 
 # Rows that are drawn to see how much text a row takes of each corpus.
@@ -40,7 +41,7 @@ def describe_corpora(
     described: dict[str, Any] = {}
     for number, (name, corpus) in enumerate(corpora_of(config.data).items()):
         its_text = text.texts[number]
-        epochs = float(stream.tokens_read[number]) / _ROWS * rows / its_text.num_tokens
+        epochs = stream.tokens_read[number] / _ROWS * rows / its_text.num_tokens
         if corpus.max_epochs and epochs > corpus.max_epochs:
             raise ConfigError(
                 f"config.data.corpora.{name}.max_epochs: the run is expected to read its "
@@ -67,20 +68,30 @@ def in_one_line(described: dict[str, Any]) -> str:
     return f"corpora: {'; '.join(parts)}"
 
 
-def with_corpora_of(branch: Branch, before: Config, config: Config) -> Branch:
+def with_corpora_of(branch: Branch, before: Config, config: Config, tokenizer: Tokenizer) -> Branch:
     """Return a branch that continues each corpus where the other run read it, and begins new ones.
 
     Args:
         branch: where the run leaves the other one.
         before: the configuration of the other run.
         config: that of the run.
+        tokenizer: the tokenizer of the run.
+
+    Raises:
+        ConfigError: the other run had another tokenizer.
     """
-    if before.data.corpora == config.data.corpora:
-        return branch
     old, new = (
         StreamLayout.of(corpus_names(each) or ("",), configured_mixture(each).arms, each.batching.lookahead)
         for each in (before, config)
     )
+    if before.data.corpora == config.data.corpora and old.pools == new.pools:
+        return branch
+    its_tokenizer = branch.source.tokenizer
+    if Tokenizer(str(its_tokenizer)).sha256 != tokenizer.sha256:
+        raise ConfigError(
+            f"config.init.from: found a run with another tokenizer than that of config.data.corpora; "
+            f"allowed: one with the same tokenizer, e.g. by config.data.tokenizer={its_tokenizer}"
+        )
     initial = np.tile(old.initial(), (before.batching.rows, 1))
 
     def move(position: PyTree[np.ndarray]) -> PyTree[np.ndarray]:

@@ -170,11 +170,11 @@ def test_a_cut_leaves_a_quarter_of_the_text_and_the_least_that_the_arm_needs(lon
     for _ in range(200):
         stream.next_row()
         for buffered in stream._buffer:
-            whole, _after = stream._draw(buffered.index, buffered.cursor)
+            whole, _after = stream._draw(stream._begin(buffered.index), buffered.cursor)
             assert text_tokens(whole) == text_tokens(buffered.example)
     kept = {0: [], 1: []}
     for buffered in drawn:
-        whole, _after = stream._draw(buffered.index, buffered.cursor)
+        whole, _after = stream._draw(stream._begin(buffered.index), buffered.cursor)
         assert whole.arm == buffered.example.arm
         kept[whole.arm].append(text_tokens(buffered.example) / text_tokens(whole))
     assert set(kept[0]) == {1.0}

@@ -150,5 +150,5 @@ def test_epochs_are_those_of_each_text(corpora):
     draw(stream, 60)
     layout = StreamLayout.of(corpora.names, _TINY.arms, _SETTINGS.lookahead)
     epochs = layout.epochs(stream.state(), _SETTINGS.rows, [len(text) for text in corpora.texts])
-    read = stream.tokens_read * _SETTINGS.rows / [text.num_tokens for text in corpora.texts]
+    read = np.array(stream.tokens_read) * _SETTINGS.rows / [text.num_tokens for text in corpora.texts]
     np.testing.assert_allclose(epochs, read, rtol=0.35, atol=0.15)

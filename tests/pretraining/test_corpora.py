@@ -146,6 +146,13 @@ def test_a_branch_adds_a_corpus(trained, files, tmp_path):
     assert np.all(after[name][:, 1:7:2] >= before[name][:, 1:7:2])
 
 
+def test_a_branch_with_another_tokenizer_is_refused(trained, files, tmp_path):
+    begins = (f"--config.init.from={trained[0]}@{HALF}", "--config.init.optimizer=true")
+    status, output = finish(files.command(tmp_path / "run", "abcd", *begins), devices=4)
+    assert status == 2, output
+    assert "config.init.from: found a run with another tokenizer" in output and "Traceback" not in output
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
