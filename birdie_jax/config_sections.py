@@ -25,6 +25,7 @@ from birdie_jax.config_types import (
     Lookahead,
     LoraAlpha,
     LoraRank,
+    LossWeight,
     MaxEpochs,
     MeshSize,
     MeshSizeOrAutomatic,
@@ -40,11 +41,13 @@ from birdie_jax.config_types import (
     ScaleOrDerived,
     Seconds,
     Seed,
+    Share,
     ShareOfBoth,
     SoftCapOrNone,
     Spacing,
     Steps,
     StepsOrNone,
+    Temperature,
     Text,
     TokenIdOrNone,
     VocabularySize,
@@ -571,6 +574,26 @@ class FinetuneLoraConfig:
 
 
 @dataclass(frozen=True)
+class FinetuneTeacherConfig:
+    """Distillation (Hinton et al. 2015): a second model, which stays as it is, reads the same rows.
+
+    Attributes:
+        from_: `finetune.teacher.from`: a checkpoint of a run (`<workdir>@<step>`) or an exported folder,
+            with this run's tokenizer; empty = there is no teacher.
+        logits: the share of the loss that is the divergence from the teacher's distribution; the rest is
+            the cross-entropy of the labels.
+        temperature: both distributions are softened by it, and the divergence is multiplied by its square.
+        hidden: the weight of a further loss, of how the last hidden states of a sample's tokens lie to one
+            another; 0 = there is none.
+    """
+
+    from_: Text = field(default="", metadata={FILE_KEY: "from"})
+    logits: Share = 0.5
+    temperature: Temperature = 1.0
+    hidden: LossWeight = 0.0
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """Fine-tuning: the same verb on the examples of tasks, one stage after another.
 
@@ -580,11 +603,13 @@ class FinetuneConfig:
             Empty = pre-training.
         pruning: the second loss, of a pass that drops tokens as depth grows.
         lora: low-rank adaptation in place of training all parameters.
+        teacher: a second model, whose scores or hidden states are learned beside the labels.
     """
 
     stages: dict[str, Any] = field(default_factory=dict)
     pruning: FinetunePruningConfig = field(default_factory=FinetunePruningConfig)
     lora: FinetuneLoraConfig = field(default_factory=FinetuneLoraConfig)
+    teacher: FinetuneTeacherConfig = field(default_factory=FinetuneTeacherConfig)
 
 
 @dataclass(frozen=True)

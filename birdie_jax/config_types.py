@@ -49,6 +49,10 @@ CheckpointsKept = Annotated[int, Bounds(at_least=2, at_most=MAX_STEPS)]
 LoraRank = Annotated[int, Bounds(at_least=0, at_most=2**16)]
 LoraAlpha = Annotated[float, Bounds(more_than=0, at_least=1e-3, at_most=1e6)]
 
+# What is divided by its square stays within float32.
+Temperature = Annotated[float, Bounds(at_least=0.05, at_most=100)]
+LossWeight = Annotated[float, Bounds(at_least=0, at_most=1e6)]
+
 # Weights count by their ratios. As often as this no text is worth reading.
 CorpusWeight = Annotated[float, Bounds(more_than=0, at_least=1e-6, at_most=1e6)]
 MaxEpochs = Annotated[float, Bounds(at_least=0, at_most=1e6)]

@@ -7,6 +7,7 @@ corpus/<name>/validation_loss, validation_accuracy, epochs           of a decisi
 bandit/predicted_reward, earned_reward                               of a decision, summed over arms
 stage/<name>/tokens, loss, accuracy                                  of fine-tuning's steps logged
 stage/<name>/pruned_loss, surviving_share                            of these, where a pass drops tokens
+stage/<name>/teacher_loss, teacher_divergence, teacher_relations     of these, where there is a teacher
 """
 
 ARM_PREFIX = "arm/"
@@ -16,6 +17,9 @@ TRAINING_QUANTITIES = ("examples", "positions", "tokens", "loss", "accuracy")
 # Of the pass of fine-tuning that drops tokens, of all stages together and of each: its loss, and the share
 # of the target tokens that are left after the last layer.
 PRUNED_LOSS, SURVIVING_SHARE = "pruned_loss", "surviving_share"
+# Of distillation, of all stages together and of each: the teacher's own loss, the divergence from its
+# distribution, and how differently the hidden states of tokens lie to one another.
+TEACHER_QUANTITIES = ("teacher_loss", "teacher_divergence", "teacher_relations")
 # Of a decision of the bandit.
 DECISION_QUANTITIES = ("validation_loss", "validation_accuracy", "probability", "reward")
 # Of its mixture what the policy expects, where it expects something, and of the mixture before it what it

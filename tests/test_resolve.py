@@ -26,6 +26,7 @@ ONLY_HERE = {
     "build_model": {
         "device_check/scans.py",
         "engine/automatic_sizes.py",
+        "finetuning/teacher.py",
         "interop/huggingface_folder.py",
         "interop/model_folder.py",
         "plan.py",
@@ -33,6 +34,7 @@ ONLY_HERE = {
         "trained_model.py",
     },
     "parameter_policies": {
+        "finetuning/teacher.py",
         "generation/generator.py",
         "planning/decoding.py",
         "pruning_cost/pruned_prompts.py",

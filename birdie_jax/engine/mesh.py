@@ -16,7 +16,7 @@ from birdie_jax.config_sections import Config, MeshConfig
 from birdie_jax.engine.automatic_sizes import choose_accumulation_steps, choose_fsdp, describe_machine
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import ConfigError
-from birdie_jax.models.axes import MESH_AXES, ROW_AXES, must_divide, partition_spec
+from birdie_jax.models.axes import MESH_AXES, ROW_AXES, LogicalAxes, must_divide, partition_spec
 from birdie_jax.models.parameters import ParameterPolicy
 from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.registry import architecture_of, mixer_config
@@ -242,6 +242,17 @@ def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPoli
         optimizer=divided(state.optimizer),
         sections={name: divided(section) for name, section in state.sections.items()},
     )
+
+
+def fitting_sharding(mesh: Mesh, axes: LogicalAxes, shape: Sequence[int]) -> NamedSharding:
+    """Return the sharding of an array by its logical axes; each device has all of one that it cannot be."""
+    spec = partition_spec(axes, shape, mesh.shape)
+    divided = NamedSharding(mesh, spec)
+    try:
+        divided.shard_shape(tuple(shape))
+    except ValueError:
+        return replicated(mesh)
+    return divided
 
 
 def _names(path: tuple) -> tuple[str, ...]:

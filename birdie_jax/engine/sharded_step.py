@@ -1,7 +1,6 @@
 """A train step made from a loss: gradient, accumulation, optimizer, compiled for a mesh."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, NamedTuple, Protocol
 
 import jax
@@ -45,10 +44,10 @@ class CompiledUpdate(Protocol):
     """A program of `jax.jit` that takes a step, and the memory of the state that it is given."""
 
     def __call__(  # noqa: D102
-        self, state: TrainState, batch: PyTree[jax.Array], /
+        self, state: TrainState, batch: PyTree[jax.Array], /, *frozen: PyTree[jax.Array]
     ) -> tuple[TrainState, StepMetrics]: ...
 
-    def lower(self, state: TrainState, batch: PyTree, /) -> jax.stages.Lowered:
+    def lower(self, state: TrainState, batch: PyTree, /, *frozen: PyTree) -> jax.stages.Lowered:
         """Return the program for such arguments, before it is compiled."""
         ...
 
@@ -79,8 +78,10 @@ class ShardedStep(NamedTuple):
         abstract_state: shapes, types and shardings of the train state.
         create: () -> the state before the first step.
         sections: () -> the sections of that state.
-        update: (state, batch) -> (state, metrics); takes the memory of the state that it is given.
+        update: (state, batch, *frozen) -> (state, metrics); takes the memory of the state that it is given.
         summary: the sums of some steps -> the scalars to log.
+        frozen: none, or one tree of what the loss reads and no step changes: abstract until
+            `with_frozen` gives the arrays.
     """
 
     mesh: Mesh
@@ -89,6 +90,7 @@ class ShardedStep(NamedTuple):
     sections: Callable[[], dict[str, PyTree]]
     update: CompiledUpdate
     summary: Summarise
+    frozen: tuple[PyTree, ...] = ()
 
     def create_state(self) -> TrainState:
         """Return the state before the first step."""
@@ -104,7 +106,11 @@ class ShardedStep(NamedTuple):
 
     def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
         """Take one step."""
-        return self.update(state, batch)
+        return self.update(state, batch, *self.frozen)
+
+    def with_frozen(self, frozen: PyTree[jax.Array]) -> "ShardedStep":
+        """Return the same step with the arrays that no step changes."""
+        return self._replace(frozen=(frozen,))
 
     def starting_from(
         self, initial_params: Callable[[PyTree[jax.ShapeDtypeStruct]], Callable[[PyTree], PyTree]]
@@ -127,7 +133,7 @@ class ShardedStep(NamedTuple):
 
 def make_step(
     init_params: Callable[[Key], PyTree],
-    loss: LossFunction,
+    loss: LossFunction | Callable[[PyTree], LossFunction],
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     *,
@@ -139,12 +145,13 @@ def make_step(
     batch_shardings: NamedSharding | None = None,
     rule: BadStepRule | None = None,
     sums_of_update: SumsOfUpdate | None = None,
+    frozen: PyTree[jax.ShapeDtypeStruct] | None = None,
 ) -> ShardedStep:
     """Return the train step of a run on `mesh`.
 
     Args:
         init_params: key -> the parameters before the first step; traced by JAX.
-        loss: what is minimised.
+        loss: what is minimised; with `frozen` a function of those arrays that returns it.
         optimizer: gradient -> update.
         mesh: the device mesh, whose devices need not be there as long as nothing is called.
         seed: decides the keys of parameters, sections and rows.
@@ -157,6 +164,8 @@ def make_step(
             `fsdp`.
         rule: which steps change nothing; None: those whose loss or gradient is not finite.
         sums_of_update: (gradient, update) -> named sums to log as well; None: none.
+        frozen: shapes, types and shardings of arrays that the loss reads and no step changes, which no
+            checkpoint holds; None: there are none.
 
     Raises:
         ConfigError: an argument cannot be used. When the step is first called: the loss returns something
@@ -166,7 +175,7 @@ def make_step(
     accumulation_steps = parse_typed(_Parts, accumulation_steps, "accumulation_steps", ConfigError)
     if not callable(init_params):
         raise ConfigError(f"init_params: found {kind_of(init_params)}; allowed: a function of a key")
-    if not isinstance(loss, LossFunction):
+    if frozen is None and not isinstance(loss, LossFunction):
         raise ConfigError(f"loss: found {kind_of(loss)}; allowed: a LossFunction(sums, weight, tokens)")
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ConfigError(
@@ -193,14 +202,24 @@ def make_step(
         shardings = jax.tree.map(lambda _: replicated(mesh), shapes)
     else:
         shardings = param_shardings(shapes)
-    update = jax.jit(
-        partial(
-            *(take_step, loss, optimizer, accumulation_steps),
+    given = () if frozen is None else (frozen,)
+
+    def take(state: TrainState, batch: PyTree, *given: PyTree) -> tuple[TrainState, StepMetrics]:
+        return take_step(
+            loss if isinstance(loss, LossFunction) else loss(*given),
+            *(optimizer, accumulation_steps, state, batch),
             seed=seed,
             rule=rule or BadStepRule(),
             sums_of_update=sums_of_update,
+        )
+
+    update = jax.jit(
+        take,
+        in_shardings=(
+            shardings,
+            batch_shardings or batch_sharding(mesh),
+            *jax.tree.map(lambda leaf: leaf.sharding, given),
         ),
-        in_shardings=(shardings, batch_shardings or batch_sharding(mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
         compiler_options=compiler_options(mesh.devices.flat[0].device_kind),
@@ -217,6 +236,7 @@ def make_step(
         jax.jit(create_sections, out_shardings=shardings.sections),
         update,
         summarise or summarise_means,
+        given,
     )
 
 

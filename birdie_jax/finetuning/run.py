@@ -20,6 +20,7 @@ from birdie_jax.finetuning.staged_step import make_staged_step
 from birdie_jax.finetuning.stages import Stage, stage_arms, stage_config, stage_errors
 from birdie_jax.finetuning.task_batches import TaskBatches
 from birdie_jax.finetuning.task_heads import maps_of_other_classes, max_samples
+from birdie_jax.finetuning.teacher import find_teacher
 from birdie_jax.interop.initialization import (
     config_of_source,
     read_initial_parameters,
@@ -253,6 +254,11 @@ def finetune(
         parts = HookParts(config, workdir, first.mesh, first.model)
         hooks = [*configured_hooks(parts), *task_hooks(parts, tasks, tokenizer, watch.processes)]
         step = make_staged_step(resolved, sequence, sections_of(hooks))
+        if config.finetune.teacher.from_:
+            frozen, origin = find_teacher(first).read(tokenizer.sha256)
+            step = step.with_frozen(frozen)
+            if watch.processes.first:
+                print(f"finetune.teacher.from: {origin}", flush=True)
         start_params = read_start(first, source, tokenizer, watch.processes, whole=True)
         outcome = train(
             step.starting_from(start_params),

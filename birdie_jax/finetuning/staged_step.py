@@ -6,7 +6,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -17,9 +16,10 @@ from birdie_jax.engine.bad_steps import bad_step_rule
 from birdie_jax.engine.mesh import state_sharding
 from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.engine.state import StepMetrics, TrainState
+from birdie_jax.finetuning.distilled_step import TaughtSums, make_distilled_step
 from birdie_jax.finetuning.pruned_step import PrunedSums, make_pruned_step
 from birdie_jax.finetuning.stage_sequence import StageSequence
-from birdie_jax.metric_names import PRUNED_LOSS, SURVIVING_SHARE, stage_metric
+from birdie_jax.metric_names import PRUNED_LOSS, SURVIVING_SHARE, TEACHER_QUANTITIES, stage_metric
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.sample_scores import sample_losses
@@ -28,9 +28,14 @@ from birdie_jax.optimizers import learning_rate_schedule, optimizer_of_run
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
+# What a mean over target tokens is logged as, of the sums that some stages' steps have.
+_FURTHER = dict(zip(PrunedSums._fields, (PRUNED_LOSS, SURVIVING_SHARE), strict=True)) | dict(
+    zip(TaughtSums._fields, TEACHER_QUANTITIES, strict=True)
+)
+
 
 def make_stage_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
-    """Return the train step of the batches of a stage: of a head, with dropped tokens, or of text.
+    """Return the train step of the batches of a stage: of a head, taught, with dropped tokens, or of text.
 
     Args:
         run: the run, with the batches of the stage.
@@ -39,6 +44,8 @@ def make_stage_step(run: ResolvedRun, sections: Sections, *, summarise: Summaris
     """
     if run.config.model.head:
         return make_head_step(run, sections, summarise=summarise)
+    if run.config.finetune.teacher.from_:
+        return make_distilled_step(run, sections, summarise=summarise)
     if run.config.finetune.pruning.max_pruned:
         return make_pruned_step(run, sections, summarise=summarise)
     return make_language_model_step(run, sections, summarise=summarise)
@@ -132,6 +139,11 @@ class StagedStep:
         """Return the same step whose first state has other parameters; see `ShardedStep`."""
         return replace(self, first=self.first.starting_from(initial_params))
 
+    def with_frozen(self, frozen: PyTree[jax.Array]) -> "StagedStep":
+        """Return the same step with the arrays that no step changes; see `ShardedStep`."""
+        by_shape = {shape: step.with_frozen(frozen) for shape, step in self.by_shape.items()}
+        return replace(self, first=self.first.with_frozen(frozen), by_shape=by_shape)
+
 
 def make_staged_step(
     runs: Sequence[ResolvedRun], sequence: StageSequence, sections: Sections
@@ -139,7 +151,8 @@ def make_staged_step(
     """Return the train step of a fine-tuning run.
 
     The loss is the mean over the target tokens of the global batch, or, of a model with a head, over its
-    samples. With `finetune.pruning` the loss of a pass that drops tokens is added to it.
+    samples. With `finetune.pruning` the loss of a pass that drops tokens is added to it, with
+    `finetune.teacher` what a second model makes of the same rows.
 
     Args:
         runs: the run with the batches of each stage; see `resolve_stages`.
@@ -159,13 +172,13 @@ def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> d
     """Return the scalars of some steps: of all of them, and of each stage that they are of.
 
     Of a head the samples are counted, and accuracy is told where an answer is right or wrong. The loss of a
-    pass that drops tokens stands beside the dense one.
+    pass that drops tokens stands beside the dense one, and so does what a teacher adds.
     """
     unit = "samples" if config.model.head else "tokens"
     has_accuracy = not config.model.head or head_type(config.model).has_accuracy
     loss, correct, tokens = (totals.sums[name] for name in ArmSums._fields)
     total = max(tokens.sum(), 1.0)
-    pruned_loss, surviving = (totals.sums.get(name, np.zeros(0)) for name in PrunedSums._fields)
+    further = {metric: totals.sums[name] for name, metric in _FURTHER.items() if name in totals.sums}
     positions = sequence.positions(totals.step - totals.num_steps, totals.step)
     schedule = learning_rate_schedule(config.optimizer, sequence.num_steps)
     scalars = {
@@ -174,15 +187,13 @@ def _summarise(config: Config, sequence: StageSequence, totals: StepTotals) -> d
         "padding_share": 1.0 - totals.tokens / positions,
         "learning_rate": schedule(totals.step - 1),
     }
-    if len(pruned_loss):
-        scalars |= {PRUNED_LOSS: pruned_loss.sum() / total, SURVIVING_SHARE: surviving.sum() / total}
+    scalars |= {metric: sums.sum() / total for metric, sums in further.items()}
     for number, stage in enumerate(sequence.stages):
         if tokens[number]:
             scalars[stage_metric(stage.name, unit)] = tokens[number]
             scalars[stage_metric(stage.name, "loss")] = loss[number] / tokens[number]
             if has_accuracy:
                 scalars[stage_metric(stage.name, "accuracy")] = correct[number] / tokens[number]
-            if len(pruned_loss):
-                scalars[stage_metric(stage.name, PRUNED_LOSS)] = pruned_loss[number] / tokens[number]
-                scalars[stage_metric(stage.name, SURVIVING_SHARE)] = surviving[number] / tokens[number]
+            for metric, sums in further.items():
+                scalars[stage_metric(stage.name, metric)] = sums[number] / tokens[number]
     return {name: float(value) for name, value in scalars.items()}

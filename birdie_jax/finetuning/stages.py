@@ -74,6 +74,7 @@ def read_stages(config: Config) -> tuple[Stage, ...]:
             check_batches(own)
         stages.append(stage)
     _check_pruning(config, stages)
+    _check_teacher(config, stages)
     return tuple(stages)
 
 
@@ -103,6 +104,33 @@ def _check_pruning(config: Config, stages: Sequence[Stage]) -> None:
         raise ConfigError(
             f"config.mesh.sequence: found {config.mesh.sequence}; allowed: 1 with "
             "config.finetune.pruning.max_pruned: the tokens of a row are ranked together"
+        )
+
+
+def _check_teacher(config: Config, stages: Sequence[Stage]) -> None:
+    """Check that a run can have a teacher, whose files are not looked at.
+
+    Raises:
+        ConfigError: it cannot; the message names the field.
+    """
+    source = config.finetune.teacher.from_
+    if not source:
+        return
+    problem = None
+    with_head = next((stage for stage in stages if stage.task.head is not None), None)
+    if not stages:
+        problem = "without config.finetune.stages: pre-training has no teacher"
+    elif with_head is not None:
+        problem = f"with {with_head.where}, whose task {with_head.task.name} has a head and no next token"
+    elif architecture_of(config.model).encoder:
+        problem = f"with config.model.name = {config.model.name!r}, a bidirectional encoder"
+    elif config.finetune.pruning.max_pruned:
+        problem = "with config.finetune.pruning.max_pruned"
+    if problem is not None:
+        raise ConfigError(f"config.finetune.teacher.from: found {shown(source)}; allowed: '' {problem}")
+    if config.mesh.sequence != 1:
+        raise ConfigError(
+            f"config.mesh.sequence: found {config.mesh.sequence}; allowed: 1 with config.finetune.teacher"
         )
 
 

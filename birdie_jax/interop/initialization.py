@@ -29,6 +29,9 @@ _ALLOWED = (
 )
 
 
+_FIELD = "config.init.from"
+
+
 class InitialParameters(NamedTuple):
     """Parameters by name, and where they are from.
 
@@ -86,13 +89,15 @@ def find_source(source: str, workdir: Workdir, processes: Processes) -> str:
     )
 
 
-def check_source(source: str, *, name_checkpoint: bool) -> str:
+def check_source(source: str, *, name_checkpoint: bool, field: str = _FIELD, fixed: bool = False) -> str:
     """Check `config.init.from` before anything else is done; return it.
 
     Args:
         source: `config.init.from`.
         name_checkpoint: return the folder of the newest checkpoint in place of a workdir, so that several
             processes read the same one.
+        field: the field that has it.
+        fixed: whether a workdir must be given with a step, as it may have others when it is read again.
 
     Raises:
         ConfigError: the source is none of what is allowed.
@@ -104,8 +109,11 @@ def check_source(source: str, *, name_checkpoint: bool) -> str:
     workdir = Workdir(root)
     steps = workdir.saved_steps()
     if not steps or (step is not None and step not in steps):
+        raise ConfigError(f"{field}: found {folder}, which holds no checkpoint; allowed: {_ALLOWED}")
+    if fixed and step is None:
         raise ConfigError(
-            f"config.init.from: found {folder}, which holds no checkpoint; allowed: {_ALLOWED}"
+            f"{field}: found {source}, a workdir without a step; allowed: {source}@{steps[-1]}, its newest "
+            "checkpoint, another one, or an exported folder"
         )
     return str(workdir.checkpoints / step_folder(step or steps[-1])) if name_checkpoint else source
 
@@ -148,9 +156,7 @@ def tokenizer_of_source(source: str) -> Tokenizer:
     Raises:
         DataError: it cannot be read.
     """
-    folder = make_path(source)
-    root = folder if exists(folder / WEIGHTS) else _run_of(folder)[0]
-    return Tokenizer(str(root / TOKENIZER))
+    return Tokenizer(str(_root_of(make_path(source)) / TOKENIZER))
 
 
 def config_of_source(source: str) -> Config:
@@ -173,6 +179,8 @@ def read_initial_parameters(
     tokenizer_sha256: str,
     policies: PyTree[ParameterPolicy],
     not_taken: Mapping[str, str] = MappingProxyType({}),
+    *,
+    field: str = _FIELD,
 ) -> InitialParameters:
     """Read what `source` has of the parameters of a new run, by their names.
 
@@ -185,6 +193,7 @@ def read_initial_parameters(
         tokenizer_sha256: the identity of the new run's tokenizer.
         policies: the policies of the new run's parameters.
         not_taken: modules by the path of their parameters, which stay new whatever the source has -> why.
+        field: the field that names the source.
 
     Raises:
         ConfigError: the source is none of what is allowed, has another tokenizer, gives no parameter, or
@@ -201,10 +210,16 @@ def read_initial_parameters(
         if policy.repeats_rows
     }
     read = _read_export if exists(folder / WEIGHTS) else _read_checkpoint
-    origin, loaded, found = read(folder, abstract_params, tokenizer_sha256, row_axes)
+    if tokenizer_of_source(source).sha256 != tokenizer_sha256:
+        root = _root_of(folder)
+        raise ConfigError(
+            f"{field}: {root} was trained with another tokenizer than this run's; allowed: "
+            f"config.data.tokenizer={root}/tokenizer.model, or text prepared with that tokenizer"
+        )
+    origin, loaded, found = read(folder, abstract_params, row_axes)
     if not loaded:
         raise ConfigError(
-            f"config.init.from: found {source}: none of its parameters has name and shape of one of this "
+            f"{field}: found {source}: none of its parameters has name and shape of one of this "
             "model's; allowed: a model of the same kind"
         )
     unwanted = {
@@ -218,7 +233,7 @@ def read_initial_parameters(
     for name, axis in row_axes.items():
         if name in found and name not in loaded:
             raise ConfigError(
-                f"config.init.from: found {source}, whose {name} is {found[name]}; this model's is "
+                f"{field}: found {source}, whose {name} is {found[name]}; this model's is "
                 f"{_shape(wanted[name])}; allowed: a table that differs in the number of its rows alone"
             )
         if name in loaded and (rows := loaded[name].shape[axis]) != wanted[name].shape[axis]:
@@ -244,11 +259,9 @@ def _resize(table: jax.Array, wanted: jax.ShapeDtypeStruct, axis: int) -> jax.Ar
 def _read_export(
     folder: epath.Path,
     abstract_params: PyTree[jax.ShapeDtypeStruct],
-    tokenizer_sha256: str,
     row_axes: Mapping[str, int],
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
     read = read_model(folder)
-    _check_tokenizer(folder, read.tokenizer.sha256, tokenizer_sha256)
     found = named_leaves(read.params)
     loaded = {
         name: _put(found[name], leaf)
@@ -261,15 +274,18 @@ def _read_export(
 def _read_checkpoint(
     folder: epath.Path,
     abstract_params: PyTree[jax.ShapeDtypeStruct],
-    tokenizer_sha256: str,
     row_axes: Mapping[str, int],
 ) -> tuple[str, dict[str, jax.Array], dict[str, str]]:
     root, step = _run_of(folder)
     workdir = Workdir(root)
-    _check_tokenizer(root, Tokenizer(str(workdir.tokenizer)).sha256, tokenizer_sha256)
     loaded, saved, found_step = read_some_parameters(workdir, abstract_params, step, free_axes=row_axes)
     shapes = {name: f"{array.dtype}{list(array.shape)}" for name, array in saved.items()}
     return f"{root} step {found_step}", loaded, shapes
+
+
+def _root_of(folder: epath.Path) -> epath.Path:
+    """Return an exported folder, or the workdir of a source."""
+    return folder if exists(folder / WEIGHTS) else _run_of(folder)[0]
 
 
 def _run_of(folder: epath.Path) -> tuple[epath.Path, int | None]:
@@ -280,14 +296,6 @@ def _run_of(folder: epath.Path) -> tuple[epath.Path, int | None]:
     if root and at and step.isdecimal():
         return folder.parent / root, int(step)
     return folder, None
-
-
-def _check_tokenizer(folder: epath.Path, found: str, wanted: str) -> None:
-    if found != wanted:
-        raise ConfigError(
-            f"config.init.from: {folder} was trained with another tokenizer than this run's; allowed: "
-            f"config.data.tokenizer={folder}/tokenizer.model, or text prepared with that tokenizer"
-        )
 
 
 def _put(array: np.ndarray, wanted: jax.ShapeDtypeStruct) -> jax.Array:

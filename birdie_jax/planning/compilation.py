@@ -59,7 +59,8 @@ def compile_step(run: ResolvedRun) -> CompiledStep:
         step = abstract_step(run)
         outcome: CompiledProgram | OutOfMemory
         try:
-            lowered = step.update.lower(step.abstract_state, abstract_batch(run.config, mesh))
+            batch = abstract_batch(run.config, mesh)
+            lowered = step.update.lower(step.abstract_state, batch, *step.frozen)
             outcome = compile_lowered(lowered, platform)
         except jax.errors.JaxRuntimeError as error:
             # The TPU compiler refuses what does not fit; the bytes that it needs are in the message.

@@ -127,6 +127,78 @@ def test_low_rank_adaptation_moves_maps_alone_and_is_resumed_bit_for_bit(source,
     assert_same_end(run, expected, num_steps(expected))
 
 
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A workdir with a wider model of another mixer, and the same tokenizer."""
+    folder = tmp_path_factory.mktemp("teacher")
+    write_workdir(folder, micro_config(name="mamba", features=96, state=96))
+    return folder
+
+
+def taught_by(teacher):
+    return f"--config.finetune.teacher.from={teacher}@5", "--config.finetune.teacher.hidden=0.1"
+
+
+@pytest.fixture(scope="module")
+def taught(source, teacher, tmp_path_factory):
+    """The workdir of a run with a teacher that nothing has interrupted."""
+    workdir = tmp_path_factory.mktemp("taught") / "run"
+    status, output = finish(command(workdir, source, *taught_by(teacher)))
+    assert status == 0, output
+    assert f"finetune.teacher.from: {teacher} step 5" in output
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_taught_run_logs_what_the_teacher_adds_and_is_resumed_bit_for_bit(
+    taught, source, teacher, tmp_path
+):
+    expected, run = taught, tmp_path / "run"
+    for line in metrics(expected):
+        stage = next(name for name in ("1_backward", "2_words") if f"stage/{name}/loss" in line)
+        for quantity in ("loss", "teacher_loss", "teacher_divergence", "teacher_relations"):
+            assert line[quantity] == pytest.approx(line[f"stage/{stage}/{quantity}"], rel=1e-6)
+            assert line[quantity] > 0
+    kill_early(command(run, source, *taught_by(teacher)), run)
+    status, output = finish(command(run, source, *taught_by(teacher)))
+    assert status == 0, output
+    assert_same_end(run, expected, num_steps(expected))
+    saved = checkpoint_arrays(run, num_steps(run))
+    assert not any("96" in str(array.shape) for array in saved.values())
+
+
+@pytest.mark.slow
+def test_two_processes_learn_from_a_teacher_that_their_devices_divide(taught, source, teacher, tmp_path):
+    run = tmp_path / "run"
+    divided = ("--config.mesh.data=2", "--config.mesh.fsdp=2")
+    asked = command(run, source, *taught_by(teacher), *divided)
+    processes = [start(each, devices=2) for each in in_two_processes(asked)]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    for line, other in zip(metrics(run), metrics(taught), strict=True):
+        assert line == pytest.approx(other, rel=2e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_teachers_that_cannot_be_are_refused(source, teacher, tmp_path):
+    encoder = tmp_path / "encoder"
+    write_workdir(encoder, micro_config(name="bigs"))
+    base = ("train", f"--config={CONFIG}", f"--config.init.from={source}")
+    field = "--config.finetune.teacher.from"
+    cases = [
+        ((f"{field}={teacher}",), f"found {teacher}, a workdir without a step; allowed: {teacher}@5"),
+        ((f"{field}={teacher}@6",), f"found {teacher}@6, which holds no checkpoint"),
+        ((f"{field}={encoder}@5",), f"found {encoder}@5, a bidirectional encoder"),
+        ((f"{field}={teacher}@5", "--config.finetune.pruning.max_pruned=0.5"), "allowed: '' with config.f"),
+    ]
+    commands = [
+        (*base, f"--workdir={tmp_path / str(number)}", *flags) for number, (flags, _) in enumerate(cases)
+    ]
+    for (status, _, errors), (_, said) in zip(run_commands(commands), cases, strict=True):
+        assert status == 2, errors
+        assert "config.finetune.teacher.from: " in errors and said in errors, errors
+
+
 def kill_early(arguments, run) -> None:
     """Start a run, and kill it soon after its first checkpoint."""
     process = start(arguments)

@@ -1,0 +1,238 @@
+"""The train step of distillation: cross-entropy of the labels, and what a teacher makes of the same rows.
+
+The divergence between softened distributions, times the square of the temperature, is that of Hinton et al.
+2015 (arXiv 1503.02531, section 2). What hidden states are compared by needs no further parameters, and so
+fits teachers of any width: the cosines between pairs of tokens, as Park et al. 2019 (arXiv 1904.05068)
+compare pairs of examples; which pairs is this project's choice.
+"""
+
+from functools import partial
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from birdie_jax.array_types import Activations, ArmVector, TokenIds, TokenMask
+from birdie_jax.batch import Batch
+from birdie_jax.config_sections import FinetuneTeacherConfig
+from birdie_jax.engine import LossFunction, ShardedStep, make_step
+from birdie_jax.engine.bad_steps import bad_step_rule
+from birdie_jax.engine.mesh import state_sharding
+from birdie_jax.engine.sharded_step import Sections, Summarise
+from birdie_jax.finetuning.teacher import find_teacher
+from birdie_jax.models import LanguageModel
+from birdie_jax.models.language_model import token_scores
+from birdie_jax.models.layout import batch_layout
+from birdie_jax.models.parameters import one_token_batch
+from birdie_jax.optimizers import optimizer_of_run
+from birdie_jax.pretraining.language_model_step import counts_by_arm, sums_by_arm
+from birdie_jax.resolve import ResolvedRun
+
+# Tokens of a sample whose hidden states are compared are so far from one another.
+_DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+TokenLosses = Float[Array, "rows length"]
+
+
+class TaughtSums(NamedTuple):
+    """Sums over the target tokens of each stage.
+
+    Attributes:
+        teacher_loss: the cross-entropy of the teacher, in nats.
+        divergence: the divergence of the student's softened distribution from the teacher's, in nats.
+        relations: the mean squared difference of the cosines between hidden states.
+    """
+
+    teacher_loss: ArmVector
+    divergence: ArmVector
+    relations: ArmVector
+
+
+class Scorer(NamedTuple):
+    """What gives the scores of tokens: hidden states, and the head that they are multiplied with.
+
+    Attributes:
+        hidden: the hidden states of a batch.
+        table: the weights of the head.
+        bias: what is added to the score of each token; None: nothing.
+        soft_cap: the bound of the scores; 0: none.
+    """
+
+    hidden: Activations
+    table: Float[Array, "vocab features"]
+    bias: Float[Array, " vocab"] | None
+    soft_cap: float
+
+    @classmethod
+    def of(cls, model: LanguageModel, params: PyTree, hidden: Activations) -> "Scorer":
+        """Return the scorer of what a model's `hidden` has returned."""
+        table = cast(Array, model.apply({"params": params}, method="head_table"))
+        bias = cast(Array | None, model.apply({"params": params}, method="head_bias"))
+        return cls(hidden, table.astype(hidden.dtype), bias, model.config.logit_soft_cap)
+
+    def scores(self, hidden: Activations) -> Float[Array, "rows length vocab"]:
+        """Return the float32 scores of some of the hidden states."""
+        return token_scores(hidden, self.table, self.bias, self.soft_cap)
+
+
+def make_distilled_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise) -> ShardedStep:
+    """Return the train step of the batches of a stage; it needs `with_frozen` of the teacher's parameters.
+
+    Args:
+        run: the run, with the batches of the stage.
+        sections: what makes the sections of the hooks, by their names.
+        summarise: what is logged of the sums, which are `ArmSums`, `ArmCounts` and `TaughtSums`.
+
+    Raises:
+        ConfigError: as `find_teacher`.
+    """
+    config, model = run.config, run.model
+    teacher = find_teacher(run)
+    loss = partial(
+        distilled_loss,
+        *(model, teacher.model, len(run.mixture.arms), config.train.loss_chunk, config.finetune.teacher),
+    )
+    return make_step(
+        lambda key: model.init(key, one_token_batch())["params"],
+        loss,
+        optimizer_of_run(config, run.policies),
+        run.mesh,
+        seed=config.seed,
+        sections=sections,
+        summarise=summarise,
+        accumulation_steps=config.train.accumulation_steps,
+        rule=bad_step_rule(config.train),
+        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
+        frozen=teacher.params,
+    )
+
+
+def distilled_loss(  # noqa: PLR0917
+    model: LanguageModel,
+    teacher: LanguageModel,
+    num_arms: int,
+    loss_chunk: int,
+    settings: FinetuneTeacherConfig,
+    teacher_params: PyTree[jax.Array],
+) -> LossFunction:
+    """Return the mean over the target tokens of what labels and teacher ask for.
+
+    Args:
+        model: the model that learns.
+        teacher: the model that it learns from.
+        num_arms: the number of stages; each has sums of its own.
+        loss_chunk: the number of sequence positions whose scores are held at a time.
+        settings: how the losses are weighted.
+        teacher_params: the parameters of the teacher.
+    """
+
+    def sums(params, batch, row_keys=None):
+        layout = batch_layout(batch)
+        hidden, _ = model.apply(
+            {"params": params}, batch.tokens, layout, row_keys=row_keys, method="hidden"
+        )
+        theirs, _ = teacher.apply({"params": teacher_params}, batch.tokens, layout, method="hidden")
+        found = taught_losses(
+            Scorer.of(model, params, hidden),
+            Scorer.of(teacher, teacher_params, theirs),
+            batch,
+            loss_chunk,
+            settings.temperature,
+        )
+        relations = jnp.zeros_like(found.loss)
+        if settings.hidden:
+            relations = relation_losses(hidden, theirs, batch)
+        share = settings.logits
+        loss = (1 - share) * found.loss + share * settings.temperature**2 * found.divergence
+        mask, arm_ids = batch.loss_mask, batch.arm_ids
+        by_arm = sums_by_arm(found.loss, found.correct, mask, arm_ids, num_arms)
+        taught = (
+            sums_by_arm(each, mask, mask, arm_ids, num_arms).loss
+            for each in (found.teacher_loss, found.divergence, relations)
+        )
+        counts = counts_by_arm(batch.positions, arm_ids, num_arms)
+        named = by_arm._asdict() | counts._asdict() | TaughtSums(*taught)._asdict()
+        return jnp.sum(loss + settings.hidden * relations), named
+
+    def tokens(batch):
+        return jnp.sum(batch.segment_ids > 0).astype(jnp.float32)
+
+    return LossFunction(sums, lambda batch: jnp.sum(batch.loss_mask), tokens, takes_row_keys=model.drops)
+
+
+class TaughtLosses(NamedTuple):
+    """Losses of tokens, 0 where there is no target.
+
+    Attributes:
+        loss: the student's cross-entropy, in nats.
+        correct: whether the student's greedy choice is the label.
+        teacher_loss: the teacher's cross-entropy.
+        divergence: KL(teacher || student) of the softened distributions, in nats.
+    """
+
+    loss: TokenLosses
+    correct: Bool[Array, "rows length"]
+    teacher_loss: TokenLosses
+    divergence: TokenLosses
+
+
+def taught_losses(
+    student: Scorer, teacher: Scorer, batch: Batch, chunk: int, temperature: float
+) -> TaughtLosses:
+    """Return the losses of each token; both models' scores exist for `chunk` positions at a time.
+
+    They are computed again in the backward pass. No gradient reaches the teacher.
+    """
+    targets, mask = cast(TokenIds, batch.targets), cast(TokenMask, batch.loss_mask)
+    rows, length = targets.shape
+    chunk = min(chunk, length)
+
+    def in_chunks(x: Array) -> Array:
+        return jnp.moveaxis(x.reshape(rows, length // chunk, chunk, *x.shape[2:]), 1, 0)
+
+    @jax.checkpoint
+    def one_chunk(hidden, theirs, targets):
+        scores = student.scores(hidden)
+        goal = jax.lax.stop_gradient(teacher.scores(theirs))
+
+        def loss(scores):
+            label = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
+            return jax.nn.logsumexp(scores, axis=-1) - label
+
+        log_goal, log_own = (jax.nn.log_softmax(each / temperature) for each in (goal, scores))
+        divergence = jnp.sum(jnp.exp(log_goal) * (log_goal - log_own), axis=-1)
+        return loss(scores), jnp.argmax(scores, axis=-1) == targets, loss(goal), divergence
+
+    chunks = in_chunks(student.hidden), in_chunks(teacher.hidden), in_chunks(targets)
+    _, found = jax.lax.scan(lambda carry, each: (carry, one_chunk(*each)), None, chunks)
+    whole = TaughtLosses(*(jnp.moveaxis(each, 0, 1).reshape(rows, length) for each in found))
+    return TaughtLosses(*(jnp.where(mask, each, jnp.zeros_like(each)) for each in whole))
+
+
+def relation_losses(
+    hidden: Activations, teacher_hidden: Float[Array, "rows length teacher_features"], batch: Batch
+) -> TokenLosses:
+    """Return for each target the mean squared difference of its cosines to earlier targets of its sample.
+
+    Those are 1, 2, 4 and so on to 128 positions before it; a target that has none of them gets 0.
+    """
+    segment_ids, mask = cast(TokenIds, batch.segment_ids), cast(TokenMask, batch.loss_mask)
+    own, theirs = (
+        _normalised(each.astype(jnp.float32)) for each in (hidden, jax.lax.stop_gradient(teacher_hidden))
+    )
+    total, pairs = jnp.zeros(mask.shape), jnp.zeros(mask.shape)
+    for distance in _DISTANCES:
+        if distance >= mask.shape[1]:
+            break
+        both = mask[:, distance:] & mask[:, :-distance]
+        both &= segment_ids[:, distance:] == segment_ids[:, :-distance]
+        cosines = (jnp.sum(each[:, distance:] * each[:, :-distance], axis=-1) for each in (own, theirs))
+        ours, goal = cosines
+        total = total.at[:, distance:].add(jnp.where(both, (ours - goal) ** 2, 0.0))
+        pairs = pairs.at[:, distance:].add(both)
+    return total / jnp.maximum(pairs, 1)
+
+
+def _normalised(hidden: Float[Array, "rows length features"]) -> Float[Array, "rows length features"]:
+    return hidden * jax.lax.rsqrt(jnp.sum(hidden**2, axis=-1, keepdims=True) + 1e-12)
