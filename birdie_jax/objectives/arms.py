@@ -109,8 +109,8 @@ def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
 
     Args:
         arms: for each arm's name a mapping with `objective`, its name; optionally `group` (default: the
-            objective's name), `weight` (default: 1.0) and `corpora`, a name or a list of names (default:
-            all); and the objective's parameters.
+            objective's name, or the arm's own where it names corpora), `weight` (default: 1.0) and
+            `corpora`, a name or a list of names (default: all); and the objective's parameters.
 
     Raises:
         ValueError: there is no arm, or an arm is not such a mapping; the error names the arm and the field.
@@ -126,12 +126,12 @@ def mixture_from_arms(arms: Mapping[str, Any]) -> Mixture:
         objective = parameters.pop("objective", None)
         if not isinstance(objective, str):
             raise refusal(_arm(name), "objective", objective, ", ".join(OBJECTIVES))
-        group = parameters.pop("group", objective)
         weight = parameters.pop("weight", 1.0)
         corpora = parameters.pop("corpora", ())
         names = (corpora,) if isinstance(corpora, str) else corpora
         if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
             raise refusal(_arm(name), "corpora", corpora, "the name of a corpus, or a list of names")
+        group = parameters.pop("group", name if names else objective)
         try:
             built = make_objective(objective, **parameters)
         except ValueError as error:

@@ -14,42 +14,31 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from birdie_jax.errors import DataError, OvertakenError, one_line, shown
-from birdie_jax.storage import exists, is_remote, list_names, make_folders, remove
+from birdie_jax.storage import exists, is_remote, make_folders, remove
 from birdie_jax.text.array_record_file import check_utf8
 from birdie_jax.text.hub import is_hub
 from birdie_jax.text.locations import Location, locate
 from birdie_jax.text.manifest import (
-    FORMAT_VERSION,
     MANIFEST_NAME,
     SPLIT_RULE,
-    SPLITS,
     TOKENIZER_NAME,
-    Manifest,
     PreparationSettings,
-    SourceCursor,
     TokenizerIdentity,
     load_manifest,
 )
 from birdie_jax.text.manifest_guard import ManifestGuard
+from birdie_jax.text.manifest_start import check_folder, check_splits, resume_manifest, start_manifest
 from birdie_jax.text.preparation_plan import PLAN_NAME, load_plan, make_plan, save_plan
 from birdie_jax.text.progress import PreparationProgress
 from birdie_jax.text.saving import os_errors_as_data_errors, save_file
 from birdie_jax.text.shard_pipeline import write_shards
-from birdie_jax.text.shard_writer import SHARD_FILE
-from birdie_jax.text.source_record import (
-    SOURCE_RECORD_NAME,
-    SourceRecord,
-    hash_contents,
-    load_source_record,
-)
-from birdie_jax.text.sources import LeftOut, Source, check_source, open_source
+from birdie_jax.text.sources import Source, open_source
 from birdie_jax.text.token_record import choose_dtype
-from birdie_jax.text.token_shards import check_sizes, load_tokenizer
-from birdie_jax.text.tokenization import split_hash
+from birdie_jax.text.token_shards import load_tokenizer
 from birdie_jax.text.tokenizer import Tokenizer
 from birdie_jax.text.tokenizer_training import TOKENIZER_TYPES, train_tokenizer
 from birdie_jax.text.units import run_locally
@@ -197,8 +186,8 @@ def _plan(
         remove(directory / MANIFEST_NAME)
     plan = make_plan(source, settings)
     if not exists(directory / PLAN_NAME):
-        _check_folder(directory, settings)
-        _check_splits(source, settings.validation_fraction)
+        check_folder(directory, settings)
+        check_splits(source, settings.validation_fraction)
     if given and not exists(directory / TOKENIZER_NAME):
         save_file(directory / TOKENIZER_NAME, given.model_bytes)
     save_plan(directory, plan)
@@ -333,92 +322,6 @@ def _lock_folder(directory: Location) -> Iterator[None]:
         os.close(descriptor)
 
 
-def resume_manifest(
-    directory: Location, settings: PreparationSettings, source: Source
-) -> tuple[Manifest, SourceRecord] | None:
-    """Return what an earlier start with the same settings has left, its unfinished files removed.
-
-    None where there was no earlier start, or it had not even a tokenizer, so that any settings will do.
-
-    Raises:
-        DataError: the folder holds another preparation, or the source is not what was read of it; names the
-            setting or the file.
-    """
-    path = directory / MANIFEST_NAME
-    if not exists(path):
-        return None
-    manifest = load_manifest(directory)
-    if manifest.tokenizer is None:
-        return None
-    there, here = asdict(manifest.settings), asdict(settings)
-    for name, value in there.items():
-        if value != here[name]:
-            raise DataError(
-                f"{path}: the folder holds another preparation: its {name} is {shown(value)}, here it is "
-                f"{shown(here[name])}; use the same settings or another output folder"
-            )
-    if manifest.format_version != FORMAT_VERSION:
-        raise DataError(
-            f"{path}: was written by an earlier prepare_data, which kept no hashes of the source; what is "
-            "complete can be trained on, but to prepare the source now use another output folder"
-        )
-    record = load_source_record(directory, manifest.cursor.files_begun)
-    if hash_contents(record.files) != manifest.source_sha256:
-        raise DataError(
-            f"{directory / SOURCE_RECORD_NAME}: is not the one of {path}; use another output folder"
-        )
-    check_source(source, record.files, whole=manifest.complete)
-    finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
-    check_sizes(directory, tuple(finished.values()))
-    # In a bucket a process that owns the folder removes them (`ManifestGuard.take_over`).
-    for name in [] if is_remote(directory) else list_names(directory):
-        if SHARD_FILE.fullmatch(name) and name not in finished:
-            remove(directory / name)
-    return manifest, record
-
-
-def start_manifest(
-    directory: Location, settings: PreparationSettings, source: Source, guard: ManifestGuard
-) -> tuple[Manifest, SourceRecord]:
-    """Return the state of a new preparation, saved, after checking that the source fills both splits."""
-    if not exists(directory / MANIFEST_NAME):
-        _check_folder(directory, settings)
-    _check_splits(source, settings.validation_fraction)
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        complete=False,
-        settings=settings,
-        tokenizer=None,
-        dtype="",
-        train=(),
-        validation=(),
-        **LeftOut()._asdict(),
-        source_bytes=0,
-        source_sha256=hash_contents(()),
-        source_commit=source.commit,
-        cursor=SourceCursor(0, 0),
-    )
-    guard.save(manifest)
-    record = SourceRecord(directory)
-    record.save(0, guard.write)
-    return manifest, record
-
-
-def _check_folder(directory: Location, settings: PreparationSettings) -> None:
-    """Check that a folder without a manifest holds nothing of another preparation.
-
-    Raises:
-        DataError: it does; names the file.
-    """
-    for name in list_names(directory):
-        file = directory / name
-        is_given = name == TOKENIZER_NAME and Tokenizer(file).sha256 == settings.tokenizer_model
-        if (name in (TOKENIZER_NAME, PLAN_NAME) and not is_given) or SHARD_FILE.fullmatch(name):
-            raise DataError(
-                f"{file}: is there without a {MANIFEST_NAME}; use another output folder, or remove it"
-            )
-
-
 def _train_tokenizer(
     source: Source, settings: PreparationSettings, progress: PreparationProgress
 ) -> Tokenizer:
@@ -441,46 +344,3 @@ def _iterate_texts(source: Source, progress: PreparationProgress) -> Iterator[st
             progress.update(documents.bytes_read, number)
         yield document.text
     progress.update(documents.bytes_read, number)
-
-
-def _check_splits(source: Source, validation_fraction: float) -> None:
-    """Read documents until both splits have one.
-
-    Raises:
-        DataError: the source has no documents, or all of them fall into one split; says how many there are.
-    """
-    documents = source.documents()
-    lowest, highest, count = 1.0, 0.0, 0
-    for document in documents:
-        place = split_hash(document.text)
-        lowest, highest, count = min(lowest, place), max(highest, place), count + 1
-        if lowest < validation_fraction <= highest:
-            return
-    if count == 0:
-        left_out = documents.left_out
-        excluded = left_out.filtered_documents
-        filtered = f", {excluded} left out by the filter" if excluded else ""
-        raise DataError(
-            f"{source.spec}: the source holds no text ({left_out.empty_documents} empty documents "
-            f"in {len(source.files)} files{filtered})"
-        )
-    if lowest == highest:
-        raise DataError(
-            f"{source.spec}: holds {count} document(s), all alike; at least 2 different ones are needed, "
-            "one for each of train and validation"
-        )
-    full = "train" if validation_fraction <= lowest else "validation"
-    raise DataError(
-        f"{source.spec}: all {count} documents fall into {full} with validation_fraction="
-        f"{validation_fraction:g}; with validation_fraction={_between(lowest, highest):g} both train and "
-        "validation get at least one"
-    )
-
-
-def _between(lowest: float, highest: float) -> float:
-    """Return a short number greater than `lowest` and at most `highest`, near `lowest`."""
-    for digits in range(2, 16):
-        rounded = round(lowest + 10.0**-digits, digits)
-        if lowest < rounded <= highest and float(f"{rounded:g}") == rounded:
-            return rounded
-    return highest

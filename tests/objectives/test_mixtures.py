@@ -111,6 +111,18 @@ def test_own_arms():
     assert mixture.groups == ("copies", "causal_lm")
 
 
+def test_an_arm_that_names_corpora_is_a_class_of_its_own():
+    mixture = mixture_from_arms(
+        {
+            "web_lm": {"objective": "causal_lm", "corpora": "web"},
+            "code_lm": {"objective": "causal_lm", "corpora": ["code", "web"]},
+            "lm": {"objective": "causal_lm"},
+            "named": {"objective": "causal_lm", "corpora": "web", "group": "lms"},
+        }
+    )
+    assert mixture.groups == ("web_lm", "code_lm", "causal_lm", "lms")
+
+
 COPYING = {"objective": "copying"}
 OBJECTIVE_NAMES = ", ".join(sorted(OBJECTIVES))
 
