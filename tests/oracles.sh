@@ -18,7 +18,7 @@ make_lm_eval() {
 # PyTorch and transformers, whose functions and models the slow tests run beside ours. On Linux PyPI's build needs
 # CUDA's libraries, which are not fetched: tests that run it are skipped then.
 make_torch() {
-    fetch_packages torch "PyTorch and transformers" torch transformers anyio filelock h11 hf-xet httpcore2 httpx2 \
+    fetch_packages torch "PyTorch and transformers" torch transformers accelerate anyio filelock h11 hf-xet httpcore2 httpx2 \
         huggingface_hub mpmath networkx packaging PyYAML regex safetensors sympy tokenizers tqdm truststore \
         typing_extensions || return 1
     if PYTHONPATH="$FETCHED" .venv/bin/python -c 'import torch' 2>/dev/null; then

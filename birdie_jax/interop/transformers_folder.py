@@ -128,6 +128,7 @@ def _language_model(config: ModelConfig) -> TorchModel:
             "AutoConfig": "configuration_birdie.BirdieConfig",
             "AutoModel": "modeling_birdie.BirdieModel",
             "AutoModelForCausalLM": "modeling_birdie.BirdieForCausalLM",
+            "AutoModelForSeq2SeqLM": "modeling_birdie.BirdieForSeq2SeqLM",
         },
         "hidden_size": config.features,
         "num_hidden_layers": config.layers,

@@ -1,5 +1,6 @@
 """The harness gets from its class what a whole forward pass gives, and its own figures follow from that."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 from birdie_jax.batching.packing import layout_example
 from birdie_jax.errors import ConfigError
 from birdie_jax.generation import Prompt, generate, make_prompt
+from birdie_jax.interop import ExportedModel, write_transformers
 from birdie_jax.models import build_model
 from birdie_jax.objectives import Arm, Example, make_objective
 from birdie_jax.tasks import TaskModel, task_of_flag
+from birdie_jax.trained_model import prompt_form
 from birdie_jax.vocabulary import START
 from tests.docs.pages import REPOSITORY, fenced_blocks
 from tests.lm_eval_packages import OFFLINE, lm_eval_packages
@@ -185,6 +188,51 @@ def test_whole_texts_are_read_from_the_start_token(task_folder, models, parts, b
         tokens = tokenizer.encode(document["question"])
         expected = by_hand(nothing, tokens).sum()
         assert sample["filtered_resps"][0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_harness_s_own_model_gives_the_same_of_an_export(task_folder, models, parts, torch_packages):
+    from birdie_jax.tasks.lm_harness import HarnessModel
+
+    config, (_, params, tokenizer) = micro_config(), parts
+    asked, expected = [task_folder], []
+    for name, options, tasks in (
+        ("prefix_lm", "backend=seq2seq", ("choice", "written")),
+        ("causal_lm", "add_bos_token=True", ("choice", "written")),
+        ("causal_lm", "add_bos_token=False", ("rolling",)),
+    ):
+        folder = task_folder / f"hf_{name}"
+        objectives = dataclasses.replace(config.objectives, arms={name: {"objective": name}})
+        own = dataclasses.replace(config, objectives=objectives)
+        if not folder.exists():
+            write_transformers(folder, ExportedModel(own, params, tokenizer, 5), prompt_form(own))
+        for task in tasks:
+            asked += [folder, options, f"letters_{task}"]
+            results = evaluated(task_folder, HarnessModel(models[name]), f"letters_{task}")
+            expected.append([sample["filtered_resps"] for sample in results["samples"][f"letters_{task}"]])
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.tasks.harness_hf", *map(str, asked)],
+        env=os.environ
+        | OFFLINE
+        | {
+            "PYTHONPATH": os.pathsep.join([torch_packages, os.environ["BIRDIE_LM_EVAL"]]),
+            "HF_HOME": str(task_folder / "hf"),
+        },
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    texts = 0
+    for found, own in zip(json.loads(said.splitlines()[-1]), expected, strict=True):
+        for one, other in zip(found, own, strict=True):
+            if isinstance(other[0], str):
+                # Of bytes that are no text the two libraries show different replacements.
+                texts += "\ufffd" not in one[0]
+                assert "\ufffd" in one[0] or one == other
+            elif isinstance(other[0], float):
+                assert one == pytest.approx(other, rel=1e-4)
+            else:
+                assert [greedy for _, greedy in one] == [greedy for _, greedy in other]
+                assert [score for score, _ in one] == pytest.approx([score for score, _ in other], rel=1e-4)
+    assert texts > 2
 
 
 def request(*arguments):

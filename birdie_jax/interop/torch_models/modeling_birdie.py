@@ -266,3 +266,52 @@ class BirdieForCausalLM(BirdiePreTrainedModel, GenerationMixin):
         if context_length is not None:
             kwargs["context_length"] = context_length
         return super().generate(inputs, *args, **kwargs)
+
+
+class BirdieForSeq2SeqLM(BirdieForCausalLM):
+    """The same model for programs that give context and answer apart, as the LM Evaluation Harness does."""
+
+    def forward(  # noqa: PLR0917
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None = None,
+        context_length: torch.LongTensor | None = None,
+        cache: BirdieCache | None = None,
+        labels: torch.LongTensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs,
+    ) -> CausalLMOutputWithPast:
+        """Return the scores of the labels and their loss; without labels as `BirdieForCausalLM`.
+
+        Args:
+            input_ids: [rows, context], the contexts in the form that the tokenizer gives them.
+            attention_mask: [rows, context], 0 on padding, on either side.
+            context_length: as of `BirdieForCausalLM.forward`.
+            cache: as there, without labels.
+            labels: [rows, answer], the answers; -100 where there is none, behind an answer.
+            logits_to_keep: as there, without labels.
+            kwargs: as there.
+        """
+        if labels is None:
+            kwargs |= {"cache": cache, "logits_to_keep": logits_to_keep}
+            return super().forward(input_ids, attention_mask, context_length, **kwargs)
+        given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        # Padding moves to the left of each context, and the answer follows at once.
+        order = (given != 0).to(torch.uint8).argsort(dim=1, stable=True)
+        answers = labels.clamp(min=0)
+        tokens = torch.cat([input_ids.gather(1, order), answers], dim=1)
+        mask = torch.cat([given.gather(1, order), torch.ones_like(answers, dtype=given.dtype)], dim=1)
+        kwargs["logits_to_keep"] = answers.shape[1] + 1
+        read = super().forward(tokens, mask, context_length, **kwargs)
+        logits = read.logits[:, :-1]
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=read.hidden_states)
+
+    def generate(self, inputs: torch.LongTensor | None = None, *args, **kwargs):
+        """Return the answers alone; the arguments are those of `BirdieForCausalLM.generate`."""
+        length = (kwargs["input_ids"] if inputs is None else inputs).shape[1]
+        answers = super().generate(inputs, *args, **kwargs)
+        if torch.is_tensor(answers):
+            return answers[:, length:]
+        answers.sequences = answers.sequences[:, length:]
+        return answers
