@@ -137,7 +137,9 @@ def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None 
         processes.broadcast_from_first("workdir", lambda: str(workdir))
         check_shared(workdir, processes, 2.0 * config.train.lost_seconds)
         if mixture is None:
-            train_model = partial(finetune, config, stages, choose=choose_on_devices)
+            train_model = partial(
+                finetune, config, stages, choose=choose_on_devices, flops_of=model_flops_per_token
+            )
         else:
             train_model = partial(pretrain, config, mixture)
         trackers = tracker_names(config) if processes.first else []

@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 from jaxtyping import PyTree
 
-from birdie_jax.config import Config
+from birdie_jax.config import Config, ModelConfig
 from birdie_jax.engine import Outcome, Workdir, sections_of, train
 from birdie_jax.engine.coordination import Processes
 from birdie_jax.engine.hook_registry import HookParts, configured_hooks
@@ -38,6 +38,8 @@ from birdie_jax.text import Tokenizer
 
 Choose = Callable[[Sequence[ResolvedRun], Workdir, Processes], tuple[ResolvedRun, ...]]
 """(runs of one model, workdir, processes) -> the runs, with what is left to the devices chosen."""
+FlopsOf = Callable[[ModelConfig, int, int], float]
+"""(architecture, rows of its table, length of a row) -> the model's FLOPs of a step for each token."""
 
 
 def check_stages(config: Config, stages: Sequence[Stage]) -> None:
@@ -218,6 +220,7 @@ def finetune(
     lease: Lease | None,
     announce: Announce,
     choose: Choose,
+    flops_of: FlopsOf,
     on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
     """Read the examples of the stages and train on them; return how it ended, and figures for the summary.
@@ -232,6 +235,7 @@ def finetune(
         lease: held on the workdir in the first process.
         announce: says what runs, once the mesh is known.
         choose: chooses what the stages' runs leave to the devices.
+        flops_of: the model's FLOPs for MFU, which is logged where they are the same in all stages.
         on_scalars: as of `birdie_jax.engine.train`.
 
     Raises:
@@ -260,6 +264,8 @@ def finetune(
             if watch.processes.first:
                 print(f"finetune.teacher.from: {origin}", flush=True)
         start_params = read_start(first, source, tokenizer, watch.processes, whole=True)
+        lengths = {stage.length for stage in stages}
+        flops = {flops_of(first.model.config, tokenizer.vocab_size, length) for length in lengths}
         outcome = train(
             step.starting_from(start_params),
             batches,
@@ -270,6 +276,7 @@ def finetune(
             checkpoint=config.checkpoint,
             watch=watch,
             lease=lease,
+            flops_per_token=flops.pop() if len(flops) == 1 else None,
             on_scalars=on_scalars,
         )
     return outcome, {"vocab_size": tokenizer.vocab_size}
