@@ -39,20 +39,24 @@ class _UserNamed(NamedTuple):
 
     Attributes:
         kind: what one of them is.
+        kinds: what several are.
         example: a value of the flag that sets all of them.
     """
 
     kind: str
+    kinds: str
     example: str
 
 
 _ARM = "{'copy': {'objective': 'copying', 'weight': 1.0}}"
 _TASK = "{'recall': {'task': 'associative_recall'}}"
 _STAGE = "{'1_book': {'task': 'phonebook', 'length': 1024, 'rows': 8, 'steps': 100}}"
+_CORPORA = "{'web': {'source': 'web/*.jsonl', 'weight': 0.7}, 'code': {'source': 'code'}}"
 _USER_NAMED = {
-    ("objectives", "arms"): _UserNamed("arm", f'--{_NAME}.objectives.arms="{_ARM}"'),
-    ("eval", "tasks"): _UserNamed("task", f'--{_NAME}.eval.tasks="{_TASK}"'),
-    ("finetune", "stages"): _UserNamed("stage", f'--{_NAME}.finetune.stages="{_STAGE}"'),
+    ("data", "corpora"): _UserNamed("corpus", "corpora", f'--{_NAME}.data.corpora="{_CORPORA}"'),
+    ("objectives", "arms"): _UserNamed("arm", "arms", f'--{_NAME}.objectives.arms="{_ARM}"'),
+    ("eval", "tasks"): _UserNamed("task", "tasks", f'--{_NAME}.eval.tasks="{_TASK}"'),
+    ("finetune", "stages"): _UserNamed("stage", "stages", f'--{_NAME}.finetune.stages="{_STAGE}"'),
 }
 _USER_NAMED_DEPTH = 2
 _FIELDS_HELP = (
@@ -231,9 +235,9 @@ def check_overrides(arguments: Sequence[str]) -> None:
                     f"--{_NAME}.{written}.{one}=...: {', '.join(section)}"
                 )
             if path in _USER_NAMED:
-                kind, example = _USER_NAMED[path]
+                _, kinds, example = _USER_NAMED[path]
                 raise ConfigError(
-                    f"{_NAME}.{written}: found {shown(value)}; allowed: all {kind}s, as in {example}"
+                    f"{_NAME}.{written}: found {shown(value)}; allowed: all {kinds}, as in {example}"
                 )
 
 
@@ -260,19 +264,19 @@ def _is_mapping(text: str) -> bool:
 
 
 def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
-    """Check that a field of an arm, a task or a stage is set only where the configuration has it."""
+    """Check that a field of a corpus, an arm, a task or a stage is set where the configuration has it."""
     for written, path, _ in _overrides(arguments):
         section: Any = config
         for depth, part in enumerate(path):
             if not isinstance(section, ml_collections.ConfigDict) or part not in section:
                 if path[:_USER_NAMED_DEPTH] not in _USER_NAMED:
                     return
-                noun, example = _USER_NAMED[path[:_USER_NAMED_DEPTH]]
+                noun, nouns, example = _USER_NAMED[path[:_USER_NAMED_DEPTH]]
                 known = list(section) if isinstance(section, ml_collections.ConfigDict) else []
                 kind = noun if depth == _USER_NAMED_DEPTH else f"field of that {noun}"
                 raise ConfigError(
                     f"{_NAME}.{written}: the file of --{_NAME} has no {kind} {shown(part)}; allowed: one "
-                    f"of it ({', '.join(known) or 'there is none'}), or all {noun}s in one value: {example}"
+                    f"of it ({', '.join(known) or 'there is none'}), or all {nouns} in one value: {example}"
                 )
             section = section[part]
 

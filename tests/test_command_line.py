@@ -87,6 +87,7 @@ BAD_FIELDS = {
     ("--config.objectives.arms={'a': {'weight': 1.0}, 'a': {}}",): (
         "config.objectives.arms: has the key 'a' twice; allowed: once"
     ),
+    ("--config.data.corpora.a.weight=2",): "one of it (there is none), or all corpora in one value",
     ("--config.eval.tasks={'a': {'task': 'squad', 'task': 'glue'}}",): "has the key 'task' twice",
     ("--flagfile=/no/such/file",): "/no/such/file",
     ("--flagfile=/proc/self/mem",): "Input/output error",
@@ -186,15 +187,16 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     given = [
         (f"--config={file}", f"{arms}.copy.weight=2.0"),
         (CONFIG, f"{arms}={{'copy': {{'objective': 'copying'}}}}"),
+        ("--config=configs/tiny_corpora.py", "--config.data.corpora.email.weight=2.0"),
         (f"--config={file}", f"{arms}.copy.wieght=2.0"),
         (f"--config={file}", f"{arms}.paste.weight=2.0"),
     ]
     # Those that can be read get as far as a mesh that cannot be.
     results = run_commands([("plan", "--topology=cpu:1", *one, "--config.mesh.data=3") for one in given])
-    assert [status for status, _, _ in results] == [2] * 4
-    assert all("config.mesh" in stderr for _, _, stderr in results[:2])
-    assert "has no field of that arm 'wieght'; allowed: one of it (objective, weight)" in results[2][2]
-    assert "has no arm 'paste'; allowed: one of it (copy)" in results[3][2]
+    assert [status for status, _, _ in results] == [2] * 5
+    assert all("config.mesh" in stderr for _, _, stderr in results[:3])
+    assert "has no field of that arm 'wieght'; allowed: one of it (objective, weight)" in results[3][2]
+    assert "has no arm 'paste'; allowed: one of it (copy)" in results[4][2]
 
 
 @pytest.mark.parametrize(
