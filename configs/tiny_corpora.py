@@ -1,4 +1,4 @@
-"""Three corpora by weight: packages of the Python standard library, with one tokenizer for all.
+"""Three corpora by weight: parts of the Python standard library, with one tokenizer for all.
 
     python -m birdie_jax.train --config=configs/tiny_corpora.py --workdir=runs/corpora
 
@@ -18,9 +18,11 @@ def get_config() -> ml_collections.ConfigDict:
     library = sysconfig.get_path("stdlib")
     config = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["get_config"]()
     config.data.corpora = {
-        "asyncio": {"source": f"{library}/asyncio", "weight": 0.5, "max_epochs": 40.0},
-        "email": {"source": f"{library}/email", "weight": 0.3, "max_epochs": 40.0},
-        "unittest": {"source": f"{library}/unittest", "weight": 0.2, "max_epochs": 40.0},
+        "modules": {"source": f"{library}/*.py", "weight": 0.5, "max_epochs": 40.0},
+        "packages": {"source": f"{library}/[a-d]*/*.py", "weight": 0.3, "max_epochs": 40.0},
+        "encodings": {"source": f"{library}/encodings", "weight": 0.2, "max_epochs": 40.0},
     }
+    # Of each of them both splits need a document.
+    config.data.validation_fraction = 0.1
     config.data.vocab_size = 2048
     return config

@@ -187,7 +187,7 @@ def test_an_arm_of_the_file_can_be_changed_and_all_can_be_given(tmp_path):
     given = [
         (f"--config={file}", f"{arms}.copy.weight=2.0"),
         (CONFIG, f"{arms}={{'copy': {{'objective': 'copying'}}}}"),
-        ("--config=configs/tiny_corpora.py", "--config.data.corpora.email.weight=2.0"),
+        ("--config=configs/tiny_corpora.py", "--config.data.corpora.packages.weight=2.0"),
         (f"--config={file}", f"{arms}.copy.wieght=2.0"),
         (f"--config={file}", f"{arms}.paste.weight=2.0"),
     ]
