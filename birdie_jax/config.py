@@ -8,6 +8,7 @@ the rest of the program plain, immutable Python.
 """
 
 import dataclasses
+import functools
 import re
 import typing
 from typing import Any
@@ -86,7 +87,7 @@ def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -
             an import fails.
     """
     plain = _plain(config)
-    _refuse_secrets(plain, "config")
+    _refuse_secrets(plain)
     if importing:
         import_named(config)
         plain = _plain(config)
@@ -95,9 +96,10 @@ def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -
     return parsed
 
 
-def _refuse_secrets(value: Any, path: str) -> None:
+def _refuse_secrets(value: Any, *keys: object) -> None:
     """Refuse what must not get into config.json, which anybody may read."""
     if isinstance(value, str) and (clean := without_secrets(value)) != value:
+        path = functools.reduce(inner_path, keys, "config")
         raise ConfigError(
             f"{path}: found a password, token or key in {shown(clean)}; allowed: none; give credentials to "
             "a store's library in its own files or variables"
@@ -106,7 +108,7 @@ def _refuse_secrets(value: Any, path: str) -> None:
         value = dict(enumerate(value))
     if isinstance(value, dict):
         for name, each in value.items():
-            _refuse_secrets(each, inner_path(path, name))
+            _refuse_secrets(each, *keys, name)
 
 
 def import_named(config: ml_collections.ConfigDict) -> None:

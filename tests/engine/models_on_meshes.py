@@ -44,19 +44,12 @@ SECTIONS = (
 TABLE = {
     (1, 8, 1, 1): (("gated_ssm_plus", BOTH),),
     (1, 1, 8, 1): (("hawk", BOTH),),
-    (1, 1, 1, 8): (("gated_ssm_plus", BOTH), ("mamba", CAUSAL), ("gated_deltanet", BOTH)),
+    (1, 1, 1, 8): (("mamba", CAUSAL), ("gated_deltanet", BOTH)),
     (2, 1, 4, 1): (("gated_ssm", BOTH), ("transformer", BOTH)),
-    (2, 2, 2, 1): (("gated_ssm_plus", BOTH), ("mamba", BOTH), ("griffin", BOTH)),
-    (1, 2, 1, 4): (("hawk", BOTH), ("gated_ssm_plus", CAUSAL), ("mamba2", BOTH)),
+    (2, 2, 2, 1): (("mamba", BOTH), ("griffin", BOTH)),
+    (1, 2, 1, 4): (("gated_ssm_plus", CAUSAL), ("mamba2", BOTH)),
     (2, 1, 2, 2): (("hawk", CAUSAL), ("birdie_ssm", BOTH)),
-    (1, 2, 2, 2): (
-        ("gated_ssm_plus", BOTH),
-        ("hawk", BOTH),
-        ("gated_ssm", BOTH),
-        ("mamba", BOTH),
-        ("gated_deltanet", BOTH),
-        ("mamba2", CAUSAL),
-    ),
+    (1, 2, 2, 2): (("gated_ssm_plus", BOTH), ("mamba", BOTH), ("gated_deltanet", BOTH), ("mamba2", CAUSAL)),
 }
 
 
