@@ -42,7 +42,7 @@ from birdie_jax.storage.object_store import in_words
 
 Result = TypeVar("Result")
 # What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.
-READING_ERRORS = (ValueError, OSError, KeyError, TypeError, RuntimeError, EOFError)
+READING_ERRORS = (ValueError, OSError, KeyError, TypeError, AttributeError, RuntimeError, EOFError)
 # How tensorstore, XLA and the system say that a store or a machine fails.
 _FAILING = (
     "RESOURCE_EXHAUSTED",

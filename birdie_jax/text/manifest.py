@@ -220,7 +220,7 @@ def load_manifest(directory: Location) -> Manifest:
     path = directory / MANIFEST_NAME
     try:
         contents = parse_json(read_bytes(path))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
             f"{path}: not found; make it with python -m birdie_jax.prepare_data --output={directory}"
         ) from error

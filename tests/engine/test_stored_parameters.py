@@ -45,6 +45,9 @@ def test_a_damaged_checkpoint_is_noticed_and_left_where_it_is(workdir, caplog):
     damage(workdir / "checkpoints" / "00000009")
     assert_same(model_of_workdir(workdir).params, saved[5])
     assert f"{workdir}/checkpoints/00000009: the checkpoint is damaged (" in caplog.text
+    # Of JSON with other names orbax makes no objects, and then misses their attributes.
+    metadata = workdir / "checkpoints/00000009/state/array_metadatas/process_0"
+    metadata.write_text(metadata.read_text().replace('"array_metadata"', '"metadata"'))
     with pytest.raises(CheckpointError, match=r"checkpoints/00000009: the checkpoint is damaged \("):
         model_of_workdir(workdir, 9)
     damage(workdir / "checkpoints" / "00000005")

@@ -150,7 +150,9 @@ def test_corrupt_record_is_named_and_its_neighbours_are_read(copy):
 
 
 def test_missing_folder_and_split(tmp_path, prepared):
-    refused(tmp_path, r"manifest\.json: not found; make it with python -m birdie_jax\.prepare_data")
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path, tmp_path / "file"):
+        refused(folder, r"manifest\.json: not found; make it with python -m birdie_jax\.prepare_data")
     with pytest.raises(ValueError, match="split 'test' is none of train, validation"):
         TokenShards(prepared, "test")
 
