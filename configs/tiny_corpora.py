@@ -3,7 +3,7 @@
     python -m birdie_jax.train --config=configs/tiny_corpora.py --workdir=runs/corpora
 
 The model and the objectives are those of configs/tiny.py. `metrics.jsonl` has positions, loss, validation
-loss and epochs of each corpus; docs/corpora.md has more. About four minutes on two cores of a CPU.
+loss and epochs of each corpus; docs/corpora.md has more. 16 minutes of processor time of a CPU.
 """
 
 import runpy

@@ -79,7 +79,7 @@ def _change(draws: random.Random, path: Path, *, is_meta: bool) -> str:
         case 2:
             path.write_bytes(b"")
             return "empty"
-        case 3 | 4 if original.lstrip()[:1] == b"{":
+        case 3 | 4 if original.lstrip()[:1] == b"{" and path.suffix != ".jsonl":
             changed = mutate_json(draws, json.loads(original), draws.randint(1, 3))
             path.write_text(changed, encoding="utf-8", errors="replace")
             return "values changed"
