@@ -183,10 +183,13 @@ def read_description(meta: Any) -> Description:
         raise OtherCheckpointError(
             f"its format version is {contents['format_version']}; this program reads {FORMAT_VERSION}"
         )
-    arrays = {
-        name: SavedArray(tuple(shape), dtype, checksum)
-        for name, (shape, dtype, checksum) in contents["arrays"].items()
-    }
+    try:
+        arrays = {
+            name: SavedArray(tuple(shape), dtype, checksum)
+            for name, (shape, dtype, checksum) in contents["arrays"].items()
+        }
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise DamagedError("its description is not of arrays") from error
     return Description(arrays, contents.get("data"), contents.get("window"))
 
 

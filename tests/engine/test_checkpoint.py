@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import flax.struct
@@ -18,8 +19,14 @@ import pytest
 
 from birdie_jax.config import CheckpointConfig
 from birdie_jax.engine import Checkpoints, TrainState, Workdir, checkpoint, checkpoint_reading
-from birdie_jax.engine.checkpoint_format import checksums, named_checksums, named_checksums_of_host
-from birdie_jax.errors import CheckpointError, NotFinite, exit_status
+from birdie_jax.engine.checkpoint_format import (
+    FORMAT_VERSION,
+    checksums,
+    named_checksums,
+    named_checksums_of_host,
+    read_description,
+)
+from birdie_jax.errors import CheckpointError, DamagedError, NotFinite, exit_status
 
 POSITION = {"row_streams": np.random.default_rng(0).integers(-1, 1 << 40, (20, 60))}
 
@@ -401,3 +408,11 @@ def test_an_array_that_grows_keeps_its_rows(checkpoints):
         found = checkpoints.restore(abstract(wanted), empty, create, growing={"bandit/history"})
         kept = [0, 1, 2, 3, 9, 9][:rows]
         np.testing.assert_array_equal(found.state.sections["bandit"].history, kept)
+
+
+@pytest.mark.parametrize("arrays", [{"a": 1.5}, {"a": [1.5, "float32", 0]}, [], None])
+def test_a_description_of_other_things_than_arrays_is_damaged(arrays):
+    contents = {"format_version": FORMAT_VERSION, "arrays": arrays}
+    crc32 = zlib.crc32(json.dumps(contents, sort_keys=True).encode())
+    with pytest.raises(DamagedError, match="its description is not of arrays"):
+        read_description({"contents": contents, "crc32": crc32})
