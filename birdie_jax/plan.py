@@ -28,7 +28,7 @@ from birdie_jax.errors import ConfigError, shown
 from birdie_jax.finetuning.run import resolve_stages
 from birdie_jax.finetuning.stages import Stage, read_stages
 from birdie_jax.finetuning.task_heads import with_task_head
-from birdie_jax.interop.initialization import tokenizer_of_source
+from birdie_jax.interop.initialization import check_source, tokenizer_of_source
 from birdie_jax.models import build_model
 from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.rematerialisation import AUTO, CHOICES, LEVELS
@@ -217,7 +217,8 @@ def embedding_rows(config: Config) -> int:
     """
     data = config.data
     if config.finetune.stages and config.init.from_ and not data.tokenizer:
-        return tokenizer_of_source(config.init.from_).vocab_size
+        source = check_source(config.init.from_, name_checkpoint=False)
+        return tokenizer_of_source(source).vocab_size
     for prepared in (data.prepared, *(corpus.prepared for corpus in corpora_of(data).values())):
         if prepared and (is_remote(prepared) or Path(prepared).is_dir()):
             return load_tokenizer(prepared).vocab_size

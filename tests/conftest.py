@@ -21,7 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the tests' time is compilation, and most programs are the same as last time.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/.cache/birdie_jax/tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
-# Two workers share the cores; PyTorch's threads, which wait by spinning, made some tests ten times as long.
+# Two workers share the cores; PyTorch's threads, which wait by spinning, made a test six times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import fsspec

@@ -30,7 +30,8 @@ _PACK: dict[str, Callable[[bytes], bytes]] = {
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.decompress,
-    ".xz": lzma.decompress,
+    # lzma takes the zero bytes that may follow a stream for a stream that is cut short.
+    ".xz": lambda data: lzma.decompress(data[: len(data) - (len(data) - len(data.rstrip(b"\0"))) // 4 * 4]),
     ".zst": lambda data: zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read(),
 }
 _ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1", "cp1252", "utf-7")

@@ -16,16 +16,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 from birdie_jax.array_types import Activations, ArmVector, TokenIds, TokenMask
 from birdie_jax.batch import Batch
 from birdie_jax.config_sections import FinetuneTeacherConfig
-from birdie_jax.engine import LossFunction, ShardedStep, make_step
-from birdie_jax.engine.bad_steps import bad_step_rule
-from birdie_jax.engine.mesh import state_sharding
+from birdie_jax.engine import LossFunction, ShardedStep
 from birdie_jax.engine.sharded_step import Sections, Summarise
+from birdie_jax.finetuning.run_step import make_run_step
 from birdie_jax.finetuning.teacher import find_teacher
 from birdie_jax.models import LanguageModel
 from birdie_jax.models.language_model import token_scores
 from birdie_jax.models.layout import batch_layout
-from birdie_jax.models.parameters import one_token_batch
-from birdie_jax.optimizers import optimizer_of_run
 from birdie_jax.pretraining.language_model_step import counts_by_arm, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
@@ -93,19 +90,7 @@ def make_distilled_step(run: ResolvedRun, sections: Sections, *, summarise: Summ
         distilled_loss,
         *(model, teacher.model, len(run.mixture.arms), config.train.loss_chunk, config.finetune.teacher),
     )
-    return make_step(
-        lambda key: model.init(key, one_token_batch())["params"],
-        loss,
-        optimizer_of_run(config, run.policies),
-        run.mesh,
-        seed=config.seed,
-        sections=sections,
-        summarise=summarise,
-        accumulation_steps=config.train.accumulation_steps,
-        rule=bad_step_rule(config.train),
-        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
-        frozen=teacher.params,
-    )
+    return make_run_step(run, loss, sections, summarise=summarise, frozen=teacher.params)
 
 
 def distilled_loss(  # noqa: PLR0917

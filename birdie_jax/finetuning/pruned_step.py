@@ -4,7 +4,6 @@ The second loss is the next-token loss on the tokens that the last layer has rea
 the token that followed it in the sample before any was dropped (Simba, appendix A.3).
 """
 
-from functools import partial
 from typing import NamedTuple, cast
 
 import jax
@@ -13,14 +12,11 @@ from jaxtyping import Array, PyTree
 
 from birdie_jax.array_types import ArmVector, RowKeys, TokenIds, TokenMask
 from birdie_jax.batch import Batch
-from birdie_jax.engine import LossFunction, ShardedStep, make_step
-from birdie_jax.engine.bad_steps import bad_step_rule
-from birdie_jax.engine.mesh import state_sharding
+from birdie_jax.engine import LossFunction, ShardedStep
 from birdie_jax.engine.sharded_step import Sections, Summarise
+from birdie_jax.finetuning.run_step import make_run_step
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.token_losses import token_losses
-from birdie_jax.optimizers import optimizer_of_run
 from birdie_jax.pretraining.language_model_step import language_model_loss, sums_by_arm
 from birdie_jax.pruning import PruningSettings, encode_pruned, finetune_settings
 from birdie_jax.pruning.samples import TokenNumbers, samples_sum
@@ -53,20 +49,10 @@ def make_pruned_step(run: ResolvedRun, sections: Sections, *, summarise: Summari
     """
     config, model, pruning = run.config, run.model, run.config.finetune.pruning
     num_stages = len(run.mixture.arms)
-    return make_step(
-        lambda key: model.init(key, one_token_batch())["params"],
-        dense_and_pruned_loss(
-            model, num_stages, config.train.loss_chunk, finetune_settings(pruning), pruning.max_pruned
-        ),
-        optimizer_of_run(config, run.policies),
-        run.mesh,
-        seed=config.seed,
-        sections=sections,
-        summarise=summarise,
-        accumulation_steps=config.train.accumulation_steps,
-        rule=bad_step_rule(config.train),
-        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
+    loss = dense_and_pruned_loss(
+        model, num_stages, config.train.loss_chunk, finetune_settings(pruning), pruning.max_pruned
     )
+    return make_run_step(run, loss, sections, summarise=summarise)
 
 
 def dense_and_pruned_loss(

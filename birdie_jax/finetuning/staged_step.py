@@ -11,20 +11,18 @@ from jaxtyping import PyTree
 
 from birdie_jax.batch import Batch
 from birdie_jax.config import Config
-from birdie_jax.engine import LossFunction, ShardedStep, StepTotals, make_step
-from birdie_jax.engine.bad_steps import bad_step_rule
-from birdie_jax.engine.mesh import state_sharding
+from birdie_jax.engine import LossFunction, ShardedStep, StepTotals
 from birdie_jax.engine.sharded_step import Sections, Summarise
 from birdie_jax.engine.state import StepMetrics, TrainState
 from birdie_jax.finetuning.distilled_step import TaughtSums, make_distilled_step
 from birdie_jax.finetuning.pruned_step import PrunedSums, make_pruned_step
+from birdie_jax.finetuning.run_step import make_run_step
 from birdie_jax.finetuning.stage_sequence import StageSequence
 from birdie_jax.metric_names import PRUNED_LOSS, SURVIVING_SHARE, TEACHER_QUANTITIES, stage_metric
 from birdie_jax.models import LanguageModel
-from birdie_jax.models.parameters import one_token_batch
 from birdie_jax.models.sample_scores import sample_losses
 from birdie_jax.models.task_head import head_type
-from birdie_jax.optimizers import learning_rate_schedule, optimizer_of_run
+from birdie_jax.optimizers import learning_rate_schedule
 from birdie_jax.pretraining.language_model_step import ArmSums, make_language_model_step, sums_by_arm
 from birdie_jax.resolve import ResolvedRun
 
@@ -59,19 +57,8 @@ def make_head_step(run: ResolvedRun, sections: Sections, *, summarise: Summarise
         sections: what makes the sections of the hooks, by their names.
         summarise: what is logged of the sums, which are `ArmSums` with samples in the place of tokens.
     """
-    config, model = run.config, run.model
-    return make_step(
-        lambda key: model.init(key, one_token_batch())["params"],
-        head_loss(model, len(run.mixture.arms), run.max_samples),
-        optimizer_of_run(config, run.policies),
-        run.mesh,
-        seed=config.seed,
-        sections=sections,
-        summarise=summarise,
-        accumulation_steps=config.train.accumulation_steps,
-        rule=bad_step_rule(config.train),
-        param_shardings=partial(state_sharding, run.mesh, policies=run.policies),
-    )
+    loss = head_loss(run.model, len(run.mixture.arms), run.max_samples)
+    return make_run_step(run, loss, sections, summarise=summarise)
 
 
 def head_loss(model: LanguageModel, num_stages: int, max_samples: int) -> LossFunction:

@@ -57,6 +57,14 @@ ENCODER_KINDS = [
 STATE_SPACE = {"mamba": {"step_bias": 4}, "mamba2": {"step_bias": 4, "A_log": -3}}
 
 
+def one_of_each_mixer(names):
+    """Return the first model of each mixer; others differ by an MLP or by a term that it has too."""
+    first = {}
+    for name in names:
+        first.setdefault(architecture_of(ModelConfig(name=name)).mixer, name)
+    return [*first.values()]
+
+
 def tiered(fast, values):
     """Return values, or tuples of them, as parameters of a test; those in `fast` are in the fast tier."""
     return [

@@ -16,11 +16,9 @@ from birdie_jax.models.layout import packed_layout
 from birdie_jax.models.registry import mixer_config
 from birdie_jax.models.rematerialisation import LEVELS
 from pallas_kernels.linear_scan.xla import UNROLLED
-from tests.models.conftest import compiled, tiered
+from tests.models.conftest import compiled, one_of_each_mixer, tiered
 from tests.quick_jit import quick_jit
 
-# One model of each mixer: others differ by an MLP, or by a term that is in these too.
-MIXERS = ("gated_ssm_plus", "hawk", "mamba", "mamba2", "gated_deltanet", "transformer")
 ENCODERS_TOO = pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, model_names()))
 
 
@@ -59,7 +57,7 @@ def test_neither_direction_nor_type_nor_remat_changes_the_parameters(name, make,
 
 # XLA counts the operations of a loop's body once: layers are in one (conftest.py).
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*MIXERS, "griffin"])
+@pytest.mark.parametrize("name", one_of_each_mixer(language_model_names()))
 def test_reading_both_ways_costs_no_flop_that_grows_with_the_model(name, make, packed):
     """The CPU's loop finds two places in time at a step instead of one, and there are two resets a token.
 
@@ -114,7 +112,7 @@ def gradient_of(name, remat, make, packed):
     return program(variables), program.cost_analysis()["flops"]
 
 
-@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, [*MIXERS, "griffin", "bigs"]))
+@pytest.mark.parametrize("name", tiered({"gated_ssm_plus"}, one_of_each_mixer(model_names())))
 def test_remat_computes_the_same_again(name, make, packed):
     levels = list(LEVELS) if name in ("gated_ssm_plus", "griffin") else ["none", "dots", "full"]
     (loss, gradient), kept = gradient_of(name, "none", make, packed)
