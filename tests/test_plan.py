@@ -108,6 +108,7 @@ def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
     assert not {key for key in found if f"`{key}`" not in documented}
 
 
+STAGE = "{'1': {'task': 'phonebook', 'length': 128, 'rows': 2, 'steps': 2}}"
 REFUSED = {
     "--topology: found 'v9:2x2' (chip 'v9' is unknown); allowed: v4:4x4x4": ("v9:2x2",),
     "config.mesh: found data=3": ("cpu:1", "--config.mesh.data=3"),
@@ -124,6 +125,11 @@ REFUSED = {
     "--json=docs: found a folder; allowed: a file": ("cpu:1", "--json=docs"),
     "--json=no/such/plan.json: found no folder no/such; allowed": ("cpu:1", "--json=no/such/plan.json"),
     "config.mesh.modle: unknown field": ("cpu:1", "--config.mesh.modle=3"),
+    "config.init.from: found xxx": (
+        "cpu:1",
+        f"--config.finetune.stages={STAGE}",
+        f"--config.init.from={'x' * 999}",
+    ),
     "config.model.name: found 'gru'": ("cpu:1", "--config.model.name=gru"),
 }
 
