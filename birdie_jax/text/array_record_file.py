@@ -1,11 +1,15 @@
 """Opening ArrayRecord files, local ones and those of Cloud Storage, for random access."""
 
+import hashlib
+
 from array_record.python.array_record_module import ArrayRecordReader
 
 from birdie_jax.errors import DataError
 from birdie_jax.text.locations import Location
+from birdie_jax.text.manifest import Shard
 
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
+_RECORDS_AT_ONCE = 256
 
 
 def open_shard(path: Location, records: int) -> ArrayRecordReader:
@@ -27,6 +31,31 @@ def open_shard(path: Location, records: int) -> ArrayRecordReader:
             f"{path}: has {found} readable records; the manifest says {records}; prepare the data again"
         )
     return reader
+
+
+def check_records(path: Location, shard: Shard, *, name: Location | None = None) -> None:
+    """Read a shard, and check that its records are those of the manifest.
+
+    Args:
+        path: the file.
+        shard: its entry in the manifest.
+        name: what a message names, if not the path.
+
+    Raises:
+        DataError: the file is corrupt, or has other records.
+    """
+    name = path if name is None else name
+    try:
+        reader = open_shard(path, shard.records)
+        digest = hashlib.sha256()
+        for start in range(0, shard.records, _RECORDS_AT_ONCE):
+            for record in reader.read(start, min(start + _RECORDS_AT_ONCE, shard.records)):
+                digest.update(record)
+        reader.close()
+    except (DataError, RuntimeError, ValueError, IndexError) as error:
+        raise DataError(f"{name}: is corrupt: {error}; prepare the data again") from error
+    if shard.sha256 and digest.hexdigest() != shard.sha256:
+        raise DataError(f"{name}: has other records than the manifest says; prepare the data again")
 
 
 def check_utf8(path: Location) -> None:

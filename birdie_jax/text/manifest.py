@@ -18,6 +18,7 @@ FORMAT_VERSION = 3
 # Version 1 has no hash of a shard's records, version 2 nothing that was left out but empty documents.
 _READ_VERSIONS = (1, 2, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
+_CHECKSUM = "checksum"
 TOKENIZER_NAME = "tokenizer.model"
 SPLITS = ("train", "validation")
 SPLIT_RULE = (
@@ -198,8 +199,10 @@ class Manifest:
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> bytes:
-        """Return the contents of its file."""
-        return (json.dumps(to_plain(self), indent=1) + "\n").encode()
+        """Return the contents of its file, with a checksum of them."""
+        contents = to_plain(self)
+        checked = contents | {_CHECKSUM: _checksum(contents)}
+        return (json.dumps(checked, indent=1) + "\n").encode()
 
     def save(self, directory: Location) -> None:
         """Replace `directory/manifest.json`, in one step.
@@ -214,8 +217,8 @@ def load_manifest(directory: Location) -> Manifest:
     """Read `directory/manifest.json`.
 
     Raises:
-        DataError: it is missing, unreadable, of another format version, or not a manifest; names the file
-            and the field.
+        DataError: it is missing, unreadable, damaged, of another format version, or not a manifest; names
+            the file and the field.
     """
     path = directory / MANIFEST_NAME
     try:
@@ -233,11 +236,21 @@ def load_manifest(directory: Location) -> Manifest:
     if type(version) is not int or version not in _READ_VERSIONS:
         versions = " and ".join(map(str, _READ_VERSIONS))
         raise DataError(f"{path}: format_version is {shown(version)}; this program reads {versions}")
+    if (checksum := contents.pop(_CHECKSUM, None)) not in (None, _checksum(contents)):
+        raise DataError(
+            f"{path}: is damaged: its {_CHECKSUM} is {shown(checksum)}, and its contents have "
+            f"{_checksum(contents)}; prepare the data again, or remove the {_CHECKSUM} "
+            "if you changed the file yourself"
+        )
     if version == 1:
         _add_fields_since_version_1(contents)
     if version < FORMAT_VERSION:
         _add_fields_since_version_2(contents)
     return parse_typed(Manifest, contents, f"{path}: manifest", DataError)
+
+
+def _checksum(contents: object) -> str:
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def _add_fields_since_version_1(contents: dict) -> None:

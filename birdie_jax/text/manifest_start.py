@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from birdie_jax.errors import DataError, shown
 from birdie_jax.storage import exists, is_remote, list_names, remove
+from birdie_jax.text.array_record_file import check_records
 from birdie_jax.text.locations import Location
 from birdie_jax.text.manifest import (
     FORMAT_VERSION,
@@ -35,6 +36,7 @@ def resume_manifest(
 ) -> tuple[Manifest, SourceRecord] | None:
     """Return what an earlier start with the same settings has left, its unfinished files removed.
 
+    On a disk the finished shards of a preparation that continues are read and checked.
     None where there was no earlier start, or it had not even a tokenizer, so that any settings will do.
 
     Raises:
@@ -67,6 +69,8 @@ def resume_manifest(
     check_source(source, record.files, whole=manifest.complete)
     finished = {shard.name: shard for split in SPLITS for shard in manifest.shards(split)}
     check_sizes(directory, tuple(finished.values()))
+    for shard in [] if manifest.complete or is_remote(directory) else finished.values():
+        check_records(directory / shard.name, shard)
     # In a bucket a process that owns the folder removes them (`ManifestGuard.take_over`).
     for name in [] if is_remote(directory) else list_names(directory):
         if SHARD_FILE.fullmatch(name) and name not in finished:

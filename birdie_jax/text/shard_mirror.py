@@ -7,7 +7,6 @@ time copy it. Folders of texts that no process reads are removed, the oldest fir
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import weakref
@@ -18,13 +17,12 @@ from birdie_jax.errors import DataError
 from birdie_jax.storage import PARTIAL_SUFFIX, publish
 from birdie_jax.storage.cache_folder import cache_folder
 from birdie_jax.storage.object_store import file_system, store_errors
-from birdie_jax.text.array_record_file import open_shard
+from birdie_jax.text.array_record_file import check_records
 from birdie_jax.text.locations import Location, reason
 from birdie_jax.text.manifest import SPLITS, Manifest, Shard
 
 # A request has a time limit of seconds, whatever it asks for.
 _PART_BYTES = 8 << 20
-_RECORDS_AT_ONCE = 256
 # Room that is left to others on the disk.
 _SPARE_BYTES = 1 << 30
 _IN_USE = "in_use"
@@ -95,7 +93,7 @@ class ShardMirror:
                     for part in _read_parts(source, shard):
                         file.write(part)
                     file.flush()
-                    _check_records(partial, source, shard)
+                    check_records(partial, shard, name=source)
                     publish(partial, final)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -116,20 +114,6 @@ def _read_parts(source: Location, shard: Shard) -> Iterator[bytes]:
         if len(part) != end - start:
             raise DataError(f"{source}: ends at byte {start + len(part)}; the manifest says {shard.bytes}")
         yield part
-
-
-def _check_records(copy: Path, source: Location, shard: Shard) -> None:
-    try:
-        reader = open_shard(copy, shard.records)
-        digest = hashlib.sha256()
-        for start in range(0, shard.records, _RECORDS_AT_ONCE):
-            for record in reader.read(start, min(start + _RECORDS_AT_ONCE, shard.records)):
-                digest.update(record)
-        reader.close()
-    except (DataError, RuntimeError, ValueError, IndexError) as error:
-        raise DataError(f"{source}: is corrupt: {error}; prepare the data again") from error
-    if shard.sha256 and digest.hexdigest() != shard.sha256:
-        raise DataError(f"{source}: has other records than the manifest says; prepare the data again")
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

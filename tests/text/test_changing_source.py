@@ -13,7 +13,7 @@ from birdie_jax.text import documents as documents_module
 from birdie_jax.text import load_manifest, open_source, prepare
 from birdie_jax.text.cache import cached_folder
 from birdie_jax.text.source_record import SOURCE_RECORD_NAME
-from tests.text.prepared_folders import COMPRESS, contents, json_lines, parquet
+from tests.text.prepared_folders import COMPRESS, contents, json_lines, parquet, read_manifest
 
 FORMATS = [".txt", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"]
 
@@ -201,7 +201,7 @@ def test_a_source_of_other_times_or_in_another_place_is_known_by_its_contents(
     shutil.copytree(paths[0].parent, elsewhere / "source")
     monkeypatch.chdir(elsewhere)
     path = output / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_manifest(output)
     manifest["settings"]["source"] = "source"
     path.write_text(json.dumps(manifest))
     run("source", output)
@@ -267,7 +267,7 @@ def test_a_torn_last_line_of_the_record_is_replaced(stopped, run, tmp_path):
 
 def test_a_preparation_of_version_1_is_not_gone_on_with(stopped, run):
     paths, output = stopped
-    manifest = json.loads((output / "manifest.json").read_text()) | {"format_version": 1}
+    manifest = read_manifest(output) | {"format_version": 1}
     (output / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(
         DataError, match=r"manifest\.json: was written by an earlier prepare_data, which kept"

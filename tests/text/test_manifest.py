@@ -12,6 +12,7 @@ from birdie_jax.errors import DataError
 from birdie_jax.text import TokenShards, load_manifest
 from birdie_jax.text.manifest_guard import ManifestGuard
 from tests.text.prepared_folders import contents as contents_of
+from tests.text.prepared_folders import read_manifest
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_the_identity_is_of_every_part_and_a_shards_of_its_records(run, corpus, 
 
 def _as_version_1(folder):
     path = folder / "manifest.json"
-    contents = json.loads(path.read_text())
+    contents = read_manifest(folder)
     contents["format_version"] = 1
     for split in ("train", "validation"):
         for shard in contents[split]:
@@ -101,14 +102,10 @@ def test_a_folder_of_version_1_is_read_and_has_an_identity(run, corpus, tmp_path
     assert len(identities) == 3
 
 
-def test_a_preparation_of_version_2_continues(run, corpus, tmp_path, monkeypatch):
+def test_a_preparation_of_version_2_continues(run, corpus, tmp_path, stopped):
     expected = contents_of(run(corpus, tmp_path / "whole"))
-    with monkeypatch.context() as patch:
-        patch.setattr(ManifestGuard, "save", _stop_after(5, ManifestGuard.save))
-        with pytest.raises(KeyboardInterrupt):
-            run(corpus, tmp_path / "out")
-    path = tmp_path / "out" / "manifest.json"
-    found = json.loads(path.read_text())
+    path = stopped / "manifest.json"
+    found = read_manifest(path.parent)
     assert found["train"]
     assert not found["complete"]
     for name in ("source_commit", "filtered_documents", "duplicate_documents"):
@@ -116,7 +113,40 @@ def test_a_preparation_of_version_2_continues(run, corpus, tmp_path, monkeypatch
     for name in ("document_separator", "document_filter", "deduplicate", "units"):
         del found["settings"][name]
     path.write_text(json.dumps(found | {"format_version": 2}))
-    assert contents_of(run(corpus, tmp_path / "out")) == expected
+    assert contents_of(run(corpus, stopped)) == expected
+
+
+@pytest.fixture
+def stopped(run, corpus, tmp_path, monkeypatch):
+    """A preparation that was stopped after some shards; its folder."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestGuard, "save", _stop_after(5, ManifestGuard.save))
+        with pytest.raises(KeyboardInterrupt):
+            run(corpus, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_a_number_that_changes_in_the_file_is_noticed(run, corpus, stopped):
+    path = stopped / "manifest.json"
+    text = path.read_text()
+    count = json.loads(text)["source_bytes"]
+    path.write_text(text.replace(f'"source_bytes": {count}', f'"source_bytes": {count + 2}'))
+    with pytest.raises(DataError, match=r"manifest\.json: is damaged: its checksum is '"):
+        run(corpus, stopped)
+    path.write_text(text)
+    run(corpus, stopped)
+
+
+def test_a_finished_shard_that_changes_is_noticed(run, corpus, stopped):
+    path = stopped / json.loads((stopped / "manifest.json").read_text())["train"][0]["name"]
+    whole = path.read_bytes()
+    (record, *_) = ArrayRecordReader(str(path)).read_all()
+    place = whole.index(record)
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(DataError, match=f"{path.name}: is corrupt"):
+        run(corpus, stopped)
+    path.write_bytes(whole)
+    run(corpus, stopped)
 
 
 def _stop_after(times, save):

@@ -22,7 +22,7 @@ from birdie_jax.text import (
 )
 from birdie_jax.text.locations import locate
 from tests.gcs_server import BUCKET
-from tests.text.prepared_folders import contents, message_after_outage, rows
+from tests.text.prepared_folders import contents, message_after_outage, read_manifest, rows
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_other_records_than_those_of_the_manifest_are_no_copy(url, prepared, mon
     """Of the same size and number, as when another preparation wrote into the same folder."""
     monkeypatch.setattr(remote_records, "_is_read_in_place", lambda directory: False)
     path = f"{url}/manifest.json"
-    manifest = json.loads(read_bytes(path))
+    manifest = read_manifest(prepared)
     manifest["train"][0]["sha256"] = "0" * 64
     write_whole(path, json.dumps(manifest).encode())
     with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has other records than the manifest"):

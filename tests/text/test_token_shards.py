@@ -11,6 +11,7 @@ import pytest
 
 from birdie_jax.errors import DataError
 from birdie_jax.text import TokenShards, load_manifest, load_tokenizer, shard_readers
+from tests.text.prepared_folders import read_manifest
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_a_shard_that_is_not_what_the_manifest_says(copy):
 
 
 def test_shard_with_other_records_than_the_manifest_says(copy):
-    shard, *others = json.loads((copy / "manifest.json").read_text())["train"]
+    shard, *others = read_manifest(copy)["train"]
     edited(copy, train=[shard | {"records": shard["records"] + 1}, *others])
     with pytest.raises(DataError, match=r"train-00000\.arrayrecord: has \d+ readable records; the"):
         TokenShards(copy, "train")[0]
@@ -158,8 +159,7 @@ def test_missing_folder_and_split(tmp_path, prepared):
 
 
 def edited(folder, **changes):
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    (folder / "manifest.json").write_text(json.dumps(read_manifest(folder) | changes))
 
 
 @pytest.mark.parametrize(
