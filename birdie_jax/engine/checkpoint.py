@@ -33,7 +33,7 @@ from birdie_jax.engine.checkpoint_reading import ReadCheckpoint, first_line, rea
 from birdie_jax.engine.private_api import limit_request_retries, wait_by_monotonic_clock
 from birdie_jax.engine.state import TrainState
 from birdie_jax.errors import CheckpointError, DamagedError, NotFinite, OtherCheckpointError
-from birdie_jax.storage import absolute, exists, is_of_store, is_remote, list_names, move_folder
+from birdie_jax.storage import absolute, exists, is_full, is_of_store, is_remote, list_names, move_folder
 from birdie_jax.storage.workdir import WHOLE_MARK, Workdir
 
 _FULL = "No space left on device"
@@ -247,19 +247,16 @@ class Checkpoints:
             raise self._write_failure(step, error) from error
 
     def _write_failure(self, step: int | None, error: Exception) -> CheckpointError:
-        room = (
-            ""
-            if is_remote(self.directory)
-            else f"{_free_mebibytes(self.directory):.0f} MiB are free there. "
-        )
+        remote = is_remote(self.directory)
+        room = "" if remote else f"{_free_mebibytes(self.directory):.0f} MiB are free there. "
+        advice = "make room and " if is_full(error) and not remote else ""
         good, cause = self._workdir.last_good(), _FULL if _FULL in str(error) else first_line(error)
         if is_remote(self.directory):
             # A bucket has no folders: what orbax misses has not arrived there.
             cause = f"the store did not answer: {cause}" if isinstance(error, _MISSING) else cause
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
-            f"Last good checkpoint: {good}; {'make room and ' if room else ''}run the same command "
-            "to go on from it"
+            f"Last good checkpoint: {good}; {advice}run the same command to go on from it"
         )
 
 

@@ -27,6 +27,8 @@ _OF_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 # A request has a time limit of seconds, whatever it carries.
 _PART_BYTES = 16 << 20
 _WITHOUT_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
+# Of a disk, of a user's share of it, and of what one file may have.
+_LACKS_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sync(path: epath.PathLike) -> None:
@@ -157,6 +159,11 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether an error, of the system or in the text of a library, is that of a lack of room."""
+    return any(os.strerror(number) in str(error) for number in _LACKS_OF_ROOM)
 
 
 def make_folders(path: epath.PathLike) -> None:

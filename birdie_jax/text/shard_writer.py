@@ -9,7 +9,7 @@ from pathlib import Path
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from birdie_jax.errors import ShardWriteError
-from birdie_jax.storage import PARTIAL_SUFFIX, publish
+from birdie_jax.storage import PARTIAL_SUFFIX, is_full, publish
 from birdie_jax.text.array_record_file import open_shard
 from birdie_jax.text.manifest import SPLITS, Shard
 from birdie_jax.text.saving import os_errors_as_data_errors
@@ -103,6 +103,6 @@ class ShardWriter:
         free = shutil.disk_usage(self._path.parent).free
         return ShardWriteError(
             f"{self._partial}: cannot be written: {error} (the shard has {self._bytes} bytes so far, "
-            f"its disk {free} bytes free); finished shards are kept: make room "
-            "and run the same prepare_data again"
+            f"its disk {free} bytes free); finished shards are kept: "
+            f"{'make room and ' if is_full(error) else ''}run the same prepare_data again"
         )

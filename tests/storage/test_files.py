@@ -1,11 +1,12 @@
 """A file is whole or absent, and what was there stays when a write fails."""
 
+import errno
 import json
 import os
 
 import pytest
 
-from birdie_jax.storage import PARTIAL_SUFFIX, read_bytes, upload, write_json, write_whole
+from birdie_jax.storage import PARTIAL_SUFFIX, is_full, read_bytes, upload, write_json, write_whole
 
 
 def test_a_write_replaces_the_whole_file(tmp_path):
@@ -34,6 +35,14 @@ def test_a_failed_write_leaves_no_part(tmp_path):
         with pytest.raises(IsADirectoryError):
             write(tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "source"]
+
+
+@pytest.mark.parametrize(
+    ("number", "full"),
+    [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EFBIG, True), (errno.EIO, False)],
+)
+def test_lack_of_room_is_known_by_the_text_of_a_library(number, full):
+    assert is_full(RuntimeError(f"INTERNAL: {os.strerror(number)} while writing")) == full
 
 
 def test_what_may_never_end_is_not_read(tmp_path):
