@@ -256,7 +256,7 @@ class Checkpoints:
             cause = f"the store did not answer: {cause}" if isinstance(error, _MISSING) else cause
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
-            f"Last good checkpoint: {good}; {advice}run the same command to go on from it"
+            f"Last good checkpoint: {good}; {advice}run the same command, which resumes from it"
         )
 
 

@@ -171,7 +171,7 @@ def test_outages_lose_nothing_that_is_saved(store, undisturbed, url, tmp_path):
 
     line = store.fails(url, ("refuse_from", "POST", "checkpoints/00000008"))
     assert f"{url}/checkpoints: the checkpoint of step 8 could not be written (" in line
-    assert "run the same command to go on from it" in line
+    assert "run the same command, which resumes from it" in line
     assert workdir.saved_steps() == [4]
 
     line = store.fails(url, ("answer", 403, "GET", "run/config.json|/config.json"))
