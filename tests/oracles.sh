@@ -41,3 +41,11 @@ make_beam() {
     fetch_packages beam "Apache Beam" apache_beam fastavro httplib2 jsonpickle objsize pytz || return 1
     export BIRDIE_BEAM="$FETCHED"
 }
+
+# MkDocs, which builds the site of the documentation.
+make_docs() {
+    fetch_packages docs "MkDocs" mkdocs mkdocs-material mkdocs-material-extensions mkdocs-autorefs mkdocs-get-deps \
+        mkdocstrings mkdocstrings-python babel backrefs colorama ghp-import griffelib Markdown mergedeep paginate pathspec \
+        platformdirs pymdown-extensions python-dateutil pyyaml_env_tag six watchdog || return 1
+    export BIRDIE_DOCS="$FETCHED"
+}

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # Compilers, servers and the harness are for slow tests alone.
 fetch_all() {
     make_oracles || return 1
-    case " $* " in *" --all "*) make_compilers && make_lm_eval && make_servers && make_torch && make_trackers && make_beam ;; esac
+    case " $* " in *" --all "*) make_compilers && make_lm_eval && make_servers && make_torch && make_trackers && make_beam && make_docs ;; esac
 }
 
 make_environment test

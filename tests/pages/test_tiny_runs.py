@@ -150,9 +150,9 @@ def test_the_quickstart_ends_with_answers_to_held_out_lines(sandbox, monkeypatch
         f"birdie_jax.{verb}" for verb in ("train", "evaluate", "report")
     ]
     asked = [one.replace("lengths=", "questions_per_length=3,lengths=") for one in commands[1][3:]]
-    run_verb("README.md", "evaluate", asked)
+    run_verb("docs/start.md", "evaluate", asked)
     printed = capsys.readouterr().out
-    run_verb("README.md", "report", list(commands[2][3:]))
+    run_verb("docs/start.md", "report", list(commands[2][3:]))
     answers = (sandbox / "runs/tiny/report.html").read_text().partition('id="answers"')[2]
     for name in ("copy", "pick_out", "copy_longer"):
         assert re.search(rf"^{name}: \d of 3 exactly right; the first:\n  read   \[", printed, re.MULTILINE)
@@ -167,13 +167,16 @@ def test_commands_of_the_pages_on_evaluation(sandbox, monkeypatch, capsys):
         module.main(["export"])
     tried = 0
     for command in COMMANDS:
-        if command.page in ("README.md", "docs/evaluate.md") and "birdie_jax.evaluate" in command.arguments:
+        if (
+            command.page in ("docs/fine_tune.md", "docs/evaluate.md")
+            and "birdie_jax.evaluate" in command.arguments
+        ):
             options = [
                 re.sub(r"(num_questions|questions_per_length)=\d+", r"\1=4", one)
                 for one in command.arguments[3:]
             ]
             options = [one.replace("exported/tiny", "exported/compared") for one in options]
-            # README fine-tunes the run first; what it asks, any run can be asked.
+            # The page fine-tunes the run first; what it asks, any run can be asked.
             options = [one.replace("runs/phonebook_tiny", "runs/tiny") for one in options]
             capsys.readouterr()
             run_verb(command.page, "evaluate", options)
