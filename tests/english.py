@@ -1,66 +1,61 @@
-"""Refuses the words of docs/glossary.md's first table in lines that are new or changed since BASE.
+"""Refuses the words of docs/glossary.md's first table, and lines of prose in Markdown that are too long.
 
-`python -m tests.english` prints each such line and exits with 1. A line that only moved is not new. Git
-must know a file (`git add`) and this clone must hold BASE: where it does not, the check fails.
+`python -m tests.english` prints each such line of the files that Git knows (`git add`), and exits with 1.
 """
 
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
-# The last commit whose lines are not checked.
-BASE = "8a0f9749faa894578394fb734537312a3606bb4e"
 REFUSED = re.compile(
     r"\b(told|tells?(?!\()|asked of|go(es)? on( with)?|hangs on|(is|are) had|of which|by which|whose fault"
-    r"|no more(?! than)|likewise|besides(?!=))\b",
+    r"|no more(?! than)|likewise|besides)\b",
     re.IGNORECASE,
 )
 # These name the words that they refuse.
 EXEMPT = {"docs/glossary.md", "tests/english.py", "tests/test_english.py"}
-CHECKED = ["*.py", "*.md", "*.sh", "*.toml", "*.cfg", "*.yaml"]
-HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+CHECKED = ["*.py", "*.md", "*.sh", "*.toml", "*.cfg", "*.yaml", "*.ipynb"]
+PROSE_COLUMNS = 100
+# A table, a heading, a picture or a quotation is one line, and so is a word or a link.
+ONE_LINE = re.compile(r"\s*(\||#|!\[|>|<!--|(([-*]|\d+\.) )?(\S+|\[[^]]*\]\(\S*)$)")
 
 
-def refused_lines(diff: str) -> list[str]:
-    """Return `file:line: word: text` for each refused line that `diff` adds (`git diff -U0` made it)."""
-    added: list[tuple[str, int, str]] = []
-    removed: Counter[str] = Counter()
-    file, number, minus, plus = "", 0, 0, 0
-    for line in diff.split("\n"):
-        # Inside a hunk only its counts separate a header from text that starts with the same signs.
-        if minus and line.startswith("-"):
-            minus -= 1
-            removed[line[1:].strip()] += 1
-        elif plus and line.startswith("+"):
-            plus -= 1
-            added.append((file, number, line[1:].strip()))
-            number += 1
-        elif line.startswith("+++ "):
-            file = line[4:].rstrip("\t").removeprefix("b/")
-        elif hunk := HUNK.match(line):
-            minus, plus = int(hunk[1] or 1), int(hunk[3] or 1)
-            number = int(hunk[2])
-    found: list[str] = []
-    for file, number, text in added:
-        if removed[text]:
-            removed[text] -= 1
-        elif file not in EXEMPT and (word := REFUSED.search(text)):
-            found.append(f"{file}:{number}: {word[0]}: {text}")
-    return found
+def refused_words(file: str, text: str) -> list[str]:
+    """Return `file:line: word: text` for each line with a refused word."""
+    lines = enumerate(text.split("\n"), 1)
+    return [f"{file}:{n}: {word[0]}: {line.strip()}" for n, line in lines if (word := REFUSED.search(line))]
+
+
+def long_lines(file: str, text: str) -> list[str]:
+    """Return `file:line: columns: text` for each line of prose of a page that is too long."""
+    return [
+        f"{file}:{number}: {len(line)} columns; allowed: {PROSE_COLUMNS}: {line[:60]}"
+        for number, line in _prose(text)
+        if len(line) > PROSE_COLUMNS and not ONE_LINE.match(line)
+    ]
+
+
+def _prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of a page that are not code, nor generated."""
+    code = generated = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        generated = (generated or "<!-- begin " in line) and "<!-- end " not in line
+        if not code and not generated and not line.startswith("    "):
+            yield number, line
 
 
 def main() -> None:
-    """Check the lines of this clone that differ from BASE."""
-    known = subprocess.run(
-        ["git", "cat-file", "-e", f"{BASE}^{{commit}}"], capture_output=True, check=False
-    )
-    if known.returncode:
-        sys.exit(f"cannot check the English: no commit {BASE} here; run `git fetch`, or --unshallow")
-    command = ["git", "-c", "core.quotePath=false", "diff", "-U0", "--no-color", "--no-ext-diff"]
-    command += ["--src-prefix=a/", "--dst-prefix=b/", BASE, "--", *CHECKED]
-    diff = subprocess.run(command, capture_output=True, check=True).stdout.decode(errors="replace")
-    if found := refused_lines(diff):
+    """Check the files of this clone."""
+    listed = subprocess.run(["git", "ls-files", "-z", *CHECKED], capture_output=True, check=True).stdout
+    found = []
+    for file in sorted({*listed.decode().split("\0")} - {""} - EXEMPT):
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+        found += refused_words(file, text) + (long_lines(file, text) if file.endswith(".md") else [])
+    if found:
         sys.exit("\n".join([*found, "docs/glossary.md says what to write instead"]))
 
 

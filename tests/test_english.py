@@ -1,11 +1,8 @@
 import pytest
 
-from tests.english import refused_lines
+from tests.english import long_lines, refused_words
 
-
-def diff_of(removed: list[str], added: list[str], file: str = "docs/a.md") -> str:
-    lines = [f"--- a/{file}", f"+++ b/{file}", f"@@ -3,{len(removed)} +7,{len(added)} @@"]
-    return "\n".join([*lines, *(f"-{line}" for line in removed), *(f"+{line}" for line in added)])
+LONG = "word " * 21
 
 
 @pytest.mark.parametrize(
@@ -15,29 +12,31 @@ def diff_of(removed: list[str], added: list[str], file: str = "docs/a.md") -> st
         *("of which", "by which", "whose fault", "no more", "Likewise", "besides"),
     ],
 )
-def test_each_word_is_refused_in_a_new_line(word: str):
-    found = refused_lines(diff_of(["old"], ["plain", f"a {word} b"]))
-    assert len(found) == 1
-    assert found[0].lower().startswith(f"docs/a.md:8: {word.lower()}")
+def test_each_word_is_refused(word: str):
+    (found,) = refused_words("docs/a.md", f"plain\na {word} b")
+    assert found.lower().startswith(f"docs/a.md:2: {word.lower()}")
+
+
+def test_other_words_pass():
+    assert refused_words("a.py", "stream.tell() and no more than two, untold, retells") == []
+
+
+def test_a_long_line_of_prose_is_refused():
+    (found,) = long_lines("docs/a.md", f"short\n- {LONG}")
+    assert found.startswith("docs/a.md:2: 107 columns; allowed: 100: - word")
 
 
 @pytest.mark.parametrize(
-    ("removed", "added", "file"),
+    "text",
     [
-        ([], ["stream.tell() and no more than two, untold, retells"], "a.py"),
-        (["it is told here"], ["    it is told here"], "a.py"),
-        (["it is told here"], ["it logs here"], "a.py"),
-        ([], ["told"], "docs/glossary.md"),
+        f"| {LONG}|",
+        f"# {LONG}",
+        f"```\n{LONG}\n```",
+        f"    {LONG}",
+        f"<!-- begin x -->\n{LONG}\n<!-- end x -->",
+        f"[a link]({'x' * 100})",
     ],
-    ids=["other words", "moved", "mended", "the glossary"],
+    ids=["table", "heading", "code", "indented code", "generated", "link"],
 )
-def test_other_lines_pass(removed: list[str], added: list[str], file: str):
-    assert refused_lines(diff_of(removed, added, file)) == []
-
-
-def test_a_line_copied_twice_is_new_once():
-    assert len(refused_lines(diff_of(["told"], ["told", "told"]))) == 1
-
-
-def test_text_that_looks_like_a_header_is_text():
-    assert refused_lines(diff_of([], ["++ b/docs/glossary.md", "told"])) == ["docs/a.md:8: told: told"]
+def test_what_cannot_be_wrapped_passes(text: str):
+    assert long_lines("docs/a.md", text) == []
