@@ -5,22 +5,26 @@ r"""Fine-tuning an encoder on a data set of GLUE, as in "Pretraining Without Att
     python -m birdie_jax.train --config=configs/finetune_glue.py:tiny,rte --config.init.from=runs/mnli \
         --workdir=runs/rte
 
-Variants: the model as it was pre-trained, tiny (by configs/bigs_tiny.py), 11b, 29b, 97b, 119m (by
-configs/bigs.py) or 512 (by configs/bigs_longer_rows.py); the data set behind a comma: cola (if none is
-named), sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; and the name of the model behind another, as in
-`tiny,rte,stack_attention`. Files are those of data/glue/, in folders with the published names; docs/glue.md
-tells all. RTE, MRPC and STS-B start from a run on MNLI, as in the paper.
+A variant has up to three parts, separated by commas, as in `tiny,rte,stack_attention`:
+
+- the pre-trained model: tiny (by configs/bigs_tiny.py), 11b, 29b, 97b, 119m (by configs/bigs.py) or 512 (by
+  configs/bigs_longer_rows.py)
+- the data set: cola (the default), sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli
+- the name of the model
+
+The files are in data/glue/, in folders with the published names; docs/glue.md describes them. RTE, MRPC and
+STS-B start from a run on MNLI, as in the paper.
 
 The paper's grid: learning rate 1e-5, 2e-5, 3e-5, 5e-5, 6e-5, weight decay 0.01, 0.1, batches of 16, 32
-samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear to 0. What is set here is of that
-grid, the learning rate 3e-5, but that of the small model is 3e-4; warm-up is a tenth of the steps of the
+samples, 3, 5, 8 epochs; warm-up over a tenth of the steps, then linear to 0. The values here are from that
+grid, with the learning rate 3e-5; the small model has 3e-4. Warm-up is a tenth of the steps of the
 published files. From the published code: AdamW .9, .999, 1e-6, no clipping, dropout 0.1, samples cut to
-128, or for the model of 512 tokens to 512, each in a row of its own. Scores are those of the last
-checkpoint: nothing is chosen on the development set. The published train.tsv of QQP has rows that lack
-columns: there bad rows are passed over and told; in the other data sets they are refused.
+128, or to 512 for the model of 512 tokens, each in its own row. Scores are those of the last checkpoint:
+nothing is chosen on the development set. The published train.tsv of QQP has rows that lack columns: for QQP
+bad rows are skipped and counted; the other data sets refuse them.
 
-To expect, by the published code's page, of the model of 512 tokens: MNLI 86.5, QNLI 91.6, CoLA 67.9, SST-2
-93.8, RTE 79.8. Not run: the files are not here.
+The published code's page reports for the model of 512 tokens: MNLI 86.5, QNLI 91.6, CoLA 67.9, SST-2 93.8,
+RTE 79.8. Not run here: the files are not available.
 """
 
 import runpy
@@ -48,8 +52,8 @@ _DATASETS = {
     "rte": ("RTE", 2490),
     "wnli": ("WNLI", 635),
 }
-# Published with rows that lack columns, among them line 97,931 of its train.tsv (issue 5 of
-# nyu-mll/GLUE-baselines); fairseq's script for GLUE leaves out such rows, of this data set alone.
+# The published train.tsv has rows that lack columns, such as line 97,931 (issue 5 of
+# nyu-mll/GLUE-baselines). fairseq's script for GLUE skips such rows, in this data set alone.
 _WITH_BAD_ROWS = frozenset({"qqp"})
 _ROWS, _EPOCHS = 16, 3
 

@@ -1,4 +1,4 @@
-r"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D), and measuring it.
+r"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D), with its evaluation.
 
     python -m launch.local --processes=1 --gpus=8 -- \
         python -m birdie_jax.train --config=configs/finetune_phonebook.py \
@@ -6,13 +6,13 @@ r"""Fine-tuning on phone number retrieval (Birdie paper, section 4.3, appendix D
     python -m birdie_jax.train --config=configs/finetune_phonebook.py:tiny --config.init.from=runs/tiny \
         --workdir=runs/phonebook_tiny
 
-Variants: the size of the model that is fine-tuned, 1_4b (the default), 400m, 110m or tiny, with the name of
-the model behind a comma unless it is gated_ssm_plus, as in `110m,hawk`.
+Variants: the size of the pre-trained model, 1_4b (the default), 400m, 110m or tiny. The name of the model
+follows a comma unless it is gated_ssm_plus, as in `110m,hawk`.
 
-The paper's values: 250 steps of 32 rows of 16,384, packed with books of 8 to 800 entries of which 1 to 32
-numbers are asked for, a learning rate of 5e-5, and no weight decay; on any number of devices that divides
-32. It tells no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first
-names with numbers of four digits, asked for by the names alone, in rows of 256.
+The paper's values: 250 steps of 32 rows of 16,384, packed with books of 8 to 800 entries that ask for 1 to
+32 numbers, a learning rate of 5e-5, and no weight decay; on any number of devices that divides 32. The
+paper gives no schedule; here the rate is constant, without warm-up. `tiny` has books of 4 to 16 first names
+with numbers of four digits, asked for by the names alone, in rows of 256.
 """
 
 import runpy

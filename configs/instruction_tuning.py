@@ -7,13 +7,13 @@ r"""Instruction tuning in stages of growing length (Birdie paper, appendix A.2).
         --config.finetune.stages.3_long.path=data/long.jsonl
 
 Variants: 1_4b (the default), 400m, 110m, tiny; each starts from a gated_ssm_plus of that size. A record of
-a file is {"prompt": text, "response": text} or {"messages": [...]}; docs/fine_tune.md tells all.
+a file is {"prompt": text, "response": text} or {"messages": [...]}; docs/fine_tune.md describes the format.
 
 The paper follows Orca 2 in fine-tuning on one set after another, and FLAN, Zephyr and Tulu in dropout, a
-cosine and no weight decay: 4 epochs, a peak of 3e-4, and for FLAN rows of 4,096 tokens, 20 a batch. It
-tells neither the share dropped, 0.05 here, nor the lengths of the other stages: 2,048, that of
-pre-training, and 8,192 are ours, with as many positions a batch. 16 rows in place of 20 are divided by 8
-devices; `--config.finetune.stages.2_flan.rows=20` is the paper's.
+cosine and no weight decay: 4 epochs, a peak of 3e-4, and for FLAN rows of 4,096 tokens, 20 a batch. It does
+not give the dropout rate, 0.05 here, or the lengths of the other stages. Here they are 2,048, that of
+pre-training, and 8,192, with as many positions a batch. FLAN has 16 rows instead of 20, because 8 devices
+divide 16; `--config.finetune.stages.2_flan.rows=20` is the paper's.
 """
 
 import runpy
@@ -28,7 +28,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """Return the configuration; `variant` is a size of model, or empty for 1_4b."""
     size = choose_variant(variant, tuple(SIZES))
     config = runpy.run_path(str(Path(__file__).with_name(SIZES[size])))["get_config"]()
-    # Of the pre-training run: not read here.
+    # A setting of pre-training, which fine-tuning does not read.
     config.data.prepared = ""
     scale = 16 if size == "tiny" else 1
     config.finetune.stages = {
