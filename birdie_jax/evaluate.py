@@ -1,9 +1,9 @@
 """Measure a model on tasks: `python -m birdie_jax.evaluate --workdir=runs/tiny --task=phonebook`.
 
 One table goes to standard output, progress to standard error. Scores and every prompt with its answer are
-written to `evaluations/` in the workdir, where the report finds them, and to --json and --answers. With
---compare the same questions are asked of other models, and differences are told question by question. On
-several hosts, every process is started with the same command, as for training.
+written to `evaluations/` in the workdir, where the report reads them, and to --json and --answers. With
+--compare other models answer the same questions, and the differences are paired by question. On several
+hosts, start every process with the same command, as for training.
 """
 
 from birdie_jax.host_memory import keep_freed_memory
@@ -298,7 +298,7 @@ class _Costs:
 
 
 class _Progress:
-    """Lines on standard error, some seconds apart, that tell how far a task has come."""
+    """Lines on standard error, some seconds apart, that show the progress of a task."""
 
     def __init__(self, name: str):
         self._name = name

@@ -58,18 +58,18 @@ class Agreement(Task):
 
     Metrics:
         accuracy: whether the right form is more probable.
-        log_odds: nats by which it is.
+        log_odds: the difference in nats.
 
     Groups: `pieces`, those of the form that has more; `prompt_tokens`; and `attractors`, where the file
-    tells them. Categories: `construction`, where it names them.
+    has them. Categories: `construction`, where it names them.
 
     Attributes:
         path: the file, or its URL.
-        format: choices: BIG-bench's JSON, of sentences that go on with one of two words; gulordava: the
+        format: choices: BIG-bench's JSON, of sentences that continue with one of two words; gulordava: the
             table of Gulordava et al. 2018; linzen: lines of attractors, the sentence (not read), the
             same with ***mask***, the right and the wrong form; marvin_linzen: lines that begin with a
             construction and end with the right and the wrong sentence (Marvin and Linzen 2018).
-        skip_bad_records: whether bad records are passed over and told, not refused.
+        skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
     name: ClassVar[str] = "agreement"
@@ -122,7 +122,7 @@ class Agreement(Task):
 
 
 class _CannotAskError(ValueError):
-    """A pair cannot be asked of a model; the message says why."""
+    """A model cannot be asked a pair; the message says why."""
 
 
 def _objective(arm: Arm | None) -> MaskedLM:

@@ -34,8 +34,8 @@ class MinimalPair(NamedTuple):
         bad: the wrong form.
         after: the text after the word, with the space between if there is one.
         condition: the construction that the sentence is an example of; empty where the file names none.
-        attractors: the number of nouns between subject and verb that have the other number; None where it
-            is not told.
+        attractors: the number of nouns between subject and verb that have the other number; None if
+            unknown.
     """
 
     before: str

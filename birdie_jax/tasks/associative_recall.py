@@ -55,12 +55,12 @@ class AssociativeRecall(TokenTask):
     proportion to i^(power_a - 1), without replacement. The rest is filled with one filler, as for the
     paper's Figure 2, or with random tokens.
 
-    What differs, because here a model reads a context and writes a target, of which each token bears loss:
+    Here a model reads a context and writes a target, and each token of the target bears loss. This differs:
 
     - The pairs are the context, behind the marker of prefix_lm, and may be read in both directions. The
       slots are the target, so that nothing of them is known while the pairs are read.
     - The right value stands behind each key in the target, where the published sequence has a filler; a
-      later query can see it. As all keys are distinct, this tells no other answer.
+      later query can see it. As all keys are distinct, this reveals no other answer.
     - In training, keys, fillers and END bear loss too. Which key comes when cannot be foreseen, so the
       loss does not go to zero; the metrics are of values alone, as published.
     - The vocabulary is the first pieces of the tokenizer that stand for text: the filler, keys, values.
@@ -76,7 +76,7 @@ class AssociativeRecall(TokenTask):
         power_a: the power a of the law of gaps: the smaller, the sooner most queries come; 1 = uniform.
         random_fillers: whether fillers are random tokens of the vocabulary instead of one that is always
             the same.
-        num_sequences: the number of sequences, each of which gives a question for each pair.
+        num_sequences: the number of sequences; each gives a question for each pair.
         seed: the seed of the questions.
     """
 

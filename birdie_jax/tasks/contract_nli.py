@@ -28,12 +28,12 @@ _BORDER = "\n\n"
 class ContractNLI(HeadTask):
     """Records `{"id", "input": hypothesis, empty line, contract, "output": class}`, a JSON object a line.
 
-    A sample is the pair of hypothesis and whole contract, of which `max_positions` cuts the end.
+    A sample is the pair of hypothesis and whole contract. `max_positions` cuts the contract's end.
 
     Attributes:
         main_metric: the share of right classes, SCROLLS's exact match.
         path: the JSONL file, or its URL: to learn from, or to be measured on.
-        skip_bad_records: whether bad records are passed over and told, not refused.
+        skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
     name: ClassVar[str] = "contract_nli"
@@ -66,17 +66,17 @@ class ContractNLI(HeadTask):
         self.samples()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the head tell the class of every record."""
+        """Predict the class of every record with the head."""
         records, refused = self.samples()
         found, too_long = self.scores([sample for _, sample in records], model, progress)
         answers = []
         for number, positions, scores in found:
             name, sample = records[number]
-            told, label = scores.index(max(scores)), sample.label - 1
+            predicted, label = scores.index(max(scores)), sample.label - 1
             groups = {LENGTH_GROUP: positions}
             question = Question(name, _BORDER.join(sample.texts), (CLASSES[label],), CLASSES, groups)
-            metrics = class_scores(label, told)
-            answers.append(ScoredAnswer(question, CLASSES[told], metrics, details={"scores": scores}))
+            metrics = class_scores(label, predicted)
+            answers.append(ScoredAnswer(question, CLASSES[predicted], metrics, details={"scores": scores}))
         return TaskResult(tuple(answers), (*refused, *too_long))
 
 

@@ -51,8 +51,8 @@ class AskedArms(NamedTuple):
 
     Attributes:
         prompts: the arm whose format prompts take; where no task asks one, that of `in_place`.
-        in_place: the arm by which tokens are hidden; None where no task hides any, or where it is not known
-            what the model was trained on.
+        in_place: the arm that hides tokens; None if no task hides any, or if the arms of training are
+            unknown.
     """
 
     prompts: Arm
@@ -208,7 +208,7 @@ def check_tasks(
                 known for known, kind in TASKS.items() if kind.in_place and kind.head is Task.head
             )
             raise ConfigError(
-                f"task {name}: found {task.name}, which asks a model to go on with a text, and "
+                f"task {name}: found {task.name}, which asks a model to continue a text, and "
                 f"config.model.name = {model.name!r}, a bidirectional encoder, which cannot; allowed for "
                 f"it: {allowed}"
             )

@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2019): sentences and pairs of them, told by a head of fine-tuning (docs/glue.md).
+"""GLUE (Wang et al. 2019): sentences and pairs, with labels that a fine-tuned head predicts (docs/glue.md).
 
 python -m birdie_jax.evaluate --workdir=runs/rte --task=glue:dataset=rte,path=data/glue/RTE
 """
@@ -45,7 +45,7 @@ from birdie_jax.tasks.task_model import Progress, TaskModel, no_progress
 from birdie_jax.text import Tokenizer
 
 TRAIN = "train"
-# Of a number up to 5 that was written from float32.
+# The error of a number up to 5 that was written from float32.
 _FLOAT32_ERROR = 1e-6
 
 
@@ -54,8 +54,8 @@ _FLOAT32_ERROR = 1e-6
 class Glue(HeadTask):
     """One of the data sets of GLUE, from the folder of its published files.
 
-    Fine-tuning learns from `train.tsv`. What is measured is a split whose labels are published. Of the
-    others predictions are written, as the leaderboard takes them.
+    Fine-tuning learns from `train.tsv`. The task measures a split whose labels are published. For the other
+    splits it writes predictions, in the leaderboard's format.
 
     Metrics: accuracy of QNLI, RTE, SST-2, WNLI and MNLI; F1 of the class 1, and accuracy, of QQP and MRPC;
     Matthews' correlation, and accuracy, of CoLA; Spearman's and Pearson's correlation of STS-B.
@@ -66,9 +66,9 @@ class Glue(HeadTask):
         split: the file that is measured: dev; of MNLI dev_matched or dev_mismatched; or train. Empty = the
             first of these that the data set has. Or the one that is predicted: test; of MNLI test_matched
             or test_mismatched.
-        phenomena: of CoLA, the annotated development set, a file or its URL, by whose phenomena scores are
-            broken down, as categories (birdie_jax/tasks/glue_files.py); empty = they are not.
-        skip_bad_records: whether rows that cannot be read are passed over and told, not refused.
+        phenomena: for CoLA, the annotated development set, a file or its URL; its phenomena break scores
+            down, as categories (birdie_jax/tasks/glue_files.py). Empty = no breakdown.
+        skip_bad_records: whether to skip and report rows that cannot be read instead of refusing the file.
     """
 
     name: ClassVar[str] = "glue"
@@ -138,17 +138,17 @@ class Glue(HeadTask):
             self._categories(self._measured()[0])
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the head tell every label of the split."""
+        """Predict every label of the split with the head."""
         if self.predictions_file:
             return self._predict(model, progress)
         samples, refused = self._measured()
         categories = self._categories(samples)
         found, too_long = self.scores(samples, model, progress)
         asked = [samples[number] for number, _, _ in found]
-        told = [_told(self._form, scores) for _, _, scores in found]
-        metrics = self._metrics([_number(self._form, sample.label) for sample in asked], told)
+        predicted = [_prediction(self._form, scores) for _, _, scores in found]
+        metrics = self._metrics([_number(self._form, sample.label) for sample in asked], predicted)
         answers = []
-        for (place, positions, scores), number, metric in zip(found, told, metrics, strict=True):
+        for (place, positions, scores), number, metric in zip(found, predicted, metrics, strict=True):
             sample = samples[place]
             question = Question(
                 name=sample.name,
@@ -173,14 +173,16 @@ class Glue(HeadTask):
         )
 
     def _predict(self, model: TaskModel, progress: Progress) -> TaskResult:
-        """Let the head tell every label of a split that has none, in the order of its file."""
+        """Predict every label of a split without labels, in the order of its file."""
         indices, samples = self._unlabelled()
         found, _ = self.scores(samples, model, progress, all_needed=True)
         answers = []
         for index, sample, (_, positions, scores) in zip(indices, samples, found, strict=True):
-            told = _told(self._form, scores)
-            # A number may be beyond the scores that there are.
-            shown_here = self._shown(told if self._form.classes else min(max(told, 0.0), MAX_SCORE))
+            predicted = _prediction(self._form, scores)
+            # A number may be outside the range of scores.
+            shown_here = self._shown(
+                predicted if self._form.classes else min(max(predicted, 0.0), MAX_SCORE)
+            )
             question = Question(
                 name=index,
                 prompt="\n".join(sample.texts),
@@ -208,7 +210,7 @@ class Glue(HeadTask):
             if of_sentence is None:
                 categories.append({})
             else:
-                # Of a sentence that occurs twice, each has an annotation of its own.
+                # If a sentence occurs twice, each occurrence has its own annotation.
                 shown_here = of_sentence.pop(0) if len(of_sentence) > 1 else of_sentence[0]
                 categories.append({PHENOMENON: shown_here})
         if self.phenomena and not any(categories):
@@ -240,11 +242,11 @@ class Glue(HeadTask):
         """The metrics from which F1 and the correlations follow."""
         return INNER_METRICS
 
-    def _metrics(self, labels: Sequence[float], told: Sequence[float]) -> list[dict[str, float]]:
+    def _metrics(self, labels: Sequence[float], predicted: Sequence[float]) -> list[dict[str, float]]:
         """Return the metrics of each answer."""
         if not self._form.classes:
-            return correlation_scores(labels, told) if labels else []
-        pairs = [(int(label), int(number)) for label, number in zip(labels, told, strict=True)]
+            return correlation_scores(labels, predicted) if labels else []
+        pairs = [(int(label), int(number)) for label, number in zip(labels, predicted, strict=True)]
         scores = [class_scores(*pair) for pair in pairs]
         if self._form.metrics[0] != ACCURACY:
             scores = [score | confusion(*pair) for score, pair in zip(scores, pairs, strict=True)]
@@ -265,7 +267,7 @@ def _label(form: GlueDataset, found: str, where: str) -> int:
     except ValueError:
         number = -1.0
     label = label_of_number(number) if 0 <= number <= MAX_SCORE else 0
-    # Rounded, it would be another one to learn, and to be measured by; but 3.799999952316284 is 3.8.
+    # Rounding would change the label, except for float32 errors: 3.799999952316284 is 3.8.
     if not label or abs(number_of_label(label) - number) > _FLOAT32_ERROR:
         raise DataError(
             f"{where}: found {shown(found)}; allowed: a number from 0 to {MAX_SCORE:g} with at most three "
@@ -279,6 +281,6 @@ def _number(form: GlueDataset, label: int) -> float:
     return float(label - 1) if form.classes else number_of_label(label)
 
 
-def _told(form: GlueDataset, scores: Sequence[float]) -> float:
-    """Return the class or the number that a head tells."""
+def _prediction(form: GlueDataset, scores: Sequence[float]) -> float:
+    """Return the class or the number that a head predicts."""
     return float(scores.index(max(scores))) if form.classes else scores[0]

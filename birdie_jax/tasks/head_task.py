@@ -23,12 +23,13 @@ from birdie_jax.text import Tokenizer
 # The special tokens stand where Devlin et al. 2019 have [CLS] and [SEP]; the marker is that of masked
 # LM.
 
-# The setting of a task by which texts are cut; 0 = nothing is cut. Below 8 hardly a word would be left.
+# The largest number of positions of a text, which is cut to it; 0 = no limit. Below 8 hardly a word is
+# left.
 MaxPositions = Annotated[int, Bounds(at_least=8, at_most=2**24, besides=(0,))]
 
 
 class Sample(NamedTuple):
-    """What is read at once, and what is to be told of it.
+    """The input of a head and its label.
 
     Attributes:
         name: the place of its record, such as `dev.tsv: line 3`.

@@ -2,9 +2,9 @@
 
     python -m birdie_jax.evaluate --workdir=runs/tiny --task=infilling:path=stories.jsonl
 
-Section 4.5 and appendix C: a story of 3 to 7 entries, one of which is blank, and four choices, of which the
-one with the lowest loss a token is taken (Table 8). The paper's data are not published with it;
-`birdie_jax/tasks/infilling_filter.py` is its filter for data that one makes.
+Section 4.5 and appendix C: a story has 3 to 7 entries, one of them blank, and four choices. The answer is
+the choice with the lowest loss a token (Table 8). The paper's data are not published with it;
+`birdie_jax/tasks/infilling_filter.py` is its filter for your own data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class Infilling(ChoiceTask):
         path: the JSONL file, or its URL.
         letter_in_answer: whether the scored answer begins with the choice's letter, as the label of Figures
             4 and 5 does: "(D) The letter leads ...". Otherwise it is the text of the choice alone.
-        skip_bad_records: whether bad records are passed over and told, not refused.
+        skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
     name: ClassVar[str] = "infilling"

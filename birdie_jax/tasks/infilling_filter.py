@@ -40,12 +40,12 @@ def main(arguments: list[str]) -> None:
     output = locate(_OUTPUT.value)
     stories = read_stories(_INPUT.value)
     votes = None if _VOTES.value is None else read_votes(_VOTES.value)
-    kept, told = filter_stories(stories, votes, _VOTES.value or "", _SIMILARITY.value)
+    kept, lines = filter_stories(stories, votes, _VOTES.value or "", _SIMILARITY.value)
     try:
         write_whole(output, to_jsonl(story.record for story in kept).encode())
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {reason(error)}") from error
-    print("\n".join(told))
+    print("\n".join(lines))
     print(f"in {one_line(str(output))}")
 
 

@@ -1,4 +1,4 @@
-"""Instruction tuning (Birdie paper, appendix A.2): dialogues, of which the answers are learned."""
+"""Instruction tuning (Birdie paper, appendix A.2): dialogues whose answers are learned."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -197,7 +197,7 @@ class Instructions(Task):
         path: the JSONL file, or its URL; also compressed: .jsonl.gz, .jsonl.xz, .jsonl.zst.
         template: the chat template, Jinja (`ChatTemplate`); empty = `DEFAULT_TEMPLATE`.
         turns: "all", an example for each answer of a dialogue; or "last", for its last one alone.
-        skip_bad_records: whether bad records are passed over and told, not refused.
+        skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
     name: ClassVar[str] = "instructions"

@@ -1,4 +1,4 @@
-r"""Texts and pairs of texts of one's own with a class each, told by a head of fine-tuning (docs/glue.md).
+r"""Your own texts and pairs of texts, with classes that a fine-tuned head predicts (docs/glue.md).
 
 python -m birdie_jax.evaluate --workdir=runs/mail \
         --task=labelled_text:path=dev.jsonl,classes='["mail","spam"]',max_positions=128
@@ -29,7 +29,7 @@ class _Labelled(NamedTuple):
     Attributes:
         name: its id, or the number of its line.
         sample: what is read, and its class.
-        groups: the integers by which scores are broken down.
+        groups: the integers that break scores down.
     """
 
     name: str
@@ -47,16 +47,16 @@ class LabelledText(HeadTask):
     Attributes:
         main_metric: the share of right classes.
         path: the JSONL file, or its URL: to learn from, or to be measured on.
-        classes: the classes as the records name them; their order is that of the head's scores, and so has
-            to be that of the run that is measured.
-        head_name: the name of what is told. A run that starts from one of the same name and classes goes on
-            with its classifier.
+        classes: the classes as the records name them, in the order of the head's scores. The run that is
+            measured must have the same order.
+        head_name: the name of the head. A run that starts from a head with the same name and classes reuses
+            its classifier.
         text_field: the field with the text.
         text_pair_field: the field with the second text of a pair, which a record may lack.
         label_field: the field with the class.
         id_field: the field with the name of the record; without it a record goes by its line.
-        group_fields: the fields with integers by which scores are broken down.
-        skip_bad_records: whether bad records are passed over and told, not refused.
+        group_fields: the fields with integers that break scores down.
+        skip_bad_records: whether to skip and report bad records instead of refusing the file.
     """
 
     name: ClassVar[str] = "labelled_text"
@@ -110,13 +110,13 @@ class LabelledText(HeadTask):
         self.records()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the head tell the class of every record."""
+        """Predict the class of every record with the head."""
         records, refused = self.records()
         found, too_long = self.scores([record.sample for record in records], model, progress)
         answers = []
         for number, positions, scores in found:
             record = records[number]
-            told, label = scores.index(max(scores)), record.sample.label - 1
+            predicted, label = scores.index(max(scores)), record.sample.label - 1
             question = Question(
                 name=record.name,
                 prompt="\n".join(record.sample.texts),
@@ -124,10 +124,12 @@ class LabelledText(HeadTask):
                 choices=self.classes,
                 groups={LENGTH_GROUP: positions, **record.groups},
             )
-            metrics = class_scores(label, told)
+            metrics = class_scores(label, predicted)
             if len(self.classes) == _TWO:
-                metrics |= confusion(label, told)
-            answers.append(ScoredAnswer(question, self.classes[told], metrics, details={"scores": scores}))
+                metrics |= confusion(label, predicted)
+            answers.append(
+                ScoredAnswer(question, self.classes[predicted], metrics, details={"scores": scores})
+            )
         return TaskResult(tuple(answers), (*refused, *too_long))
 
     def derived_metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:

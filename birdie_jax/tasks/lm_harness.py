@@ -22,7 +22,7 @@ Normalization = Literal["none", "tokens"]
 
 # Objectives whose prompts any text is.
 _OBJECTIVES = ("prefix_lm", "copying", "deshuffling", "causal_lm")
-# What a request for an answer may say besides `until` and the number of tokens.
+# The settings of a request for an answer, except `until` and the number of tokens.
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 # As the harness's own models have it, where a task gives no number.
 _MAX_TOKENS = 256
@@ -57,7 +57,7 @@ class _Answering(NamedTuple):
     Attributes:
         until: the strings before which it ends.
         max_tokens: the largest number of its tokens.
-        sampling: the rule by which tokens are chosen.
+        sampling: the rule that chooses tokens.
     """
 
     until: tuple[str, ...]
@@ -99,7 +99,7 @@ class HarnessModel(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """The hash of the tokenizer, by which the harness knows requests again."""
+        """The hash of the tokenizer, which the harness uses to recognise requests."""
         return self._model.tokenizer.sha256
 
     def loglikelihood(

@@ -2,8 +2,8 @@
 
     python -m birdie_jax.evaluate --workdir=runs/bigs_tiny --task=masked_text:path=held-out.txt
 
-A text is cut into windows of a fixed number of tokens, in each of which masked LM hides a share that the
-seed draws. The loss is not that of the whole text: no model of hidden tokens gives a text a probability.
+A text is cut into windows of a fixed number of tokens. In each window masked LM hides a share that the seed
+draws. The loss is not that of the whole text: no model of hidden tokens gives a text a probability.
 """
 
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ class MaskedText(Task):
         prepared: a folder that `prepare_data` wrote with the model's tokenizer, in place of `path`.
         split: the split of the prepared folder.
         text_field: the field of JSON lines and Parquet that holds the text.
-        window: the largest number of tokens of text that are read at once. A text, or what is left of one
-            behind its last whole window, is passed over and told where it is shorter than the arm's
-            `min_length`, by default 8 tokens.
+        window: the largest number of tokens of text that are read at once. A text, or its rest after the
+            last whole window, is skipped and reported if it is shorter than the arm's `min_length`, by
+            default 8 tokens.
         max_documents: the number of documents that are read, the first ones; None = all.
         rate: the share of the tokens that is hidden.
         mask_share: the share of these in whose place stands [MASK].

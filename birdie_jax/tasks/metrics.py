@@ -35,7 +35,7 @@ _ROUNDING = 1e-12
 INNER_METRICS = frozenset(
     [*_CONFUSION, *(f"{kind}_{moment}" for kind in (PEARSON, SPEARMAN) for moment in _MOMENTS)]
 )
-"""The metrics of answers from which F1 and correlations are derived, and which tell people nothing."""
+"""The metrics of answers that F1 and correlations are derived from; they are not shown."""
 
 
 def class_scores(label: int, predicted: int) -> dict[str, float]:
@@ -44,7 +44,7 @@ def class_scores(label: int, predicted: int) -> dict[str, float]:
 
 
 def confusion(label: int, predicted: int) -> dict[str, float]:
-    """Return the parts of the confusion matrix of the classes 0 and 1, of which 1 is the positive one."""
+    """Return the parts of the confusion matrix of the classes 0 and 1; 1 is the positive class."""
     return {
         _POSITIVE: float(label == 1),
         _PREDICTED: float(predicted == 1),
@@ -204,7 +204,7 @@ ANSWER_METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
 
 def _best(answer: str, references: Sequence[str], score: _PairScore) -> float:
     found = normalize_answer(answer)
-    # The script of version 2.0 leaves out references of which nothing stays, unless there is no other.
+    # The script of version 2.0 ignores references that become empty, unless there is no other.
     wanted = list(filter(None, map(normalize_answer, references))) or [""]
     return max(score(found, reference) for reference in wanted)
 

@@ -2,10 +2,10 @@
 
     python -m birdie_jax.evaluate --workdir=runs/tiny --task=perplexity:path=held-out.txt
 
-A text is read causally, as causal_lm reads one: in windows of a fixed number of tokens, each after a start
-token, of which the tokens count that no earlier window has scored. Bits a byte are the total loss in nats,
-divided by ln 2 and by the UTF-8 bytes of the scored text, so that tokenizers compare (Gao et al., 2020,
-"The Pile", section 3.1).
+A text is read causally, as causal_lm reads one, in windows of a fixed number of tokens, each after a start
+token. In each window the tokens count that no earlier window has scored. Bits a byte are the total loss in
+nats, divided by ln 2 and by the UTF-8 bytes of the scored text, so that tokenizers compare (Gao et al.,
+2020, "The Pile", section 3.1).
 """
 
 import math
@@ -89,8 +89,9 @@ class Perplexity(Task):
         split: the split of the prepared folder.
         text_field: the field of JSON lines and Parquet that holds the text.
         window: the largest number of tokens that are read at once.
-        stride: the number of tokens by which one window is further than the one before; less than `window`
-            gives every token but the first ones at least window - stride tokens before it. None = window.
+        stride: the number of tokens from the begin of a window to that of the next. If it is less than
+            `window`, every token except the first ones has at least window - stride tokens before it. None
+            = window.
         max_documents: the number of documents that are scored, the first ones; None = all.
     """
 
@@ -204,7 +205,7 @@ class Perplexity(Task):
 
 
 def windows_of(tokens: int, window: int, stride: int | None = None) -> Iterator[Window]:
-    """Give the windows of a text, each of which scores what no earlier one has; the last may be shorter.
+    """Yield the windows of a text. Each scores the tokens that no earlier one has; the last may be shorter.
 
     Args:
         tokens: the number of the text's tokens.

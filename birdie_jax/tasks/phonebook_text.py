@@ -224,7 +224,7 @@ def read_numbers(prompt: str) -> set[str]:
 
 
 class FittedBook(NamedTuple):
-    """A book that covers no more positions than it may.
+    """A book that fits into a given number of positions.
 
     Attributes:
         book: the book with its question.
@@ -301,7 +301,7 @@ class BookMaker:
         costs = self._line_costs(drawn)
         chosen = rng.permutation(count)[:numbers]
         asked = tuple(drawn[index] for index in chosen.tolist())
-        # The first stays, as it tells the splits apart, and so do those that are asked for.
+        # The first entry stays, because it distinguishes the splits, and so do the ones that are asked for.
         needed = np.union1d(chosen, [0])
         others = np.setdiff1d(np.arange(count), needed)
         frame = self._without_entries(asked)

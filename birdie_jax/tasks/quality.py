@@ -56,7 +56,7 @@ class QualityQuestion(NamedTuple):
 
 
 class ChoiceExamples:
-    """The training examples of questions, each of which is one for every option; `GroupedExamples`.
+    """The training examples of questions, one for each option; `GroupedExamples`.
 
     Attributes:
         group_size: the number of options.
@@ -93,13 +93,14 @@ class ChoiceExamples:
 class Quality(HeadTask):
     """The questions of a file as it is published: a JSON object a line, with `article` and `questions`.
 
-    Each option is read behind its question, with the whole article, of which `max_positions` cuts the end.
+    Each option is read behind its question, with the whole article. `max_positions` cuts the article's end.
     The group "difficult" is 1 on the hard subset.
 
     Attributes:
         main_metric: the share of right options.
         path: the file, or its URL: to learn from, or to be measured on.
-        skip_bad_records: whether articles that cannot be read are passed over and told, not refused.
+        skip_bad_records: whether to skip and report articles that cannot be read instead of refusing the
+            file.
     """
 
     name: ClassVar[str] = "quality"
@@ -138,7 +139,7 @@ class Quality(HeadTask):
         self.questions()
 
     def measure(self, model: TaskModel, progress: Progress = no_progress) -> TaskResult:
-        """Let the head score every option; a question of which one is too long is not asked."""
+        """Score every option with the head; skip a question if one of its options is too long."""
         questions, refused = self.questions()
         samples = [sample for question in questions for sample in question.samples()]
         found, too_long = self.scores(samples, model, progress)
@@ -150,7 +151,7 @@ class Quality(HeadTask):
             if len(scored) < OPTIONS:
                 continue
             scores = [score for _, score in scored]
-            told = int(np.argmax(scores))
+            predicted = int(np.argmax(scores))
             groups = {"difficult": int(question.difficult), LENGTH_GROUP: max(scored)[0]}
             asked = Question(
                 question.name,
@@ -159,8 +160,10 @@ class Quality(HeadTask):
                 question.options,
                 groups,
             )
-            metrics = class_scores(question.label, told)
-            answers.append(ScoredAnswer(asked, question.options[told], metrics, details={"scores": scores}))
+            metrics = class_scores(question.label, predicted)
+            answers.append(
+                ScoredAnswer(asked, question.options[predicted], metrics, details={"scores": scores})
+            )
         return TaskResult(tuple(answers), (*refused, *dict.fromkeys(too_long)))
 
 

@@ -21,14 +21,14 @@ class Question(NamedTuple):
             None where they are not known, and predictions are asked for.
         choices: the answers to choose from, one of them the first reference; empty where the answer is
             written freely.
-        groups: numbers by which scores are broken down, such as {"numbers": 4}; the length of the prompt in
+        groups: numbers that break scores down, such as {"numbers": 4}; the length of the prompt in
             tokens is added to them by the name of `LENGTH_GROUP`.
         prompt_tokens: the context as token ids, for prompts that are not what a tokenizer makes of a text;
             `prompt` is for people then. Empty where the prompt is a text.
         target_prefix: the given beginning of the answer, as token ids, after prompt tokens.
         reference_tokens: the right answer as token ids, with the token that ends it where one has to; empty
             where it is a text.
-        categories: names by which scores are broken down, any number of each kind, such as
+        categories: names that break scores down, any number of each kind, such as
             {"construction": ("reflexive",)}. A kind without a name is known of the question, which is in
             none of its categories.
         special_tokens: the special tokens that an answer to prompt tokens may hold; None = all that any

@@ -52,7 +52,7 @@ class SquadQuestion(NamedTuple):
         name: the identifier of the question, unique in its file.
         context: the paragraph.
         question: the question.
-        answers: the acceptable answers; none where the paragraph does not tell.
+        answers: the acceptable answers; none if the paragraph has none.
         where: the place of the question in its file.
     """
 
@@ -188,7 +188,8 @@ class Squad(GenerationTask):
             for questions on a passage, on which its models were tuned (A.2). A question that sticks to the
             last word of its context is `separator=""`.
         max_questions: the most questions that are asked, evenly spread over the file; None = all.
-        skip_bad_records: whether questions that cannot be read are passed over and told, not refused.
+        skip_bad_records: whether to skip and report questions that cannot be read instead of refusing the
+            file.
     """
 
     name: ClassVar[str] = "squad"

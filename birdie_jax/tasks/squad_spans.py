@@ -80,7 +80,7 @@ def cut_windows(
     """Return windows that cover a context, at least one.
 
     Args:
-        question: the tokens of the question, of which there is room for more besides.
+        question: the tokens of the question, which leave room for context.
         context: the tokens of the context.
         offsets: the characters of each token of the context.
         max_positions: the largest number of positions of a window, question and special tokens counted.
@@ -147,14 +147,15 @@ class SquadSpans(Task):
     Attributes:
         main_metric: F1.
         path: the JSON file, or its URL: to learn from, or to be measured on.
-        no_answer: whether a question may have no answer, as in v2.0. Otherwise such questions are left out
-            and told, and every question is given a span.
+        no_answer: whether a question may have no answer, as in v2.0. Otherwise such questions are skipped
+            and reported, and every question gets a span.
         max_positions: the largest number of positions of a window.
         stride: the number of tokens from the begin of a window to that of the next.
         max_question_tokens: the largest number of tokens of a question; its end is cut.
         max_answer_tokens: the largest number of tokens of a span that is given.
         no_answer_threshold: what no answer's score has to be above the best span's to be given.
-        skip_bad_records: whether questions that cannot be read are passed over and told, not refused.
+        skip_bad_records: whether to skip and report questions that cannot be read instead of refusing the
+            file.
     """
 
     name: ClassVar[str] = "squad_spans"

@@ -109,7 +109,7 @@ class Story(NamedTuple):
 
     Attributes:
         name: its identifier.
-        text: its entries without the blank one, by which near duplicates are found.
+        text: its entries without the blank one, for the search of near duplicates.
         record: its record, with its name as the field `id`.
     """
 
@@ -158,7 +158,7 @@ def read_votes(path: str) -> list[Vote]:
 
 
 def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> list[bool]:
-    """Tell for each story whether more than half of the judges agree with its label.
+    """Return for each story whether more than half of the judges agree with its label.
 
     Args:
         stories: the stories that are asked for; votes on others do not count.
@@ -209,9 +209,9 @@ def filter_stories(
     """
     duplicates = find_near_duplicates([story.text for story in stories], threshold)
     distinct = [story for number, story in enumerate(stories) if number not in duplicates]
-    told = [f"stories: {len(stories):,}", f"near duplicates left out: {len(duplicates):,}"]
+    lines = [f"stories: {len(stories):,}", f"near duplicates left out: {len(duplicates):,}"]
     if votes is None:
-        return distinct, [*told, f"kept: {len(distinct):,}"]
+        return distinct, [*lines, f"kept: {len(distinct):,}"]
     known = {story.name for story in stories}
     unknown = sorted({vote.story for vote in votes} - known)
     if unknown:
@@ -221,9 +221,9 @@ def filter_stories(
         )
     decisions = has_majority(distinct, votes, votes_path)
     kept = [story for story, keeps in zip(distinct, decisions, strict=True) if keeps]
-    told.append(f"without a majority of {len({vote.judge for vote in votes})} judges: ")
-    told[-1] += f"{len(distinct) - len(kept):,}"
-    return kept, [*told, f"kept: {len(kept):,}"]
+    lines.append(f"without a majority of {len({vote.judge for vote in votes})} judges: ")
+    lines[-1] += f"{len(distinct) - len(kept):,}"
+    return kept, [*lines, f"kept: {len(kept):,}"]
 
 
 def _first(names: Sequence[str]) -> str:

@@ -61,12 +61,12 @@ class Task(abc.ABC):
 
     @property
     def inner_metrics(self) -> frozenset[str]:
-        """The metrics of answers from which others are derived, and which are not told themselves."""
+        """The metrics of answers that others are derived from, and that are not reported."""
         return frozenset()
 
     @property
     def predictions_file(self) -> str:
-        """The file that is asked of a task whose questions have no known answers; empty: it has scores."""
+        """The file of predictions of a task without known answers; empty: the task has scores."""
         return ""
 
     def predictions(self, answers: Sequence[ScoredAnswer]) -> bytes:
@@ -84,7 +84,7 @@ class Task(abc.ABC):
         Tasks that ask prompts leave out the questions that are too long, and need no check.
 
         Args:
-            arm_in_place: the arm by which tokens are hidden in place, if one is known.
+            arm_in_place: the arm that hides tokens in place, if one is known.
             max_length: the largest number of tokens that the model has learned; None = no limit.
 
         Raises:
@@ -103,7 +103,7 @@ class Task(abc.ABC):
         return {}
 
     def check_data(self, tokenizer: Tokenizer) -> None:
-        """Read what the task asks, so that bad data is told before a model is compiled, trained or asked.
+        """Read the task's data, to report bad data before a model is compiled, trained or asked.
 
         A task that reads a file overrides this, or is a `QuestionTask`.
 
@@ -128,8 +128,8 @@ class Task(abc.ABC):
     def rescored(self, answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
         """Return answers, in their order, with the scores that they have among themselves.
 
-        They are the same, unless a score hangs on the other answers, as a rank does: then a group is scored
-        as if it had been asked alone.
+        They are the same, unless a score depends on the other answers, as a rank does. Then a group is
+        scored as if it had been asked alone.
 
         Args:
             answers: answers that `measure` returned, any part of them, but at least one.
@@ -206,7 +206,8 @@ def _details(answer: TextAnswer) -> Mapping[str, object]:
 class ChoiceTask(QuestionTask):
     """A task whose answers are chosen: the one with the highest log-likelihood a token.
 
-    The paper divides losses by the tokens of the choice (section C, Table 8); the sum's choice is told too.
+    The paper divides losses by the tokens of the choice (section C, Table 8); the sum's choice is reported
+    too.
 
     Attributes:
         main_metric: accuracy by log-likelihood a token.

@@ -107,7 +107,7 @@ class TaskEvaluation:
             parts: the configuration and the mesh of the run.
             tasks: the tasks under their names.
             tokenizer: the tokenizer of the run.
-            arms: the arms of the run, in the format of one of which prompts are asked.
+            arms: the arms of the run; prompts have the format of one of them.
             processes: the processes of the run, which share the questions.
 
         Raises:
@@ -126,7 +126,7 @@ class TaskEvaluation:
         try:
             self._arms = arms_of_tasks(arms, None, tasks)
             check_tasks(tasks, self._arms, parts.config, self._max_length)
-            # Told at the end of a run, bad data would cost what was trained since the last checkpoint.
+            # At the end of a run, bad data would cost the steps since the last checkpoint.
             for named in tasks:
                 named.task.check_data(tokenizer)
         except (ConfigError, PromptError) as error:

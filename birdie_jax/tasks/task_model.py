@@ -105,8 +105,7 @@ class TaskModel:
     Attributes:
         tokenizer: the tokenizer of the model.
         arm: the objective arm whose format prompts take.
-        arm_in_place: the arm by which tokens are hidden in place; None = what the model has learned of that
-            is not known.
+        arm_in_place: the arm that hides tokens in place; None = unknown.
         max_length: the largest number of tokens of prompt and answer; None = no limit.
     """
 
@@ -132,7 +131,7 @@ class TaskModel:
             params: the model's parameters, on the host or on a device of this process.
             tokenizer: the tokenizer of the model.
             arm: the objective arm whose format prompts take.
-            arm_in_place: the arm by which tokens are hidden in place, if one is known.
+            arm_in_place: the arm that hides tokens in place, if one is known.
             max_length: the largest number of tokens of prompt and answer; None = no limit.
             rows: the largest number of questions that are answered at a time.
             batch_tokens: the largest number of positions of a batch of prompts, but for one long prompt.
@@ -217,7 +216,7 @@ class TaskModel:
             max_tokens: the largest number of tokens of an answer.
             progress: called with the number of prompts answered and of all.
             stop_strings: strings; an answer ends before the first of them.
-            sampling: the rule by which tokens are chosen.
+            sampling: the rule that chooses tokens.
             seeds: the random seed of each answer; None = 0 for all.
         """
         generator = self._sampled_by(sampling, self._generator.model, self._generator.params)

@@ -31,11 +31,11 @@ class GeneratedExamples(Protocol):
 
 @runtime_checkable
 class RecordedExamples(Protocol):
-    """A fixed number of examples, each of which is in the order of its record.
+    """A fixed number of examples, in the order of their records.
 
     Attributes:
         lengths: the positions that each example covers, int64 [examples].
-        sha256: a hash of all examples, by which a run knows them again.
+        sha256: a hash of all examples, which a run uses to recognise them.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Bad data of a task is found by `check_data`, without a model, and told as `measure` tells it."""
+"""`check_data` reports bad data of a task without a model, as `measure` does."""
 
 import dataclasses
 import inspect
@@ -50,9 +50,9 @@ def test_a_bad_file_is_told(tmp_path, make, content, said):
     with pytest.raises(DataError, match=r"data\.(txt|jsonl)"):
         task.check_data(small_tokenizer())
     path.write_text(content)
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as error:
         task.check_data(small_tokenizer())
-    assert str(path) in str(told.value) and said in str(told.value)
+    assert str(path) in str(error.value) and said in str(error.value)
 
 
 def test_glue_s_split_and_annotations_are_read(tmp_path):

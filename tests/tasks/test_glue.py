@@ -1,4 +1,4 @@
-"""GLUE: the nine published formats, what is wrong in them, and the scores of what a head tells."""
+"""GLUE: the nine published formats, their bad rows, and the scores of a head's predictions."""
 
 import re
 

@@ -120,7 +120,7 @@ def test_a_template_that_cannot_be_rendered(template, message, tmp_path):
 
 
 class FakeModel(TaskModel):
-    """A model by which every token of an answer costs as many nats as the answer has letters."""
+    """A model that gives every token of an answer as many nats as the answer has letters."""
 
     def __init__(self):
         self.tokenizer = small_tokenizer()

@@ -47,7 +47,7 @@ def test_fields_have_the_names_of_the_settings(tmp_path):
 
 
 class AnsweringModel:
-    """Answers as it is told, and counts how it is asked."""
+    """Gives preset answers, and counts how it is asked."""
 
     def __init__(self, answers=(), likelihoods=()):
         self.tokenizer = small_tokenizer()

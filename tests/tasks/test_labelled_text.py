@@ -1,4 +1,4 @@
-"""Labelled texts of one's own: their records, what is wrong in them, and scores of what a head tells."""
+"""Your own labelled texts: their records, bad records, and the scores of a head's predictions."""
 
 import json
 import re
@@ -57,14 +57,14 @@ def test_scores_are_told_of_classes_and_groups(tmp_path, head_says, count):
     task = LabelledText(path=path, classes=CLASSES[:count], group_fields=("kind",))
     head_says(scores.tolist())
     result = task.measure(tiny_task_model())
-    told = scores.argmax(axis=1)
-    assert [answer.answer for answer in result.answers] == [CLASSES[number] for number in told]
+    predicted = scores.argmax(axis=1)
+    assert [answer.answer for answer in result.answers] == [CLASSES[number] for number in predicted]
     means = mean_scores(task, result.answers)
-    assert means["accuracy"].mean == pytest.approx((labels == told).mean())
+    assert means["accuracy"].mean == pytest.approx((labels == predicted).mean())
     assert list(means) == ["accuracy", *["matthews_correlation"] * (count == 2)]
     if count == 2:
         # Of two classes it is Pearson's correlation.
-        assert means["matthews_correlation"].mean == pytest.approx(np.corrcoef(labels, told)[0, 1])
+        assert means["matthews_correlation"].mean == pytest.approx(np.corrcoef(labels, predicted)[0, 1])
     assert [answer.question.groups["kind"] for answer in result.answers] == [0, 1] * 20
     # [MASKED_LM], three bytes as tokens, [SEP].
     assert {answer.question.groups[LENGTH_GROUP] for answer in result.answers} == {

@@ -1,4 +1,4 @@
-"""ContractNLI and QuALITY: their formats, what is wrong in them, and the scores of what a head tells."""
+"""ContractNLI and QuALITY: their formats, bad records, and the scores of a head's predictions."""
 
 import re
 

@@ -18,19 +18,19 @@ LABELS = np.random.default_rng(0).integers(2, size=COUNT)
 NUMBERS = np.random.default_rng(1).uniform(0, 5, COUNT).round()
 
 
-def class_metrics(told):
-    pairs = zip(LABELS.tolist(), told.tolist(), strict=True)
+def class_metrics(predicted):
+    pairs = zip(LABELS.tolist(), predicted.tolist(), strict=True)
     return [class_scores(*pair) | confusion(*pair) for pair in pairs]
 
 
-def classes_told(random):
-    told = np.where(random.random(COUNT) < random.uniform(0.6, 0.9), LABELS, 1 - LABELS)
-    return told, class_metrics(told)
+def predicted_classes(random):
+    predicted = np.where(random.random(COUNT) < random.uniform(0.6, 0.9), LABELS, 1 - LABELS)
+    return predicted, class_metrics(predicted)
 
 
-def numbers_told(random):
-    told = NUMBERS + random.normal(0, 2, COUNT)
-    return told, correlation_scores(NUMBERS.tolist(), told.tolist())
+def predicted_numbers(random):
+    predicted = NUMBERS + random.normal(0, 2, COUNT)
+    return predicted, correlation_scores(NUMBERS.tolist(), predicted.tolist())
 
 
 def losses_told(random):
@@ -38,42 +38,42 @@ def losses_told(random):
     return losses, [{"accuracy": float(loss < 1), "loss": float(loss)} for loss in losses]
 
 
-def accuracy(places, told):
-    return (LABELS[places] == told[places]).mean()
+def accuracy(places, predicted):
+    return (LABELS[places] == predicted[places]).mean()
 
 
-def f1(places, told):
-    labels, here = LABELS[places], told[places]
+def f1(places, predicted):
+    labels, here = LABELS[places], predicted[places]
     return 2 * (labels & here).sum() / (labels.sum() + here.sum())
 
 
-def matthews(places, told):
-    return np.corrcoef(LABELS[places], told[places])[0, 1]
+def matthews(places, predicted):
+    return np.corrcoef(LABELS[places], predicted[places])[0, 1]
 
 
-def pearson(places, told):
-    return np.corrcoef(NUMBERS[places], told[places])[0, 1]
+def pearson(places, predicted):
+    return np.corrcoef(NUMBERS[places], predicted[places])[0, 1]
 
 
-def spearman(places, told):
+def spearman(places, predicted):
     # A resample keeps the ranks that answers have among all.
-    return np.corrcoef(scipy.stats.rankdata(NUMBERS)[places], scipy.stats.rankdata(told)[places])[0, 1]
+    return np.corrcoef(scipy.stats.rankdata(NUMBERS)[places], scipy.stats.rankdata(predicted)[places])[0, 1]
 
 
-# The task, what a model tells with its scores, and the metrics that are shown.
+# The task, a model's predictions with their scores, and the metrics that are shown.
 COMPARED = {
     "cola": (
         Glue(dataset="cola", path="x"),
-        classes_told,
+        predicted_classes,
         {"accuracy": accuracy, "matthews_correlation": matthews},
     ),
-    "mrpc": (Glue(dataset="mrpc", path="x"), classes_told, {"accuracy": accuracy, "f1": f1}),
+    "mrpc": (Glue(dataset="mrpc", path="x"), predicted_classes, {"accuracy": accuracy, "f1": f1}),
     "labelled_text": (
         LabelledText(path="x", classes=("a", "b")),
-        classes_told,
+        predicted_classes,
         {"accuracy": accuracy, "matthews_correlation": matthews},
     ),
-    "stsb": (Glue(dataset="stsb", path="x"), numbers_told, {"spearman": spearman, "pearson": pearson}),
+    "stsb": (Glue(dataset="stsb", path="x"), predicted_numbers, {"spearman": spearman, "pearson": pearson}),
     "masked_text": (
         MaskedText(path="x"),
         losses_told,
@@ -97,9 +97,9 @@ def answers(scores, weights=None):
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_every_shown_metric_has_the_difference_of_paired_resamples(name):
-    task, tell, metrics = COMPARED[name]
+    task, predict, metrics = COMPARED[name]
     random = np.random.default_rng(2)
-    told, scores = zip(*(tell(random) for _ in range(2)), strict=True)
+    predicted, scores = zip(*(predict(random) for _ in range(2)), strict=True)
     weights = random.integers(1, 5, (2, COUNT))
     first, second = map(answers, scores, weights.astype(float))
     found, pairs = paired_differences(task, first, second, SEED)
@@ -111,7 +111,7 @@ def test_every_shown_metric_has_the_difference_of_paired_resamples(name):
 
         def difference(counts, score=score):
             one, other = (np.repeat(np.arange(COUNT), counts * of_model) for of_model in weights)
-            return score(other, told[1]) - score(one, told[0])
+            return score(other, predicted[1]) - score(one, predicted[0])
 
         ends = np.percentile([difference(of_resample) for of_resample in counts], (2.5, 97.5))
         expected = (difference(1), *ends)
@@ -121,9 +121,9 @@ def test_every_shown_metric_has_the_difference_of_paired_resamples(name):
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_models_change_places(name):
-    task, tell, _ = COMPARED[name]
+    task, predict, _ = COMPARED[name]
     random = np.random.default_rng(3)
-    first, second = (answers(tell(random)[1]) for _ in range(2))
+    first, second = (answers(predict(random)[1]) for _ in range(2))
     there, _ = paired_differences(task, first, second)
     back, _ = paired_differences(task, second, first)
     for metric, interval in there.items():
@@ -134,21 +134,21 @@ def test_models_change_places(name):
 
 
 def test_only_questions_that_both_answered_count():
-    told, scores = classes_told(np.random.default_rng(4))
+    predicted, scores = predicted_classes(np.random.default_rng(4))
     first = answers(scores)
     right = answers(class_metrics(LABELS))
     found, pairs = paired_differences(Glue(dataset="mrpc", path="x"), first[:40], right[25:])
     assert pairs == 15
-    assert found["f1"].mean == pytest.approx(1 - f1(np.arange(25, 40), told))
+    assert found["f1"].mean == pytest.approx(1 - f1(np.arange(25, 40), predicted))
 
 
 def test_answers_to_questions_of_both_are_ranked_among_themselves():
     random = np.random.default_rng(5)
-    told, scores = zip(*(numbers_told(random) for _ in range(2)), strict=True)
+    predicted, scores = zip(*(predicted_numbers(random) for _ in range(2)), strict=True)
     first, second = map(answers, scores)
     found, pairs = paired_differences(Glue(dataset="stsb", path="x"), first[:40], second[25:])
     assert pairs == 15
-    one, other = (scipy.stats.spearmanr(NUMBERS[25:40], of[25:40]).statistic for of in told)
+    one, other = (scipy.stats.spearmanr(NUMBERS[25:40], of[25:40]).statistic for of in predicted)
     assert found["spearman"].mean == pytest.approx(other - one)
 
 

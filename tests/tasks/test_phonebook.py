@@ -177,7 +177,7 @@ def test_questions_are_spread_over_counts_and_do_not_change_with_their_number():
         assert len(book) == question.groups["entries"]
         assert question.references == (", ".join(book[name] for name in asked_names(question.prompt)),)
         assert task.score(question, question.references[0]) == dict.fromkeys(METRICS, 1)
-        # The marker, the start token, and an answer of which every character is a token.
+        # The marker, the start token, and an answer with a token for every character.
         answer = 4 * len("1234") + 3 * len(", ") + 2
         assert len(word_tokenizer().encode(question.prompt)) + 2 + answer <= task.max_positions
 
@@ -247,7 +247,7 @@ def test_too_few_positions_for_the_smallest_book():
     task = Phonebook(max_positions=512)
     with pytest.raises(ConfigError, match="max_positions: found 512; a book of 32 entries takes about "):
         task.questions(word_tokenizer())
-    # Training asks for fewer numbers where no more fit.
+    # Training asks for fewer numbers if the row has no room for the others.
     assert task.training_examples(word_tokenizer())
     with pytest.raises(ConfigError, match=r"found 100; a book of 8 entries takes about \d+ positions when"):
         Phonebook(max_positions=100).training_examples(word_tokenizer())

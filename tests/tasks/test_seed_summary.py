@@ -74,7 +74,7 @@ def test_predictions_without_scores_do_not_count(runs):
 
 
 def test_metrics_that_another_run_has_not_are_left_out(runs):
-    """Records of before told what F1 follows from."""
+    """Older records have the metrics that F1 follows from."""
     for run in runs[:2]:
         evaluated(run, [record("rte", {"accuracy": 0.5, "positive": 0.25, "f1": 0.5}, 8)])
     assert [one.metric for one in summarise_seeds([str(run) for run in runs])] == ["accuracy", "f1"]

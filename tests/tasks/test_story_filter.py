@@ -104,9 +104,9 @@ def test_votes_that_do_not_decide(votes, said):
 def test_near_duplicates_need_no_votes():
     stories = [Story("a", "x y z", {}), Story("b", "z y x", {}), Story("c", "other", {})]
     votes = [Vote("a", "m", True), Vote("c", "m", False)]
-    kept, told = filter_stories(stories, votes, "v.jsonl", 0.85)
+    kept, lines = filter_stories(stories, votes, "v.jsonl", 0.85)
     assert [story.name for story in kept] == ["a"]
-    assert told == [
+    assert lines == [
         "stories: 3",
         "near duplicates left out: 1",
         "without a majority of 1 judges: 1",

@@ -76,16 +76,16 @@ def state_of(seed):
     return TrainState(jnp.int32(4), params, {}, {})
 
 
-def call(told, *, stops=False):
-    return HookCall(4, 8, True, told.append, lambda: stops)
+def call(reported, *, stops=False):
+    return HookCall(4, 8, True, reported.append, lambda: stops)
 
 
 def test_what_is_logged_is_what_a_task_measures(tmp_path, capsys):
     """Also for other parameters later, by the same programs; what is not asked is printed once."""
     hook = make_hook(tmp_path)
     for seed in (0, 1):
-        told, state = [], state_of(seed)
-        result = hook.run(state, call(told))
+        reported, state = [], state_of(seed)
+        result = hook.run(state, call(reported))
         assert result.state is state
         tokenizer = small_tokenizer()
         model = TaskModel(
@@ -98,7 +98,7 @@ def test_what_is_logged_is_what_a_task_measures(tmp_path, capsys):
             "task/size/answers": len(answers),
             "task/size/not_asked": len(Lengths.sizes) + 1 - len(answers),
         }
-        assert told == ["size, its first questions", "size, 8 of 8 questions"]
+        assert reported == ["size, its first questions", "size, 8 of 8 questions"]
     said = "task size: 2 not asked, the first: lengths.txt line 3: found no question\n"
     assert capsys.readouterr().out == said
 

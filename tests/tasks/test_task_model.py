@@ -42,10 +42,10 @@ def test_attention_has_learned_rows_or_the_distances_of_its_window(name, window,
 
 def test_answers_are_those_of_generate(parts):
     model, params, tokenizer = parts
-    told = []
+    reported = []
     asked = TaskModel(*parts, ARM, rows=4)
-    result = Lengths().measure(asked, lambda *counts: told.append(counts))
-    assert told == [(4, 8), (8, 8)]
+    result = Lengths().measure(asked, lambda *counts: reported.append(counts))
+    assert reported == [(4, 8), (8, 8)]
     assert result.refused[0] == "lengths.txt line 3: found no question"
     assert result.refused[1].startswith("question q4: the prompt is empty")
     assert len(result.refused) == 2
@@ -97,7 +97,7 @@ def test_several_processes_give_what_one_gives(parts):
     """Each of three asks its part, and all know everything at the end."""
 
     class TwoLengths(Lengths):
-        # When padded, for each of which every process compiles programs of its own.
+        # After padding. Every process compiles its own programs for each length.
         sizes = (20, 30, 41, 22, 0, 48, 33, 17, 25)
 
     tasks = (TwoLengths(), Picks())
