@@ -129,7 +129,7 @@ _Difference = tuple[dict[str, Interval], int]
 def run(processes: Processes) -> None:
     """Load the models, ask them, and write what they scored."""
     if not _TASK.value:
-        raise ConfigError(with_example(f"--task is not given; allowed: one or more of {', '.join(TASKS)}"))
+        raise ConfigError(with_example(f"--task: missing; allowed: one or more of {', '.join(TASKS)}"))
     tasks = tasks_of_flags(_TASK.value)
     if (_WORKDIR.value is None) == (_MODEL.value is None):
         raise ConfigError(with_example("give either --workdir, a run, or --model, an exported folder"))

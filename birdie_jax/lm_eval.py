@@ -145,7 +145,9 @@ def parse_model_arguments(arguments: Mapping[str, Any]) -> ModelArguments:
     if (parsed.workdir is None) == (parsed.model is None):
         raise ConfigError("--model_args: give either workdir=DIR, a run, or model=DIR, an exported folder")
     if parsed.step is not None and parsed.model is not None:
-        raise ConfigError("--model_args step: chooses a checkpoint of workdir; model has one alone")
+        raise ConfigError(
+            "--model_args step: found a model, which has one checkpoint; allowed: with workdir"
+        )
     return parsed
 
 

@@ -135,7 +135,7 @@ def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
     (folder / "bad.jsonl").write_text('{"prompt": "a", "reference": "b"}\n{"prompt": 3}\n{\n')
     good = f"--task=perplexity:path={folder}/text.txt"
     cases = [
-        ((workdir,), "--task is not given; allowed: one or more of "),
+        ((workdir,), "--task: missing; allowed: one or more of "),
         ((workdir, "--task=phoneboko"), "--task=phoneboko: task: found 'phoneboko'; allowed: "),
         ((workdir, "--task=phonebook:max_entires=3"), "--task=phonebook.max_entires: unknown setting"),
         (
@@ -145,7 +145,7 @@ def test_wrong_input_is_told_in_one_line_and_leaves_nothing(folder):
         ((f"--workdir={folder}/none", "--task=phonebook"), f"{folder}/none/config.json: not found"),
         ((workdir, "--step=7", "--task=phonebook"), "has no checkpoint of step 7; allowed: 5"),
         ((workdir, "--task=phonebook", "--compare="), "--compare: found ''"),
-        ((workdir, "--task=phonebook", "--task=phonebook"), "2 evaluations are called phonebook"),
+        ((workdir, "--task=phonebook", "--task=phonebook"), "found 2 evaluations with the name phonebook"),
         ((workdir, f"--task=jsonl:path={folder}/empty.jsonl"), f"{folder}/empty.jsonl"),
         ((workdir, f"--task=jsonl:path={folder}/bad.jsonl"), f"{folder}/bad.jsonl"),
         ((workdir, good, f"--task=jsonl:path={folder}/absent.jsonl"), f"{folder}/absent.jsonl"),

@@ -92,7 +92,8 @@ def _parse_choices(record: Any, where: str) -> MinimalPair:
     (good, good_rest), (bad, bad_rest) = (_first_word(end) for end in (good, bad))
     if good_rest != bad_rest:
         raise DataError(
-            f"{where}: target_scores: the ends differ in more than their first word; allowed: in that alone"
+            f"{where}: target_scores: found ends that differ in more than their first word; allowed: ends "
+            "that differ in it alone"
         )
     condition = read_field(record, "comment", str, where, default="")
     numbers = _NUMBERS.fullmatch(condition)
@@ -144,8 +145,8 @@ def _cells(line: bytes, where: str) -> list[str]:
         return next(csv.reader([text], delimiter="\t", strict=True), [])
     except csv.Error as error:
         raise DataError(
-            f"{where}: found {shown(text, 80)} ({error}); allowed: columns with tabs between, and "
-            "quotation marks that are closed"
+            f"{where}: found {shown(text, 80)} ({error}); allowed: columns separated by tabs, and closed "
+            "quotation marks"
         ) from error
 
 
@@ -162,8 +163,8 @@ def _parse_rows(rows: tuple[_Row | DataError, _Row | DataError | None], where: s
     classes = [right["class"], None if wrong is None else wrong["class"]]
     if wrong is None or classes != [_RIGHT, _WRONG] or right["sent"] != wrong["sent"]:
         raise DataError(
-            f"{where}: found rows of the classes {shown(classes)}; allowed: a correct and a wrong one of "
-            "the same sentence, one after the other"
+            f"{where}: found rows of the classes {shown(classes)}; allowed: a correct row and then a wrong "
+            "row of the same sentence"
         )
     words = right["sent"].removesuffix("<eos>").split()
     place = read_field({"len_prefix": _number(right["len_prefix"])}, "len_prefix", int, where)
@@ -184,8 +185,8 @@ def _parse_masked(line: bytes, where: str) -> MinimalPair:
     fields = decode_line(line, where).split("\t")
     if len(fields) != 5 or len(_MASKED.findall(fields[2])) != 1:
         raise DataError(
-            f"{where}: found {len(fields)} fields; allowed: 5 with tabs between, the third a sentence with "
-            "***mask*** once"
+            f"{where}: found {len(fields)} fields; allowed: 5, separated by tabs, the third a sentence "
+            "with ***mask*** once"
         )
     attractors = read_field({"attractors": _number(fields[0])}, "attractors", int, where)
     before, after = _MASKED.split(fields[2])
@@ -201,13 +202,13 @@ def _marvin_linzen(path: str, contents: bytes) -> Iterator[Entry]:
 def _parse_sentences(line: bytes, where: str) -> MinimalPair:
     fields = decode_line(line, where).split("\t")
     if len(fields) < 3:
-        raise DataError(f"{where}: found {len(fields)} fields; allowed: at least 3 with tabs between")
+        raise DataError(f"{where}: found {len(fields)} fields; allowed: at least 3, separated by tabs")
     good, bad = fields[-2].split(), fields[-1].split()
     differing = [place for place, words in enumerate(zip(good, bad, strict=False)) if len(set(words)) == 2]
     if len(good) != len(bad) or len(differing) != 1:
         raise DataError(
-            f"{where}: the sentences differ in {len(differing)} words, of {len(good)} and {len(bad)}; "
-            "allowed: in one word"
+            f"{where}: found sentences of {len(good)} and {len(bad)} words that differ in "
+            f"{len(differing)}; allowed: sentences that differ in one word"
         )
     (place,) = differing
     before, after = _around(good, place)

@@ -38,7 +38,9 @@ def bootstrap_means(
     """
     total = weights.sum()
     if not total > 0:
-        raise ValueError(f"bootstrap: found {len(scores)} answers of weight {total}; allowed: some weight")
+        raise ValueError(
+            f"bootstrap: found {len(scores)} answers of weight {total}; allowed: a weight above 0"
+        )
     weighted = np.concatenate([scores * weights[:, None], weights[:, None]], axis=1)
     sums = _resampled_sums(weighted, seed)
     # A resample may hold answers of no weight alone.
@@ -73,7 +75,7 @@ def bootstrap_differences(
         ValueError: there is no answer, or no weight.
     """
     if not (first_weights.sum() > 0 and second_weights.sum() > 0):
-        raise ValueError(f"bootstrap: found {len(first)} answers without weight; allowed: some weight")
+        raise ValueError(f"bootstrap: found {len(first)} answers without weight; allowed: a weight above 0")
     metrics = first.shape[1]
     columns = [first * first_weights[:, None], first_weights[:, None]]
     columns += [second * second_weights[:, None], second_weights[:, None]]

@@ -92,8 +92,8 @@ def tasks_of_flags(values: Sequence[str], flag: str = "--task") -> list[NamedTas
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
-                f"{flag}: {names.count(name)} evaluations are called {name}; allowed: a name for each, as "
-                f"in {flag}=NAME={name}:setting=value"
+                f"{flag}: found {names.count(name)} evaluations with the name {name}; allowed: a name for "
+                f"each, as in {flag}=NAME={name}:setting=value"
             )
     return named
 
@@ -161,9 +161,9 @@ def arms_of_tasks(arms: Sequence[Arm], name: str | None, tasks: Sequence[NamedTa
     in_place = [arm for arm in arms if arm.objective.in_place]
     if not in_place:
         raise ConfigError(
-            f"task {hides[0]}: the model was trained on "
-            f"{', '.join(dict.fromkeys(arm.objective.name for arm in arms))}; allowed: one that has "
-            "learned to name hidden tokens, by masked_lm"
+            f"task {hides[0]}: found a model trained on "
+            f"{', '.join(dict.fromkeys(arm.objective.name for arm in arms))}; allowed: a model trained on "
+            "masked_lm"
         )
     if len(hides) < len(tasks):
         return AskedArms(choose_arm(arms, name), in_place[0])
@@ -210,7 +210,7 @@ def check_tasks(
             raise ConfigError(
                 f"task {name}: found {task.name}, which asks a model to continue a text, and "
                 f"config.model.name = {model.name!r}, a bidirectional encoder, which cannot; allowed for "
-                f"it: {allowed}"
+                f"an encoder: {allowed}"
             )
         task.check_length(arms.in_place, max_length)
 
@@ -219,13 +219,13 @@ def _check_head(name: str, needed: Head, found: Head | None) -> None:
     if found is None or found.form != needed.form:
         has = f"the head {found.name}, {found.kind}" if found is not None else "no head"
         raise ConfigError(
-            f"task {name}: found a model that has {has}; allowed: one that was fine-tuned on "
+            f"task {name}: found a model that has {has}; allowed: a model fine-tuned on "
             f"{needed.name}, {needed.kind} with {needed.outputs} outputs"
         )
     if needed.has_other_classes(found):
         raise ConfigError(
             f"task {name}: found the classes {', '.join(needed.classes)}; allowed: "
-            f"{', '.join(found.classes)}, in this order: it is that of the scores of the model's head "
+            f"{', '.join(found.classes)}, in this order, the order of the scores of the model's head "
             f"{found.name}"
         )
 
@@ -257,7 +257,7 @@ def evaluate(
     if bad := [metric for metric, interval in record.metrics.items() if math.isnan(interval.mean)]:
         raise ScoreError(
             f"{identity.origin} step {identity.step}: task {named.name}: found NaN as {', '.join(bad)}; "
-            "allowed: numbers, as a model computes that has not diverged"
+            "allowed: numbers; a model that has diverged gives NaN"
         )
     return Evaluation(record, result)
 
@@ -312,18 +312,18 @@ def check_predictions(tasks: Sequence[NamedTask], folder: str | None, others: Se
     names = ", ".join(predicted.values())
     if predicted and folder is None:
         raise ConfigError(
-            f"--predictions is not given; allowed with --task {names}, whose answers are not known: a "
-            "folder for what the model predicts"
+            f"--predictions: missing; allowed with --task {names}, whose answers are unknown: a folder for "
+            "the predictions"
         )
     if predicted and others:
         raise ConfigError(
-            f"--compare: found {', '.join(others)}; allowed with --task {names}: none, as its answers are "
-            "not known"
+            f"--compare: found {', '.join(others)}; allowed with --task {names}: none, because its answers "
+            "are unknown"
         )
     if folder is not None and not predicted:
         raise ConfigError(
-            f"--predictions: found {folder}; allowed: with a --task whose answers are not known, such as "
-            "glue with split=test"
+            f"--predictions: found {folder}; allowed: only with a --task whose answers are unknown, such "
+            "as glue with split=test"
         )
 
 
@@ -349,8 +349,8 @@ def check_kept_evaluations(workdir: Workdir, step: int, tasks: Sequence[NamedTas
         asked = "predictions" if task.predictions_file else "scores"
         if found not in ("", asked):
             raise ConfigError(
-                f"--task: found {name}, under which {path} keeps {found}; allowed for {asked}: another "
-                f"name, as in --task=NAME={task.name}:setting=value"
+                f"--task: found the name {name}, for which {path} has {found}; allowed for {asked}: "
+                f"another name, as in --task=NAME={task.name}:setting=value"
             )
 
 

@@ -75,14 +75,14 @@ def _check_seeds(workdirs: Sequence[str]) -> None:
         config = dict(read_json(Workdir(workdir).config, "the workdir of a run"))
         seed = config.pop(_SEED, None)
         if seed in seeds:
-            raise ConfigError(f"{workdir}: found seed {seed}, which {seeds[seed]} has; allowed: another")
+            raise ConfigError(f"{workdir}: found seed {seed}, as in {seeds[seed]}; allowed: another seed")
         seeds[seed] = workdir
         first = first or config
         for section in sorted(first.keys() | config.keys()):
             if first.get(section) != config.get(section):
                 raise ConfigError(
-                    f"{workdir}: its config.{section} is another than that of {workdirs[0]}; allowed: runs "
-                    "that differ in their seed alone"
+                    f"{workdir}: found another config.{section} than in {workdirs[0]}; allowed: runs that "
+                    "differ in their seed alone"
                 )
 
 
@@ -97,14 +97,14 @@ def _check_evaluations(
     first_step, step = (next(iter(records.values())).model.step for records in (first, other))
     if step != first_step:
         raise ConfigError(
-            f"{workdir}: found step {step} as its last, and step {first_step} of {first_workdir}; "
-            "allowed: the same step: finish the run that has fewer, and evaluate it"
+            f"{workdir}: found the last step {step}, but {first_step} in {first_workdir}; allowed: the "
+            "same step; finish the shorter run and evaluate it"
         )
     for name in sorted(first.keys() ^ other.keys()):
         lacking = workdir if name in first else first_workdir
         raise ConfigError(
-            f"{lacking}: has no evaluation {name} of its newest checkpoint; allowed: those of the "
-            "others: ask for it by birdie_jax.evaluate"
+            f"{lacking}: has no evaluation {name} of its newest checkpoint; allowed: the evaluations of "
+            "the other runs; run birdie_jax.evaluate"
         )
     for name, record in other.items():
         if (record.task, record.settings) != (first[name].task, first[name].settings):
@@ -114,7 +114,7 @@ def _check_evaluations(
             )
         if record.answers != first[name].answers:
             raise ConfigError(
-                f"{workdir}: the evaluation {name} has {record.answers:,} answers, and "
+                f"{workdir}: the evaluation {name} has {record.answers:,} answers, but "
                 f"{first[name].answers:,} in {first_workdir}; allowed: the same number"
             )
 
@@ -134,7 +134,7 @@ def _evaluations(workdir: str) -> dict[str, EvaluationRecord]:
     if not scored:
         raise ConfigError(
             f"{workdir}: has no evaluation of its newest checkpoint; allowed: a run that "
-            "birdie_jax.evaluate has asked"
+            "birdie_jax.evaluate has evaluated"
         )
     return scored
 

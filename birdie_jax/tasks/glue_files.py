@@ -159,7 +159,7 @@ def read_tsv(
         except DataError as error:
             refused.append(str(error))
     if not rows and not refused:
-        raise DataError(f"{path}: holds no row; allowed: one a line, its columns between tabs")
+        raise DataError(f"{path}: holds no row; allowed: one row a line, columns separated by tabs")
     refuse_bad(path, refused, len(rows), skip_bad=skip_bad)
     return rows, refused
 
@@ -246,7 +246,7 @@ def read_phenomena(path: epath.PathLike) -> dict[str, list[tuple[str, ...]]]:
         names = [name for name in columns[columns.index(_SENTENCE) + 1 :] if name not in _OTHER_COLUMNS]
         if not names:
             raise DataError(
-                f"{where}: has no column of a phenomenon behind {_SENTENCE}; its columns are "
+                f"{where}: has no column of a phenomenon after {_SENTENCE}; its columns are "
                 f"{shown(columns, 200)}"
             )
         for name in names:

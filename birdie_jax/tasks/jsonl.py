@@ -84,8 +84,8 @@ class JsonlTask(QuestionTask):
             )
         if BITS_PER_BYTE in self.metrics and len(self.metrics) > 1:
             raise ValueError(
-                f"metrics: found {shown(list(self.metrics))}; allowed: {BITS_PER_BYTE} alone, since it is "
-                "a mean over bytes"
+                f"metrics: found {shown(list(self.metrics))}; allowed: {BITS_PER_BYTE} alone, because it "
+                "is a mean over bytes"
             )
         if LENGTH_GROUP in self.group_fields or len(set(self.group_fields)) < len(self.group_fields):
             raise ValueError(
@@ -162,8 +162,9 @@ class JsonlTask(QuestionTask):
         field = self.reference_field
         if field not in record and self.choices_field in record:
             raise DataError(
-                f"{where}: has no field {shown(field)}, which {', '.join(self.metrics)} need; of its "
-                f'{shown(self.choices_field)} one is chosen with metrics=["accuracy"]'
+                f"{where}: has no field {shown(field)}, which {', '.join(self.metrics)} need; to choose "
+                "one of its "
+                f'{shown(self.choices_field)}, set metrics=["accuracy"]'
             )
         found = read_field(record, field, str | list[str], where)
         references = [found] if isinstance(found, str) else found

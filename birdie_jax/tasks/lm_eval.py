@@ -76,8 +76,8 @@ class LMEvalTask(Task):
         for name, task in loaded["tasks"].items():
             if task.OUTPUT_TYPE != "multiple_choice" or _ACCURACY not in task.aggregation():
                 raise ConfigError(
-                    f"lm_eval.tasks: {name} has no {_ACCURACY} of multiple choice; allowed: tasks that do, "
-                    "here, and all others by python -m birdie_jax.lm_eval"
+                    f"lm_eval.tasks: found {name}, which has no {_ACCURACY} of multiple choice; allowed: "
+                    "multiple-choice tasks; run the others with python -m birdie_jax.lm_eval"
                 )
             if self.num_fewshot is not None:
                 task.set_config(key="num_fewshot", value=self.num_fewshot)

@@ -92,7 +92,7 @@ class HarnessModel(LM):
         name = model.arm.objective.name
         if name not in _OBJECTIVES:
             raise ConfigError(
-                f"objective {name}: texts of the harness have no form of their own; allowed: "
+                f"objective: found {name}, which cannot format the texts of the harness; allowed: "
                 f"{', '.join(_OBJECTIVES)}"
             )
         self._model, self._normalization = model, normalization
@@ -226,8 +226,8 @@ class HarnessModel(LM):
             left = prompt._replace(context=np.concatenate([prompt.context[:marker], kept]))
         if len(left.tokens) + max_tokens > limit:
             raise ConfigError(
-                f"a continuation of {max_tokens:,} tokens: allowed: fewer than the model's limit of prompt "
-                f"and answer, {limit:,} (max_length, or a task's max_gen_toks)"
+                f"found a continuation of {max_tokens:,} tokens; allowed: fewer than the model's limit of "
+                f"prompt and answer, {limit:,} (max_length, or a task's max_gen_toks)"
             )
         return _Cut(left, True)
 
@@ -249,8 +249,8 @@ def _check_choices(requests: Sequence[Instance]) -> None:
     for (task, document), count in counts.items():
         if count == 1:
             raise ConfigError(
-                f"normalization=tokens: document {document} of {task} has 1 continuation, whose likelihood "
-                "is no score of the paper; allowed: tasks of multiple choice, or normalization=none"
+                f"normalization=tokens: found 1 continuation of document {document} of {task}; allowed: "
+                "multiple-choice tasks, or normalization=none"
             )
 
 

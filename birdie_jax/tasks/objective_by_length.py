@@ -176,8 +176,8 @@ class ObjectiveByLength(TokenTask):
     def __post_init__(self):
         if self.whole_lines and not self.source:
             raise ValueError(
-                "whole_lines: found True with source ''; allowed: with a source, as random tokens have no "
-                "lines"
+                "whole_lines: found True with source ''; allowed: with a source, because random tokens "
+                "have no lines"
             )
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise ValueError(
@@ -269,7 +269,9 @@ def _build(objective: Objective, passages: Passages, length: int, rng: np.random
             return objective.build(passages.draw(rng, length), rng)
         except UnsuitableText as error:
             problem = error
-    raise DataError(f"{objective.name}: none of {_ATTEMPTS} passages of {length} tokens will do: {problem}")
+    raise DataError(
+        f"{objective.name}: none of {_ATTEMPTS} passages of {length} tokens is usable: {problem}"
+    )
 
 
 @register_task

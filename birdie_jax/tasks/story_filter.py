@@ -172,7 +172,9 @@ def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> 
     given = Counter((vote.story, vote.judge) for vote in votes)
     twice = [f"{judge} on {shown(name)}" for (name, judge), count in given.items() if count > 1]
     if twice:
-        raise DataError(f"{path}: found two votes of {_first(twice)}; allowed: one of a judge on a story")
+        raise DataError(
+            f"{path}: found two votes of {_first(twice)}; allowed: one vote for each judge and story"
+        )
     missing = [
         f"{judge} on {shown(story.name)}"
         for story in stories
@@ -181,7 +183,7 @@ def has_majority(stories: Sequence[Story], votes: Sequence[Vote], path: str) -> 
     ]
     if missing:
         raise DataError(
-            f"{path}: found no vote of {_first(missing)}; allowed: one of each of {len(judges)} judges"
+            f"{path}: found no vote of {_first(missing)}; allowed: a vote of each of {len(judges)} judges"
         )
     agreeing: dict[str, int] = defaultdict(int)
     for vote in votes:

@@ -78,8 +78,8 @@ def read_stop_rule(config: EvalConfig, tasks: Sequence[NamedTask]) -> StopRule |
         )
     if not config.tasks_every_steps:
         raise ConfigError(
-            "config.eval.tasks_every_steps: found 0, at the end alone; allowed with config.eval.stop_when: "
-            "1 or more"
+            "config.eval.tasks_every_steps: found 0, which measures only at the end; allowed with "
+            "config.eval.stop_when: 1 or more"
         )
     return StopRule(f"{match['task']}/{match['metric']}", match["sign"] == ">=", limit)
 
@@ -118,7 +118,7 @@ class TaskEvaluation:
             if named.task.predictions_file:
                 raise ConfigError(
                     f"config.eval.tasks.{named.name}: found {named.task.name} of a split without labels; "
-                    "allowed: one with labels, and that one for evaluate --predictions"
+                    "allowed: a split with labels; use evaluate --predictions for one without"
                 )
         self._parts, self._tasks, self._tokenizer = parts, tasks, tokenizer
         self._stop_rule = read_stop_rule(parts.config.eval, tasks)

@@ -62,7 +62,11 @@ def test_every_format_is_read(tmp_path, form):
 BAD = [
     ("choices", "[]", "found []; allowed: a JSON object"),
     ("choices", [{"input": "a ", "target_scores": {"b": 0}}], "examples[0]: target_scores: found [0];"),
-    ("choices", [choices("a ", "goes up", "go down")], "examples[0]: target_scores: the ends differ in"),
+    (
+        "choices",
+        [choices("a ", "goes up", "go down")],
+        "examples[0]: target_scores: found ends that differ in",
+    ),
     ("gulordava", "form\tsent\n", "has no columns class, len_prefix, n_attr, pattern; allowed: a table"),
     ("gulordava", TABLE.rpartition("L__N")[0], "line 2: found rows of the classes ['correct', None];"),
     ("gulordava", TABLE.replace("\t2\t2\t", "\t2\t90\t"), "line 2: len_prefix: found 90; allowed: 0 to 8"),
@@ -74,8 +78,12 @@ BAD = [
     ),
     ("gulordava", 'pattern\t"form\n', "line 1: found 'pattern\\t\"form' (unexpected end of data);"),
     ("linzen", "x\t1\ta ***mask*** b\tgo\tgoes", "line 1: attractors: found 'x'"),
-    ("linzen", "1\t1\ta b\tgo\tgoes", "line 1: found 5 fields; allowed: 5 with tabs between, the third a"),
-    ("marvin_linzen", "x\ty\ta dog laughs\tthe dog laugh", "line 1: the sentences differ in 2 words, of 3"),
+    ("linzen", "1\t1\ta b\tgo\tgoes", "line 1: found 5 fields; allowed: 5, separated by tabs, the third a"),
+    (
+        "marvin_linzen",
+        "x\ty\ta dog laughs\tthe dog laugh",
+        "line 1: found sentences of 3 and 3 words that differ",
+    ),
     ("linzen", "", "holds no pair; allowed: at least one"),
 ]
 

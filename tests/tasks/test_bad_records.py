@@ -85,7 +85,10 @@ TASKS = {
         JsonlTask,
         WRITTEN,
         [
-            (CHOSEN, "has no field 'reference', which exact_match, f1, contains need; of its 'choices'"),
+            (
+                CHOSEN,
+                "has no field 'reference', which exact_match, f1, contains need; to choose one of its",
+            ),
             ({"prompt": "a", "reference": []}, "reference: found []; allowed: at least one text"),
             ({"prompt": "a", "reference": ["b", ""]}, "reference: found ''; allowed: text with more than"),
             ({"prompt": "a", "reference": 5}, "reference: found 5 (int); allowed: str or a list of str"),

@@ -192,7 +192,9 @@ def test_answers_are_written_for_reading():
 def test_flags_name_evaluations():
     named = tasks_of_flags(["lengths", "short=lengths:max_tokens=3", "picks"])
     assert named == [("lengths", Lengths()), ("short", Lengths(max_tokens=3)), ("picks", Picks())]
-    with pytest.raises(ConfigError, match="2 evaluations are called lengths; allowed: a name for each"):
+    with pytest.raises(
+        ConfigError, match="found 2 evaluations with the name lengths; allowed: a name for each"
+    ):
         tasks_of_flags(["lengths", "lengths:max_tokens=3"])
     for name in ("", "x" * 101):
         with pytest.raises(

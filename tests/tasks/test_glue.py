@@ -220,7 +220,7 @@ def test_phenomena_that_cannot_be(tmp_path):
         ),
         (
             lambda: path.write_text("Other\tSentence\tLabel\n1\tabc\t1\n"),
-            "line 2: has no column of a phenomenon behind Sentence; its columns are ['Other', 'Sentence'",
+            "line 2: has no column of a phenomenon after Sentence; its columns are ['Other', 'Sentence'",
         ),
     ):
         write()
@@ -252,7 +252,7 @@ def test_which_models_are_asked():
     arms = arms_of_tasks(make_mixture("masked_lm", 128).arms, None, named)
     headed = {"head": "classification", "head_outputs": 2}
     check_tasks(named, arms, Config(model=ModelConfig(name="bigs", head_name="rte", **headed)), 64)
-    needs = "; allowed: one that was fine-tuned on rte, classification with 2 outputs"
+    needs = "; allowed: a model fine-tuned on rte, classification with 2 outputs"
     found, hawk = "task rte: found a model that has", ModelConfig(name="hawk", head_name="mrpc", **headed)
     for model, max_length, said in (
         (ModelConfig(name="bigs"), 64, f"{found} no head{needs}"),

@@ -97,10 +97,10 @@ TEST, DEV = "glue:dataset=rte,path=x,split=test", "dev=glue:dataset=rte,path=x"
 @pytest.mark.parametrize(
     ("tasks", "folder", "others", "said"),
     [
-        ([TEST, DEV], None, [], "--predictions is not given; allowed with --task glue, whose answers are"),
-        ([DEV], "out", [], "--predictions: found out; allowed: with a --task whose answers are not"),
+        ([TEST, DEV], None, [], "--predictions: missing; allowed with --task glue, whose answers are"),
+        ([DEV], "out", [], "--predictions: found out; allowed: only with a --task whose answers are"),
         ([TEST, f"again={TEST}"], "out", [], "--task: glue and again both write RTE.tsv; allowed: one of"),
-        ([TEST], "out", ["runs/b"], "--compare: found runs/b; allowed with --task glue: none, as its"),
+        ([TEST], "out", ["runs/b"], "--compare: found runs/b; allowed with --task glue: none, because its"),
     ],
 )
 def test_predictions_without_a_place(tasks, folder, others, said):
@@ -149,14 +149,14 @@ def test_evaluate_writes_predictions_and_scores_side_by_side(tmp_path):
     assert [(answer["name"], answer["answer"]) for answer in answers] == [
         tuple(row.split("\t")) for row in lines
     ]
-    assert refused[0] == 2 and "--predictions is not given; allowed with --task test" in refused[2]
+    assert refused[0] == 2 and "--predictions: missing; allowed with --task test" in refused[2]
     for (status, _, errors), name, found, asked in (
         (in_place_of_scores, "glue", "scores", "predictions"),
         (in_place_of_predictions, "test", "predictions", "scores"),
     ):
         said = (
-            f"--task: found {name}, under which {kept / name}.json keeps {found}; allowed for {asked}: "
-            "another name, as in --task=NAME=glue:setting=value"
+            f"--task: found the name {name}, for which {kept / name}.json has {found}; allowed for "
+            f"{asked}: another name, as in --task=NAME=glue:setting=value"
         )
         assert status == 2 and said in errors, errors
     assert parse_evaluation((kept / "glue.json").read_bytes(), "glue.json").metrics.keys() == {"accuracy"}
@@ -190,7 +190,7 @@ def test_scores_and_predictions_do_not_take_each_others_place(tmp_path, answers,
         if allowed in (asked, "either"):
             check_kept_evaluations(files, 5, tasks)
         else:
-            with pytest.raises(ConfigError, match=f"keeps {allowed}; allowed for {asked}: another name"):
+            with pytest.raises(ConfigError, match=f"has {allowed}; allowed for {asked}: another name"):
                 check_kept_evaluations(files, 5, tasks)
 
 

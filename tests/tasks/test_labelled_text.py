@@ -91,7 +91,7 @@ def test_classes_in_another_order_than_the_models_are_refused():
     ):
         check_tasks(named, arms, same, None)
     said = (
-        "task post: found the classes spam, mail; allowed: mail, spam, in this order: it is that of the "
+        "task post: found the classes spam, mail; allowed: mail, spam, in this order, the order of the "
         "scores of the model's head label"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):

@@ -265,7 +265,9 @@ def test_what_is_read_of_a_context(task_folder, parts, models, by_hand, caplog):
     ]
     np.testing.assert_allclose([one for one, _ in found], [own.sum() for own in expected], rtol=1e-4)
     assert "1 of 3 contexts are longer than the model's limit of 20 tokens" in caplog.text
-    with pytest.raises(ConfigError, match=r"a continuation of .* tokens: allowed: fewer than the model's"):
+    with pytest.raises(
+        ConfigError, match=r"found a continuation of .* tokens; allowed: fewer than the model's"
+    ):
         limited.loglikelihood([request("ab", letters(1, 80))])
 
 
@@ -300,7 +302,9 @@ def test_what_cannot_be_asked_is_named(task_folder, models, parts):
 
     with pytest.raises(ConfigError, match=r"^objective span_corruption: texts of the harness have no form"):
         HarnessModel(TaskModel(*parts, arm("span_corruption")))
-    with pytest.raises(ConfigError, match=r"^normalization=tokens: document 3 of mine has 1 continuation"):
+    with pytest.raises(
+        ConfigError, match=r"^normalization=tokens: found 1 continuation of document 3 of mine"
+    ):
         HarnessModel(models["prefix_lm"], "tokens").loglikelihood([request("a", "b")])
     for flag, message in (
         ("lm_eval:tasks=[]", "tasks: found none; allowed: one or more"),
@@ -330,7 +334,7 @@ def test_the_tasks_of_the_paper_are_tasks_of_the_harness(task_folder):
         ({"workdir": "x", "step": "new"}, "--model_args step: found 'new'"),
         ({"workdir": "x", "batch_size": "many"}, "--model_args batch_size: found 'many'; allowed: auto"),
         ({"workdir": "x", "normalization": "bytes"}, "--model_args normalization: found 'bytes';"),
-        ({"model": "x", "step": 3}, "--model_args step: chooses a checkpoint of workdir"),
+        ({"model": "x", "step": 3}, "--model_args step: found a model, which has one checkpoint"),
     ],
 )
 def test_model_arguments_that_cannot_be(arguments, message, task_folder):

@@ -96,7 +96,7 @@ def test_which_arm_tasks_ask_in():
     assert (asked.of(masked.task), asked.of(asking.task)) == (hide, go_on)
     with pytest.raises(PromptError, match=r"^the model was trained as an encoder, on masked_lm alone: "):
         arms_of_tasks(encoder, None, [masked, asking])
-    with pytest.raises(ConfigError, match="task masked_text: the model was trained on prefix_lm; allowed"):
+    with pytest.raises(ConfigError, match="task masked_text: found a model trained on prefix_lm; allowed"):
         arms_of_tasks(both[1:], None, [masked])
 
 

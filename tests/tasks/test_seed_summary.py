@@ -99,19 +99,19 @@ def test_a_run_that_is_not_finished_is_told_before_what_it_lacks(runs):
     """Evaluated, it would be refused all the same."""
     (runs[1] / "checkpoints/8").rmdir()
     evaluated(runs[0], [record("mrpc", {"f1": 0.5}, 8)])
-    with pytest.raises(ConfigError, match="found step 4 as its last, and step 8 of"):
+    with pytest.raises(ConfigError, match="found the last step 4, but 8 in"):
         summarise_seeds([str(run) for run in runs])
 
 
 # The last was evaluated on the way, and has no evaluation that the others lack.
 REFUSED = [
-    (lambda run: change_config(run, seed=0), "{1}: found seed 0, which {0} has; allowed: another"),
-    (lambda run: change_config(run, data={}), "{1}: its config.data is another than that of {0}; allowed"),
+    (lambda run: change_config(run, seed=0), "{1}: found seed 0, as in {0}; allowed: another seed"),
+    (lambda run: change_config(run, data={}), "{1}: found another config.data than in {0}; allowed"),
     (lambda run: (run / "checkpoints/12").mkdir(), "{1}: has no evaluation of its newest checkpoint;"),
     (lambda run: evaluated(run, [record("mrpc", {"f1": 0.5}, 8)]), "{0}: has no evaluation mrpc of its"),
     (lambda run: evaluated(run, [again(path="y")]), "{1}: the evaluation rte has other settings than in"),
-    (lambda run: evaluated(run, [again(answers=2)]), "{1}: the evaluation rte has 2 answers, and 3 in"),
-    (lambda run: (run / "checkpoints/8").rmdir(), "{1}: found step 4 as its last, and step 8 of {0};"),
+    (lambda run: evaluated(run, [again(answers=2)]), "{1}: the evaluation rte has 2 answers, but 3 in"),
+    (lambda run: (run / "checkpoints/8").rmdir(), "{1}: found the last step 4, but 8 in {0};"),
 ]
 
 

@@ -31,7 +31,7 @@ REFUSED = [
     (f"{JSONL}metrics=[]", "metrics: found []; allowed: one or more of exact_match, f1, contains,"),
     (f'{JSONL}metrics=["rouge"]', "metrics: found ['rouge']; allowed: one or more of "),
     (f'{JSONL}metrics=["f1","f1"]', "metrics: found ['f1', 'f1']; allowed: one or more of "),
-    (f'{JSONL}metrics=["bits_per_byte","f1"]', "allowed: bits_per_byte alone, since it is a mean over by"),
+    (f'{JSONL}metrics=["bits_per_byte","f1"]', "allowed: bits_per_byte alone, because it is a mean over b"),
     (f"{JSONL}metrics=f1", "--task=jsonl.metrics: found 'f1' (str); allowed: a list of str"),
     (f'{JSONL}group_fields=["prompt_tokens"]', "group_fields: found ['prompt_tokens']; allowed: each once"),
     (

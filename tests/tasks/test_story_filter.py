@@ -91,7 +91,7 @@ def test_a_majority_is_more_than_half(votes):
 @pytest.mark.parametrize(
     ("votes", "said"),
     [
-        ([Vote("a", "m", True)], "v.jsonl: found no vote of m on 'b'; allowed: one of each of 1 judges"),
+        ([Vote("a", "m", True)], "v.jsonl: found no vote of m on 'b'; allowed: a vote of each of 1 judges"),
         ([Vote("a", "m", True), Vote("a", "m", True)], "v.jsonl: found two votes of m on 'a'; allowed:"),
         ([Vote("c", "m", True)], "v.jsonl: found votes on 'c', which is no story of --input; allowed:"),
     ],

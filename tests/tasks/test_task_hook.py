@@ -58,8 +58,8 @@ def test_a_task_without_scores_is_refused_before_a_run_trains(tmp_path):
     named = NamedTask("rte", Glue(dataset="rte", path="x", split="test"))
     parts = parts_of(micro_config(), tmp_path)
     said = (
-        "config.eval.tasks.rte: found glue of a split without labels; allowed: one with labels, and that "
-        "one for evaluate --predictions"
+        "config.eval.tasks.rte: found glue of a split without labels; allowed: a split with labels; use "
+        "evaluate --predictions for one without"
     )
     with pytest.raises(ConfigError, match=f"^{said}$"):
         TaskEvaluation(parts, [named], small_tokenizer(), [ARM], Processes())
@@ -145,7 +145,11 @@ FORM = "allowed: '', or TASK/METRIC >= NUMBER or TASK/METRIC <= NUMBER, where TA
         (4, "size/answers > 1", rf"config\.eval\.stop_when: found 'size/answers > 1'; {FORM}"),
         (4, "size/answers >= x", rf"config\.eval\.stop_when: found 'size/answers >= x'; {FORM}"),
         (4, "other/answers >= 1", rf"config\.eval\.stop_when: found 'other/answers >= 1'; {FORM}"),
-        (0, "size/answers >= 1", r"config\.eval\.tasks_every_steps: found 0, at the end alone; allowed .*"),
+        (
+            0,
+            "size/answers >= 1",
+            r"config\.eval\.tasks_every_steps: found 0, which measures only at the end; allowed .*",
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_refused_before_a_run_trains(tmp_path, every, rule, said):

@@ -57,8 +57,8 @@ def test_bad_rows_are_named_or_passed_over(tmp_path, line, said):
 
 
 FILES = [
-    (b"", "holds no row; allowed: one a line, its columns between tabs"),
-    (b"text\tlabel\n", "holds no row; allowed: one a line, its columns between tabs"),
+    (b"", "holds no row; allowed: one row a line, columns separated by tabs"),
+    (b"text\tlabel\n", "holds no row; allowed: one row a line, columns separated by tabs"),
     (b"\xff\tlabel\na\t1\n", "line 1: byte 0: is not UTF-8 (invalid start byte)"),
     (b"sentence\tlabel\na\t1\n", "line 1: has no column 'text'; its columns are ['sentence', 'label'];"),
     (b"text\tlabel\tlabel\na\t1\t1\n", "line 1: has 2 columns 'label'; its columns are ['text', 'label',"),
