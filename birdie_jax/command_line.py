@@ -1,4 +1,4 @@
-"""The start of every command: flags are parsed, and an error of the user is printed as one line."""
+"""Start a command: parse its flags, and print a user's error as one line."""
 
 import keyword
 import os
@@ -22,7 +22,7 @@ _IMPORT = "import"
 _HELP = frozenset({"--help", "-help", "--h", "-h", "--helpshort"})
 _MISSING = re.compile(r"flag --(\w+)=None: Flag --\w+ must have a value other than None\.")
 _COMMAND = re.compile(r"python -m birdie_jax\.[^`\n]*[^`\n. \\]")
-# What stands between dots and is no name of Python.
+# Text between dots that is not a name in Python.
 _NO_NAME = re.compile(rf"\d\w*|{'|'.join(keyword.kwlist)}")
 _BAD_COMMAND_LINE = 2
 _INTERRUPTED = 130
@@ -31,9 +31,9 @@ _INTERRUPTED = 130
 def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Exception]) -> None:
     """Parse the flags, and call `main` with the program's name.
 
-    A command line that cannot be used ends the program with status 2, an error with `exit_status`, an
-    interruption with 130. Where whoever reads standard output has closed it, as `head` does, the program
-    ends there without a word.
+    An invalid command line ends the program with status 2, an error with `exit_status`, an interruption
+    with 130. If the reader of standard output closes it, as `head` does, the program ends without a
+    message.
 
     Args:
         verb: the name of the command's module, for messages.
@@ -65,21 +65,21 @@ def start(verb: str, main: Callable[[list[str]], None], *user_errors: type[Excep
 
 
 def is_output_closed() -> bool:
-    """Tell whether whoever has read standard output, through a pipe, reads it no more."""
+    """Return whether the reader of standard output has closed its pipe."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:  # it is no file
         return False
-    # A flush would not tell: what could not be written may be gone.
+    # A flush does not show this: it may have dropped the unwritten text already.
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
-    """Set the flags, or end the command with status 2; return the program's name alone.
+    """Set the flags, or end the command with status 2; return only the program's name.
 
-    With `--help` it prints what the command does and its flags, and ends with status 0.
+    With `--help`, print the command's docstring and its flags, and end with status 0.
 
     Args:
         verb: the name of the command's module, for messages.
@@ -90,7 +90,7 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
         sys.exit()
     check_flag_files(verb, arguments)
     try:
-        # Before --config, whose fields may be those of what is imported.
+        # Before --config: an import may define its fields.
         for name in _values_of(_IMPORT, arguments):
             import_extension(name, f"--{_IMPORT}")
         # ml_collections reads the arguments of the program itself.
@@ -99,10 +99,10 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
     except ConfigError as error:
         refuse_command_line(verb, str(error))
     except (flags.Error, LookupError, AttributeError, TypeError, ValueError, OSError) as error:
-        # Of several flags absl tells on a line each.
+        # absl writes one line for each of several flags.
         refuse_command_line(verb, str(error).replace("\nflag --", "; flag --"))
     except RecursionError:
-        # absl looks for a flag of a similar name, by recursion over the characters.
+        # absl searches for a flag with a similar name, by recursion over the characters.
         refuse_command_line(verb, "the name of a flag is too long")
     if len(left) > 1:
         refuse_command_line(verb, f"unknown argument {shown(left[1])}; every option begins with --")
@@ -110,7 +110,7 @@ def parse_command_line(verb: str, arguments: Sequence[str]) -> list[str]:
 
 
 def check_flag_files(verb: str, arguments: Sequence[str]) -> None:
-    """End the command with status 2 where a --flagfile may never end, as a device or a named pipe.
+    """End the command with status 2 if a --flagfile may never end, such as a device or a named pipe.
 
     Args:
         verb: the name of the command's module, for messages.
@@ -122,12 +122,12 @@ def check_flag_files(verb: str, arguments: Sequence[str]) -> None:
 
 
 def given_imports() -> tuple[str, ...]:
-    """Return what --import names."""
+    """Return the names that --import gives."""
     return tuple(flags.FLAGS[_IMPORT].value or ()) if _IMPORT in flags.FLAGS else ()
 
 
 def _values_of(name: str, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the values of the flags of a name, before flags are parsed."""
+    """Yield the values of the flags with a name, before flags are parsed."""
     for number, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag in (f"--{name}", f"-{name}"):
@@ -143,7 +143,7 @@ def refuse(verb: str, error: Exception, message: str = "") -> NoReturn:
     Args:
         verb: the name of the command's module.
         error: the error.
-        message: what is printed instead of the error's own message.
+        message: printed in place of the error's own message.
     """
     print(f"birdie_jax.{verb}: {one_line(without_secrets(message or str(error)))}", file=sys.stderr)
     sys.exit(exit_status(error))
@@ -156,7 +156,7 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
         verb: the name of the command's module.
         message: what was found, and what is allowed.
     """
-    # What absl says of required flags that are not there.
+    # absl's message about missing required flags.
     message, missing = _MISSING.subn(r"--\1 is not given", message)
     if missing:
         message = with_example(message)
@@ -166,26 +166,25 @@ def refuse_command_line(verb: str, message: str) -> NoReturn:
 
 
 def with_example(message: str) -> str:
-    """Return a message about flags that are not given, with the command of the verb's docstring."""
+    """Return a message about missing flags, with the command of the verb's docstring."""
     example = _COMMAND.search(_docstring())
     return f"{message}; example: {example[0]}" if example else message
 
 
 def _docstring() -> str:
-    """Return what the command that runs says about itself."""
+    """Return the docstring of the running command."""
     return sys.modules["__main__"].__doc__ or ""
 
 
 def define_path(name: str, help_text: str, *, required: bool = False) -> flags.FlagHolder:
     """Define a flag for the name of a file or folder, and return it; an empty name is refused.
 
-    Empty names are what a shell makes of a variable that is not set, and to Python they are the current
-    folder.
+    A shell expands an unset variable to an empty name, which Python reads as the current folder.
 
     Args:
         name: the name of the flag.
-        help_text: what --help says about it.
-        required: whether the command cannot do without it.
+        help_text: the text of --help about it.
+        required: whether the command needs it.
     """
     holder = flags.DEFINE_string(name, None, help_text, required=required)
     forbid_empty(name)
@@ -193,7 +192,7 @@ def define_path(name: str, help_text: str, *, required: bool = False) -> flags.F
 
 
 def forbid_empty(name: str) -> None:
-    """Refuse an empty value of a flag that has been defined.
+    """Refuse an empty value of a defined flag.
 
     Args:
         name: the name of the flag.
@@ -206,8 +205,8 @@ def forbid_empty(name: str) -> None:
 def subscript_keywords(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with `--config.init.from` written as `--config.init["from"]`.
 
-    ml_collections reads the path of a field as Python, where `from` is a keyword and cannot be a name, and
-    neither can `1_flan`.
+    ml_collections reads the path of a field as Python, where neither the keyword `from` nor `1_flan` can be
+    a name.
     """
 
     def written(argument: str) -> str:

@@ -1,10 +1,10 @@
-"""The one place where a ConfigDict becomes frozen dataclasses; every error names the field.
+"""Convert a ConfigDict to frozen dataclasses; every error names the field.
 
-The fields with their types and defaults are in config_sections.py, those of a mixer's own section in the
-mixer's file under models/. What a field may hold by itself is said by its type (config_types.py); here are
-the names that are known, and what fields have to be to one another. A file in configs/ starts from
-`default_config()`, changes what it wants, and returns the ConfigDict; `parse_config` checks it and gives
-the rest of the program plain, immutable Python.
+config_sections.py has the fields with their types and defaults. A mixer's own section is in the mixer's
+file under models/. The type of a field limits its value (config_types.py). This module has the known names
+and the relations between fields. A file in configs/ starts from `default_config()`, changes some fields,
+and returns the ConfigDict. `parse_config` checks it and returns plain, immutable Python to the rest of the
+program.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ def parse_config(config: ml_collections.ConfigDict, *, importing: bool = True) -
 
 
 def _refuse_secrets(value: Any, *keys: object) -> None:
-    """Refuse what must not get into config.json, which anybody may read."""
+    """Refuse secrets, which must not reach config.json: anybody may read it."""
     if isinstance(value, str) and (clean := without_secrets(value)) != value:
         path = functools.reduce(inner_path, keys, "config")
         raise ConfigError(
@@ -112,10 +112,10 @@ def _refuse_secrets(value: Any, *keys: object) -> None:
 
 
 def import_named(config: ml_collections.ConfigDict) -> None:
-    """Import what `config.imports` names; add hashes there, and the sections of mixers that are new.
+    """Import the names in `config.imports`; add their hashes there, and the sections of new mixers.
 
     Raises:
-        ConfigError: one is not found, or does not run.
+        ConfigError: one is missing, or does not run.
     """
     names = parse_typed(tuple[RequiredName, ...], config.get("imports", ()), "config.imports", ConfigError)
     if not names:
@@ -135,7 +135,7 @@ def _plain(config: ml_collections.ConfigDict) -> dict[str, Any]:
             path = inner_path("config", name)
             plain[name] = value.to_dict() if isinstance(value, ml_collections.ConfigDict) else value
     except TypeError as error:
-        # The keys of a section are sorted where they are listed.
+        # ml_collections sorts the keys of a section to list them.
         raise ConfigError(f"{path}: found keys of several types in a section; allowed: str") from error
     return plain
 
@@ -222,14 +222,14 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
 
 
 def _homonyms(fields: dict[str, Any], name: object, path: str) -> str:
-    """Return where the sections within a section have a field of this name."""
+    """Return the inner sections of a section that have a field of this name."""
     inner = [section for section, hint in fields.items() if dataclasses.is_dataclass(hint)]
     found = [f"{path}.{section}.{name}" for section in inner if name in _fields_of(fields[section])]
     return f"; such a field is {' and '.join(found)}" if found else ""
 
 
 def _check_predicted_ids(model: ModelConfig, require: Require) -> None:
-    """Check what prompts without a start token need, and that some token has a probability."""
+    """Check the fields of prompts without a start token, and that some token has a probability."""
     allowed = "true, or a causal model: model.bidirectional=false"
     require(model.start_token or not model.bidirectional, "model.start_token", allowed)
     allowed = "an id of text, at least 256, where model.start_token=false"
@@ -243,7 +243,7 @@ def _check_predicted_ids(model: ModelConfig, require: Require) -> None:
 
 
 def _require_of(config: Config) -> Require:
-    """Return what refuses a configuration by one of its fields."""
+    """Return a function that refuses a configuration and names one of its fields."""
 
     def require(ok: bool, name: str, allowed: str) -> None:
         if not ok:
@@ -293,12 +293,12 @@ def check_batches(config: Config) -> None:
 
 
 def check_config(config: Config) -> None:
-    """Check what fields have to be to one another, and the names that they hold.
+    """Check the relations between fields, and the names that they hold.
 
-    The batches of fine-tuning are its stages', which `check_batches` checks with `stage_config`.
+    The stages of fine-tuning define its batches, which `check_batches` checks with `stage_config`.
 
     Raises:
-        ConfigError: one of them cannot be; the message names the field.
+        ConfigError: one of them is invalid; the message names the field.
     """
     require = _require_of(config)
 

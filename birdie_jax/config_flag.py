@@ -1,7 +1,7 @@
-"""The flag --config: a Python file that returns a configuration, and fields of it set beside it.
+"""The flag --config: a Python file that returns a configuration, and flags that set its fields.
 
-ml_collections parses the fields, `--config.section.field=value`; the file is loaded here, so that whatever
-is wrong with it is told in one line.
+ml_collections parses the fields, `--config.section.field=value`. This module loads the file, so any error
+in it is reported in one line.
 """
 
 import ast
@@ -27,7 +27,7 @@ from birdie_jax.command_line import check_flag_files, refuse_command_line, subsc
 from birdie_jax.config import default_config, import_named
 from birdie_jax.errors import ConfigError, nearest_first, one_line, shown
 
-# The flag is that of the command that calls `define_config`.
+# The flag belongs to the command that calls `define_config`.
 flags.disclaim_key_flags()
 
 _NAME = "config"
@@ -38,8 +38,8 @@ class _UserNamed(NamedTuple):
     """A section whose fields are named by the user.
 
     Attributes:
-        kind: what one of them is.
-        kinds: what several are.
+        kind: the word for one of them.
+        kinds: the plural of the word.
         example: a value of the flag that sets all of them.
     """
 
@@ -66,14 +66,14 @@ _FIELDS_HELP = (
 
 
 class ConfigFlagError(flags.Error):
-    """A value of --config or of a field of it; the message says what was found and what is allowed."""
+    """An invalid value of --config or of one of its fields; the message says what is allowed."""
 
 
 class ConfigFileParser(flags.ArgumentParser):
     """The parser of --config: `FILE` or `FILE:VARIANT` becomes the configuration that the file returns."""
 
     def parse(self, argument: str) -> ml_collections.ConfigDict:
-        """Load a configuration, and check that every field that is set beside it is there.
+        """Load a configuration, and check that it has every field that a flag sets.
 
         Raises:
             ConfigFlagError: the file or a field cannot be used.
@@ -103,7 +103,7 @@ def define_config(help_text: str) -> flags.FlagHolder:
     try:
         holder = config_flags.DEFINE_config_file(_NAME, None, f"{help_text} {_FIELDS_HELP}")
     except (flags.Error, ValueError, OSError) as error:
-        # It looks at the command line already, and so into the file of a --flagfile, which may be no text.
+        # This reads the command line already, and so the file of a --flagfile, which may not be text.
         refuse_command_line(Path(sys.argv[0]).stem, str(error))
     flags.FLAGS[_NAME].parser = ConfigFileParser()
     return holder
@@ -136,7 +136,7 @@ def load_config(argument: str) -> ml_collections.ConfigDict:
     with _user_errors(where, file):
         import_named(config)
     if isinstance(config, ml_collections.FrozenConfigDict):
-        # It would take no fields beside it.
+        # Flags cannot set fields of a frozen one.
         return ml_collections.ConfigDict(config.to_dict())
     return config
 
@@ -144,7 +144,7 @@ def load_config(argument: str) -> ml_collections.ConfigDict:
 def preset_files() -> dict[str, Path]:
     """Return the files of configs/ by their names without `.py`."""
     package = Path(__file__).resolve().parent
-    # A wheel has configs/ below birdie_jax/; a checkout has it beside.
+    # A wheel has configs/ below birdie_jax/; a checkout has it next to birdie_jax/.
     inside = package / "configs"
     folder = inside if inside.is_dir() else package.with_name("configs")
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
@@ -163,7 +163,7 @@ def _find_file(name: str, where: str) -> Path:
 
 @contextlib.contextmanager
 def _user_errors(where: str, file: Path) -> Iterator[None]:
-    """Turn whatever a config file raises, the user's own program, into one line."""
+    """Convert any exception of a config file, which is the user's own program, to one line."""
     try:
         yield
     except ConfigError as error:
@@ -177,7 +177,7 @@ def _run_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
     assert spec is not None  # a loader is given
     module = importlib.util.module_from_spec(spec)
-    # Where the file's own classes look for their module.
+    # The file's own classes look for their module here.
     sys.modules[loader.name] = module
     loader.exec_module(module)
     return module
@@ -197,7 +197,7 @@ def _check_variant(get_config: Any, variants: Sequence[str], where: str) -> None
 
 
 def _describe(error: BaseException, file: Path) -> str:
-    """Return what a config file raised, with the last line of the file that was running."""
+    """Return the exception of a config file, with the last line that ran in the file."""
     path = str(file)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == path]
@@ -242,7 +242,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
 
 
 def _repeated_key(text: str) -> object | None:
-    """Return a key that a dictionary, or one within it, has twice; Python would take the last."""
+    """Return a key that a dictionary, or one within it, has twice; Python would use the last."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -264,7 +264,7 @@ def _is_mapping(text: str) -> bool:
 
 
 def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
-    """Check that a field of a corpus, an arm, a task or a stage is set where the configuration has it."""
+    """Check that the configuration has each corpus, arm, task or stage whose field a flag sets."""
     for written, path, _ in _overrides(arguments):
         section: Any = config
         for depth, part in enumerate(path):
@@ -281,7 +281,7 @@ def _check_user_named(arguments: Sequence[str], config: ml_collections.ConfigDic
             section = section[part]
 
 
-# As the flag of a field of that type reads its value.
+# These parse a value in the same way as the flag of a field of that type.
 _PARSERS: dict[type, tuple[flags.ArgumentParser, str]] = {
     bool: (flags.BooleanParser(), "true or false"),
     int: (flags.IntegerParser(), "an integer"),
@@ -290,10 +290,10 @@ _PARSERS: dict[type, tuple[flags.ArgumentParser, str]] = {
 
 
 def _check_types(arguments: Sequence[str], config: ml_collections.ConfigDict) -> None:
-    """Check that a number or truth value of the configuration is set to one.
+    """Check that a flag sets a number to a number, and a truth value to a truth value.
 
     Raises:
-        ConfigError: it is set to another text.
+        ConfigError: the flag has another text.
     """
     for written, path, value in _overrides(arguments):
         found: Any = config
@@ -309,9 +309,9 @@ def _check_types(arguments: Sequence[str], config: ml_collections.ConfigDict) ->
 
 
 def _overrides(arguments: Sequence[str]) -> list[tuple[str, tuple[Any, ...], str | None]]:
-    """Return the fields that arguments set: as they are written, as a path of names, and the value.
+    """Return the fields that arguments set: as written, as a path of names, and the value.
 
-    The value is None where it is the next argument.
+    The value is None if it is the next argument.
     """
     found = []
     for argument, subscripted in zip(arguments, subscript_keywords(arguments), strict=True):

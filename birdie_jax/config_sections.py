@@ -1,7 +1,7 @@
 """Every field of a configuration, with its meaning, its type and its default.
 
-The fields that one mixer alone reads are in the mixer's own file, as a `MixerConfig`; those of the bandit
-are in bandit_config.py.
+The fields of one mixer are in the mixer's own file, as a `MixerConfig`; those of the bandit are in
+bandit_config.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,9 +68,8 @@ class CorpusConfig:
     Attributes:
         source: as `data.source`.
         prepared: directory written by prepare_data; empty = prepare `source`.
-        weight: the share of the corpus in the positions of the rows of arms that read it, before the
-            weights are normalised.
-        max_epochs: how often its text may be read; 0 = as often as the run needs.
+        weight: the share of the corpus in the row positions of the arms that read it, before normalisation.
+        max_epochs: how often the run may read its text; 0 = as often as needed.
     """
 
     source: Text = ""
@@ -84,24 +83,24 @@ class DataConfig:
     """Where text comes from, and how it becomes token shards.
 
     Attributes:
-        source: "stdlib" (the Python standard library), a file, a folder or a glob of documents; this one
-            and the next three may be URLs, gs://... or s3://..., and this one hf://datasets/... too.
+        source: "stdlib" (the Python standard library), a file, a folder or a glob of documents. This field
+            and the next three may be URLs, gs://... or s3://...; this field may also be hf://datasets/...
         prepared: directory written by prepare_data; empty = prepare `source` into `cache_dir`.
         corpora: several texts in place of `source` and `prepared`, name -> {source or prepared, weight,
-            max_epochs}, see `CorpusConfig`. All have one tokenizer: `tokenizer`, or that of those that are
-            prepared, or one that is trained on a sample of all by their weights.
-        cache_dir: where sources are prepared; empty = ~/.cache/birdie_jax/data.
-        mirror_gib: GiB that copies of a bucket's shards may have in this machine's cache folder; text that
-            does not fit is read from the bucket record by record, which gs:// can and s3:// cannot.
+            max_epochs}, see `CorpusConfig`. All use one tokenizer: `tokenizer`, or the tokenizer of the
+            prepared ones, or a new one that is trained on a sample of all, by their weights.
+        cache_dir: folder for prepared sources; empty = ~/.cache/birdie_jax/data.
+        mirror_gib: GiB of this machine's cache folder for copies of a bucket's shards. Text that does not
+            fit is read from the bucket record by record; gs:// supports this, s3:// does not.
         tokenizer: a SentencePiece .model; empty = train one on a sample of the source.
-        vocab_size: pieces of a tokenizer that is trained.
+        vocab_size: pieces of a new tokenizer.
         text_field: field of .jsonl, .parquet and .json records that holds the text; a.b = the field b of a.
         record_tokens: longer documents are cut into records of at most this many tokens.
         validation_fraction: share of documents held out.
-        document_separator: what divides text files into documents; empty = each file is one.
+        document_separator: text between two documents of a file; empty = each file is one document.
         document_filter: which records are documents, by their fields, as in "language == en and
             len(text) >= 200"; empty = all. See docs/prepare_text.md.
-        deduplicate: leave out documents whose text was there before.
+        deduplicate: drop documents with the text of an earlier one.
     """
 
     source: Text = "stdlib"
@@ -126,8 +125,8 @@ class ObjectivesConfig:
     Attributes:
         mixture: a preset of `birdie_jax.objectives.MIXTURES`; read only if `arms` is empty.
         arms: a user's own arms, name -> {objective, group, weight, **parameters}.
-        shares_of: what the weights of arms, and the mixtures that the bandit chooses, are shares of:
-            examples (the papers') or target_tokens, over which the loss is a mean; see docs/mixtures.md.
+        shares_of: the unit of the weights of arms and of the bandit's mixtures: examples (as in the papers)
+            or target_tokens, over which the loss is a mean; see docs/mixtures.md.
     """
 
     mixture: Name = "birdie"
@@ -137,13 +136,13 @@ class ObjectivesConfig:
 
 @dataclass(frozen=True)
 class BatchingConfig:
-    """Shape and making of the global batch.
+    """Shape of the global batch, and the processes that make it.
 
     Attributes:
         rows: packed rows of the global batch.
         length: tokens of a row.
         spacing: padding tokens between two samples of a row.
-        lookahead: examples a row stream may hold back to fill rows better.
+        lookahead: examples that a row stream may hold back to fill rows better.
         workers: processes that make batches; 0 = a thread of this process.
         prefetch: batches made ahead of the train step.
     """
@@ -158,32 +157,32 @@ class BatchingConfig:
 
 @dataclass(frozen=True)
 class MixerConfig:
-    """The section of `config.model` that one sequence mixer alone reads.
+    """The section of `config.model` for one sequence mixer.
 
-    A mixer subclasses it with fields of its own, and says here what they must be, what a mesh may divide
-    and what the mixer costs.
+    A mixer subclasses it with its own fields, and defines their checks, the axes that a mesh may divide,
+    and the cost of the mixer.
 
     Attributes:
         section: the name of the section.
-        free_fields: the fields in which fine-tuning may differ from the run that it starts from: they leave
-            what is computed as it is, but for rounding, or are told by the shapes of the parameters.
+        free_fields: the fields that fine-tuning may change from the run that it starts from: they change
+            the result only by rounding, or follow from the shapes of the parameters.
     """
 
     section: ClassVar[str]
     free_fields: ClassVar[frozenset[str]] = frozenset()
 
     def layer_models(self) -> tuple[str, ...]:
-        """Return the models whose blocks the layers are, in turn; empty = all are blocks of this one."""
+        """Return the models whose blocks the layers use, in turn; empty = all are blocks of this model."""
         return ()
 
     @property
     def has_attention(self) -> bool:
-        """Whether the mixer's cache holds tokens, and not a recurrent state."""
+        """Whether the mixer's cache holds tokens instead of a recurrent state."""
         return False
 
     @property
     def influence_problem(self) -> tuple[str, str] | None:
-        """Why the mixer cannot score the influence of tokens, as prompts are pruned by it, and what can.
+        """Why the mixer cannot score the influence of tokens, which prunes prompts, and which models can.
 
         Both are parts of a message: "found model 'transformer', <why>; allowed: <what can>".
         """
@@ -192,24 +191,24 @@ class MixerConfig:
         return None
 
     def check_fields(self, require: Require) -> None:
-        """Check each field by itself; this is done whichever model is configured.
+        """Check each field by itself, for every configured model.
 
         Args:
             require: called with a condition, the path of a field below `config`, and what is allowed.
         """
 
     def check_model(self, config: "Config", require: Require) -> None:
-        """Check what other fields a model with this mixer needs; this is done for such a model alone.
+        """Check the other fields that a model with this mixer needs, only for such a model.
 
         Args:
-            config: the whole configuration, of which all fields have passed their own checks.
+            config: the whole configuration; all fields have passed their own checks.
             require: called with a condition, the path of a field below `config`, and what is allowed.
         """
 
     def check_platform(self, model: "ModelConfig", platform: str, require: Require) -> None:
-        """Check that what the fields ask for can be compiled for devices of a platform.
+        """Check that the fields can be compiled for devices of a platform.
 
-        This is done for a model with this mixer alone, before anything is compiled.
+        Runs only for a model with this mixer, before compilation.
 
         Args:
             model: the architecture.
@@ -220,7 +219,7 @@ class MixerConfig:
     def mesh_problem(self, model: "ModelConfig", length: int, axis: str, size: int) -> str | None:
         """Return why the mixer cannot be divided over a mesh axis; None if it can.
 
-        A mixer that does not say otherwise is divided by rows and features alone.
+        By default a mixer is divided only by rows and features.
 
         Args:
             model: the architecture.
@@ -242,9 +241,9 @@ class MixerConfig:
         return 0.0
 
     def computation(self, model: "ModelConfig") -> dict[str, Any]:
-        """Return the fields that define what the mixer computes, by their paths below `config.model`.
+        """Return the fields that define the computation of the mixer, by their paths below `config.model`.
 
-        A field whose default stands for a value of the model gives that value.
+        If the default of a field means a value of the model, the result has that value.
 
         Args:
             model: the architecture.
@@ -258,9 +257,9 @@ Section = TypeVar("Section", bound=MixerConfig)
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Architecture: what all models read.
+    """Architecture: the fields of all models.
 
-    Each registered mixer has a section of its own beside these fields, `config.model.<section>`.
+    Each registered mixer also has its own section, `config.model.<section>`.
 
     Attributes:
         name: the name of a registered model (`birdie_jax.models`): gated_ssm (fused mixer and MLP),
@@ -275,45 +274,46 @@ class ModelConfig:
         mlp_features: the inner width of the MLP; in bigs and gated_attention of the gate, 3 D in the paper.
         bidirectional: whether the context is read in both directions.
         tie_embeddings: whether the output head is the embedding table.
-        dtype: the type of activations and matrix products; parameters are always float32.
+        dtype: the type of activations and matrix products. Parameters are always float32.
         scan_dtype: the type of the recurrence where it goes through memory. bfloat16 has no value between
-            0.996 and 1, so that slow decays need float32. In mamba it does not, and is float32; mamba2 and
-            gated_deltanet read the operands of their products in `dtype`, and all else is float32.
+            0.996 and 1, so slow decays need float32. mamba ignores it and uses float32; mamba2 and
+            gated_deltanet read the operands of their products in `dtype`, and everything else is float32.
         scan_implementation: the implementation of `pallas_kernels.gated_scan`, in mamba, mamba2 and
             gated_deltanet of `selective_scan`, `ssd` and `gated_delta_rule`; empty = on an accelerator the
-            fastest that `train` finds right (docs/check_device.md), elsewhere the platform's own, on a GPU
-            XLA's.
-        remat: what a block keeps for the gradient; the rest is computed again: none (all is kept),
+            fastest correct one, which `train` chooses (docs/check_device.md); elsewhere the platform's own,
+            on a GPU XLA's.
+        remat: what a block keeps for the gradient; the rest is computed again: none (keeps everything),
             recurrences (they and matrix products), dots (matrix products), mixer (those of mixers), full
-            (the block's input alone), offload (the same, in the host's memory), or auto: the first but none
-            with which the train step fits a device, on a CPU none.
+            (only the block's input), offload (the same, in the host's memory), or auto: the first except
+            none with which the train step fits a device, on a CPU none.
         norm_epsilon: the number added to the mean square in RMSNorm, and to the variance in the LayerNorm
             of encoders.
-        norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 less it; with 1, as
-            in RecurrentGemma, a scale of 0 is none.
+        norm_offset: the number added to the learned scale of RMSNorm, which starts at 1 minus this number;
+            with 1, as in RecurrentGemma, a scale of 0 changes nothing.
         mlp_bias: whether the maps of the gated MLP have a bias.
-        mlp_activation: what the gate of the MLP goes through: gelu (GEGLU) or silu (SwiGLU, as in Llama).
-        embedding_scale: the factor of an embedded token where it enters the residual stream; 0 = the square
+        mlp_activation: the activation of the MLP's gate: gelu (GEGLU) or silu (SwiGLU, as in Llama).
+        embedding_scale: the factor of token embeddings at the start of the residual stream; 0 = the square
             root of `features`.
         residual_dtype: the type of the residual stream; empty = `dtype`.
-        start_token: whether a start token stands between the context and the target of a prompt. Without,
-            as in models of other programs, a prompt is its text alone, all of it context.
-        begin_token: the id of the token that such a model reads before every text; 0 = none.
-        end_token: the id of the token by which such a model ends a text, and which is read before a text
-            that is scored from its first token on where there is no `begin_token`; 0 = none.
-        min_predicted_id: the least id that has a probability; what it leaves out counts neither in losses
-            nor in answers. More than 0 in models of other programs, which know no special tokens.
-        max_predicted_id: the greatest id that has a probability; 0 = that of the last row of the table.
+        start_token: whether a start token separates the context and the target of a prompt. Without it, as
+            in models of other programs, a prompt is only its text, all of it context.
+        begin_token: the id of the token that a model without a start token reads before every text; 0 =
+            none.
+        end_token: the id of the token with which such a model ends a text. Without a `begin_token`, the
+            model also reads it before a text that is scored from its first token; 0 = none.
+        min_predicted_id: the smallest id with a probability; smaller ids count neither in losses nor in
+            answers. More than 0 in models of other programs, which have no special tokens.
+        max_predicted_id: the largest id with a probability; 0 = that of the last row of the table.
         logit_soft_cap: the bound c of the scores of a language model, c tanh(score / c); 0 = none.
         dropout: the share of the outputs of each mixer and MLP that training sets to zero.
-        head: the kind of the head of fine-tuning: classification, regression, choice or spans; empty = none
-            in pre-training, and in fine-tuning the one that the tasks of the stages need.
-        head_name: the name under which the last map of the head is saved; empty = the task's.
+        head: the head of fine-tuning: classification, regression, choice or spans; empty = none in
+            pre-training, and in fine-tuning the head that the tasks of the stages need.
+        head_name: the saved name of the head's last map; empty = the task's.
         head_outputs: the number of classes or choices; 0 = the task's.
-        head_dropout: the share of what the last map of the head reads that training sets to zero.
-        sections: the mixers' sections that differ from their defaults; see `section`.
-        free_fields: as `MixerConfig` has it: besides precision, memory and training, the form of prompts,
-            which fine-tuning teaches, and what the shapes of the parameters tell.
+        head_dropout: the share of the inputs of the head's last map that training sets to zero.
+        sections: the mixers' sections with values other than the defaults; see `section`.
+        free_fields: as in `MixerConfig`: precision, memory and training, the form of prompts, which
+            fine-tuning teaches, and fields that follow from the shapes of the parameters.
     """
 
     free_fields: ClassVar[frozenset[str]] = frozenset(
@@ -366,11 +366,11 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW as Mamba trains (linear warm-up, then cosine), or another optimizer or schedule.
+    """AdamW with the schedule of Mamba (linear warm-up, then cosine), or another optimizer or schedule.
 
     Attributes:
         name: adamw; muon, which orthogonalizes the steps of hidden matrices and leaves the rest to AdamW;
-            adafactor, whose state is small; or one that an import registers.
+            adafactor, whose state is small; or an optimizer that an import registers.
         learning_rate: peak.
         final_learning_rate: at the last step.
         warmup_steps: steps from 0 to the peak.
@@ -379,14 +379,14 @@ class OptimizerConfig:
         epsilon: added to the root of the second moment.
         momentum: of muon, the decay of the first moment of hidden matrices. `beta1`, `beta2` and `epsilon`
             are AdamW's; adafactor reads none of the four.
-        weight_decay: on matrices; norms and other vectors have none.
-        clip_norm: largest global gradient norm; 0 = gradients are not clipped.
-        schedule: how the rate falls from the peak to the last step: cosine or linear; or wsd, where it is
-            the peak until the last `decay_steps`. Under wsd `train.num_steps`, `decay_steps` and
-            `decay_shape` may change when a run resumes that has not begun to decay.
-        decay_steps: of wsd, the steps in which the rate falls; 0 = it does not.
-        decay_shape: of wsd, with p the share of these steps that is done, how far the rate has fallen:
-            one_minus_sqrt (the root of p), linear or cosine.
+        weight_decay: decay of matrices; norms and other vectors have none.
+        clip_norm: largest global gradient norm; 0 = no clipping.
+        schedule: how the rate falls from the peak to the last step: cosine or linear; or wsd, which stays
+            at the peak until the last `decay_steps`. With wsd, `train.num_steps`, `decay_steps` and
+            `decay_shape` may change when a run resumes before its decay begins.
+        decay_steps: of wsd, the steps in which the rate falls; 0 = the rate does not fall.
+        decay_shape: of wsd, how far the rate has fallen after a share p of these steps: one_minus_sqrt (the
+            root of p), linear or cosine.
     """
 
     name: Name = "adamw"
@@ -406,13 +406,13 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis; -1, for one axis at most, = all that are left.
+    """Devices along each axis; -1, for at most one axis, = all remaining devices.
 
     Attributes:
         data: rows of the batch. Slices joined by a data-centre network are its outermost parts.
-        fsdp: rows of the batch, and the features axis of parameters and optimizer. 0 = left to the program:
-            where `data` is -1, the smallest power of two with which parameters, gradients and optimizer
-            take at most half of a device's memory (1 on CPUs); 1 where `data` is a number.
+        fsdp: rows of the batch, and the features axis of parameters and optimizer. 0 = automatic: if `data`
+            is -1, the smallest power of two with which parameters, gradients and optimizer take at most
+            half of a device's memory (1 on CPUs); 1 if `data` is a number.
         tensor: recurrent channels, the inner width of MLPs, heads and the vocabulary. In a bidirectional
             recurrent model an even number, or 1.
         sequence: positions of a row; 1 for a model with attention.
@@ -429,34 +429,35 @@ class TrainConfig:
     """The loop.
 
     Attributes:
-        num_steps: train steps of the whole run; of fine-tuning at most those of its stages, and 0 = all of
+        num_steps: train steps of the whole run; in fine-tuning at most those of its stages, and 0 = all of
             them.
         log_every_steps: steps between two lines of metrics.jsonl.
-        accumulation_steps: parts into which a batch is cut to save memory; the result is the same. 0 = left
-            to the program: the fewest parts of which a device computes at most 1,024 tokens at a time for
-            each GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
-        loss_chunk: sequence positions whose logits are held at a time.
-        hooks: names of further hooks with commas between them, such as parameter_average.
-        layer_norms_every_steps: steps between two lines of metrics that have the norms of gradient and
-            update of each layer, in pre-training; a multiple of `log_every_steps`; 0 = no line has.
+        accumulation_steps: parts into which a batch is cut to save memory; the result is the same. 0 =
+            automatic: the fewest parts with which a device computes at most 1,024 tokens at a time for each
+            GiB of its memory, and keeps their residual stream of all layers in an eighth of it.
+        loss_chunk: sequence positions whose logits are in memory at a time.
+        hooks: names of further hooks, separated by commas, such as parameter_average.
+        layer_norms_every_steps: steps between two lines of metrics with the norms of gradient and update of
+            each layer, in pre-training; a multiple of `log_every_steps`; 0 = never.
         gate_statistics_every_steps: steps between two measurements, in pre-training, of saturated gates and
             of the state, by layer, on held-out rows; 0 = none.
-        profile: steps that are traced for xprof, first:last, as in "20:22".
-        average_decay: of parameter_average, what the weight of earlier parameters is multiplied with at
-            each addition.
+        profile: steps to trace for xprof, first:last, as in "20:22".
+        average_decay: of parameter_average, the factor of the weight of earlier parameters at each
+            addition.
         average_every_steps: of parameter_average, the steps between two additions.
-        trackers: names of trackers with commas between them, to which the first process sends what is
-            logged: wandb (Weights & Biases), mlflow, or one that an import registers.
-        lost_seconds: the time after which one of several processes that has not been heard of is lost: the
-            others stop.
-        hung_seconds: the time after which one of several processes whose loop has made no progress hangs.
-        bad_steps: the most steps in a row that may be bad, and are skipped: their loss or gradient norm is
-            not finite, or an outlier. They change neither parameters nor optimizer. One more ends the run.
-        outlier_deviations: a step is an outlier whose loss or gradient norm lies more than so many standard
-            deviations above the mean of the last 128 finite ones, once there are 64; of a deviation less
-            than 1 % of the mean, 1 % is taken. 0 = no step is.
-        skip_batches: steps that change nothing, whatever their batches hold: first:last, with commas
-            between several, as in "4000:4020,7100:7100"; both ends are skipped.
+        trackers: names of trackers, separated by commas, to which the first process sends the metrics:
+            wandb (Weights & Biases), mlflow, or a tracker that an import registers.
+        lost_seconds: the time after which a process that does not answer counts as lost, and the other
+            processes stop.
+        hung_seconds: the time after which a process counts as hung if its loop makes no progress; the other
+            processes stop.
+        bad_steps: the bad steps in a row that the run skips. A step is bad if its loss or gradient norm is
+            not finite, or an outlier. It changes neither parameters nor optimizer. One more ends the run.
+        outlier_deviations: a step is an outlier if its loss or gradient norm is more than this number of
+            standard deviations above the mean of the last 128 finite ones, once there are 64. The smallest
+            deviation that counts is 1 % of the mean. 0 = no step is an outlier.
+        skip_batches: steps that change nothing, whatever their batches hold: first:last, separated by
+            commas, as in "4000:4020,7100:7100"; both ends are skipped.
     """
 
     num_steps: StepsOrNone = 32_000
@@ -483,8 +484,8 @@ class CheckpointConfig:
 
     Attributes:
         every_steps: steps between two checkpoints.
-        keep: newest checkpoints that are kept; at least 2, so that a damaged one leaves another.
-        keep_every_steps: the checkpoints of its multiples are kept too; 0 = none.
+        keep: number of newest checkpoints to keep; at least 2, so one remains if the other is damaged.
+        keep_every_steps: checkpoints at multiples of this step are also kept; 0 = none.
     """
 
     every_steps: Steps = 500
@@ -494,16 +495,16 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Validation, at every decision of the bandit and at the end, and tasks that the run is measured on.
+    """Validation, at every decision of the bandit and at the end, and the tasks that measure the run.
 
     Attributes:
         batches_per_arm: fixed validation batches of each arm.
         rows: rows of a validation batch.
-        tasks: tasks to be measured while training, name -> {task, **settings}; see docs/evaluate.md.
-        tasks_every_steps: steps between two measurements of the tasks, 0 = at the end alone.
-        stop_when: a metric of a task at which the run ends, as in "book/exact_match >= 0.8", at the first
-            measurement that has it; empty = after `train.num_steps`.
-        task_rows: the largest number of a task's questions that a process answers at a time.
+        tasks: tasks to measure during training, name -> {task, **settings}; see docs/evaluate.md.
+        tasks_every_steps: steps between two measurements of the tasks, 0 = only at the end.
+        stop_when: a condition on a task's metric, as in "book/exact_match >= 0.8"; the run ends at the
+            first measurement that meets it; empty = after `train.num_steps`.
+        task_rows: the largest number of a task's questions that a process answers at once.
     """
 
     batches_per_arm: BatchesOfArm = 2
@@ -520,14 +521,14 @@ class InitConfig:
 
     Attributes:
         from_: `init.from`: the workdir of another run, one of its checkpoints (`<workdir>@<step>`, or its
-            folder `<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are taken by
-            their names; empty = all parameters start at random. In a configuration file, where `from`
-            cannot be a name: `config.init["from"] = "runs/other"`.
-        optimizer: continue from the checkpoint with its optimizer, its position in the data and its bandit
-            too: a branch of a pre-training run, whose steps count from there.
+            folder `<workdir>/checkpoints/<step>`), or an exported folder, whose parameters are matched by
+            name; empty = all parameters start at random. In a configuration file, where `from` cannot be a
+            name: `config.init["from"] = "runs/other"`.
+        optimizer: also continue with the optimizer, the data position and the bandit of the checkpoint: a
+            branch of a pre-training run, whose steps count from there.
     """
 
-    # `from` is a word of Python.
+    # `from` is a keyword of Python.
     from_: Text = field(default="", metadata={FILE_KEY: "from"})
     optimizer: bool = False
 
@@ -536,17 +537,17 @@ class InitConfig:
 class FinetunePruningConfig:
     """Fine-tuning for pruned prompts (Simba, appendix A.3): a second loss, of a pass that drops tokens.
 
-    The share that is dropped is drawn for each sample and step, uniformly from 0 to `max_pruned`. What else
-    is said here is what `birdie_jax.pruning.PruningSettings` says of prompts.
+    The dropped share is drawn for each sample and step, uniformly from 0 to `max_pruned`. The other fields
+    are those of `birdie_jax.pruning.PruningSettings` for prompts.
 
     Attributes:
-        max_pruned: the largest share of a sample's tokens that is dropped; 0 = there is no second loss.
-        policy: the name of the rule by which tokens are kept.
+        max_pruned: the largest share of a sample's tokens to drop; 0 = no second loss.
+        policy: the name of the rule that chooses the tokens to keep.
         schedule: the name of the schedule, linear or constant.
         norm: how channels become a score: absolute, signed or l2.
         readout: gated or state.
         directions: forward or both.
-        keep_first: whether the first token of a sample always stays; its last one does in any case.
+        keep_first: whether the first token of a sample always stays; its last one always stays.
     """
 
     max_pruned: PrunedShare = 0.0
@@ -560,12 +561,12 @@ class FinetunePruningConfig:
 
 @dataclass(frozen=True)
 class FinetuneLoraConfig:
-    """Low-rank adaptation: hidden maps move by products of two narrow matrices, a head is trained whole.
+    """Low-rank adaptation: hidden maps change by products of two narrow matrices; a head trains whole.
 
     Attributes:
         rank: the rank of the products; 0 = all parameters are trained.
         alpha: the products are multiplied by alpha / rank.
-        maps: patterns of the names of the maps, joined by commas, as in "*/mixer/*"; * fits any characters.
+        maps: patterns of the names of the maps, separated by commas, as in "*/mixer/*"; * matches any text.
     """
 
     rank: LoraRank = 0
@@ -575,16 +576,16 @@ class FinetuneLoraConfig:
 
 @dataclass(frozen=True)
 class FinetuneTeacherConfig:
-    """Distillation (Hinton et al. 2015): a second model, which stays as it is, reads the same rows.
+    """Distillation (Hinton et al. 2015): a second, frozen model reads the same rows.
 
     Attributes:
         from_: `finetune.teacher.from`: a checkpoint of a run (`<workdir>@<step>`) or an exported folder,
-            with this run's tokenizer; empty = there is no teacher.
-        logits: the share of the loss that is the divergence from the teacher's distribution; the rest is
-            the cross-entropy of the labels.
-        temperature: both distributions are softened by it, and the divergence is multiplied by its square.
-        hidden: the weight of a further loss, of how the last hidden states of a sample's tokens lie to one
-            another; 0 = there is none.
+            with this run's tokenizer; empty = no teacher.
+        logits: the share of the divergence from the teacher's distribution in the loss; the rest is the
+            cross-entropy of the labels.
+        temperature: softens both distributions; the divergence is multiplied by its square.
+        hidden: the weight of a further loss on the relations between the last hidden states of a sample's
+            tokens; 0 = none.
     """
 
     from_: Text = field(default="", metadata={FILE_KEY: "from"})
@@ -603,7 +604,7 @@ class FinetuneConfig:
             Empty = pre-training.
         pruning: the second loss, of a pass that drops tokens as depth grows.
         lora: low-rank adaptation in place of training all parameters.
-        teacher: a second model, whose scores or hidden states are learned beside the labels.
+        teacher: a second model, whose scores or hidden states the run learns in addition to the labels.
     """
 
     stages: dict[str, Any] = field(default_factory=dict)
@@ -617,21 +618,21 @@ class Config:
     """A whole run.
 
     Attributes:
-        seed: the seed of everything that is drawn.
-        imports: modules or .py files that are imported before anything else is read, as they register
-            objectives, tasks, mixers, policies or hooks; config.json records the hash of each behind it.
+        seed: the seed of all random draws.
+        imports: modules or .py files that register objectives, tasks, mixers, policies or hooks. They are
+            imported before anything else is read; config.json records the hash of each behind its name.
         data: the text, and how it becomes token shards.
         objectives: the arms that training draws from.
         batching: the shape and the making of the global batch.
         model: the architecture.
-        bandit: how the mixture is chosen while training runs.
+        bandit: how the run chooses its mixture.
         optimizer: the optimizer and its schedule.
         mesh: the number of devices along each axis.
         train: the train loop.
-        checkpoint: how often checkpoints are saved, and how many are kept.
+        checkpoint: how often the run saves checkpoints, and how many it keeps.
         eval: the validation of every arm.
-        init: where a new run's parameters come from.
-        finetune: the stages of fine-tuning; none of pre-training.
+        init: the source of a new run's parameters.
+        finetune: the stages of fine-tuning; none in pre-training.
     """
 
     seed: Seed = 0
@@ -651,8 +652,8 @@ class Config:
 
     @property
     def row_length(self) -> int:
-        """The positions of the longest rows that the run trains on."""
-        # What is no length yet is refused where the stages are read, by its field.
+        """The length of the longest rows of the run."""
+        # Reading the stages refuses an invalid length, and names its field.
         lengths = [
             stage["length"]
             for stage in self.finetune.stages.values()

@@ -1,8 +1,8 @@
-"""The exceptions of this package, and values and texts as their messages show them.
+"""The exceptions of this package, and how their messages show values and texts.
 
-`BirdieError` is the base of what a user can mend: the message names the field or file, what was found and
-what is allowed; `command_line.start` prints it on one line, without a traceback. The other exceptions
-are verdicts that their callers catch, and which end no command.
+`BirdieError` is the base of the errors that a user can fix. Its message names the field or file, what was
+found and what is allowed. `command_line.start` prints it on one line, without a traceback. Callers catch
+the other exceptions, which end no command.
 """
 
 import difflib
@@ -34,7 +34,7 @@ _FAILING = frozenset(
     }
 )
 
-# What must not be in a message: it may be shown to anybody, and logs are kept.
+# Secrets, which a message must not contain: anybody may read it, and logs are kept.
 _SECRETS = (
     (re.compile(r"(:/+)[^/@\s]*@"), r"\1***@"),
     (re.compile(r"\b(Bearer\s+)\S+", re.IGNORECASE), r"\1***"),
@@ -52,11 +52,11 @@ _SECRETS = (
 
 
 class BirdieError(Exception):
-    """What a user can mend: a command prints the message on one line, and ends with `exit_status(error)`.
+    """An error that a user can fix: a command prints it on one line and ends with `exit_status(error)`.
 
     Attributes:
-        status: 2 where the same command fails again, until you change it, its configuration or a file that
-            they name; 1 where it may succeed when it is started again.
+        status: 2 if the same command fails again, until you change it, its configuration or a file that
+            they name; 1 if it may succeed when you start it again.
     """
 
     status = 2
@@ -67,7 +67,7 @@ class ConfigError(BirdieError, ValueError):
 
 
 class PruningError(ConfigError):
-    """Pruning that is not possible: names the setting, what was found, and what is allowed."""
+    """Pruning is not possible; the message names the setting, what was found, and what is allowed."""
 
 
 class DataError(BirdieError, ValueError):
@@ -88,19 +88,19 @@ class OvertakenError(DataError):
 
 
 class ShardWriteError(DataError):
-    """A shard cannot be written, as on a full disk; the message names it."""
+    """A shard cannot be written, for example on a full disk; the message names it."""
 
     status = 1
 
 
 class StoreError(BirdieError, OSError):
-    """A store does not do what it is asked for; the message names the object and what the store says."""
+    """A store fails a request; the message names the object and the error of the store."""
 
     status = 1
 
 
 class NoBucketError(StoreError):
-    """There is no bucket of that name; the message names it."""
+    """A bucket does not exist; the message names it."""
 
     status = 2
 
@@ -112,7 +112,7 @@ class CheckpointError(BirdieError, RuntimeError):
 
 
 class OtherCheckpointError(CheckpointError):
-    """No whole checkpoint is there, or one of another model, format or text than the command wants."""
+    """There is no whole checkpoint, or its model, format or text differs from what the command needs."""
 
     status = 2
 
@@ -130,17 +130,17 @@ class LeaseLost(BirdieError, RuntimeError):  # noqa: N818 - an outcome
 
 
 class TrainingDiverged(BirdieError, RuntimeError):  # noqa: N818 - the run's outcome
-    """The loss, or what a hook measured, is NaN or infinite; names the step and the last checkpoint."""
+    """The loss, or a measurement of a hook, is NaN or infinite; names the step and the last checkpoint."""
 
     status = 1
 
 
 class RecordError(BirdieError, ValueError):
-    """A workdir that cannot be reported; the message names the file, the place and what is allowed."""
+    """A workdir has no valid record; the message names the file, the place and what is allowed."""
 
 
 class InteropError(BirdieError, ValueError):
-    """A file of an exported model is missing, damaged, or does not fit the others.
+    """A file of an exported model is missing or damaged, or does not match the others.
 
     The message names the file, and the tensor where there is one, what was found, and what is allowed.
     """
@@ -150,7 +150,7 @@ class MissingCompilerError(BirdieError, RuntimeError):
     """A compiler is not installed; the message has the command that installs it.
 
     Attributes:
-        packages: the packages that pip installs; empty where others stand in their way.
+        packages: the packages that pip installs; empty if other packages conflict with them.
     """
 
     packages: tuple[str, ...] = ()
@@ -165,21 +165,21 @@ class PromptTooLong(BirdieError, ValueError):  # noqa: N818 - a verdict on a pro
 
 
 class SavedStateError(BirdieError, ValueError):
-    """A state that cannot be saved or continued; the message names what was found and what is allowed."""
+    """A state cannot be saved or continued; the message names what was found and what is allowed."""
 
 
 class ScoreError(BirdieError, ValueError):
-    """A model scores a sample with NaN or infinity, which cannot be compared; names the sample."""
+    """A model scores a sample with NaN or infinity, which has no order; the message names the sample."""
 
     status = 1
 
 
 class UnsuitableText(ValueError):  # noqa: N818 - a verdict on a text, on which the caller moves to another
-    """A text cannot make an example: it is too short, say, or has no unique delimiter."""
+    """A text cannot become an example: for instance, it is too short or has no unique delimiter."""
 
 
 class DamagedError(ValueError):
-    """A checkpoint's bits are not those that were saved; the message says which."""
+    """A checkpoint's bits differ from the saved ones; the message says which."""
 
 
 class NotFinite(ArithmeticError):  # noqa: N818 - a verdict on a state
@@ -191,10 +191,10 @@ class HistoryClosed(Exception):  # noqa: N818 - a message to the reader, not a f
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the status with which a command ends that an error ends.
+    """Return the exit status of a command that ends with an error.
 
-    It is the status of the error's class. It is 1 where the cause is a machine or a store that fails, such
-    as a full disk or a bucket that does not answer, and for any other exception than a `BirdieError`.
+    This is the status of the error's class. It is 1 if a machine or a store fails, such as a full disk or a
+    bucket that does not answer, and for any exception other than a `BirdieError`.
 
     Args:
         error: the exception.
@@ -214,10 +214,10 @@ def _is_failing(error: BaseException) -> bool:
 
 
 def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
-    """Return how a message shows a value that a user gave or a file holds.
+    """Return the text with which a message shows a value of a user or a file.
 
-    It is `repr(value)`, with control characters and other unprintable ones escaped. Of a longer one than
-    `max_characters` the middle is left out, and the length of the whole follows.
+    This is `repr(value)` with unprintable characters escaped. If it is longer than `max_characters`, the
+    middle is left out and the whole length follows.
 
     Args:
         value: the value, of any type and size.
@@ -228,7 +228,7 @@ def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
     if isinstance(value, str | bytes):
         if len(value) <= max_characters and len(text := repr(value)) <= max_characters:
             return text
-        # Only its ends are represented: the whole may be of gigabytes.
+        # Only its ends go through `repr`: the whole may have gigabytes.
         ends = repr(value[:max_characters]), repr(value[-max_characters:])
         unit = "characters" if isinstance(value, str) else "bytes"
         return f"{_join_ends(*ends, max_characters)} ({len(value):,} {unit})"
@@ -242,7 +242,7 @@ def shown(value: object, max_characters: int = _MAX_CHARACTERS) -> str:
 def without_secrets(text: str) -> str:
     """Return a text with `***` in place of passwords in URLs, tokens, signatures and keys.
 
-    For what is printed, and for what a workdir keeps of a command.
+    Use it for printed text, and for a command that a workdir records.
     """
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
@@ -250,14 +250,14 @@ def without_secrets(text: str) -> str:
 
 
 def nearest_first(found: object, names: Iterable[str]) -> str:
-    """Return the allowed names of a message, with commas, those that are most like `found` first.
+    """Return the allowed names of a message, joined by commas, the most similar to `found` first.
 
     Args:
-        found: what a user gave.
-        names: the allowed names, in the order in which the others follow.
+        found: the value of the user.
+        names: the allowed names, in the order of the rest.
     """
     known = list(names)
-    # The comparison takes time that grows with the product of the lengths.
+    # The time of the comparison grows with the product of the lengths.
     near = difflib.get_close_matches(found[:_MAX_CHARACTERS], known) if isinstance(found, str) else []
     return ", ".join(dict.fromkeys([*near, *known]))
 
@@ -265,9 +265,9 @@ def nearest_first(found: object, names: Iterable[str]) -> str:
 def one_line(text: str, max_characters: int = 2000) -> str:
     """Return a text with its line ends, control characters and lone surrogates escaped, and not too long.
 
-    For texts that are shown without quotes, as a file's path or a whole message. Of a longer one than
-    `max_characters` the middle is left out, and the length of the whole follows. A text that is on one line
-    already, and short enough, comes back as it is.
+    Use it for texts without quotes, such as a file's path or a whole message. If the text is longer than
+    `max_characters`, the middle is left out and the whole length follows. A short text on one line is
+    returned unchanged.
 
     Args:
         text: the text.
@@ -289,7 +289,7 @@ def _join_ends(head: str, tail: str, max_characters: int) -> str:
 def _escape(text: str) -> str:
     if text.isprintable():
         return text
-    # A space other than ' ' is not printable for Python, but readable, except where it ends a line.
+    # Python does not count spaces other than ' ' as printable. They are readable, unless they end a line.
     return "".join(
         character if character.isprintable() or _is_plain_space(character) else _escape_one(character)
         for character in text

@@ -1,8 +1,8 @@
 """Write the page of a run: python -m birdie_jax.report --workdir=runs/tiny.
 
 The page, <workdir>/report.html, is one file with all its plots; its path is printed. With --follow it is
-written anew every minute until the run ends, and a browser that shows it loads it again. With --compare,
-runs are set side by side: python -m birdie_jax.report --compare=runs/one,runs/other.
+rewritten every minute until the run ends, and a browser that shows it reloads it. With --compare, the page
+compares runs: python -m birdie_jax.report --compare=runs/one,runs/other.
 """
 
 from absl import flags
@@ -14,25 +14,27 @@ from birdie_jax.storage.outputs import Input, Output, check_outputs
 
 _FOLLOW_SECONDS = 60
 
-_WORKDIR = define_path("workdir", "Folder of the run, which may be finished or still going on.")
+_WORKDIR = define_path("workdir", "Folder of the run, which may be finished or still training.")
 _FOLLOW = flags.DEFINE_bool("follow", False, "Write the page every minute until the run ends.")
 _COMPARE = flags.DEFINE_list(
     "compare",
     None,
-    "Runs to set side by side, in place of --workdir: workdirs, and folders of workdirs, whose runs are "
-    "averaged, as seeds are. Differences are those from the first.",
+    "Runs to compare, in place of --workdir: workdirs, or folders of workdirs, whose runs are averaged "
+    "like seeds. Differences are from the first.",
 )
-_OUTPUT = define_path("output", "File of the page of --compare; default: comparison.html in this folder.")
+_OUTPUT = define_path(
+    "output", "File of the page of --compare; default: comparison.html in the current folder."
+)
 
 
 def main(arguments: list[str]) -> None:
     """Write the page and print its path."""
     compared = _COMPARE.value
     if (_WORKDIR.value is None) == (compared is None):
-        raise ConfigError(with_example("give either --workdir, a run, or --compare, several"))
+        raise ConfigError(with_example("give either --workdir (one run) or --compare (several)"))
     if compared is None:
         if _OUTPUT.value is not None:
-            raise ConfigError("--output: names the page of --compare; that of --workdir is its report.html")
+            raise ConfigError("--output: names the page of --compare; --workdir always writes report.html")
         if not _FOLLOW.value:
             print(write_report(_WORKDIR.value))
             return
@@ -41,10 +43,10 @@ def main(arguments: list[str]) -> None:
                 print(page, flush=True)
         return
     if _FOLLOW.value:
-        raise ConfigError("--follow: is of --workdir; a comparison is written once")
+        raise ConfigError("--follow: needs --workdir; a comparison is written once")
     if not all(compared):
         raise ConfigError("--compare: found an empty name; allowed: names of folders, separated by commas")
-    # It knows the tasks, and so imports JAX, which the page of a run does without.
+    # The comparison knows the tasks, and so imports JAX, which the page of a run does not need.
     from birdie_jax.comparison import write_comparison
 
     output = _OUTPUT.value or "comparison.html"

@@ -1,4 +1,4 @@
-"""A configuration that an earlier run has saved as JSON."""
+"""Read a configuration that an earlier run saved as JSON."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from birdie_jax.storage import parse_typed, read_bytes
 from birdie_jax.storage.json_text import parse_json
 from birdie_jax.storage.workdir import check_configuration
 
-# Sections whose fields are named by the user.
+# Sections with fields that the user names.
 _USER_NAMED = (
     "config.data.corpora",
     "config.objectives.arms",
@@ -26,7 +26,7 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        ConfigError: there is no such file, or no object in it; the message says what is `allowed`.
+        ConfigError: there is no such file, or it holds no object; the message says what is `allowed`.
     """
     try:
         found = parse_json(read_bytes(path))
@@ -42,14 +42,14 @@ def read_json(path: epath.PathLike, allowed: str) -> dict[str, Any]:
 def parse_saved_config(found: dict[str, Any], path: epath.PathLike, *, importing: bool) -> Config:
     """Return the configuration in `found`, the contents of `path`.
 
-    Fields that it lacks were added after it was saved; their defaults leave a model as it was. Fields that
-    are known no more are left out, with a warning.
+    Missing fields were added after it was saved; their defaults do not change a model. Unknown fields are
+    ignored, with a warning.
 
     Args:
         found: the contents.
         path: the file.
-        importing: whether `imports` is imported, which runs the code that it names: not of a bucket or an
-            exported folder, which may be somebody else's.
+        importing: whether to import `imports`, which runs their code. False for a bucket or an exported
+            folder, which may belong to somebody else.
 
     Raises:
         ConfigError: it is no configuration, a field has an unusable value, or an import fails.
@@ -60,8 +60,8 @@ def parse_saved_config(found: dict[str, Any], path: epath.PathLike, *, importing
         import_extensions(recorded, f"{path}: imports")
     for name in unknown_extensions(recorded):
         logging.warning(
-            "%s: asks for the code of %s, which is not run from a bucket or an exported folder unless you "
-            "ask for it: --import=%s",
+            "%s: needs the code of %s, which does not run from a bucket or an exported folder unless you "
+            "import it: --import=%s",
             *(path, name, name),
         )
     for name in changed_extensions(recorded):
@@ -76,11 +76,11 @@ def parse_saved_config(found: dict[str, Any], path: epath.PathLike, *, importing
 def _updated(
     default: dict[str, Any], found: dict[str, Any], where: str, path: epath.PathLike
 ) -> dict[str, Any]:
-    """Return `default` with the fields of `found` in their places."""
+    """Return `default` with the fields of `found` in place."""
     updated = dict(default)
     for name, value in found.items():
         if name not in default and where not in _USER_NAMED:
-            logging.warning("%s: %s.%s is known no more, and left out", path, where, name)
+            logging.warning("%s: unknown field %s.%s; ignored", path, where, name)
         elif isinstance(value, dict) and isinstance(default.get(name), dict):
             updated[name] = _updated(default[name], value, f"{where}.{name}", path)
         else:

@@ -2,13 +2,13 @@
 
 A configuration with `config.finetune.stages` fine-tunes the model of `config.init.from` instead.
 Started again with the same workdir, a run resumes from its newest checkpoint. On several hosts, start
-every process with the same command; birdie_jax/engine/processes.py says how they find each other.
+every process with the same command; birdie_jax/engine/processes.py says how they connect.
 """
 
 from birdie_jax.host_memory import keep_freed_memory
 
 if __name__ == "__main__":
-    # Before what is imported below starts threads.
+    # Before the imports below start threads.
     keep_freed_memory()
 
 # isort: split
@@ -65,25 +65,23 @@ from birdie_jax.text.statistics import unigram_entropy
 _CONFIG = define_config("What to train: a preset or a Python file, with :variant if it has any.")
 _WORKDIR = define_path("workdir", "Folder of the run: checkpoints, metrics, report.")
 _COORDINATOR_ADDRESS = flags.DEFINE_string(
-    "coordinator_address", None, "Where the processes of this run meet: host:port, on process 0's host."
+    "coordinator_address", None, "Address where the processes connect: host:port, on process 0's host."
 )
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes this run has.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is: 0 to num_processes - 1.")
-_CHECK = flags.DEFINE_bool(
-    "check", False, "Check the configuration as far as it needs no device and no data, and end."
-)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes of this run.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process: 0 to num_processes - 1.")
+_CHECK = flags.DEFINE_bool("check", False, "Check the configuration without devices and data, and end.")
 
 _EXIT_INTERRUPTED = {"SIGTERM": 143, "SIGINT": 130}
 
 
 class Parts(NamedTuple):
-    """What a configuration names.
+    """The parts that a configuration names.
 
     Attributes:
         config: the configuration, with the head that the stages' tasks need.
-        stages: the stages of fine-tuning; none of pre-training.
+        stages: the stages of fine-tuning; none in pre-training.
         mixture: the arms of pre-training; None with stages.
-        tasks: the tasks that are measured during training.
+        tasks: the tasks that the run measures during training.
     """
 
     config: Config
@@ -93,10 +91,10 @@ class Parts(NamedTuple):
 
 
 def find_parts(config: Config) -> Parts:
-    """Return what a configuration names; neither a device nor data is looked at.
+    """Return the parts that a configuration names, without a look at devices or data.
 
     Raises:
-        ConfigError: it names something that there is not; the message names the field.
+        ConfigError: one of them does not exist; the message names the field.
     """
     stages = read_stages(config)
     config = with_task_head(config, stages)
@@ -112,13 +110,13 @@ def find_parts(config: Config) -> Parts:
 def run(config: Config, workdir: Workdir, watch: Watch, program: Program | None = None) -> Outcome:
     """Do all of a run: workdir, text or examples, training, summary, report.
 
-    The first process writes what exists once; the others wait for it where they need it.
+    The first process writes the shared files; the others wait where they need them.
 
     Args:
         config: the configuration of the run.
         workdir: the folder of the run.
-        watch: notices processes that are lost or hang.
-        program: what this process runs, for the record of the start; None: there is no record.
+        watch: detects processes that are lost or hang.
+        program: the program of this process, for the record of the start; None: no record is written.
     """
     processes = watch.processes
     config, stages, mixture, tasks = find_parts(config)
@@ -179,7 +177,7 @@ def pretrain(
     announce: Announce,
     on_scalars: OnScalars | None = None,
 ) -> tuple[Outcome, dict[str, float]]:
-    """Prepare the text and train on it; return how it ended, and figures for the summary."""
+    """Prepare the text and train on it; return the outcome, and figures for the summary."""
     text, tokenizer = prepare_text(config, workdir, watch.processes)
     shares = agree_on_shares(config, mixture, text.train, watch.processes)
     if watch.processes.first:
@@ -230,13 +228,13 @@ def pretrain(
 def choose_on_devices(
     runs: Sequence[ResolvedRun], workdir: Workdir, processes: Processes
 ) -> tuple[ResolvedRun, ...]:
-    """Return runs with what is left to the devices: how the scan is computed, and what blocks keep."""
+    """Return runs with the choices of the devices: how the scan is computed, and what blocks keep."""
     return keep_remat(keep_scan(runs, workdir, processes), workdir, processes)
 
 
 def write_report(workdir: Workdir) -> None:
     """Write the report, or end the command with the reason why it cannot be written."""
-    # What draws is large, and a run that is cut short never needs it.
+    # The plotting modules are large, and an interrupted run never needs them.
     from birdie_jax import reporting
 
     try:
@@ -285,7 +283,7 @@ def main(arguments: list[str]) -> None:
     if outcome.stopped_by:
         if processes.first:
             print(
-                f"stopped by {outcome.stopped_by} at step {outcome.step}, saved; the same command goes on"
+                f"stopped by {outcome.stopped_by} at step {outcome.step}, saved; the same command resumes"
             )
         sys.exit(_EXIT_INTERRUPTED[outcome.stopped_by])
 

@@ -110,12 +110,12 @@ def test_nothing_is_imported_that_was_not_asked_for(caplog):
     config = parse_saved_config(found, "gs://a/config.json", importing=False)
     assert list(THINGS) == []
     assert config.imports == ("mine#sha256:0",)
-    assert "gs://a/config.json: asks for the code of mine" in caplog.text
+    assert "gs://a/config.json: needs the code of mine" in caplog.text
     assert "--import=mine" in caplog.text
     caplog.clear()
     import_extension("mine", "--import")
     parse_saved_config(found, "gs://a/config.json", importing=False)
-    assert "asks for" not in caplog.text
+    assert "needs the code" not in caplog.text
     assert "the code of mine has changed since" in caplog.text
 
 
