@@ -95,9 +95,7 @@ def test_meshes_side_by_side(tmp_path):
 
 def test_the_largest_batch_is_estimated_from_one_more_compilation(tmp_path):
     found, text = planned(tmp_path, "cpu:2", devices=2)
-    assert text.startswith(
-        "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on"
-    )
+    assert text.startswith("mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 means 1 on")
     assert found["mesh"] == {"data": 2, "fsdp": 1, "tensor": 1, "sequence": 1}
     largest = found["largest_batch"]
     assert largest["compilations"] == 1

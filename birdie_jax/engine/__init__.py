@@ -1,8 +1,8 @@
-"""A run of anything: the loop, its state, its checkpoints, and what keeps it alive.
+"""The engine of any run: the loop, its state, its checkpoints, and its monitoring.
 
-The engine knows three protocols (`protocols.py`) and no objective: `Batches` gives batches and their
-position, `Step` turns (state, batch) into (state, metrics), and a `Hook` does something every few steps and
-may keep arrays in the train state. docs/library.md trains something of one's own with it.
+The engine knows three protocols (`protocols.py`) and no objective. `Batches` returns batches and their
+position, `Step` turns (state, batch) into (state, metrics), and a `Hook` runs every few steps and may keep
+arrays in the train state. docs/library.md shows how to train your own model with it.
 """
 
 from birdie_jax.engine.bad_steps import BadStepRule

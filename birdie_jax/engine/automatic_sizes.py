@@ -1,6 +1,6 @@
-"""Sizes that a configuration leaves to the program: rules of the configuration and of the machine alone.
+"""Automatic sizes: rules that depend only on the configuration and the machine.
 
-Every process of a run, and `birdie_jax.plan`, choose the same, and none of it changes a batch.
+Every process of a run, and `birdie_jax.plan`, choose the same sizes. They never change a batch.
 """
 
 import functools
@@ -22,10 +22,10 @@ _GIB = 2**30
 BYTES_PER_PARAMETER = 16
 # The rest is for activations, gathered parameters and the gradients of one part of a batch.
 _STATE_SHARE = 0.5
-# What one layer and the logits need besides, planned for the presets: docs/launch_presets.md.
+# Memory of one layer and the logits, planned for the presets: docs/launch_presets.md.
 _TOKENS_PER_GIB = 1024
 _RESIDUAL_SHARE = 1 / 8
-# Memory of other GPUs by `jax.Device.device_kind`, the figure of the data sheet.
+# Memory of other GPUs by `jax.Device.device_kind`, from the data sheet.
 _OTHER_GPU_MEMORY = {
     "NVIDIA A100-SXM4-40GB": 40e9,
     "NVIDIA A100-PCIE-40GB": 40e9,
@@ -37,7 +37,7 @@ _UNLISTED_DEVICE_MEMORY = 15.75 * _GIB
 
 
 class Machine(NamedTuple):
-    """The devices of a run, as far as the choice of sizes depends on them.
+    """The properties of the devices that the choice of sizes depends on.
 
     Attributes:
         platform: the platform of all devices: "cpu", "gpu" or "tpu".
@@ -55,11 +55,11 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A size, and why it is that one.
+    """A size and its reason.
 
     Attributes:
         size: the value for the field.
-        reason: the rule with its figures, for people to read.
+        reason: the rule with its figures, for people.
     """
 
     size: int
@@ -86,13 +86,15 @@ def _smallest_ring(kind: str, devices: Sequence[Any]) -> int:
 def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
     """Return for `mesh.fsdp` the smallest power of two that leaves half of the memory to activations.
 
-    Sizes that do not divide `model.features`, or the devices of a slice beside the axes `tensor` and
-    `sequence`, are left out; where none is large enough, it is the largest. Of a TPU it is at least a whole
-    ring of links, which is used both ways, or 1. The devices of a CPU share one memory: there it is 1.
+    Sizes that do not divide `model.features`, or the devices of a slice over the axes `tensor` and
+    `sequence`, are left out. If no size is large enough, the largest is returned. On a TPU the size is at
+    least a whole ring of links, which is used both ways, or 1. The devices of a CPU share one memory, so
+    the size is 1.
 
     Args:
         config: the configuration of the run, with sizes for `mesh.tensor` and `mesh.sequence`.
-        vocab_size: the rows of the embedding table; 0 = not known yet: those for `data.vocab_size` pieces.
+        vocab_size: the rows of the embedding table; 0 = not known yet; `data.vocab_size` pieces are
+            assumed.
         machine: the devices.
     """
     if machine.platform == "cpu":
@@ -106,7 +108,7 @@ def choose_fsdp(config: Config, vocab_size: int, machine: Machine) -> Choice:
     sizes = [size for size in sizes if available % size == config.model.features % size == 0] or [1]
     fitting = [size for size in sizes if state_bytes / size <= _STATE_SHARE * memory]
     size = fitting[0] if fitting else sizes[-1]
-    # A ring is used both ways, a part of it one way.
+    # Traffic uses a whole ring both ways, and a part of a ring one way.
     around = 1 < size < machine.ring and machine.ring in sizes
     size = machine.ring if around else size
 
@@ -133,7 +135,7 @@ def count_parameters(config: ModelConfig, vocab_size: int) -> int:
 def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine) -> Choice:
     """Return for `train.accumulation_steps` the fewest parts that keep activations small.
 
-    Few, since the devices add up their gradients once for each part.
+    Fewer parts are better, because the devices sum their gradients once for each part.
 
     Args:
         config: the configuration of the run, with a size for `mesh.sequence`.
@@ -151,9 +153,9 @@ def choose_accumulation_steps(config: Config, row_shards: int, machine: Machine)
     size = fitting[0] if fitting else parts[-1]
     return Choice(
         size,
-        f"the fewest parts of which a device computes at most {max_tokens:,} tokens, or one row, at a "
+        f"the fewest parts with which a device computes at most {max_tokens:,} tokens, or one row, at a "
         f"time: {rows // size} rows of {tokens_of_row:,}; {_TOKENS_PER_GIB:,} tokens for each GiB of a "
-        f"device's {described}, but no more than whose residual streams of all layers fill "
+        f"device's {described}, and the residual streams of all layers may fill at most "
         f"{_RESIDUAL_SHARE:.1%} of it",
     )
 
@@ -165,7 +167,7 @@ def listed_memory(kind: str) -> int | float | None:
 
 
 def _device_memory(machine: Machine) -> tuple[int | float, str]:
-    """Return the bytes of a device, and their description for people."""
+    """Return the bytes of a device, and a description for people."""
     listed = listed_memory(machine.kind)
     memory = listed or _UNLISTED_DEVICE_MEMORY
     assumed = "" if listed else " (assumed: this kind of device is not listed)"

@@ -1,7 +1,7 @@
-"""Steps that change nothing: their loss or gradient is not finite or an outlier, or they were left out.
+"""Steps that change nothing: their loss or gradient is not finite or an outlier, or a field skips them.
 
-The verdict is a pure function of the train state and the batch, from sums over all processes: the same on
-each of them, on every mesh, and after a resume.
+The verdict is a pure function of the train state and the batch, from sums over all processes. It is the
+same on every process, on every mesh, and after a resume.
 """
 
 import re
@@ -22,20 +22,20 @@ from birdie_jax.errors import ConfigError, shown
 SECTION = "bad_steps"
 """The section of the train state that holds `RecentSteps`."""
 WINDOW = 128
-"""The steps with finite values whose loss and gradient norm are kept."""
+"""The number of finite steps whose loss and gradient norm are kept."""
 ARMED = WINDOW // 2
 """The number of them that the rule for outliers requires."""
 LEAST_DEVIATION = 0.01
 """The least standard deviation that the rule assumes, over the mean."""
 LARGEST_KEPT = 1000.0
-"""The deviations above the mean to which a kept value is cut: one spike must not hide the next."""
+"""The deviations above the mean at which a kept value is cut: one spike must not hide the next."""
 # Its square, summed over the window, fits float32.
 _LARGEST = 1e15
 _Tree = TypeVar("_Tree")
 
 
 class RecentSteps(NamedTuple):
-    """What is known of the steps so far.
+    """Statistics of the steps so far.
 
     Attributes:
         losses: the last finite losses, in any order.
@@ -57,12 +57,12 @@ class BadStepRule:
     """When a step changes nothing.
 
     A step is bad if its loss or the norm of its gradient is not finite. With `outlier_deviations` it is
-    also bad if one of them lies more than so many standard deviations above the mean of the last `WINDOW`
-    finite ones, this step's not among them, once there are `ARMED` of them.
+    also bad if one of them is more than this number of standard deviations above the mean of the last
+    `WINDOW` finite ones, without this step, once there are `ARMED` of them.
 
     Attributes:
         outlier_deviations: the number of standard deviations; 0: no finite step is bad.
-        max_in_a_row: the bad steps in a row that are skipped; one more ends the run.
+        max_in_a_row: the bad steps in a row to skip; one more ends the run.
         left_out: (first, last) steps that change nothing, whatever their batches hold.
     """
 
@@ -73,7 +73,7 @@ class BadStepRule:
     def judge(
         self, recent: RecentSteps, step: Int[Array, ""], loss: Scalar, grad_norm: Scalar
     ) -> tuple[Bool[Array, ""], RecentSteps]:
-        """Return whether the step after `step` changes nothing, and what is known after it."""
+        """Return whether the step after `step` changes nothing, and the statistics after it."""
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         bad = ~finite
         armed, place = recent.num_finite >= ARMED, recent.num_finite % WINDOW
@@ -101,7 +101,7 @@ def bad_step_rule(config: TrainConfig) -> BadStepRule:
     """Return the rule of a configuration.
 
     Raises:
-        ConfigError: `train.skip_batches` is not what it has to be.
+        ConfigError: `train.skip_batches` cannot be used.
     """
     left_out = []
     for text in filter(None, config.skip_batches.split(",")):
@@ -116,7 +116,7 @@ def bad_step_rule(config: TrainConfig) -> BadStepRule:
 
 
 def create_recent_steps() -> RecentSteps:
-    """Return what is known before the first step."""
+    """Return the statistics before the first step."""
     zero = jnp.zeros((), jnp.int32)
     values = jnp.zeros(WINDOW, jnp.float32)
     return RecentSteps(values, values, zero, zero, zero)
@@ -125,7 +125,7 @@ def create_recent_steps() -> RecentSteps:
 def unless_skipped(skipped: Bool[Array, ""], before: _Tree, after: _Tree) -> _Tree:
     """Return `before` if the step is skipped, else `after`; schedules advance in either case.
 
-    A schedule counts steps, so that its rate is that of the step's number however many were skipped.
+    A schedule counts steps, so its rate is that of the step number, however many were skipped.
     """
 
     def choose(old: PyTree, new: PyTree) -> PyTree:

@@ -18,7 +18,7 @@ from birdie_jax.storage.workdir import Workdir
 
 
 class MovedPosition(NamedTuple):
-    """How the position of batches that another run made becomes one of this run's.
+    """How to convert the position of another run's batches to one of this run.
 
     Attributes:
         template: a position of the other run.
@@ -30,13 +30,13 @@ class MovedPosition(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Where a run leaves another one.
+    """The checkpoint of another run where a run begins.
 
     Attributes:
         source: the workdir of the other run.
         step: the step of its checkpoint.
-        renewed: the names of the sections of the train state that start anew.
-        moved: how the position changes, of a run that reads other data; None: it stays.
+        renewed: the names of the sections of the train state that start from their initial state.
+        moved: how the position changes if the run reads other data; None: it does not change.
     """
 
     source: Workdir
@@ -76,7 +76,7 @@ class Branch(NamedTuple):
         new = tuple(name for name in wanted if name not in kept)
         read = read._replace(missing=(*read.missing, *new))
         if self.renewed and read.window:
-            # Its sums may be of other arms.
+            # Its sums may belong to other arms.
             seen = read.window["tokens_seen"] + int(read.window["tokens"])
             read = read._replace(window={"tokens_seen": seen})
         restored = put_together(read, abstract_state, position, create_sections)
@@ -85,10 +85,10 @@ class Branch(NamedTuple):
         return restored
 
     def copy_metrics(self, workdir: Workdir) -> None:
-        """Write what the other run logged up to the step into the new run's workdir.
+        """Write the other run's metrics up to the step into the new run's workdir.
 
         Raises:
-            OSError: it cannot be read or written.
+            OSError: they cannot be read or written.
         """
         lines = [(line, parse_line(line)) for line in read_metric_lines(self.source)]
         again = True  # The new run calls the hooks that were due at the step.

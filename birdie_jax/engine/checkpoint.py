@@ -1,4 +1,4 @@
-"""One checkpoint holds all of a run; a damaged one is noticed, set aside, and the one before it is used."""
+"""Save and restore checkpoints, which hold all of a run; replace a damaged one by the one before it."""
 
 import contextlib
 import shutil
@@ -42,14 +42,14 @@ _WRITING_ERRORS = (OSError, ValueError, RuntimeError)
 
 
 class Restored(NamedTuple):
-    """What a checkpoint gives back.
+    """The contents of a restored checkpoint.
 
     Attributes:
         state: the train state.
         position: the position of the batches.
-        filled: names of arrays of hooks' sections that the checkpoint did not have, and that are new.
+        filled: names of new arrays of hooks' sections, which the checkpoint did not have.
         unused: names of arrays of hooks' sections that only the checkpoint has.
-        window: the steps since the last line of metrics, or None where they are not known.
+        window: the steps since the last line of metrics, or None if they are unknown.
     """
 
     state: TrainState
@@ -62,8 +62,8 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The folder `<workdir>/checkpoints`: asynchronous saving through orbax, verified restoring.
 
-    Each checkpoint carries a checksum of every array, computed on the devices when it is saved. So a file
-    whose bits have changed is noticed even where the storage format does not notice it.
+    Each checkpoint has a checksum of every array, computed on the devices when it is saved. So a file with
+    changed bits is detected even if the storage format does not detect it.
 
     Attributes:
         directory: the folder of the checkpoints.
@@ -71,7 +71,7 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Workdir, config: CheckpointConfig):
-        """Open the folder, making it if need be."""
+        """Open the folder, and make it if it is missing."""
         self._workdir = workdir
         self.directory = absolute(workdir.checkpoints)
         self._damaged = absolute(workdir.damaged_checkpoints)
@@ -81,8 +81,8 @@ class Checkpoints:
             max_to_keep=config.keep,
             keep_period=config.keep_every_steps or None,
             step_format_fixed_length=8,
-            # Where making a folder fails in a thread, others wait five minutes for it, and the process with
-            # them. In a bucket there are no folders, and the thread saves the loop some requests.
+            # If a thread fails to make a folder, others wait five minutes for it, and so does the process.
+            # A bucket has no folders, and there the thread saves the loop some requests.
             async_options=ocp.options.AsyncOptions(
                 create_directories_asynchronously=is_remote(self.directory)
             ),
@@ -107,20 +107,20 @@ class Checkpoints:
         data: str | None = None,
         window: Mapping[str, Any] | None = None,
     ) -> None:
-        """Copy everything off the devices, and write it while training goes on.
+        """Copy everything off the devices, and write it while training continues.
 
         Args:
             state: the train state.
             position: the position of the batches.
             step: the number of train steps done.
-            data: the identity of the data that the batches are made of; None where they have none.
-            window: what the steps since the last line of metrics add up to, as JSON has it.
+            data: the identity of the data that the batches are made of; None if they have none.
+            window: the sums of the steps since the last line of metrics, as JSON.
 
         Raises:
             CheckpointError: an earlier checkpoint, or this one, could not be written.
             NotFinite: a parameter or the optimizer's state holds NaN or infinity; nothing was saved.
         """
-        # Orbax would wait for it too, and blame its failure on this step.
+        # Orbax would also wait for it, and report its failure for this step.
         self.wait()
         if not all_finite(state):
             raise NotFinite
@@ -129,7 +129,7 @@ class Checkpoints:
         described |= {f"{BATCHES}/{name}": leaf for name, leaf in numbers.items()}
         sums = {f"{STATE}/{name}": value for name, value in named_checksums(arrays).items()}
         sums |= {f"{BATCHES}/{name}": value for name, value in host_checksums(numbers).items()}
-        with self._telling_failures(step):
+        with self._naming_failures(step):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -144,26 +144,26 @@ class Checkpoints:
         self._is_written = False
 
     def check(self) -> None:
-        """Raise CheckpointError if a checkpoint that was being written has failed; wait for none."""
-        # Orbax's own check waits for metadata that are being written: several requests in a bucket.
+        """Raise CheckpointError if a checkpoint in progress has failed; do not wait."""
+        # Orbax's own check waits for metadata in progress: several requests in a bucket.
         if self._is_written or self._manager.is_saving_in_progress():
             return
         self.wait()
 
     def wait(self) -> None:
-        """Wait until what was saved is on disk; raises CheckpointError if it could not be written."""
-        with self._telling_failures(self._pending):
+        """Wait until the saved checkpoint is on disk; raise CheckpointError if it could not be written."""
+        with self._naming_failures(self._pending):
             self._manager.wait_until_finished()
         self._is_written = True
         self.last_good = self._manager.latest_step()
 
     def close(self) -> None:
-        """Wait for what is being written, and release what orbax holds.
+        """Wait for a checkpoint in progress, and release orbax's resources.
 
         Raises:
-            CheckpointError: a checkpoint that was being written has failed.
+            CheckpointError: a checkpoint in progress has failed.
         """
-        with self._telling_failures(self._pending):
+        with self._naming_failures(self._pending):
             self._manager.close()
 
     def restore(
@@ -174,25 +174,24 @@ class Checkpoints:
         data: str | None = None,
         growing: Set[str] = frozenset(),
     ) -> Restored | None:
-        """Return the newest checkpoint that is whole, or None if there is none at all.
+        """Return the newest whole checkpoint, or None if there are none.
 
-        Arrays of hooks' sections that it lacks are taken from a new state; those that nothing asks for are
-        left. The result names both.
+        Missing arrays of hooks' sections come from a new state; unknown ones are ignored. The result names
+        both.
 
         Args:
             abstract_state: shapes, types and shardings to restore onto.
             position: a position of the shapes and types of the saved one.
-            create_sections: () -> the hooks' sections before the first step; called if an array of one is
-                missing.
-            data: the identity of the data that the batches are made of; None where they have none.
-            growing: the names of arrays of sections that may have another number of rows than was saved
+            create_sections: () -> the hooks' sections before the first step; called if one lacks an array.
+            data: the identity of the data that the batches are made of; None if they have none.
+            growing: the names of arrays of sections whose number of rows may differ from the saved one
                 (`GrowingHook`).
 
         Raises:
             ConfigError: the state has an array that no checkpoint can hold.
-            CheckpointError: every checkpoint is damaged, as this start or an earlier one found; or the
-                newest undamaged one has another structure, was trained on other data or cannot be read, and
-                everything is left where it is.
+            CheckpointError: every checkpoint is damaged, now or at an earlier start; or the newest
+                undamaged one has another structure, was trained on other data or cannot be read. Then
+                nothing is moved.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         wanted = named_leaves(state_tree(abstract_state))
@@ -212,7 +211,7 @@ class Checkpoints:
             else:
                 self.last_good = step
                 return put_together(read, abstract_state, position, create_sections)
-        # Also of an earlier start: one that a launcher makes must not begin at step 0.
+        # This includes an earlier start: a restart by a launcher must not begin at step 0.
         if set_aside := list_names(self._damaged):
             raise OtherCheckpointError(
                 f"{self.directory}: every checkpoint is damaged; {self._damaged} has "
@@ -236,12 +235,12 @@ class Checkpoints:
         self._manager.reload()
 
     @contextlib.contextmanager
-    def _telling_failures(self, step: int | None) -> Iterator[None]:
-        """Raise what orbax raises of a checkpoint that it cannot write as CheckpointError."""
+    def _naming_failures(self, step: int | None) -> Iterator[None]:
+        """Raise orbax's errors about a checkpoint that it cannot write as CheckpointError."""
         try:
             yield
         except Exception as error:
-            # The libraries of stores have exceptions of their own.
+            # The libraries of stores have their own exceptions.
             if not (isinstance(error, _WRITING_ERRORS) or is_of_store(error)):
                 raise
             raise self._write_failure(step, error) from error
@@ -252,7 +251,7 @@ class Checkpoints:
         advice = "make room and " if is_full(error) and not remote else ""
         good, cause = self._workdir.last_good(), _FULL if _FULL in str(error) else first_line(error)
         if is_remote(self.directory):
-            # A bucket has no folders: what orbax misses has not arrived there.
+            # A bucket has no folders: a file that orbax misses has not arrived.
             cause = f"the store did not answer: {cause}" if isinstance(error, _MISSING) else cause
         return CheckpointError(
             f"{self.directory}: the checkpoint of step {step} could not be written ({cause}); {room}"
@@ -266,7 +265,7 @@ def put_together(
     position: PyTree[np.ndarray],
     create_sections: Callable[[], Mapping[str, PyTree]],
 ) -> Restored:
-    """Return what was read as a train state and a position; what a section lacks is that of a new one."""
+    """Return a read checkpoint as state and position, with missing arrays of sections from a new state."""
     arrays, tree = read.state, state_tree(abstract_state)
     wanted = named_leaves(tree)
     resized = [name for name, array in arrays.items() if array.shape != wanted[name].shape]
@@ -293,6 +292,6 @@ def _free_mebibytes(directory: epath.Path) -> float:
 
 @jax.jit
 def all_finite(state: TrainState) -> Bool[Array, ""]:
-    """Tell whether parameters and optimizer are free of NaN and infinity."""
+    """Return whether parameters and optimizer are free of NaN and infinity."""
     leaves = jax.tree.leaves((state.params, state.optimizer))
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()

@@ -1,15 +1,15 @@
-"""What a checkpoint looks like on disk: arrays by name, and a description of them that vouches for itself.
+"""The format of a checkpoint on disk: arrays by name, and their description with its own checksum.
 
 A checkpoint is a folder `checkpoints/<step>` of three items, which orbax alone can read:
 
     state     params/..., optimizer/..., step, and one entry for each section, by the paths of the tree
     batches   the position of the batches' source
-    meta      JSON: format version, step, shape, type and checksum of every array of the other two, and the
-              identity of the data that the batches are made of, where they have one; and what the steps
-              since the last line of metrics add up to
+    meta      JSON: format version, step, shape, type and checksum of every array of the other two, the
+              identity of the data that the batches are made of, if they have one, and the sums of the
+              steps since the last line of metrics
 
-The description carries a checksum of itself. So what was saved is known for certain, and can be told from
-what a failing disk gives back.
+The description has a checksum of itself. So the saved contents are certain, and differ from the output of a
+failing disk.
 """
 
 import json
@@ -27,15 +27,15 @@ from birdie_jax.errors import ConfigError, DamagedError, OtherCheckpointError
 
 FORMAT_VERSION = 1
 STATE, BATCHES, META = "state", "batches", "meta"
-# What a model cannot do without; the other entries of a state are hooks' sections.
+# Required by every model; the other entries of a state are hooks' sections.
 REQUIRED = ("step", "params", "optimizer")
-# By the bytes of an element, the integers as which its bits are summed.
+# The integer type for the sum of an element's bits, by the bytes of the element.
 _WIDTHS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 _SAVED_KINDS = (jnp.bool_, jnp.integer, jnp.floating)
 
 
 class SavedArray(NamedTuple):
-    """What is known of an array in a checkpoint.
+    """The description of an array in a checkpoint.
 
     Attributes:
         shape: its shape.
@@ -54,12 +54,12 @@ def step_folder(step: int) -> str:
 
 
 def state_tree(state: TrainState) -> dict[str, PyTree]:
-    """Return a train state as the tree that is saved: sections stand beside params, optimizer and step."""
+    """Return the tree to save for a train state: sections are next to params, optimizer and step."""
     return {"step": state.step, "params": state.params, "optimizer": state.optimizer, **state.sections}
 
 
 def state_of_tree(tree: Mapping[str, PyTree]) -> TrainState:
-    """Return the train state of which `tree` is `state_tree`."""
+    """Return the train state of a tree: the inverse of `state_tree`."""
     sections = {name: section for name, section in tree.items() if name not in REQUIRED}
     return TrainState(tree["step"], tree["params"], tree["optimizer"], sections)
 
@@ -68,7 +68,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
     """Return the leaves of a tree by their paths, such as `params/blocks/mixer/out/kernel`.
 
     Raises:
-        ConfigError: two leaves have one name, or a node is of a type whose parts have no names.
+        ConfigError: two leaves have one name, or the parts of a node have no names.
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -99,10 +99,10 @@ def _part_name(part: Any) -> str | int:
 
 
 def check_savable(named: Mapping[str, Any]) -> None:
-    """Check that arrays of the state are of types that a checkpoint can hold.
+    """Check that a checkpoint can hold the types of the state's arrays.
 
     Raises:
-        ConfigError: one is not; the message names it.
+        ConfigError: it cannot hold one; the message names it.
     """
     for name, leaf in named.items():
         dtype = getattr(leaf, "dtype", None)
@@ -119,7 +119,7 @@ def check_savable(named: Mapping[str, Any]) -> None:
 
 
 def nested(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested dictionaries of the entries of `named`, whose names are paths."""
+    """Return the entries of `named` as nested dictionaries; the names are paths."""
     tree: dict[str, Any] = {}
     for name, leaf in named.items():
         *folders, last = name.split("/")
@@ -137,7 +137,7 @@ def describe(
     data: str | None = None,
     window: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON of `meta` for arrays by name, their checksums, and what else it describes."""
+    """Return the JSON of `meta` for arrays by name, their checksums, data and window."""
     arrays = {
         name: [list(leaf.shape), np.dtype(leaf.dtype).name, sums[name]] for name, leaf in named.items()
     }
@@ -150,12 +150,12 @@ def describe(
 
 
 class Description(NamedTuple):
-    """What a checkpoint says of itself.
+    """The description of a checkpoint.
 
     Attributes:
-        arrays: what is known of each array, by its name.
-        data: the identity of the data that it was trained on, or None where it is not known.
-        window: the steps since the last line of metrics (`OpenWindow`), or None where they are not known.
+        arrays: the description of each array, by its name.
+        data: the identity of the data that it was trained on, or None if it is unknown.
+        window: the steps since the last line of metrics (`OpenWindow`), or None if they are unknown.
     """
 
     arrays: dict[str, SavedArray]
@@ -164,18 +164,18 @@ class Description(NamedTuple):
 
 
 def read_description(meta: Any) -> Description:
-    """Return what `meta` says of the checkpoint.
+    """Return the description in `meta`.
 
     Raises:
-        OtherCheckpointError: it is of another format version.
-        DamagedError: it is not what was written.
+        OtherCheckpointError: it has another format version.
+        DamagedError: it differs from what was written.
     """
     if isinstance(meta, dict) and "fingerprints" in meta:
         raise OtherCheckpointError(
             f"its format is older than version {FORMAT_VERSION}, the one that this program reads and writes"
         )
     if not isinstance(meta, dict) or meta.keys() != {"contents", "crc32"}:
-        raise DamagedError("its description has other fields than were written")
+        raise DamagedError("its description has other fields than the written ones")
     contents = meta["contents"]
     if _crc32(contents) != meta["crc32"]:
         raise DamagedError("its description does not have its checksum")
@@ -206,7 +206,7 @@ def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
             leaf = leaf.astype(jnp.uint8)
         width = _WIDTHS[leaf.dtype.itemsize]
         bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
-        # The index in the flattened array, which is not made: no device may have room for all of a leaf.
+        # The index in the flattened array, without flattening: a whole leaf may not fit on one device.
         index = jnp.zeros(bits.shape, jnp.uint32)
         for axis, size in enumerate(bits.shape):
             index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
@@ -225,7 +225,7 @@ def named_checksums(named: Mapping[str, Any]) -> dict[str, int]:
 
 
 def named_checksums_of_host(named: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Return what `named_checksums` returns, computed on the host."""
+    """Return the same as `named_checksums`, computed on the host."""
 
     def one(array: np.ndarray) -> int:
         array = np.ascontiguousarray(array)
@@ -238,7 +238,7 @@ def named_checksums_of_host(named: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 def host_checksums(named: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Return the checksum of each array on the host, by name; also of types that no device has."""
+    """Return the checksum of each array on the host, by name; also for types that no device has."""
     return {name: zlib.crc32(np.ascontiguousarray(array).tobytes()) for name, array in named.items()}
 
 

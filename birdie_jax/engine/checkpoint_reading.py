@@ -1,14 +1,14 @@
-"""Reading one checkpoint: whole and verified, or with a word on what is wrong and whose fault it is.
+"""Read and verify one checkpoint, or say what is wrong and which side failed.
 
-Three things can be wrong, and each has another consequence:
+Three things can be wrong, with different consequences:
 
-- the bits are not those that were saved: damage (`DamagedError`), and an older checkpoint may be used;
-- what was saved is not what is asked for (`CheckpointError`): another architecture, another format;
-- the store or this machine fails (`CheckpointError`): a file cannot be opened, memory is full.
+- the bits differ from the saved ones: damage (`DamagedError`), and an older checkpoint may be used; - the
+checkpoint does not match the run (`CheckpointError`): another architecture, another format; - the store or
+this machine fails (`CheckpointError`): a file cannot be opened, memory is full.
 
-Only the first is ever called damage. What was saved is known from the checkpoint's own description, whose
-checksum vouches for it; so where reading fails although the description asks for just what is wanted, all
-bytes can be read and memory is not full, the bytes are at fault.
+Only the first is called damage. The checkpoint's description, with its own checksum, says what was saved.
+If reading fails although the description matches the run, all bytes can be read and memory is not full, the
+bytes are damaged.
 """
 
 import errno
@@ -41,9 +41,9 @@ from birdie_jax.storage import list_files, open_bytes, read_bytes
 from birdie_jax.storage.object_store import in_words
 
 Result = TypeVar("Result")
-# What orbax and tensorstore raise on bytes that they cannot make sense of, among other things.
+# The exceptions of orbax and tensorstore about invalid bytes, among other causes.
 READING_ERRORS = (ValueError, OSError, KeyError, TypeError, AttributeError, RuntimeError, EOFError)
-# How tensorstore, XLA and the system say that a store or a machine fails.
+# Messages of tensorstore, XLA and the system about a failing store or machine.
 _FAILING = (
     "RESOURCE_EXHAUSTED",
     "PERMISSION_DENIED",
@@ -64,14 +64,14 @@ _FAILING = (
 
 
 class ReadCheckpoint(NamedTuple):
-    """What a checkpoint holds of what was asked for.
+    """The arrays of a checkpoint that a run requires.
 
     Attributes:
         state: the arrays of the train state, by name.
         batches: the arrays of the batches' position, by name.
-        missing: names of arrays of hooks' sections that were asked for and are not in it.
-        unused: names of arrays of hooks' sections that are in it and were not asked for.
-        window: the steps since the last line of metrics, or None where they are not known.
+        missing: names of required arrays of hooks' sections that are not in it.
+        unused: names of arrays of hooks' sections that are in it and not required.
+        window: the steps since the last line of metrics, or None if they are unknown.
     """
 
     state: dict[str, jax.Array]
@@ -88,28 +88,28 @@ def read_checkpoint(
     data: str | None = None,
     growing: Set[str] = frozenset(),
 ) -> ReadCheckpoint:
-    """Read and verify a checkpoint; all processes call this, and come to the same end.
+    """Read and verify a checkpoint; all processes call this, with the same outcome.
 
     Args:
         folder: the folder of the checkpoint.
-        state: for each array of the train state its shape, type and sharding, by name. Those of `params`,
-            `optimizer` and `step` have to be in the checkpoint, and no others.
+        state: for each array of the train state its shape, type and sharding, by name. The checkpoint must
+            have exactly those of `params`, `optimizer` and `step`.
         batches: for each array of the batches' position one of its shape and type, by name.
-        data: the identity of the data that the batches are made of; None where they have none.
-        growing: the names of arrays of sections that are read with the rows that were saved.
+        data: the identity of the data that the batches are made of; None if they have none.
+        growing: the names of arrays of sections that are read with the saved number of rows.
 
     Raises:
-        DamagedError: its bits are not those that were saved.
-        CheckpointError: it holds another structure or was trained on other data, or the store or this
-            machine fails.
+        DamagedError: its bits differ from the saved ones.
+        CheckpointError: it has another structure or was trained on other data, or the store or this machine
+            fails.
     """
 
     def load() -> tuple[ReadCheckpoint, dict[str, SavedArray]]:
         saved, trained_on, window = _description(folder)
         if None not in (data, trained_on) and data != trained_on:
             raise OtherCheckpointError(
-                f"{folder}: was trained on other data: it has the identity {trained_on}; the data that is "
-                f"given has {data}. Nothing was changed"
+                f"{folder}: was trained on other data: it has the identity {trained_on}; the given data "
+                f"has {data}. Nothing was changed"
             )
         asked = {name: _with_saved_rows(name, leaf, saved, growing) for name, leaf in state.items()}
         wanted = {f"{STATE}/{name}": leaf for name, leaf in asked.items()}
@@ -135,7 +135,7 @@ def read_checkpoint(
 def _with_saved_rows(
     name: str, leaf: jax.ShapeDtypeStruct, saved: Mapping[str, SavedArray], growing: Set[str]
 ) -> jax.ShapeDtypeStruct:
-    """Return `leaf` with the number of rows that was saved, if it is one of `growing`."""
+    """Return `leaf` with the saved number of rows, if it is one of `growing`."""
     array = saved.get(f"{STATE}/{name}")
     if array is None or name not in growing or array.shape[1:] != leaf.shape[1:]:
         return leaf
@@ -151,17 +151,17 @@ def read_parameters(
 ) -> dict[str, jax.Array]:
     """Read and verify parameters of a checkpoint, whatever else its state holds.
 
-    All processes call this, and come to the same end.
+    All processes call this, with the same outcome.
 
     Args:
         folder: the folder of the checkpoint.
         params: for each parameter its shape, type and sharding, by its name in the state (`params/...`).
-        exactly: whether these have to be all parameters that the checkpoint has.
-        where: what stands before their names instead of `params`.
+        exactly: whether the checkpoint must have no other parameters.
+        where: the prefix of their names in place of `params`.
 
     Raises:
-        DamagedError: its bits are not those that were saved.
-        CheckpointError: it lacks one, or has it in another shape or type; or store or machine fail.
+        DamagedError: its bits differ from the saved ones.
+        CheckpointError: it lacks one, or has it in another shape or type; or the store or machine fails.
     """
 
     def load() -> tuple[dict[str, jax.Array], dict[str, SavedArray]]:
@@ -179,11 +179,11 @@ def read_parameters(
 
 
 def saved_arrays(folder: epath.Path) -> dict[str, SavedArray]:
-    """Return what a checkpoint says of the arrays of its state, by name.
+    """Return the description of the arrays of a checkpoint's state, by name.
 
     Raises:
-        DamagedError: its description is not what was written.
-        CheckpointError: it is of another format, or the store fails.
+        DamagedError: its description differs from what was written.
+        CheckpointError: it has another format, or the store fails.
     """
     prefix = f"{STATE}/"
     return {
@@ -194,10 +194,10 @@ def saved_arrays(folder: epath.Path) -> dict[str, SavedArray]:
 
 
 def check_structure(folder: epath.Path, saved: Mapping[str, SavedArray], wanted: Mapping[str, Any]) -> None:
-    """Check that what was saved is what is wanted, but for arrays that hooks' sections have more or less.
+    """Check that the saved arrays match the wanted ones, except for missing or extra arrays of sections.
 
     Raises:
-        CheckpointError: it is not; the message names the first array that differs.
+        CheckpointError: they do not match; the message names the first array that differs.
     """
     for name, leaf in wanted.items():
         array = saved.get(name)
@@ -208,14 +208,14 @@ def check_structure(folder: epath.Path, saved: Mapping[str, SavedArray], wanted:
         if name not in wanted and not _is_section(name):
             raise OtherCheckpointError(
                 f"{folder}: a checkpoint of another architecture: it has {name.split('/', 1)[1]} "
-                f"({_in_words(saved[name])}), for which the configuration has no place. Nothing was changed"
+                f"({_in_words(saved[name])}); the configuration has no such array. Nothing was changed"
             )
 
 
 def _in_agreement(folder: epath.Path, action: Callable[[], Result]) -> Result:
     """Return action() if it succeeds in every process; else raise in every process.
 
-    `action` must wait for no other process: one that fails would leave the others waiting.
+    `action` must not wait for another process: if one failed, the others would wait for ever.
     """
     result: list[Result] = []
     error: DamagedError | CheckpointError | None = None
@@ -233,12 +233,12 @@ def _in_agreement(folder: epath.Path, action: Callable[[], Result]) -> Result:
 
 
 def _on_every_process(holds: bool) -> bool:
-    """Return whether something holds on every process; they wait for one another here."""
+    """Return whether a condition holds on every process; the processes wait for each other here."""
     return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
 
 
 def _verify(folder: epath.Path, found: Mapping[str, jax.Array], saved: Mapping[str, SavedArray]) -> None:
-    """Compare arrays of the state with their checksums, which all processes compute together."""
+    """Compare arrays of the state with their checksums; all processes compute them together."""
     sums = _guarded(folder, lambda: named_checksums(found))
     _compare(folder, STATE, sums, saved)
 
@@ -252,21 +252,21 @@ def _load_arrays(
     try:
         return _guarded(folder, lambda: _read_on_devices(folder / STATE, wanted))
     except DamagedError as error:
-        # Whose fault it is tell the bits themselves, read without devices and compared.
+        # Read the arrays on the host and compare checksums to decide which side failed.
         try:
             arrays = _guarded(folder, lambda: _read_on_host(folder / STATE, list(wanted)))
             _compare(folder, STATE, named_checksums_of_host(arrays), saved)
         except DamagedError:
             raise error from None
         raise CheckpointError(
-            f"{folder}: its arrays are whole, and cannot be put where they are wanted: {error}. "
+            f"{folder}: its arrays are whole, but cannot be placed on the devices: {error}. "
             "Nothing was changed"
         ) from error
 
 
 def _read_on_devices(item: epath.Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    # By the handler, which reads without waiting for other processes: a file that one of them cannot read
-    # must not leave the others waiting.
+    # The handler reads without waiting for other processes: if one of them cannot read a file, the others
+    # must not wait.
     tree = nested(wanted)
     arguments = ocp.args.PyTreeRestore(
         item=tree,
@@ -303,13 +303,13 @@ def _description(folder: epath.Path) -> Description:
 
 
 def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
-    """Return read(), or raise what its failure is."""
+    """Return read(), or raise the error that describes its failure."""
     try:
         return read()
     except MemoryError as error:
         raise _failure(folder, error) from error
     except Exception as error:
-        # orbax raises a plain `Exception` from what tensorstore says of an array.
+        # orbax raises a plain `Exception` from tensorstore's error about an array.
         said = error.__cause__ if type(error) is Exception else error
         if not isinstance(said, READING_ERRORS):
             raise
@@ -320,7 +320,7 @@ def _guarded(folder: epath.Path, read: Callable[[], Result]) -> Result:
 
 
 def _is_failing(error: BaseException) -> bool:
-    """Tell whether an exception says that the store or the machine fails, and not the bytes."""
+    """Return whether an exception means that the store or the machine fails, and not the bytes."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno not in (errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
     text = str(error)
@@ -346,14 +346,14 @@ def _failure(folder: epath.Path, error: BaseException) -> CheckpointError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an exception says, not too long, and without secrets.
+    """Return the first line of an exception's message, shortened, and without secrets.
 
-    Of a long one the ends are kept: tensorstore names the cause after several long paths, and before a
-    specification that is longer still, which is left out.
+    A long line keeps its ends: tensorstore names the cause after several long paths, and before an even
+    longer specification, which is left out.
     """
     text = without_secrets(str(error)).strip() or type(error).__name__
     if text.startswith("Forbidden:"):
-        # The first line is the address, and the reason follows.
+        # The first line is the address; the reason follows.
         return in_words(error)
     return one_line(_without_specification(text.splitlines()[0]), 500)
 
@@ -369,12 +369,12 @@ def _check_array(folder: epath.Path, name: str, saved: SavedArray | None, wanted
     if name == "params/embedding" and saved is not None and saved.shape[1:] == shape[1:]:
         raise OtherCheckpointError(
             f"{folder}: the tokenizer does not fit the weights: the embedding table has {saved.shape[0]} "
-            f"rows; the tokenizer asks for {shape[0]}"
+            f"rows; the tokenizer needs {shape[0]}"
         )
     found = "nothing" if saved is None else _in_words(saved)
     raise OtherCheckpointError(
-        f"{folder}: a checkpoint of another architecture: of {name} it has {found}; "
-        f"the configuration asks for {dtype}{list(shape)}. Nothing was changed"
+        f"{folder}: a checkpoint of another architecture: for {name} it has {found}; "
+        f"the configuration needs {dtype}{list(shape)}. Nothing was changed"
     )
 
 
@@ -383,7 +383,7 @@ def _compare(
 ) -> None:
     for name, checksum in found.items():
         if checksum != saved[f"{item}/{name}"].checksum:
-            raise DamagedError(f"{name} differs from what was saved: a file of {folder.name} has changed")
+            raise DamagedError(f"{name} differs from the saved array: a file of {folder.name} has changed")
 
 
 def _is_section(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a program gives to the engine, checked before it costs a run: the message names the argument."""
+"""Check the arguments of the engine before a run starts; each message names the argument."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +19,8 @@ def check_parts(step: object, batches: object, hooks: object) -> None:
     """Check that a run has a step, batches and hooks that belong together.
 
     Raises:
-        ConfigError: one lacks a method of its protocol, two hooks have one name, or the step was made for
-            other hooks.
+        ConfigError: a part lacks a method of its protocol, two hooks have one name, or the step was made
+            for other hooks.
     """
     _check_protocol("step", step, Step)
     _check_protocol("batches", batches, Batches)
@@ -35,10 +35,10 @@ def check_parts(step: object, batches: object, hooks: object) -> None:
 
 
 def check_workdir(root: str, argument: str = "workdir") -> None:
-    """Check that checkpoints can be written to a folder of this name.
+    """Check that a folder can hold checkpoints.
 
     Raises:
-        ConfigError: they cannot; the message names `argument`.
+        ConfigError: it cannot; the message names `argument`.
     """
     if not root:
         raise ConfigError(f"{argument}: found ''; allowed: the name of a folder, or gs://BUCKET/...")
@@ -51,7 +51,7 @@ def check_workdir(root: str, argument: str = "workdir") -> None:
 
 
 def check_names(hooks: Sequence[Hook]) -> None:
-    """Check that every hook has a name of its own.
+    """Check that the names of hooks are unique.
 
     Raises:
         ConfigError: two have one name.
@@ -59,14 +59,14 @@ def check_names(hooks: Sequence[Hook]) -> None:
     names = [hook.name for hook in hooks]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"hooks: {name!r} is the name of {names.count(name)}; allowed: one each")
+            raise ConfigError(f"hooks: found {names.count(name)} with the name {name!r}; allowed: one each")
 
 
 def check_batch(batch: PyTree, step: int) -> None:
-    """Check that the batch of a step has arrays, and no empty one.
+    """Check that the batch of a step has arrays, and that none is empty.
 
     Raises:
-        ConfigError: it does not; the message names the step and the array.
+        ConfigError: it has none, or one is empty; the message names the step and the array.
     """
     arrays = jax.tree_util.tree_leaves_with_path(batch)
     if not arrays:
@@ -83,11 +83,11 @@ def check_batch(batch: PyTree, step: int) -> None:
 
 
 def check_state(owner: str, state: object, wanted: TrainState) -> None:
-    """Check that a train state still has the arrays with which the run began, so that it can be resumed.
+    """Check that a train state still has the first arrays of the run, so the run can resume.
 
     Args:
-        owner: what returned the state, for messages: "step", or "hook 'best'".
-        state: what was returned.
+        owner: the part that returned the state, for messages: "step", or "hook 'best'".
+        state: the returned state.
         wanted: shapes and types of the first state.
 
     Raises:
@@ -103,10 +103,10 @@ def check_state(owner: str, state: object, wanted: TrainState) -> None:
 
 
 def check_position(position: PyTree) -> PyTree[np.ndarray]:
-    """Return the position of batches, which a checkpoint is to save, if it is made of arrays.
+    """Return the position of batches, which a checkpoint saves, if all its leaves are arrays.
 
     Raises:
-        ConfigError: it is not; the message names the first leaf that is none.
+        ConfigError: one is not an array; the message names the first.
     """
     for name, leaf in named_leaves(position).items():
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array):
@@ -121,12 +121,12 @@ def check_same_arrays(owner: str, found: PyTree, wanted: PyTree) -> None:
     """Check that a tree has the arrays of another one: names, shapes, types and nodes.
 
     Args:
-        owner: what the tree comes from, for messages.
+        owner: the source of the tree, for messages.
         found: the tree.
         wanted: a tree of arrays, or of shapes and types.
 
     Raises:
-        ConfigError: the trees differ; the message names the first array that does.
+        ConfigError: the trees differ; the message names the first different array.
     """
     arrays, first = named_leaves(found), named_leaves(wanted)
     for name in [*first, *(name for name in arrays if name not in first)]:
@@ -137,27 +137,27 @@ def check_same_arrays(owner: str, found: PyTree, wanted: PyTree) -> None:
             )
     if jax.tree.structure(found) != jax.tree.structure(wanted):
         raise ConfigError(
-            f"{owner}: found {kind_of(found)} of other nodes, such as a dictionary in the place of a named "
-            "tuple; allowed: the nodes that it had at the start of the run"
+            f"{owner}: found {kind_of(found)} with other nodes, such as a dictionary in place of a named "
+            "tuple; allowed: its nodes at the start of the run"
         )
 
 
 def check_hook_result(hook: Hook, result: object, wanted: TrainState) -> dict[str, float]:
-    """Check what a hook returned; return its scalars as floats.
+    """Check the result of a hook; return its scalars as floats.
 
     Args:
         hook: the hook.
-        result: what its `run` returned.
+        result: the return value of its `run`.
         wanted: shapes and types of the first state of the run.
 
     Raises:
-        ConfigError: it is no `HookResult`, its state has other arrays than the first one, or a scalar is no
-            number; the message names the hook and the array or scalar.
+        ConfigError: it is not a `HookResult`, its state has other arrays than the first one, or a scalar is
+            not a number; the message names the hook and the array or scalar.
     """
     owner = f"hook {hook.name!r}"
     if not isinstance(result, HookResult):
         raise ConfigError(
-            f"{owner}: run returned {kind_of(result)}; allowed: a HookResult, or None where "
+            f"{owner}: run returned {kind_of(result)}; allowed: a HookResult, or None if "
             "call.should_stop() was true"
         )
     check_state(owner, result.state, wanted)
@@ -177,7 +177,7 @@ def check_hook_result(hook: Hook, result: object, wanted: TrainState) -> dict[st
 
 
 def _check_sections(step: Step, hooks: Sequence[Hook]) -> None:
-    """Check that the sections of a step are those of the hooks."""
+    """Check that the sections of a step belong to the hooks."""
     kept = {name: section for name, section in step.abstract_state.sections.items() if name != SECTION}
     for hook in hooks:
         with replicated_context():
@@ -186,13 +186,13 @@ def _check_sections(step: Step, hooks: Sequence[Hook]) -> None:
             continue
         if hook.name not in kept:
             raise ConfigError(
-                f"hook {hook.name!r}: keeps arrays, and the step has no section for them; allowed: the "
+                f"hook {hook.name!r}: keeps arrays, but the step has no section for them; allowed: the "
                 "hooks of make_step(..., sections=sections_of(hooks))"
             )
         check_same_arrays(f"step: its section {hook.name!r}", kept.pop(hook.name), created)
     for name in kept:
         raise ConfigError(
-            f"step: has the section {name!r}, and no hook of that name is given; allowed: the hooks of "
+            f"step: has the section {name!r}, but there is no hook of that name; allowed: the hooks of "
             "make_step(..., sections=sections_of(hooks))"
         )
 
@@ -215,7 +215,7 @@ def _in_words(arrays: Mapping[str, Any], name: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return what messages call a value: an array by its type and shape, anything else by its class."""
+    """Return the name of a value in messages: type and shape for an array, else the class."""
     if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
         return f"{value.dtype}{list(value.shape)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"

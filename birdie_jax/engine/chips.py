@@ -1,8 +1,8 @@
-"""Published figures of the chips that a plan can be made for, each with the page that states it.
+"""Published figures of the chips that `plan` supports, each with its source page.
 
 Bandwidths of links and networks are one way; the pages state both ways together, or the sum of all links.
-The memory of a TPU is what its compiler leaves to a program, which it states when it refuses one: somewhat
-less than on the page.
+The memory of a TPU is the memory that its compiler leaves to a program, which it states when it refuses
+one. It is somewhat less than on the page.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Chip(NamedTuple):
         min_ring_extent: the extent from which a dimension of the grid closes to a ring, where this depends
             on the dimension alone; 0 = all dimensions are rings where all extents are multiples of 4.
         max_devices: the largest number of devices of a slice, or of a host.
-        kinds: what JAX calls it, `jax.Device.device_kind`.
+        kinds: the names that JAX gives it, `jax.Device.device_kind`.
         sources: the pages that state the figures.
     """
 
@@ -47,7 +47,7 @@ class Chip(NamedTuple):
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU: a switch joins those of a host."""
+        """Whether it is a GPU: a switch joins the GPUs of a host."""
         return self.grid_dimensions == 0
 
     def is_ring(self, extent: int, extents: Sequence[int]) -> bool:
@@ -172,5 +172,5 @@ CHIPS = {
 
 
 def chip_of(device_kind: str) -> Chip | None:
-    """Return the figures of a chip that JAX calls by this name; None where none are assumed."""
+    """Return the figures of the chip with this name in JAX; None if it is not listed."""
     return next((chip for chip in CHIPS.values() if device_kind in chip.kinds), None)

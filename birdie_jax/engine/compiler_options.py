@@ -1,7 +1,7 @@
-"""What the train step asks of XLA's compiler, by the kind of device.
+"""The options of the train step for XLA's compiler, by the kind of device.
 
-An option stands here if the compiled step shows what it gains (docs/launch_presets.md has the figures, and
-those that gain nothing). It goes with the program, so that a run, a plan and every launcher have the same.
+An option is here if the compiled step shows a gain (docs/launch_presets.md has the figures, also of options
+without a gain). The program sets it, so a run, a plan and every launcher use the same.
 """
 
 from birdie_jax.engine.chips import CHIPS, chip_of

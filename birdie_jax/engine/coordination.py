@@ -1,4 +1,4 @@
-"""The processes of a run: who this one is, and short messages between them."""
+"""The processes of a run: the number of this process, and short messages between them."""
 
 import json
 import secrets
@@ -21,7 +21,7 @@ _CONNECT_SECONDS = 1.0
 
 
 def coordinator_listens() -> bool:
-    """Return whether process 0 takes connections, or may: the network does not answer in time."""
+    """Return whether process 0 takes connections, or may take them because the network timed out."""
     host, _, port = coordinator_address().rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
@@ -33,22 +33,22 @@ def coordinator_listens() -> bool:
 
 
 class Processes:
-    """Who this process is among those of its run.
+    """The number of this process, and messages between the processes of its run.
 
     Messages go through JAX's coordination service, which runs in process 0. They need no device, and a
-    process that computes or hangs does not hold them up.
+    process that computes or hangs does not delay them.
 
     Attributes:
         index: the number of this process.
         count: the number of processes.
-        first: whether this process is the one that writes what is written once, such as metrics.
+        first: whether this process writes the files of the run that are written once, such as metrics.
     """
 
     def __init__(self):
-        """To be made after the processes have joined, see `birdie_jax.engine.processes`."""
+        """Join first, see `birdie_jax.engine.processes`, and then make this object."""
         self.index, self.count = jax.process_index(), jax.process_count()
         self.first = self.index == 0
-        # None where there is one process, which has nobody to write to.
+        # None if there is only one process.
         self._client = coordination_client()
 
     def write(self, topic: str, text: str) -> None:
@@ -65,11 +65,11 @@ class Processes:
         return coordinator_listens()
 
     def broadcast_from_first(self, topic: str, action: Callable[[], str]) -> str:
-        """Let the first process act; return what it gave, on every process, once it has.
+        """Let the first process act; return its result on every process.
 
         Args:
-            topic: the name of the message that the others wait for; to be used once.
-            action: what the first process does and the others do not.
+            topic: the name of the message that the others wait for; use it only once.
+            action: the function that only the first process calls.
         """
         if self.count == 1:
             return action()
@@ -82,7 +82,8 @@ class Processes:
     def gather(self, text: str) -> list[str]:
         """Return the texts of all processes, in their order; all call this at the same places.
 
-        Through the devices, as texts may be larger than messages of the coordination service.
+        The texts go through the devices, because they may be larger than messages of the coordination
+        service.
         """
         if self.count == 1:
             return [text]
@@ -94,16 +95,16 @@ class Processes:
         return [row[:length].tobytes().decode() for row, length in zip(gathered, lengths, strict=True)]
 
 
-# Folders, of which each host may have its own.
+# Each host may have its own folders.
 _HOST_FIELDS = frozenset({"data.cache_dir", "data.prepared"})
 _ANSWER_POLL_SECONDS = 0.2
 
 
 def check_agreement(config: Mapping[str, Any], processes: Processes) -> None:
-    """Check that this process was started with the first one's configuration.
+    """Check that this process has the configuration of the first one.
 
     Raises:
-        ConfigError: it was not; the message names every field that differs.
+        ConfigError: it does not; the message names every field that differs.
     """
     own = json.dumps(config)
     first = processes.broadcast_from_first("config", lambda: own)
@@ -117,15 +118,16 @@ def check_agreement(config: Mapping[str, Any], processes: Processes) -> None:
 
 
 def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None:
-    """Check that the folder `workdir` of every process is the one that the first process has.
+    """Check that every process has the same folder `workdir` as the first one.
 
     Args:
         workdir: the folder of the run; the first process has made it.
         processes: the processes of the run.
-        seconds: the time that a file system may take to show one host what another has written.
+        seconds: the time in which a file system must show one host the writes of another.
 
     Raises:
-        ConfigError: it is another folder of the same name, as on hosts that share no file system.
+        ConfigError: it is another folder of the same name, for example on hosts without a shared file
+            system.
     """
     # One URL is one place.
     if processes.count == 1 or is_remote(workdir.root):
@@ -135,10 +137,10 @@ def check_shared(workdir: Workdir, processes: Processes, seconds: float) -> None
     if processes.first:
         for left_behind in workdir.root.glob(workdir.sharing_probe("*").name):
             left_behind.unlink()
-        own.write_text("the processes of a run look whether they all see this file\n")
+        own.write_text("the processes of a run check whether they all see this file\n")
     path = workdir.root / processes.broadcast_from_first("sharing probe", lambda: own.name)
     deadline = time.monotonic() + seconds
-    # The listing, since a file that was asked for in vain may be remembered as absent.
+    # List the folder: a file system may cache that a missing file is absent.
     while not workdir.root.is_dir() or path not in workdir.root.iterdir():
         if time.monotonic() > deadline:
             raise ConfigError(

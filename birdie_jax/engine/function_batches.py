@@ -1,4 +1,4 @@
-"""Batches that are a function of the step's number alone: the simplest `Batches`."""
+"""The simplest `Batches`: a function of the step number."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,9 @@ from birdie_jax.errors import ConfigError
 
 
 class FunctionBatches:
-    """`Batches` (see `protocols.py`) whose batch for step s is `make(s)`, in every process alike.
+    """`Batches` (see `protocols.py`) whose batch for step s is `make(s)` in every process.
 
-    Draw random numbers from `np.random.default_rng((seed, step))`, so that a resumed run goes on with the
-    batches that it would have had.
+    Draw random numbers from `np.random.default_rng((seed, step))`, so a resumed run gets the same batches.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class FunctionBatches:
             make: 0-based number of a train step -> its global batch, a tree of NumPy arrays whose first
                 axis is divided over the devices.
             mesh: the device mesh of the run.
-            sharding: the sharding of each array; None: the rows divided over `data` and `fsdp`.
+            sharding: the sharding of each array; None: rows are divided over `data` and `fsdp`.
         """
         self._make = make
         self._sharding = sharding or batch_sharding(mesh)
@@ -43,7 +42,7 @@ class FunctionBatches:
         return {"step": np.zeros((), np.int64)}
 
     def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
-        """Go on with the batch of the step that `position` names."""
+        """Continue with the batch of the step in `position`."""
         del state
         self._step = int(position["step"])
 
@@ -58,11 +57,11 @@ class FunctionBatches:
         return batch, self._step
 
     def gather(self, position: int) -> PyTree[np.ndarray]:
-        """Return what a checkpoint saves."""
+        """Return the position to save in a checkpoint."""
         return {"step": np.asarray(position, np.int64)}
 
     def close(self) -> None:
-        """Nothing is made ahead."""
+        """Do nothing: no batches are made ahead."""
 
     def _put(self, path: tuple[Any, ...], array: np.ndarray) -> jax.Array:
         array = np.asarray(array)

@@ -1,6 +1,6 @@
-"""Hooks by name, so that `config.train.hooks` adds one to any run: a hook is one file and one line here.
+"""Hooks by name: `config.train.hooks` adds one to any run, and a new hook is one file and one line here.
 
-A hook of one's own is registered by `register_hook` in any module that the configuration file imports.
+To add your own hook, call `register_hook` in any module that the configuration file imports.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from birdie_jax.storage.workdir import Workdir
 
 
 class HookParts(NamedTuple):
-    """What a hook may be made of.
+    """The arguments for making a hook.
 
     Attributes:
         config: the configuration of the run.
@@ -36,7 +36,7 @@ class HookParts(NamedTuple):
 
 
 HOOKS: Registry[Callable[[HookParts], Hook]] = Registry("config.train.hooks")
-"""How each hook that `config.train.hooks` may name is made."""
+"""The function that makes each hook of `config.train.hooks`, by name."""
 
 register_hook = HOOKS.register
 
@@ -45,7 +45,7 @@ def hook_names(config: Config) -> list[str]:
     """Return the names in `config.train.hooks`, in its order.
 
     Raises:
-        ConfigError: one of the names is unknown, or stands twice; or `config.train.profile` cannot be used.
+        ConfigError: a name is unknown or repeated; or `config.train.profile` cannot be used.
     """
     if config.train.profile:
         profiled_steps(config.train.profile, config.train.num_steps)
@@ -53,7 +53,7 @@ def hook_names(config: Config) -> list[str]:
 
 
 def configured_hooks(parts: HookParts) -> Sequence[Hook]:
-    """Return the hooks of `config.train.hooks`, in its order, and that of `config.train.profile`.
+    """Return the hooks of `config.train.hooks`, in its order, and the hook of `config.train.profile`.
 
     Raises:
         ConfigError: see `hook_names`.

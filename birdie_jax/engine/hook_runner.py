@@ -1,4 +1,4 @@
-"""The hooks of a run, called when they are due."""
+"""Call the hooks of a run when they are due."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from birdie_jax.errors import TrainingDiverged
 
 
 class HookRunner:
-    """Runs the hooks that are due, one after another, and logs what they measured.
+    """Runs the due hooks, one after another, and logs their measurements.
 
     Attributes:
         num_steps: the number of train steps of the run; fewer than planned once a hook has ended it.
@@ -38,21 +38,21 @@ class HookRunner:
         self._called: set[str] = set()
 
     def resume(self, state: TrainState) -> None:
-        """Let every hook get ready for the steps from `state.step` on."""
+        """Prepare every hook for the steps from `state.step` on."""
         for hook in self._hooks:
             hook.resume(state)
 
     def any_due(self, step: int) -> bool:
-        """Tell whether a hook is due at `step`."""
+        """Return whether a hook is due at `step`."""
         return any(hook.is_due(step, self.num_steps) for hook in self._hooks)
 
     def run(self, state: TrainState, step: int, file: MetricsFile, log: StepLog) -> TrainState | None:
         """Run every hook that is due at `step`; None if the run was asked to stop before all were done.
 
-        Where one of them ends the run, those follow that are due at the end alone.
+        If a hook ends the run, the hooks that are due only at the end follow.
 
         Raises:
-            ConfigError: a hook returned something else than a state that can be resumed, and numbers.
+            ConfigError: the result of a hook is not a resumable state with numbers.
         """
         planned = self.num_steps
         due = [hook for hook in self._hooks if hook.is_due(step, planned)]
@@ -94,7 +94,7 @@ class HookRunner:
             self._watch.heartbeat(step, f"{hook.name}, {phase}", compiles=is_first)
 
         def should_stop() -> bool:
-            # At the end there is nothing left to stop.
+            # The last step cannot be stopped.
             return step < self.num_steps and bool(self._stop.ask())
 
         return HookCall(step, self.num_steps, is_first, heartbeat, should_stop)

@@ -16,10 +16,10 @@ _PREFIX = "squares/"
 
 
 def layer_squares(policies: PyTree[ParameterPolicy]) -> SumsOfUpdate:
-    """Return what sums the squares of gradient and update over the parameters of each layer.
+    """Return a function that sums the squares of gradient and update over the parameters of each layer.
 
-    The sums are `squares/KIND/PART`, [layers] of a stack of layers, [1] of another part of the model, such
-    as its embedding. A hybrid's stack is of its periods of layers.
+    The sums are `squares/KIND/PART`: [layers] for a stack of layers, [1] for another part of the model,
+    such as its embedding. The stack of a hybrid has one entry for each period of layers.
 
     Args:
         policies: the policy of every parameter.
@@ -49,7 +49,7 @@ def layer_norms(sums: Mapping[str, Any], num_steps: int) -> dict[str, float]:
     """Return the root mean squares over some steps of the norms of each layer, as `KIND_norm/PART/LAYER`.
 
     Args:
-        sums: the sums of the steps; those of `layer_squares` are read.
+        sums: the sums of the steps; only those of `layer_squares` are read.
         num_steps: the number of the steps that were not skipped.
     """
     found: dict[str, float] = {}

@@ -1,9 +1,9 @@
 """One trainer at a time: the lease that a run's first process holds on its workdir.
 
-The lease is the file `lease.json`: who holds it, since when, and a count that goes up every few seconds
-while the holder lives. A second trainer is refused. A holder that was killed leaves the file behind; it is
-taken over at once where the process can be seen to be gone (same machine), else when the count has stood
-still for as long as its file allows.
+The lease is the file `lease.json`: its holder, the start time, and a count that increases every few seconds
+while the holder lives. A second trainer is refused. A killed holder leaves the file behind. A new trainer
+takes the lease at once if it sees that the process is gone (same machine), otherwise after the count has
+not changed for the expiry time of the file.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ class Lease:
     """While entered, this process is the only one that trains in a workdir."""
 
     def __init__(self, workdir: Workdir):
-        """Name the workdir, which has to exist."""
+        """Prepare a lease on an existing workdir."""
         self._path = workdir.lease
         self._workdir = workdir
         self._record: dict[str, Any] = {
             "host": socket.gethostname(),
             "process": os.getpid(),
             "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            # What makes the process's number mean the same to two processes.
+            # Two processes with the same value read the process number in the same way.
             "machine": _machine(),
             "started": _start_time(os.getpid()),
             "token": secrets.token_hex(8),
@@ -57,7 +57,8 @@ class Lease:
         """Take the lease.
 
         Raises:
-            WorkdirInUse: another trainer holds it; the message names host, process and since when.
+            WorkdirInUse: another trainer holds it; the message names the host, the process and the start
+                time.
             ConfigError: the file cannot be read or written.
         """
         try:
@@ -66,7 +67,9 @@ class Lease:
             while version is None:
                 version = self._file.create(self._contents()) or self._take_over(self._file)
         except OSError as error:
-            raise ConfigError(f"{self._path}: who trains here cannot be told: {error}") from error
+            raise ConfigError(
+                f"{self._path}: cannot determine which process holds the lease: {error}"
+            ) from error
         self._version = version
         self._thread.start()
         return self
@@ -90,13 +93,13 @@ class Lease:
             raise LeaseLost(self._lost)
 
     def _take_over(self, file: LeaseFile) -> Version | None:
-        """Return the version written in the place of a holder that is gone; None to try from the start."""
+        """Return the version that replaces a lost holder; None to try again from the start."""
         found = file.read()
         if found is None:
             return None
         holder = _parse(found)
         if holder.get("token") == self._record["token"]:
-            # Its own: a write of which the answer was lost.
+            # The holder is this trainer: the answer to its write was lost.
             return found
         if "released" in holder:
             return file.replace(found, self._contents())
@@ -123,14 +126,16 @@ class Lease:
         taken = file.replace(found, self._contents())
         if taken is not None:
             logging.warning(
-                "%s: its trainer, %s, is gone; this one takes its place", self._workdir, _in_words(holder)
+                "%s: its trainer, %s, is gone; this trainer takes its place",
+                self._workdir,
+                _in_words(holder),
             )
         return taken
 
     def _refusal(self, holder: dict[str, Any]) -> str:
         return (
             f"{self._workdir}: is in use: {_in_words(holder)} has trained here since "
-            f"{holder.get('since')}; allowed: another workdir, or wait until that one has ended"
+            f"{holder.get('since')}; allowed: another workdir, or wait until that process ends"
         )
 
     def _contents(self) -> bytes:
@@ -142,9 +147,9 @@ class Lease:
             try:
                 version = self._file.replace(self._version, self._contents()) or self._own_version()
             except FileNotFoundError:
-                version, self._lost = None, f"{self._workdir}: is no longer there"
+                version, self._lost = None, f"{self._workdir}: no longer exists"
             except OSError as error:
-                # A full disk must not end a run that may yet save; the next renewal may succeed.
+                # A full disk must not end a run that may still save; the next renewal may succeed.
                 logging.warning("%s: cannot be renewed: %s", self._path, error)
                 continue
             if version is None:
@@ -152,10 +157,10 @@ class Lease:
             self._version = version
 
     def _own_version(self) -> Version | None:
-        """Return what is there if it is of this trainer after all, as when an answer was lost."""
+        """Return the current version if this trainer wrote it, for example if an answer was lost."""
         found = self._file.read()
         if found is None:
-            self._lost = f"{self._workdir}: is no longer there"
+            self._lost = f"{self._workdir}: no longer exists"
             return None
         holder = _parse(found)
         if holder.get("token") == self._record["token"]:
@@ -168,15 +173,15 @@ class Lease:
 def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[Lease]:
     """Hold a workdir for the run of a configuration.
 
-    A run that is refused before its first step leaves nothing in it.
+    A run that fails before its first step leaves the workdir empty.
 
     Args:
         workdir: the folder of the run, which need not exist.
         config: the configuration of the run, as nested dictionaries.
-        defaults: the same of a configuration in which nothing was set.
+        defaults: the default configuration, in the same form.
 
     Raises:
-        ConfigError: another trainer holds the workdir, or it cannot be used, or it holds a run of another
+        ConfigError: another trainer holds the workdir, it cannot be used, or it holds a run with another
             configuration.
     """
     workdir.make()
@@ -196,7 +201,7 @@ def claimed(workdir: Workdir, config: Mapping[str, Any], defaults: Mapping[str, 
 
 
 def _parse(version: Version) -> dict[str, Any]:
-    """Return what a lease says; nothing if it cannot be understood."""
+    """Return the contents of a lease; empty if they are invalid."""
     try:
         found = parse_json(version.contents)
     except ValueError:
@@ -217,13 +222,13 @@ def _is_alive(holder: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        # Another user's, which may also hide when it was started.
+        # The process belongs to another user, and may hide its start time.
         return _start_time(process) in (holder.get("started"), None)
     return _start_time(process) == holder.get("started")
 
 
 def _machine() -> str | None:
-    """Return what names this boot of this machine, or of this container on it; None if nothing does."""
+    """Return an identity of this boot of this machine or container; None if there is none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -232,7 +237,7 @@ def _machine() -> str | None:
 
 
 def _start_time(process: int) -> str | None:
-    """Return when a process of this machine started, in ticks since boot; None if there is none."""
+    """Return the start time of a process of this machine, in ticks since boot; None if there is none."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

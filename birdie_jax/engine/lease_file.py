@@ -1,4 +1,4 @@
-"""The file of a lease: created by one of several that try, and replaced only by who knows what it holds."""
+"""The file of a lease: only one of several writers creates it, and a writer must know it to replace it."""
 
 import contextlib
 import fcntl
@@ -12,16 +12,16 @@ from etils import epath
 from birdie_jax.storage import create_whole, is_remote, read_bytes, write_whole
 from birdie_jax.storage.generations import find_generation, replace_at
 
-# Less than a lease in a bucket lasts: a holder that cannot renew it has to notice who took it.
+# Less than the expiry time in a bucket: a holder that cannot renew it must notice the new holder.
 _WRITE_SECONDS = 45.0
 
 
 class Version(NamedTuple):
-    """What a lease's file holds.
+    """A version of a lease's file.
 
     Attributes:
         contents: its bytes.
-        mark: what tells this version from any other; only `replace` and `remove` read it.
+        mark: the identity of this version; only `replace` and `give_up` read it.
     """
 
     contents: bytes
@@ -30,30 +30,30 @@ class Version(NamedTuple):
 
 @runtime_checkable
 class LeaseFile(Protocol):
-    """A file that several programs create and replace, one of them at a time.
+    """A file that several programs create and replace, one at a time.
 
     Attributes:
         renewal_seconds: the seconds between two renewals by the holder.
-        expiry_seconds: the seconds after which a lease that was not renewed is taken to be left behind.
+        expiry_seconds: the seconds after which a lease without a renewal counts as left behind.
     """
 
     renewal_seconds: float
     expiry_seconds: float
 
     def create(self, contents: bytes) -> Version | None:
-        """Return the new version, or None if there is a file already."""
+        """Return the new version, or None if the file exists already."""
         ...
 
     def read(self) -> Version | None:
-        """Return what is there, or None if there is no file."""
+        """Return the current version, or None if there is no file."""
         ...
 
     def replace(self, before: Version, contents: bytes) -> Version | None:
-        """Return the new version, or None if what is there is no longer `before`."""
+        """Return the new version, or None if the current one is no longer `before`."""
         ...
 
     def give_up(self, before: Version) -> None:
-        """Let the next one that tries have it, if what is there is still `before`."""
+        """Release the lease for the next trainer, if the current version is still `before`."""
         ...
 
 
@@ -63,13 +63,13 @@ def lease_file(path: epath.Path) -> LeaseFile:
 
 
 class LocalLeaseFile:
-    """A `LeaseFile` in a folder: a lock on the folder keeps others out where its file system can."""
+    """A `LeaseFile` in a folder: a lock on the folder excludes others, if the file system supports it."""
 
     renewal_seconds = 3.0
     expiry_seconds = 15.0
 
     def __init__(self, path: epath.Path):
-        """Name the file, in a folder that exists."""
+        """Prepare the file in an existing folder."""
         self._path = path
 
     def create(self, contents: bytes) -> Version | None:
@@ -77,7 +77,7 @@ class LocalLeaseFile:
         return Version(contents, None) if create_whole(self._path, contents) else None
 
     def read(self) -> Version | None:
-        """Return what is there; see `LeaseFile`."""
+        """Return the current version; see `LeaseFile`."""
         try:
             return Version(self._path.read_bytes(), None)
         except FileNotFoundError:
@@ -86,21 +86,21 @@ class LocalLeaseFile:
     def replace(self, before: Version, contents: bytes) -> Version | None:
         """Write the file if it is still `before`; see `LeaseFile`."""
         with self._only_one():
-            # One that was removed by hand is made again, while there is the folder.
+            # If somebody removed the file, write it again while the folder exists.
             if self.read() not in (before, None):
                 return None
             write_whole(self._path, contents)
         return Version(contents, None)
 
     def give_up(self, before: Version) -> None:
-        """Let the next one have it; see `LeaseFile`."""
+        """Release the lease; see `LeaseFile`."""
         with contextlib.suppress(FileNotFoundError), self._only_one():
             if self.read() == before:
                 self._path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _only_one(self) -> Iterator[None]:
-        """Keep other processes of this machine, and of others where the file system can, out of a block.
+        """Exclude other processes of this machine, and if possible those of others, from a block.
 
         Raises:
             FileNotFoundError: the folder of the lease is gone.
@@ -115,17 +115,17 @@ class LocalLeaseFile:
 
 
 class ObjectLeaseFile:
-    """A `LeaseFile` in a bucket: an object is replaced only at the generation that was read of it.
+    """A `LeaseFile` in a bucket: an object is replaced only at the generation that was read.
 
-    A lease that is given up stays as an object that says so: every change is a conditional write.
+    A released lease stays as an object that says so: every change is a conditional write.
     """
 
-    # An object may be written once a second, and another host's view of it may be some seconds old.
+    # An object can be written once a second, and another host's view may be some seconds old.
     renewal_seconds = 10.0
     expiry_seconds = 60.0
 
     def __init__(self, path: epath.Path):
-        """Name the object."""
+        """Prepare the object."""
         self._path = path
 
     def create(self, contents: bytes) -> Version | None:
@@ -133,8 +133,8 @@ class ObjectLeaseFile:
         return self._write(contents, 0)
 
     def read(self) -> Version | None:
-        """Return what is there; see `LeaseFile`."""
-        # Contents and generation of one version: what changes in between is read again.
+        """Return the current version; see `LeaseFile`."""
+        # Contents and generation must be of one version: read again if it changed in between.
         while generation := find_generation(self._path):
             contents = read_bytes(self._path)
             if find_generation(self._path) == generation:
@@ -147,7 +147,7 @@ class ObjectLeaseFile:
         return self._write(contents, before.mark)
 
     def give_up(self, before: Version) -> None:
-        """Let the next one have it; see `LeaseFile`."""
+        """Release the lease; see `LeaseFile`."""
         self._write(b'{"released": true}\n', before.mark)
 
     def _write(self, contents: bytes, generation: int) -> Version | None:

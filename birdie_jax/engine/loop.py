@@ -53,9 +53,9 @@ class Outcome(NamedTuple):
     """How training ended.
 
     Attributes:
-        step: the last step that was done.
-        num_steps: the last step of the run, as planned or because a hook ended it there.
-        stopped_by: the name of the signal that asked for the end, or None.
+        step: the last completed step.
+        num_steps: the last step of the run, as planned or because a hook ended it.
+        stopped_by: the name of the signal that stopped the run, or None.
         parameters: the number of parameters of the model.
     """
 
@@ -85,35 +85,34 @@ def train(
     flops_per_token: float | None = None,
     on_scalars: OnScalars | None = None,
 ) -> Outcome:
-    """Train until `num_steps`, or until asked to stop, from the newest whole checkpoint on.
+    """Train from the newest whole checkpoint until `num_steps`, or until a signal stops the run.
 
-    Of several processes, all call this; the first of them writes the metrics.
+    All processes call this; the first of them writes the metrics.
 
     Args:
-        step: what a batch does to the state.
-        batches: what it is trained on, one batch a step to `num_steps`; closed at the end.
-        hooks: what is done between steps, in this order where several are due; those whose sections `step`
-            has.
+        step: the train step.
+        batches: the data, one batch a step to `num_steps`; closed at the end.
+        hooks: the hooks between steps, called in this order if several are due; `step` must have their
+            sections.
         workdir: the folder of the run: its checkpoints and metrics; a path, or gs://BUCKET/...
         num_steps: the number of train steps of the whole run, 1 or more; at least the step of the newest
             checkpoint, from which more steps continue a run.
         log_every_steps: the number of steps between two lines of metrics, 1 or more; steps after its last
             multiple are in no line.
         checkpoint: how often checkpoints are saved, and how many are kept; None: the defaults.
-        watch: notices processes that are lost or hang; has been entered. None where there is one process.
-        lease: held on the workdir; None: it is taken here.
-        branch: where a run without a checkpoint starts; None: at step 0.
-        flops_per_token: the model's FLOPs in a train step for each token, for MFU; None: it is not logged.
-        on_scalars: called in the first process with each step and the scalars that are logged of it.
+        watch: detects processes that are lost or hang; already entered. None for a single process.
+        lease: the lease on the workdir; None: this function takes it.
+        branch: the start of a run without a checkpoint; None: step 0.
+        flops_per_token: the model's FLOPs in a train step for each token, for MFU; None: MFU is not logged.
+        on_scalars: called in the first process with each step and its logged scalars.
 
     Raises:
         ConfigError: an argument cannot be used, or the step was made for other hooks; a hook changes the
             shape or type of an array of the state, or logs a name that the loop or another hook logs; a
             batch is empty, or the batches end early.
         WorkdirInUse: another trainer holds the workdir.
-        TrainingDiverged: too many bad steps followed one another (`make_step`), or what a hook measures
-            became NaN or infinite. Another metric of the step that is not finite is left out of
-            `metrics.jsonl`, with one warning.
+        TrainingDiverged: there were too many bad steps in a row (`make_step`), or a hook measured NaN or
+            infinity. Any other metric that is not finite is left out of `metrics.jsonl`, with one warning.
         CheckpointError: a checkpoint could not be written or read, or all are damaged.
         LeaseLost: another trainer has taken the workdir, or it is gone.
     """
@@ -141,7 +140,7 @@ def train(
 
 
 class _Cadence(NamedTuple):
-    """How many steps there are, and how often something is done."""
+    """The number of steps, and the intervals of logs and checkpoints."""
 
     num_steps: int
     log_every_steps: int
@@ -153,14 +152,14 @@ def _parse_checkpoint(config: CheckpointConfig) -> CheckpointConfig:
 
 
 class _Guards(NamedTuple):
-    """What keeps a run from going on when it should not."""
+    """The guards that end a run."""
 
     watch: Watch
     lease: Lease | None
 
 
 class _Gauges(NamedTuple):
-    """What is measured of the run itself."""
+    """The measurements of the run itself."""
 
     time_use: TimeUse
     mfu_of: Callable[[float], float] | None
@@ -168,7 +167,7 @@ class _Gauges(NamedTuple):
 
 
 def _mfu_of(mesh: jax.sharding.Mesh, flops_per_token: float | None) -> Callable[[float], float] | None:
-    """Return tokens a second -> the share of the devices' bfloat16 peak; None where that is not known."""
+    """Return tokens a second -> the share of the devices' bfloat16 peak; None if it is unknown."""
     chip = chip_of(mesh.devices.flat[0].device_kind)
     if chip is None or flops_per_token is None:
         return None
@@ -192,7 +191,7 @@ def _train(  # noqa: PLR0917
     shared_stop = SharedStop(step.mesh, stop)
     runner = HookRunner(hooks, num_steps, watch, shared_stop, step.abstract_state)
     with ExitStack() as opened:
-        # First, and so left last: a signal while the rest is closed must not cut that short.
+        # Entered first and left last: a signal must not interrupt the closing of the rest.
         opened.enter_context(stop)
         opened.enter_context(told_once())
         checkpoints = opened.enter_context(closing(Checkpoints(workdir, cadence.checkpoint)))
@@ -221,7 +220,7 @@ def _train(  # noqa: PLR0917
             branch.copy_metrics(workdir)
 
             def take_back() -> None:
-                # A branch that ends before its first step has not begun, and makes way for another.
+                # A branch that ends before its first step has not begun, and its place is free for another.
                 if done == first_step and done < runner.num_steps:
                     remove(workdir.metrics)
 
@@ -239,7 +238,7 @@ def _train(  # noqa: PLR0917
         progress = Progress(num_steps, first_step, parameters, shown=watch.processes.first)
         opened.enter_context(progress)
         stopped_by: signal.Signals | None = None
-        # A batch of other shapes than the one before may have to be compiled for.
+        # A batch with other shapes than the one before may need a compilation.
         before: list[tuple[int, ...]] | None = None
 
         def write(summary: dict[str, float] | None) -> None:
@@ -248,7 +247,7 @@ def _train(  # noqa: PLR0917
                 write_summary(summary | time_use.scalars() | hosts, file, progress)
 
         def save() -> None:
-            # What is saved has been seen to be finite.
+            # The saved state was checked to be finite.
             write(log.flush())
             watch.heartbeat(done, "saving", compiles=saved == first_step)
             file.flush()
@@ -268,8 +267,8 @@ def _train(  # noqa: PLR0917
                         stopped_by = shared_stop.answer
                         break
                     if done == runner.num_steps:
-                        # A hook has ended the run. What is saved is the state that it was called with, for
-                        # a process that is started again calls it again.
+                        # A hook has ended the run. Save the state before the hook, because a restarted
+                        # process calls it again.
                         break
                     state = result
                 watch.heartbeat(done + 1, "waiting for its batch")
@@ -287,7 +286,7 @@ def _train(  # noqa: PLR0917
                 if done == first_step:
                     check_state("step", state, step.abstract_state)
                 done += 1
-                # Reads the step before: the device already has this one to work on.
+                # This reads the step before: the device already works on the current one.
                 write(log.add(done, metrics, host_wait))
                 if done == num_steps and runner.any_due(done):
                     write(log.flush())
@@ -322,7 +321,7 @@ def restore_or_create(
     hooks: Sequence[Hook] = (),
     branch: Branch | None = None,
 ) -> Restored:
-    """Return what the newest whole checkpoint holds, else that of a branch, else a new state."""
+    """Return the contents of the newest whole checkpoint, else of a branch, else a new state."""
     growing = {
         f"{hook.name}/{name}" for hook in hooks if isinstance(hook, GrowingHook) for name in hook.growing
     }
@@ -335,7 +334,7 @@ def restore_or_create(
     for name in restored.filled:
         logging.warning("%s: %s is newer than the run; it starts anew", checkpoints.directory, name)
     for name in restored.unused:
-        logging.warning("%s: %s is known no more, and left out", checkpoints.directory, name)
+        logging.warning("%s: unknown section %s; ignored", checkpoints.directory, name)
     return restored
 
 
@@ -359,19 +358,19 @@ def next_batch(batches: Batches[Position], done: int, num_steps: int) -> tuple[P
 
 
 def data_identity(batches: Batches[Position]) -> str | None:
-    """Return the identity of the data that batches are made of, or None where they have none."""
+    """Return the identity of the data that batches are made of, or None if they have none."""
     return batches.identity if isinstance(batches, IdentifiedBatches) else None
 
 
 def write_summary(summary: dict[str, float], file: MetricsFile, progress: Progress) -> None:
-    """Write what was summed up, and show it."""
+    """Write a summary, and show it."""
     step = int(summary.pop("step"))
     file.write(step, summary)
     progress.show(step, summary)
 
 
 def _explained(diverged: Exception, step: int, checkpoints: Checkpoints) -> TrainingDiverged:
-    """Return the end of a run that diverged, with what is left of it."""
+    """Return the error of a run that diverged, with its last good checkpoint."""
     what = str(diverged)
     if isinstance(diverged, NotFinite):
         what = f"step {step}: a parameter became NaN or infinite"

@@ -1,7 +1,7 @@
-"""What a run certainly needs of memory, against what there is, before anything large is allocated.
+"""Compare the least memory that a run needs with the available memory, before a large allocation.
 
-Counted is only what is there at the same time in every run of the configuration: a run that is not refused
-can still need too much, and `birdie_jax.plan` tells what a step needs exactly.
+The check counts only memory that every run of the configuration needs at the same time. An accepted run can
+still need too much; `birdie_jax.plan` predicts the exact need of a step.
 """
 
 import os
@@ -22,17 +22,17 @@ from birdie_jax.vocabulary import padded_vocab_size
 _GIB = 2**30
 # The arrays of a batch for each position: five of int32 and two of bool.
 _BYTES_PER_POSITION = 22
-# As they are made, joined, and filled up with padding rows (birdie_jax/batching/pipeline.py).
+# One as made, one joined, one filled with padding rows (birdie_jax/batching/pipeline.py).
 _COPIES_OF_VALIDATION = 3
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 class Need(NamedTuple):
-    """Memory that one thing in a run takes.
+    """The memory of one part of a run.
 
     Attributes:
         bytes: the bytes, at least.
-        what: the thing, for people to read.
+        what: the part, for people.
         fields: the fields of the configuration that it grows with.
     """
 
@@ -42,7 +42,7 @@ class Need(NamedTuple):
 
 
 def check_memory(config: Config, num_arms: int, mesh: Mapping[str, int]) -> None:
-    """Check that a run does not certainly need more memory than the devices and the host of it have.
+    """Check that a run does not certainly need more memory than its devices and host have.
 
     Args:
         config: the configuration of the run.
@@ -50,7 +50,7 @@ def check_memory(config: Config, num_arms: int, mesh: Mapping[str, int]) -> None
         mesh: the devices along each axis of the mesh, of all processes.
 
     Raises:
-        ConfigError: it does; the message names the field that is out of the ordinary, and both numbers.
+        ConfigError: it does; the message names the unusual field, and both numbers.
     """
     devices = jax.local_devices()
     on_device = device_needs(config, num_arms, mesh)
@@ -64,7 +64,7 @@ def check_memory(config: Config, num_arms: int, mesh: Mapping[str, int]) -> None
 
 
 def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list[Need]:
-    """Return what one device of a mesh needs at the least."""
+    """Return the least memory that one device of a mesh needs."""
     model, batching, bandit = config.model, config.batching, config.bandit
     parameters = count_parameters(model, _min_vocab_size(config)) / (mesh["fsdp"] * mesh["tensor"])
     sizes = ("model.layers", "model.features")
@@ -75,7 +75,7 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
     )
     sizes += ("data.vocab_size",) if _trains_tokenizer(config) else ()
 
-    # A part of a batch has at least one row where the parts are left to the program.
+    # With automatic parts, a part of a batch has at least one row.
     parts = mesh["data"] * mesh["fsdp"] * config.train.accumulation_steps
     rows = batching.rows / parts if parts else 1
     positions = rows * batching.length / prod((mesh["sequence"], mesh["tensor"]))
@@ -104,7 +104,7 @@ def device_needs(config: Config, num_arms: int, mesh: Mapping[str, int]) -> list
 
 
 def host_needs(config: Config, num_arms: int, num_processes: int) -> list[Need]:
-    """Return what the host of one of several processes needs at the least."""
+    """Return the least memory that the host of one of several processes needs."""
     batching, length = config.batching, config.batching.length
     rows = batching.rows / num_processes
     validation_batch = config.eval.rows * length * _BYTES_PER_POSITION
@@ -128,7 +128,7 @@ def host_needs(config: Config, num_arms: int, num_processes: int) -> list[Need]:
 
 
 def host_memory() -> int | None:
-    """Return the bytes that a process of this machine can have, swap included; None if it does not tell."""
+    """Return the bytes that a process of this machine can have, swap included; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
@@ -142,12 +142,12 @@ def host_memory() -> int | None:
 
 
 def device_memory(device: Any) -> int | float | None:
-    """Return the bytes of a device, as it tells or as its kind has; None if neither is known."""
+    """Return the bytes of a device, as it reports or as listed for its kind; None if unknown."""
     return (device.memory_stats() or {}).get("bytes_limit") or listed_memory(device.device_kind)
 
 
 def _cgroup_limits() -> list[int]:
-    """Return the limits of memory that this process is put under, as by a container."""
+    """Return the memory limits of this process, for example from a container."""
     limits = []
     for name in _CGROUP_LIMITS:
         try:
@@ -164,7 +164,7 @@ def _trains_tokenizer(config: Config) -> bool:
 
 
 def _min_vocab_size(config: Config) -> int:
-    """Return the rows of the embedding table; of a tokenizer that is not read yet, those of none."""
+    """Return the rows of the embedding table; without pieces for a tokenizer that is not read yet."""
     return padded_vocab_size(config.data.vocab_size if _trains_tokenizer(config) else 0)
 
 
@@ -174,7 +174,7 @@ def _compare(config: Config, needs: Sequence[Need], memory: int | float | None, 
         return
     largest = max(needs, key=lambda need: need.bytes)
     default = Config()
-    # The field that is the furthest from what is usual. Only of decisions, more often is a smaller number.
+    # The most unusual field. Only for decisions, a smaller number means more.
     ratios = {name: _value(config, name) / _value(default, name) for name in largest.fields}
     if "bandit.every_steps" in ratios:
         ratios["bandit.every_steps"] = 1 / ratios["bandit.every_steps"]

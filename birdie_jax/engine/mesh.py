@@ -1,4 +1,4 @@
-"""The device mesh, whether a run fits it, and how batches and state are divided over it."""
+"""The device mesh, the check that a run fits it, and the division of batches and state over it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ from birdie_jax.models.platforms import check_platform
 from birdie_jax.models.registry import architecture_of, mixer_config
 from birdie_jax.storage import parse_typed, to_plain
 
-# A `jax.Device`; jaxlib has no stubs, so that type checkers refuse that name as a type.
+# A `jax.Device`; jaxlib has no stubs, so type checkers refuse that name as a type.
 Device: TypeAlias = Any
 
 
 def mesh_of(config: MeshConfig | None = None) -> Mesh:
-    """Return the mesh of all devices that `config` asks for, for something else than a language model.
+    """Return the mesh of all devices for `config`, for a model that is not a language model.
 
-    `fsdp` = 0, the default, is 1 here: the rule that chooses it is about language models.
+    `fsdp` = 0, the default, is 1 here: the automatic choice is only for language models.
 
     Raises:
-        ConfigError: a size cannot be used, or the devices cannot be divided so.
+        ConfigError: a size cannot be used, or the devices cannot be divided in this way.
     """
     given = parse_typed(MeshConfig, to_plain(config or MeshConfig()), "config.mesh", ConfigError)
     asked = dataclasses.replace(given, fsdp=given.fsdp or 1)
@@ -41,10 +41,10 @@ def mesh_of(config: MeshConfig | None = None) -> Mesh:
 
 
 def arrange(sizes: dict[str, int], devices: Sequence[Device]) -> Mesh:
-    """Return the mesh of these sizes by axis, laid out as the devices' network is."""
+    """Return the mesh of these sizes by axis, laid out like the devices' network."""
     slices = _count_slices(devices)
     shape = tuple(sizes.values())
-    # A mesh whose axes are no products of the torus' own is still better than none.
+    # A mesh whose axes are not products of the torus axes is still better than none.
     options = {"allow_split_physical_axes": True}
     if slices > 1:
         inner = (sizes["data"] // slices, *shape[1:])
@@ -58,12 +58,12 @@ def arrange(sizes: dict[str, int], devices: Sequence[Device]) -> Mesh:
 
 
 class SizedConfig(NamedTuple):
-    """A configuration without a size that is left to the program.
+    """A configuration without automatic sizes.
 
     Attributes:
         config: the configuration, with numbers for `mesh.fsdp` and `train.accumulation_steps`.
         mesh_sizes: the devices along each axis of the mesh.
-        explanation: one line that tells the sizes that were chosen and their rules; empty if none was.
+        explanation: one line with the chosen sizes and their rules; empty if there are none.
     """
 
     config: Config
@@ -72,10 +72,10 @@ class SizedConfig(NamedTuple):
 
 
 def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Device]) -> SizedConfig:
-    """Choose the sizes that `config` leaves to the program, and check that they divide the run.
+    """Choose the automatic sizes of `config`, and check that they divide the run.
 
     Args:
-        config: the configuration of the run; one without such sizes comes back as it is.
+        config: the configuration of the run; without automatic sizes it is returned unchanged.
         vocab_size: the rows of the embedding table; 0 = not known yet, which any size divides.
         devices: the devices of the mesh, which need not be attached.
 
@@ -90,13 +90,13 @@ def fill_in_sizes(config: Config, vocab_size: int, devices: Sequence[Device]) ->
         if config.mesh.data == -1:
             fsdp, reason = choose_fsdp(config, vocab_size, machine)
             if len(devices) > 1:
-                reasons.append(f"config.mesh.fsdp = 0 asks for {reason}")
+                reasons.append(f"config.mesh.fsdp = 0 means {reason}")
         config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=fsdp))
     sizes = mesh_sizes(config.mesh, machine.devices, machine.slices)
     if config.train.accumulation_steps == 0:
         whole = dataclasses.replace(config, mesh=MeshConfig(**sizes))
         parts, reason = choose_accumulation_steps(whole, sizes["data"] * sizes["fsdp"], machine)
-        reasons.append(f"config.train.accumulation_steps = 0 asks for {reason}")
+        reasons.append(f"config.train.accumulation_steps = 0 means {reason}")
         config = dataclasses.replace(
             config, train=dataclasses.replace(config.train, accumulation_steps=parts)
         )
@@ -116,10 +116,10 @@ def _count_slices(devices: Sequence[Device]) -> int:
 
 
 def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[str, int]:
-    """Return the devices along each axis, with -1 replaced by what is left.
+    """Return the devices along each axis, with -1 replaced by the remaining number.
 
     Args:
-        config: the axes, with a size of `fsdp` that is not left to the program.
+        config: the axes, with a number for `fsdp`.
         num_devices: the number of devices.
         slices: the number of slices or hosts that a network joins.
 
@@ -134,19 +134,19 @@ def mesh_sizes(config: MeshConfig, num_devices: int, slices: int = 1) -> dict[st
     if prod(sizes.values()) != num_devices:
         fits = " or ".join(_completions(asked, num_devices))
         raise ConfigError(
-            f"config.mesh: found {found}; allowed: sizes whose product is {num_devices}, the devices there "
-            "are" + (f", such as {fits}" if fits else "")
+            f"config.mesh: found {found}; allowed: sizes whose product is {num_devices}, the number of "
+            "devices" + (f", such as {fits}" if fits else "")
         )
     if sizes["data"] % slices:
         raise ConfigError(
             f"config.mesh.data: found {sizes['data']}; allowed: a multiple of the {slices} slices, which "
-            "are joined along it alone"
+            "only this axis joins"
         )
     return sizes
 
 
 def _completions(asked: dict[str, int], num_devices: int) -> list[str]:
-    """Return for each axis the size of it alone that would make the product right, if there is one."""
+    """Return for each axis the size that would make the product right by itself, if there is one."""
     fits = []
     for axis, size in asked.items():
         others = prod(other for name, other in asked.items() if name != axis and other != -1)
@@ -159,7 +159,7 @@ def check_divisible(config: Config, vocab_size: int, sizes: dict[str, int], num_
     """Check that a mesh divides rows, positions and model evenly.
 
     Raises:
-        ConfigError: an axis does not; the message names the field and the sizes of it that would fit.
+        ConfigError: an axis does not; the message names the field and the sizes that would fit.
     """
     divisors = [size for size in range(1, num_devices + 1) if num_devices % size == 0]
     for axis, reason in _reasons(config, vocab_size).items():
@@ -182,7 +182,7 @@ def check_divisible(config: Config, vocab_size: int, sizes: dict[str, int], num_
 
 
 def _reasons(config: Config, vocab_size: int) -> dict[str, Callable[[int], str | None]]:
-    """Return for each axis a function that tells why a size does not fit, or None."""
+    """Return for each axis a function that returns why a size does not fit, or None."""
     model, length = config.model, config.batching.length
     mixer = mixer_config(model)
     over_tensor = {"the vocabulary": vocab_size}
@@ -211,7 +211,7 @@ def _reasons(config: Config, vocab_size: int) -> dict[str, Callable[[int], str |
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of a batch: each device has positions of its own of rows of its own."""
+    """Return the sharding of a batch: each device has its own positions of its own rows."""
     sequence = "sequence" if mesh.shape["sequence"] > 1 else None
     rows = ROW_AXES if mesh.shape["fsdp"] > 1 else ROW_AXES[:1]
     return NamedSharding(mesh, PartitionSpec(rows, *([sequence] if sequence else [])))
@@ -220,8 +220,8 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPolicy]) -> TrainState:
     """Return the sharding of each array of a train state (or of its shapes).
 
-    Parameters are divided as their policies say, and so is what the optimizer or a section keeps of each in
-    its shape and under its name; each device has all of the rest.
+    Parameters are divided by their policies. Arrays of the optimizer or a section with the shape and name
+    of a parameter are divided like it. Each device has all of the rest.
     """
     whole = replicated(mesh)
     policy_of = {_names(path): policy for path, policy in jax.tree_util.tree_leaves_with_path(policies)}
@@ -245,7 +245,7 @@ def state_sharding(mesh: Mesh, state: TrainState, policies: PyTree[ParameterPoli
 
 
 def fitting_sharding(mesh: Mesh, axes: LogicalAxes, shape: Sequence[int]) -> NamedSharding:
-    """Return the sharding of an array by its logical axes; each device has all of one that it cannot be."""
+    """Return the sharding of an array by its logical axes; an indivisible array is replicated."""
     spec = partition_spec(axes, shape, mesh.shape)
     divided = NamedSharding(mesh, spec)
     try:
@@ -256,35 +256,35 @@ def fitting_sharding(mesh: Mesh, axes: LogicalAxes, shape: Sequence[int]) -> Nam
 
 
 def _names(path: tuple) -> tuple[str, ...]:
-    """Return the names of a parameter in a path, which may begin with places in what is kept of each."""
+    """Return the names of a parameter in a path, which may begin with indices of an optimizer's state."""
     return tuple(str(part.key) for part in path if isinstance(part, jax.tree_util.DictKey))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of what each device has all of."""
+    """Return the sharding of an array that each device has whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def replicated_context() -> Any:
     """Return a context in which a program traced under a mesh is not divided over its devices.
 
-    The bandit's networks are small, and its decisions must not hang on the mesh.
+    The bandit's networks are small, and its decisions must not depend on the mesh.
     """
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
 class LocalRows:
-    """The rows of the global batch of which devices of this process hold a part.
+    """The rows of the global batch that devices of this process hold, in whole or in part.
 
-    Each process makes its own rows and no others; a row of which devices of several processes hold parts or
-    copies is made by each of them, and comes out the same.
+    Each process makes only its own rows. If devices of several processes hold parts or copies of a row,
+    each of them makes it, with the same result.
 
     Attributes:
         numbers: the numbers of the rows within the global batch, in order.
     """
 
     def __init__(self, rows: int, length: int, mesh: Mesh):
-        """Find the rows of a global batch of [rows, length] that `mesh` gives this process."""
+        """Compute the rows of a global batch of [rows, length] that `mesh` gives this process."""
         shape = (rows, length)
         self._global_rows = rows
         self._sharding = batch_sharding(mesh)
@@ -294,11 +294,11 @@ class LocalRows:
         self.numbers = sorted({row for held, *_ in indices for row in range(*held.indices(rows))})
 
     def put(self, batch: PyTree[np.ndarray]) -> PyTree[jax.Array]:
-        """Return the global batch, on the devices, of this process's rows on the host."""
+        """Return the global batch on the devices, from this process's rows on the host."""
         return jax.tree.map(lambda field: self._put(field, self._sharding), batch)
 
     def put_replicated(self, batch: PyTree[np.ndarray]) -> PyTree[jax.Array]:
-        """Return a batch on the devices that every process has all of on the host."""
+        """Return a batch on the devices that every process has whole on the host."""
 
         def put(field: np.ndarray) -> jax.Array:
             return jax.make_array_from_callback(field.shape, self._sharding, lambda index: field[index])
@@ -306,9 +306,9 @@ class LocalRows:
         return jax.tree.map(put, batch)
 
     def gather(self, states: Int64[np.ndarray, "local_rows size"]) -> Int64[np.ndarray, "rows size"]:
-        """Return some integers of every row, from those of this process's rows in each process.
+        """Return some integers of every row, from those of each process's own rows.
 
-        All processes have to call this at the same place.
+        All processes must call this at the same place.
         """
         # Two halves: the device has no 64-bit integers.
         halves = np.ascontiguousarray(states).view(np.uint32)
@@ -316,7 +316,7 @@ class LocalRows:
         return np.asarray(everywhere).view(np.int64)
 
     def select(self, states: Int64[np.ndarray, "rows size"]) -> Int64[np.ndarray, "local_rows size"]:
-        """Return this process's part of some integers of every row."""
+        """Return this process's rows of some integers of every row."""
         return states[self.numbers]
 
     def _put(self, own: np.ndarray, sharding: NamedSharding) -> jax.Array:

@@ -14,7 +14,7 @@ from birdie_jax.engine.state import TrainState
 
 NAME = "parameter_average"
 PARAMETERS = f"{NAME}/parameters"
-"""Where a checkpoint has the average."""
+"""The path of the average in a checkpoint."""
 
 
 @typing.no_type_check
@@ -23,7 +23,7 @@ class Average(flax.struct.PyTreeNode):
 
     Attributes:
         parameters: the average, float32; zeros before the first parameters.
-        count: int32, how many times the parameters were added.
+        count: int32, the number of added parameters.
     """
 
     parameters: PyTree
@@ -34,8 +34,7 @@ class ParameterAverage:
     """Averages the parameters every few steps, the earlier ones with a weight that falls exponentially.
 
     With w the decay, the average of p_1 ... p_n is (1 - w) (p_n + w p_(n-1) + ...) / (1 - w^n): its weights
-    add up to 1 however few there are. It takes the memory of the parameters once more, divided over devices
-    as they are.
+    add up to 1 for any n. It takes as much memory as the parameters, divided over devices like them.
 
     Attributes:
         name: the name of the hook.
@@ -44,7 +43,7 @@ class ParameterAverage:
     name = NAME
 
     def __init__(self, parameters: PyTree[jax.ShapeDtypeStruct], decay: float, every_steps: int):
-        """Average such parameters.
+        """Prepare an average of parameters.
 
         Args:
             parameters: their shapes.

@@ -1,4 +1,4 @@
-"""What this program needs of JAX and orbax that they do not make public; all such imports are here."""
+"""Private functions of JAX and orbax that this program needs; all such imports are here."""
 
 import time
 from types import SimpleNamespace
@@ -9,40 +9,40 @@ from orbax.checkpoint._src.checkpointers import async_checkpointer
 from orbax.checkpoint._src.futures import future, signaling_client
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-# In all about a minute and a half; tensorstore's own 32 tries take 15, and the run would count as hung.
+# About a minute and a half in all; tensorstore's own 32 tries take 15, and the run would count as hung.
 _RETRIES = {"max_retries": 8, "initial_delay": "1s", "max_delay": "16s"}
 
 
 def coordination_client() -> Any:
     """Return the client of JAX's coordination service; None if there is one process.
 
-    JAX has no public way to the service's keys and values.
+    JAX has no public interface to the service's keys and values.
     """
     return distributed.global_state.client
 
 
 def coordinator_address() -> str:
-    """Return where process 0 listens, `host:port`; empty if there is one process.
+    """Return the address of process 0, `host:port`; empty if there is one process.
 
-    On a TPU JAX finds it by itself, and has no public way to it.
+    On a TPU JAX determines it by itself, and has no public interface to it.
     """
     return distributed.global_state.coordinator_address or ""
 
 
 def limit_request_retries() -> None:
-    """Let orbax give up a failing store well before `train.hung_seconds`, in this process from now on.
+    """Make orbax give up on a failing store well before `train.hung_seconds`, for the whole process.
 
-    Neither orbax nor tensorstore, which sends its requests, has an option for it: every context of orbax is
-    made of these two dictionaries.
+    Neither orbax nor tensorstore, which sends its requests, has an option for it. orbax makes every context
+    from these two dictionaries.
     """
     for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
         context["gcs_request_retries"] = _RETRIES
 
 
 def wait_by_monotonic_clock() -> None:
-    """Let orbax measure its waits by a clock that never jumps, in this process from now on.
+    """Make orbax measure its waits with a clock that never jumps, for the whole process.
 
-    By the wall clock, a save exceeds its limit of minutes when the clock is set forward, as it is when a
+    With the wall clock, a save exceeds its limit of minutes if the clock is set forward, for example when a
     suspended machine resumes.
     """
     clocks = SimpleNamespace(**{**vars(time), "time": time.monotonic})

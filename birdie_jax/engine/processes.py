@@ -1,17 +1,18 @@
-"""How one of the processes of a run finds the others.
+"""Connect the processes of a run.
 
 A run has one process for each host of a TPU slice, each node of a Slurm job, or each pod of a Kubernetes
-job. They find one another at the coordinator, an address at which process 0 listens
-(https://docs.jax.dev/en/latest/multi_process.html). What says where that is, in this order:
+job. They connect at the coordinator, an address where process 0 listens
+(https://docs.jax.dev/en/latest/multi_process.html). Its address comes from the first of these that is
+present:
 
 1. the flags `--coordinator_address`, `--num_processes` and `--process_id`, all three;
 2. `JAX_COORDINATOR_ADDRESS` and `JAX_NUM_PROCESSES`, as a Kubernetes manifest sets them, with the process's
    number in `JAX_PROCESS_ID`, or in `JOB_COMPLETION_INDEX`, which Kubernetes sets in the pods of an Indexed
    Job;
 3. Slurm, in a step that `srun` started (https://slurm.schedmd.com/srun.html);
-4. a TPU: what is attached here, of which JAX asks the machine itself, on Cloud TPU VMs and in GKE.
+4. an attached TPU: JAX queries the machine itself, on Cloud TPU VMs and in GKE.
 
-Where nothing of this is found, the process is the only one.
+Otherwise the process is the only one.
 """
 
 import contextlib
@@ -41,11 +42,11 @@ _FIRST_DYNAMIC_PORT, _DYNAMIC_PORTS = 61440, 4096
 
 
 class ClusterSpec(NamedTuple):
-    """Where the processes of a run find their coordinator.
+    """The coordinator of a run's processes.
 
     Attributes:
-        source: the name of what said so, e.g. "Slurm".
-        arguments: the arguments for `jax.distributed.initialize`; empty if JAX is to ask the machine.
+        source: the name of the source, e.g. "Slurm".
+        arguments: the arguments for `jax.distributed.initialize`; empty if JAX queries the machine.
     """
 
     source: str
@@ -61,33 +62,33 @@ def initialize_processes(
 ) -> ClusterSpec | None:
     """Join the other processes of this run; return its cluster, or None if there are no others.
 
-    Has to be called before anything else asks JAX for its devices. From then on `jax.process_index()` and
-    `jax.process_count()` tell who this process is.
+    Call it before any other use of JAX's devices. Afterwards `jax.process_index()` and
+    `jax.process_count()` identify this process.
 
     Args:
         coordinator_address: see `detect_cluster`.
         num_processes: see `detect_cluster`.
         process_id: see `detect_cluster`.
         environment: see `detect_cluster`.
-        lost_seconds: how long a process may be silent. JAX itself ends the others after four times that (it
-            counts from a sign of life of its own), so that `birdie_jax.engine.watch` can say first which
-            it was.
+        lost_seconds: how long a process may be silent. JAX itself ends the others after four times this
+            time, which it counts from its own heartbeat, so `birdie_jax.engine.watch` can name the lost
+            process first.
 
     Raises:
-        ConfigError: of what belongs together only some is given, or a value cannot be used.
+        ConfigError: only some of the flags or variables are given, or a value cannot be used.
     """
     cluster = detect_cluster(
         coordinator_address, num_processes, process_id, environment, on_tpu(environment)
     )
     if cluster is not None:
-        # Read by the CPU's devices alone; without it they cannot reach those of another process.
+        # Only the CPU's devices read it; without it they cannot reach those of another process.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        # It would take SIGTERM for itself; the loop answers it, see birdie_jax/engine/stop.py.
+        # The service would take SIGTERM for itself; the loop handles it, see birdie_jax/engine/stop.py.
         jax.config.update("jax_enable_preemption_service", False)
         _delay_abort()
         try:
             jax.distributed.initialize(**cluster.arguments, heartbeat_timeout_seconds=4 * lost_seconds)
-            # Processes wait for one another here too, and no watch runs yet.
+            # Processes also wait for each other here, and no watch runs yet.
             with _first_watched():
                 jax.devices()
         except RuntimeError as error:
@@ -99,13 +100,13 @@ def initialize_processes(
 
 @contextlib.contextmanager
 def _first_watched() -> Iterator[None]:
-    """While entered, end this process once process 0 is gone: a request to it can wait for longer."""
+    """While entered, end this process once process 0 is gone: a request to it can wait longer."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(_LOOK_SECONDS):
             if not coordinator_listens() and not over.is_set():
-                _end_lost("process 0 takes no connections any more")
+                _end_lost("process 0 no longer takes connections")
 
     threading.Thread(target=look, name="watch first", daemon=True).start()
     try:
@@ -117,7 +118,7 @@ def _first_watched() -> Iterator[None]:
 def _end_lost(sign: str) -> NoReturn:
     """End this process, which cannot reach the others; an orderly end would wait for them."""
     print(
-        "birdie_jax.train: another process is lost, or does not come, before the run begins; the same "
+        "birdie_jax.train: another process is lost, or does not start, before the run begins; the same "
         f"command may succeed: {one_line(sign)[:500]}",
         file=sys.stderr,
         flush=True,
@@ -126,10 +127,10 @@ def _end_lost(sign: str) -> NoReturn:
 
 
 def _delay_abort() -> None:
-    """Have an abort of this process wait six seconds, in which `birdie_jax.engine.watch` says why.
+    """Delay an abort of this process by six seconds, in which `birdie_jax.engine.watch` reports the cause.
 
-    When process 0 is gone, and with it JAX's coordination service, JAX's client aborts its process at once;
-    no option of JAX prevents it, `jax_enable_recoverability` included. The handler for SIGABRT is the C
+    When process 0 is gone, and with it JAX's coordination service, JAX's client aborts its process at once.
+    No option of JAX prevents it, not even `jax_enable_recoverability`. The handler for SIGABRT is the C
     library's `sleep`, which gets the number of the signal, 6, and runs no Python. faulthandler prints the
     stacks and then calls it.
     """
@@ -151,7 +152,7 @@ def detect_cluster(
     """Return the cluster of the processes of this run, or None if this is the only one.
 
     Args:
-        coordinator_address: the flag of that name, `host:port`, or None if it was not given.
+        coordinator_address: the flag of that name, `host:port`, or None if it is not given.
         num_processes: the flag of that name.
         process_id: the flag of that name.
         environment: the environment variables.
@@ -175,7 +176,7 @@ def detect_cluster(
 
 
 def on_tpu(environment: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
-    """Return whether JAX will find a TPU: devices and libtpu are there, and not ruled out."""
+    """Return whether JAX will use a TPU: devices and libtpu are present, and not excluded."""
     platforms = environment.get("JAX_PLATFORMS", "")
     if platforms and "tpu" not in platforms.split(","):
         return False
@@ -217,10 +218,10 @@ def _slurm(environment: Mapping[str, str]) -> ClusterSpec | None:
     if count == 1:
         return None
     nodes = _integer("SLURM_STEP_NUM_NODES", environment.get("SLURM_STEP_NUM_NODES", "1"))
-    # Jobs that share a host have different numbers, and so, nearly always, different ports.
+    # Jobs that share a host have different numbers, and so almost always different ports.
     port = _FIRST_DYNAMIC_PORT + job % _DYNAMIC_PORTS
     address = f"{first_host(environment['SLURM_STEP_NODELIST'])}:{port}"
-    # A task that is alone on its node drives every GPU of it; tasks that share a node have one each.
+    # A task that is alone on its node uses all its GPUs; tasks that share a node have one each.
     return ClusterSpec("Slurm", _arguments(address, count, number, None if nodes == count else [local]))
 
 
@@ -230,7 +231,7 @@ def _arguments(address: str, count: int, number: int, devices: list[int] | None)
         "num_processes": count,
         "process_id": number,
         "local_device_ids": devices,
-        # All is known; what JAX would find by itself could contradict it.
+        # Everything is known; JAX's own detection could contradict it.
         "cluster_detection_method": "deactivate",
     }
 

@@ -1,4 +1,4 @@
-"""A hook that records what devices and host do in some train steps, for xprof and TensorBoard."""
+"""A hook that traces devices and host in some train steps, for xprof and TensorBoard."""
 
 import re
 import tempfile
@@ -22,10 +22,10 @@ def profiled_steps(text: str, num_steps: int) -> tuple[int, int]:
 
     Args:
         text: first:last, both traced.
-        num_steps: the steps of the run; 0 where its stages decide.
+        num_steps: the steps of the run; 0 if its stages decide.
 
     Raises:
-        ConfigError: it is no such pair, or the run has no such steps.
+        ConfigError: it is not such a pair, or the run has no such steps.
     """
     found = _STEPS.fullmatch(text.strip())
     first, last = map(int, found.groups()) if found else (1, 0)
@@ -41,8 +41,8 @@ def profiled_steps(text: str, num_steps: int) -> tuple[int, int]:
 class ProfilerTrace:
     """Traces some train steps into the folder `tensorboard`.
 
-    The profiler writes to disks alone; for a bucket the trace is written here first. A process that starts
-    after the first of the steps traces none.
+    The profiler writes only to disks; for a bucket the trace is first written locally. A process that
+    starts after the first of the steps traces none.
 
     Attributes:
         name: the name of the hook.
@@ -70,7 +70,7 @@ class ProfilerTrace:
         return step in (self._before, self._last)
 
     def run(self, state: TrainState, call: HookCall) -> HookResult:
-        """Begin or end the trace, with no step under way."""
+        """Begin or end the trace, with no step in progress."""
         jax.block_until_ready(state.params)
         if call.step == self._before:
             if is_remote(self._folder):
@@ -82,7 +82,7 @@ class ProfilerTrace:
         return HookResult(state, {})
 
     def close(self) -> None:
-        """End a trace that is under way, as where the run was stopped within it.
+        """End a trace in progress, for example if the run was stopped within it.
 
         Raises:
             OSError: the store refuses the trace.

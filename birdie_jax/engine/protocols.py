@@ -1,4 +1,4 @@
-"""The three protocols by which something is trained: `Batches`, `Step` and `Hook`."""
+"""The three protocols of training: `Batches`, `Step` and `Hook`."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -11,27 +11,27 @@ from birdie_jax.array_types import Key
 from birdie_jax.engine.state import StepMetrics, StepTotals, TrainState
 
 Position = TypeVar("Position")
-"""Where the source of batches stands, as one process knows it."""
+"""The position of the source of batches, for one process."""
 
 
 @runtime_checkable
 class Batches(Protocol[Position]):
-    """Global batches on the devices, one after another, and where their source stands after each."""
+    """Global batches on the devices, one after another, and the position of their source after each."""
 
     def first_position(self) -> PyTree[np.ndarray]:
         """Return the position before the first batch: a tree of dictionaries of NumPy arrays."""
         ...
 
     def restore(self, position: PyTree[np.ndarray], state: TrainState) -> None:
-        """Start at a position that a checkpoint holds, for the step after `state.step`; called once."""
+        """Start at the position of a checkpoint, for the step after `state.step`; called once."""
         ...
 
     def __next__(self) -> tuple[PyTree[jax.Array], Position]:
-        """Return the next batch, and the position after it as this process knows it."""
+        """Return the next batch, and this process's position after it."""
         ...
 
     def gather(self, position: Position) -> PyTree[np.ndarray]:
-        """Return the position of all processes, to be saved; all of them call this together."""
+        """Return the position of all processes, to save; all processes call this together."""
         ...
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Batches(Protocol[Position]):
 
 @runtime_checkable
 class IdentifiedBatches(Batches[Position], Protocol[Position]):
-    """`Batches` that know what they are made of: a run goes on with no other data than it began with.
+    """`Batches` with an identity of their data: a run cannot resume with other data.
 
     Attributes:
         identity: a hash of the data; equal for equal data, wherever it is.
@@ -75,11 +75,11 @@ class Step(Protocol):
         ...
 
     def __call__(self, state: TrainState, batch: PyTree[jax.Array]) -> tuple[TrainState, StepMetrics]:
-        """Take one step; the memory of `state` is given up."""
+        """Take one step; the memory of `state` is reused."""
         ...
 
     def summarise(self, totals: StepTotals) -> dict[str, float]:
-        """Return scalars to log of some steps; a `loss` among them stands for the mean of theirs."""
+        """Return scalars to log for some steps; a `loss` among them replaces their mean loss."""
         ...
 
 
@@ -90,9 +90,9 @@ class HookCall(NamedTuple):
         step: the number of train steps done.
         num_steps: the number of train steps of the whole run.
         is_first: whether this process calls the hook for the first time, and so may have to compile.
-        heartbeat: tells the watch that the hook does what its argument says; to be called at least every
-            `train.hung_seconds`, and by all processes alike.
-        should_stop: whether the run was asked to stop; to be called by all processes alike.
+        heartbeat: reports the hook's current phase to the watch. All processes must call it alike, at least
+            every `train.hung_seconds`.
+        should_stop: whether the run was asked to stop. All processes must call it alike.
     """
 
     step: int
@@ -108,12 +108,12 @@ class HookCall(NamedTuple):
 
 
 class HookResult(NamedTuple):
-    """What a hook did.
+    """The result of a hook.
 
     Attributes:
-        state: the train state from now on, with the hook's own section changed if it has one.
-        scalars: what is logged at this step.
-        ends_run: whether this step is the last of the run, however many were planned. All processes have to
+        state: the new train state, with the hook's own section changed if it has one.
+        scalars: the scalars to log at this step.
+        ends_run: whether this step is the last of the run, however many were planned. All processes must
             return the same.
     """
 
@@ -124,11 +124,11 @@ class HookResult(NamedTuple):
 
 @runtime_checkable
 class Hook(Protocol):
-    """Something that is done between train steps.
+    """An action between train steps.
 
-    A hook that is due at step s runs before step s + 1, and after the checkpoint of step s: a run that goes
-    on from that checkpoint calls the hook again, with the same state, so that its result must depend on
-    nothing else. At the last step it runs before the checkpoint, which is the last one.
+    A hook that is due at step s runs after the checkpoint of step s and before step s + 1. A run that
+    resumes from that checkpoint calls the hook again with the same state, so its result must depend only on
+    the state. At the last step it runs before the last checkpoint.
 
     Attributes:
         name: the name of its section of the train state, of checkpoints and of messages.
@@ -140,12 +140,12 @@ class Hook(Protocol):
     def create_section(self, key: Key) -> PyTree:
         """Return the arrays that the hook keeps, before the first step; `{}` for none. Traced by JAX.
 
-        The key is the same for every hook: fold the hook's name in where another hook draws too.
+        The key is the same for every hook: fold in the hook's name if another hook also draws.
         """
         ...
 
     def resume(self, state: TrainState) -> None:
-        """Get ready to be called for steps from `state.step` on; called once in each process."""
+        """Prepare for calls at steps from `state.step` on; called once in each process."""
         ...
 
     def is_due(self, step: int, num_steps: int) -> bool:
@@ -153,21 +153,21 @@ class Hook(Protocol):
         ...
 
     def run(self, state: TrainState, call: HookCall) -> HookResult | None:
-        """Do it. None: `call.should_stop()` was true before it was done, and nothing has changed."""
+        """Run the hook. None: `call.should_stop()` was true before the end, and nothing has changed."""
         ...
 
     def close(self) -> None:
-        """Release what the hook holds: the run has ended, well or not."""
+        """Release the hook's resources: the run has ended, with or without an error."""
         ...
 
 
 @runtime_checkable
 class GrowingHook(Hook, Protocol):
-    """A `Hook` with arrays whose rows are counted by the steps of the run.
+    """A `Hook` with arrays whose number of rows depends on the steps of the run.
 
     Attributes:
-        growing: the names of these arrays in its section. A run that is made longer keeps their rows, and
-            has those of a new section behind them.
+        growing: the names of these arrays in its section. A longer run keeps their rows, followed by those
+            of a new section.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The end of a run, which may move while the learning rate does not depend on it."""
+"""The end of a run, which may change while the learning rate does not depend on it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ END_FIELDS = frozenset({"optimizer.decay_shape", "optimizer.decay_steps", "train
 def movable_fields(done: int, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> frozenset[str]:
     """Return the fields of the end that may differ when a run resumes: all of them, or none.
 
-    Both ends must leave the rates of the steps done as they are: under the schedule `wsd` those before the
-    decay are the same whatever follows.
+    Neither end may change the rates of completed steps. With the schedule `wsd`, the rates before the decay
+    do not depend on the end.
 
     Args:
-        done: the number of train steps done.
+        done: the number of completed train steps.
         before: the run's configuration, flat.
         wanted: the configuration with which it resumes, flat.
     """

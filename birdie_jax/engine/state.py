@@ -1,4 +1,4 @@
-"""What a run carries from step to step, and what a step tells."""
+"""The train state of a run, and the metrics of a step."""
 
 import typing
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from birdie_jax.array_types import Scalar
 # Neither is checked at runtime: JAX builds the same classes with shapes and shardings as leaves.
 @typing.no_type_check
 class TrainState(flax.struct.PyTreeNode):
-    """Everything on the devices that a run carries from step to step, and that a checkpoint holds.
+    """The arrays on the devices that a run passes from step to step, and that a checkpoint holds.
 
     Attributes:
         step: int32, the number of train steps done.
         params: the model's parameters, float32.
         optimizer: the optimizer's state.
-        sections: for each hook that keeps arrays, by its name, those arrays; and what is known of the last
+        sections: the arrays of each hook that keeps arrays, by its name; and the statistics of the last
             steps (`bad_steps`).
     """
 
@@ -36,18 +36,18 @@ class TrainState(flax.struct.PyTreeNode):
 
 @typing.no_type_check
 class StepMetrics(flax.struct.PyTreeNode):
-    """What a train step tells, all on the device until it is read.
+    """The metrics of a train step, on the device until they are read.
 
     Attributes:
         loss: the mean loss of the batch.
-        weight: what the mean is over: the number of target tokens, or of examples.
+        weight: the weight of the mean: the number of target tokens, or of examples.
         grad_norm: the global norm of the gradient before clipping.
-        tokens: how much of the batch the throughput counts: tokens, or examples.
+        tokens: the size of the batch for the throughput: tokens, or examples.
         sums: named sums over the batch, which add up over steps.
         skipped: whether the step changed nothing (`bad_steps`).
-        num_skipped: the number of such steps of the run so far, this one included.
+        num_skipped: the number of such steps of the run so far, including this one.
         bad_in_a_row: the number of bad steps since the last one that changed the parameters.
-        ends_run: whether these are too many.
+        ends_run: whether there are too many of these.
     """
 
     loss: Scalar
@@ -62,13 +62,13 @@ class StepMetrics(flax.struct.PyTreeNode):
 
 
 class StepTotals(NamedTuple):
-    """What some steps came to, on the host.
+    """The totals of some steps, on the host.
 
     Attributes:
         step: the last of the steps.
         num_steps: the number of steps.
         weight: the sum of `StepMetrics.weight` of the steps that were not skipped.
-        tokens: the sum of `StepMetrics.tokens` of all.
+        tokens: the sum of `StepMetrics.tokens` of all steps.
         sums: the sums of `StepMetrics.sums` of the steps that were not skipped, in float64.
     """
 

@@ -1,4 +1,4 @@
-"""What the train steps tell, read one step late so that the device never waits, and summed up."""
+"""Read the metrics of train steps one step late, so the device never waits, and sum them up."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ class Progress:
         """Prepare to show steps first_step .. num_steps of a model of `parameters`, or nothing."""
         self._num_steps = num_steps
         self._console = Console(file=sys.stdout, quiet=not shown)
-        start = "starts" if first_step == 0 else f"goes on from step {first_step}"
+        start = "starts" if first_step == 0 else f"resumes from step {first_step}"
         self._say(f"{parameters:,} parameters; training {start}, to step {num_steps}")
         self._bar = Bar(
             TextColumn("training"),
@@ -70,7 +70,7 @@ class Progress:
 
 
 def _way_past(step: int, metrics: StepMetrics) -> str:
-    """Return how to leave out the batches of bad steps that end at `step`."""
+    """Return how to skip the batches of bad steps that end at `step`."""
     number = int(metrics.bad_in_a_row)
     if number == 0:
         return ""
@@ -90,13 +90,13 @@ Summarise = Callable[[StepTotals], dict[str, float]]
 
 @dataclass
 class OpenWindow:
-    """The steps since the last summary, as a checkpoint keeps them: what they add up to.
+    """The sums of the steps since the last summary, as in a checkpoint.
 
     Attributes:
         tokens_seen: the tokens of all steps up to the last summary.
         steps: the number of steps since.
         skipped: the number of those that changed nothing.
-        tokens: the sum of `StepMetrics.tokens`. What follows is of the steps that were not skipped.
+        tokens: the sum of `StepMetrics.tokens`. The following sums exclude skipped steps.
         loss: the sum of the mean losses.
         grad_norm: the sum of the norms.
         weight: the sum of `StepMetrics.weight`.
@@ -113,7 +113,7 @@ class OpenWindow:
     sums: dict[str, Any] = field(default_factory=dict)
 
     def add(self, metrics: StepMetrics) -> None:
-        """Add a step, on the host; where it sums up other things than those before it, it is the first."""
+        """Add a step, on the host; if it has other sums than the steps before it, start a new window."""
         shapes = {name: np.shape(value) for name, value in self.sums.items()}
         if shapes and shapes != {name: np.shape(value) for name, value in metrics.sums.items()}:
             vars(self).update(vars(OpenWindow(self.tokens_seen + int(self.tokens))))
@@ -126,11 +126,11 @@ class OpenWindow:
         self.grad_norm += float(metrics.grad_norm)
         self.weight += float(metrics.weight)
         for name, value in metrics.sums.items():
-            # In float64, which adds up many steps without rounding that shows.
+            # float64 adds up many steps without visible rounding.
             self.sums[name] = np.asarray(self.sums.get(name, 0.0)) + np.asarray(value, np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON."""
         sums = {name: np.asarray(value).tolist() for name, value in self.sums.items()}
         return vars(self) | {"sums": sums}
 
@@ -161,7 +161,7 @@ class StepLog:
         Args:
             summarise: `Step.summarise`, see `protocols.py`.
             log_every_steps: the number of steps that one summary covers.
-            window: what was added up before the first step of this log; None: nothing.
+            window: the sums before the first step of this log; None: none.
             mfu_of: tokens a second -> the share of the devices' peak; None where that is not known.
         """
         self._summarise = summarise
@@ -183,13 +183,13 @@ class StepLog:
         self._timed_tokens = 0.0
 
     def add(self, step: int, metrics: StepMetrics, host_wait: float) -> dict[str, float] | None:
-        """Take what step `step` tells, still on the device; read the step before it.
+        """Take the metrics of step `step`, still on the device; read the step before it.
 
         Returns:
-            A summary when the step before it completes one, else None.
+            A summary if the step before it completes one, else None.
 
         Raises:
-            TrainingDiverged: the step before it ends the run, or changed the parameters by a loss or
+            TrainingDiverged: the step before it ends the run, or changed the parameters with a loss or
                 gradient that is not finite.
         """
         summary = self.flush()
@@ -224,7 +224,7 @@ class StepLog:
         return summary
 
     def exclude(self, seconds: float) -> None:
-        """Leave out of the throughput `seconds` that were spent on hooks."""
+        """Exclude from the throughput `seconds` that hooks took."""
         self._paused += seconds
 
     def _summary(self, step: int) -> dict[str, float]:
@@ -239,7 +239,7 @@ class StepLog:
         for name in measured:
             if name in STEP_SCALARS and name != "loss":
                 raise ConfigError(
-                    f"step: found the scalar {name!r} among its sums or what summarise returns, which the "
+                    f"step: found the scalar {name!r} among its sums or the result of summarise, which the "
                     "loop itself logs; allowed: another name"
                 )
         summary = {
@@ -261,7 +261,7 @@ class StepLog:
         try:
             parts = self._summarise(StepTotals(step, 1, float(metrics.weight), float(metrics.tokens), sums))
         except (ArithmeticError, ValueError):
-            # A summary of the user's need not expect such values.
+            # A user's summary need not accept such values.
             parts = {}
         losses = [
             f"{name.removesuffix('/loss')} {value:.4g}"

@@ -1,4 +1,4 @@
-"""A polite end: SIGTERM or Ctrl-C to any process asks the loops of all to save the same step and stop."""
+"""An orderly end: after SIGTERM or Ctrl-C to any process, all loops save the same step and stop."""
 
 import contextlib
 import logging
@@ -19,25 +19,25 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from birdie_jax.engine.mesh import replicated
 
-# A failure in such a thread reaches the loop as an exception. Besides, each of the threads logs it with
-# a traceback, and tensorstore's, whose event loop has ended by then, print one for each array. On a
-# full disk these are hundreds of lines around the one that says what to do.
+# A failure in a thread of orbax reaches the loop as an exception. Each of the threads also logs it with a
+# traceback. Threads of tensorstore, whose event loop has ended by then, print one for each array. On a full
+# disk these are hundreds of lines around the one line that says what to do.
 
 _ORBAX = str(Path(orbax.checkpoint.__file__).parent)
 
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
-    """Leave out, while entered, what threads of orbax print of exceptions that they hand on.
+    """Suppress, while entered, the output of orbax's threads about exceptions that they also raise.
 
-    After an exception it leaves them out to the end of the program: the threads run for a while. The filter
-    is on the loggers, for a program without absl's `app.run` has other handlers.
+    After an exception it suppresses them to the end of the program, because the threads run for a while.
+    The filter is on the loggers, because a program without absl's `app.run` has other handlers.
     """
     loggers = absl_logging.get_absl_logger(), logging.getLogger("asyncio")
     before = sys.unraisablehook
 
     def unraisablehook(unraisable: Any) -> None:
-        # Only C calls back without an object: tensorstore, when it has found its event loop closed.
+        # Only C calls back without an object: tensorstore, when its event loop is closed.
         error = unraisable.exc_value
         if unraisable.object is None and str(error) == "Event loop is closed":
             return
@@ -57,16 +57,16 @@ def _is_not_handed_on(record: logging.LogRecord) -> bool:
     if record.levelno < logging.ERROR or not record.exc_info:
         return True
     if record.name == "asyncio":
-        # Nothing else here has tasks; orbax waits for the first of many that fail.
+        # Only orbax has tasks here, and it waits only for the first of many that fail.
         return "was never retrieved" not in record.getMessage()
     return not record.pathname.startswith(_ORBAX)
 
 
 class StopRequest:
-    """While entered, records SIGTERM and SIGINT instead of ending by them; a second one ends at once.
+    """While entered, records SIGTERM and SIGINT instead of ending the process; a second one ends it.
 
     Attributes:
-        signal: the signal that asked for the end, or None.
+        signal: the received signal, or None.
     """
 
     def __init__(self):
@@ -93,18 +93,18 @@ class StopRequest:
 
 
 class SharedStop:
-    """What the processes of a run agree on: whether one of them was asked to stop.
+    """The agreement of a run's processes on whether one of them received a stop signal.
 
-    Every process asks at the same places of its loop. The answer comes from the devices, by a maximum over
-    a number that each process gives, so it is the same everywhere; it is read when the next question is
-    asked, so that the devices are not waited for. A single process needs no agreement and stops at once.
+    Every process asks at the same places of its loop. The devices compute the answer as a maximum over one
+    number of each process, so it is the same everywhere. A process reads it at its next question, so the
+    loop does not wait for the devices. A single process needs no agreement and stops at once.
 
     Attributes:
-        answer: the last one: a signal that some process had got, or None.
+        answer: the last answer: a signal that some process received, or None.
     """
 
     def __init__(self, mesh: Mesh, request: StopRequest):
-        """Agree over the devices of `mesh`; `request` is what this process was asked."""
+        """Agree over the devices of `mesh`; `request` is this process's own."""
         self._request = request
         self._everywhere = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self._shape = (mesh.size,)
@@ -113,7 +113,7 @@ class SharedStop:
         self.answer: signal.Signals | None = None
 
     def ask(self) -> signal.Signals | None:
-        """Return the signal that some process had got when the question before this one was asked."""
+        """Return the signal that some process had received at the previous question."""
         if jax.process_count() == 1:
             self.answer = self._request.signal
             return self.answer

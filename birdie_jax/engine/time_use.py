@@ -1,4 +1,4 @@
-"""Where the time of a run goes, over all its starts: goodput, and what takes the rest."""
+"""The time use of a run over all its starts: goodput, and the rest by category."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,15 +9,16 @@ import jax
 
 from birdie_jax.storage.metric_lines import TIME_PREFIX, WALL_CLOCK
 
-# What XLA takes, and fetching a compiled program.
+# The time of XLA, and of loading a compiled program.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 STEPPING = "stepping"
 CATEGORIES = (
     *(STEPPING, "compiling", "waiting_for_data", "hooks", "checkpoints"),
     *("starting", "lost_steps", "between_starts"),
 )
-"""What time is spent on: `starting` lasts until the first step of a start, `lost_steps` are done again
-after a kill, and `between_starts` nothing runs. Compilation counts as such wherever it happens."""
+"""The categories of time: `starting` lasts until the first step of a start, `lost_steps` are steps that
+a resumed run repeats after a kill, and `between_starts` is time in which nothing runs. Compilation always
+counts as such."""
 TIME_SCALARS = tuple(f"{TIME_PREFIX}{name}" for name in CATEGORIES)
 """The names of their seconds in metrics."""
 
@@ -25,16 +26,16 @@ TIME_SCALARS = tuple(f"{TIME_PREFIX}{name}" for name in CATEGORIES)
 class TimeUse:
     """Adds up the seconds of each category.
 
-    Every line of metrics has the sums so far, so that a resumed run continues those of the step that it
-    resumes from. What a killed run logged beyond that step shows how long the lost steps took; steps after
-    its last line count as between starts.
+    Every line of metrics has the sums so far, so a resumed run continues the sums of its step. Lines that a
+    killed run logged after that step show how long the lost steps took; steps after its last line count as
+    between starts.
     """
 
     def __init__(self, began: float | None = None):
         """Begin to count.
 
         Args:
-            began: when this start began, as `time.monotonic` has it; None: now.
+            began: the beginning of this start, from `time.monotonic`; None: now.
         """
         self._began = time.monotonic() if began is None else began
         self._spent = dict.fromkeys(CATEGORIES, 0.0)
@@ -51,8 +52,8 @@ class TimeUse:
         """Continue the sums of earlier starts.
 
         Args:
-            kept: the newest scalars up to the step that the run resumes from.
-            last: the newest scalars that an earlier start logged at all.
+            kept: the newest scalars up to the step where the run resumes.
+            last: the newest scalars of any earlier start.
         """
         self._before = {name: kept.get(TIME_PREFIX + name, 0.0) for name in CATEGORIES}
         logged = sum(last.get(TIME_PREFIX + name, 0.0) for name in CATEGORIES)
@@ -68,7 +69,7 @@ class TimeUse:
 
     @contextmanager
     def spent_on(self, category: str) -> Iterator[None]:
-        """Count what happens while entered, but for compilation, in a category; name it in a trace."""
+        """Count the time while entered, except compilation, in a category; name it in a trace."""
         begin, compiling = time.monotonic(), self._spent["compiling"]
         try:
             with jax.profiler.TraceAnnotation(category):

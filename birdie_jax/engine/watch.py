@@ -1,4 +1,4 @@
-"""Notices a process that is lost or hangs, says which one and where it was, and ends this one."""
+"""Detect a process that is lost or hangs, name it and its phase, and end this process."""
 
 import contextlib
 import faulthandler
@@ -25,16 +25,16 @@ from birdie_jax.errors import exit_status, without_secrets
 from birdie_jax.storage import is_remote, write_whole
 from birdie_jax.storage.workdir import Workdir
 
-# sysexits.h calls this a failure that may pass: whoever started the job may start it again.
+# sysexits.h calls this a temporary failure: the job may be started again.
 EXIT_ANOTHER_FAILED = 75
 _BEATS_IN_LIMIT = 10
 _MAX_BEAT_SECONDS = 2.0
 _FRAMES_SHOWN = 3
 # A phase that may have to compile something may take this many times as long.
 _COMPILE_GRACE = 10
-_TELLING_SECONDS = 10.0
+_REPORTING_SECONDS = 10.0
 _SLOW_SHARE = 0.25
-# Process 0 is looked for after a beat and this time without its answer; this process aborts six seconds
+# The watch checks process 0 after a beat and this time without its answer. This process aborts six seconds
 # after the end of process 0 (`processes.py`).
 _SILENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
@@ -44,9 +44,9 @@ class Limits(NamedTuple):
     """How long a process may be silent.
 
     Attributes:
-        lost_seconds: the time after which a process that has not been heard of is lost.
-        hung_seconds: the time after which a process whose loop has made no progress hangs; ten times that
-            in a phase that may have to compile.
+        lost_seconds: the time after which a process that does not answer is lost.
+        hung_seconds: the time after which a process whose loop makes no progress hangs; ten times this in a
+            phase that may compile.
     """
 
     lost_seconds: float
@@ -54,13 +54,13 @@ class Limits(NamedTuple):
 
 
 class _Beat(NamedTuple):
-    """What a process publishes again and again.
+    """The heartbeat that a process publishes.
 
     Attributes:
-        serial: the number of times that it has published.
+        serial: the number of heartbeats so far.
         progress: the number of heartbeats of its loop.
         phase: the step and phase of the last heartbeat.
-        done: whether the process has ended well.
+        done: whether the process has ended without an error.
         host_seconds: the seconds a step in which it does not wait for its devices.
     """
 
@@ -74,13 +74,13 @@ class _Beat(NamedTuple):
 class Watch:
     """While entered, a thread that publishes heartbeats, reads those of others, and ends a failed run.
 
-    When another process is lost, nothing else can end this one: its loop waits in an operation on a
+    If another process is lost, only this thread can end this process: its loop waits in an operation on a
     device, where no signal reaches it. The steps since the last checkpoint are lost. A single process is
     not watched.
 
     Attributes:
         processes: the processes of the run.
-        began: when it was made, as `time.monotonic` has it.
+        began: the time of its creation, from `time.monotonic`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Watch:
         Args:
             processes: the processes of the run.
             limits: how long a process may be silent.
-            workdir: the folder of the run, to which stacks are written.
+            workdir: the folder of the run, for stacks.
             own_faults: exceptions that cannot follow from the failure of another process.
         """
         self.processes = processes
@@ -116,27 +116,27 @@ class Watch:
         self._first_thread = threading.Thread(target=self._watch_first, name="watch first", daemon=True)
 
     def heartbeat(self, step: int, phase: str, *, compiles: bool = False) -> None:
-        """Tell that the loop begins a phase; from the first heartbeat on, it must go on making progress.
+        """Report that the loop begins a phase; after the first heartbeat, the loop must make progress.
 
-        All processes have to pass the same phases in the same order: of those that stand still, the one
-        with the fewest heartbeats is the one that the others wait for.
+        All processes must pass the same phases in the same order. If all are blocked, the others wait for
+        the process with the fewest heartbeats.
 
         Args:
-            step: the step that the loop is at.
-            phase: what it does there.
-            compiles: whether it may have to compile something there.
+            step: the current step of the loop.
+            phase: the current phase.
+            compiles: whether the phase may have to compile.
         """
         self._beat = self._beat._replace(progress=self._beat.progress + 1, phase=f"step {step}, {phase}")
         patience = self._limits.hung_seconds * (_COMPILE_GRACE if compiles else 1)
         self._hangs_from = time.monotonic() + patience
 
     def compare_hosts(self, host_seconds: float, step_seconds: float) -> dict[str, float]:
-        """Publish how long this process worked for a step; return which one works longest, and how long.
+        """Publish this process's time of work for a step; return the slowest process and its time.
 
-        Processes wait for one another in each step, so that all steps take equally long. They differ in the
-        time in which a process does not wait for its devices: for its batch, or in Python. A
-        process that works longer than the median by a quarter of a step is named in a warning. Nothing is
-        returned of one process, nor before the others have published theirs.
+        Processes wait for each other in each step, so all steps take equally long. They differ in the time
+        in which a process does not wait for its devices: for its batch, or in Python. A warning names a
+        process that works longer than the median by a quarter of a step. The result is empty for a single
+        process, and until the others have published their times.
         """
         self._beat = self._beat._replace(host_seconds=host_seconds)
         published = {index: beat.host_seconds for index, (beat, _) in self._heard.items()}
@@ -147,8 +147,8 @@ class Watch:
         is_slow = longest - median > _SLOW_SHARE * step_seconds
         if is_slow and slowest != self._named and self.processes.first:
             logging.warning(
-                "process %d holds the others up: while it does not wait for its devices, %.3g s of each "
-                "step of %.3g s pass, in the median process %.3g s",
+                "process %d delays the others: it works %.3g s of each step of %.3g s without waiting for "
+                "its devices, the median process %.3g s",
                 *(slowest, longest, step_seconds, median),
             )
         self._named = slowest if is_slow else None
@@ -159,7 +159,7 @@ class Watch:
         }
 
     def disarm(self) -> None:
-        """Tell that the loop is over: what comes now may take any time."""
+        """Report that the loop is over: the rest may take any time."""
         self._hangs_from = math.inf
 
     def __enter__(self) -> "Watch":
@@ -187,7 +187,7 @@ class Watch:
             return
         self._hangs_from = math.inf
         if isinstance(error, Exception) and not isinstance(error, self._own_faults):
-            # If another process is the cause, the other thread soon ends this one, and says so.
+            # If another process is the cause, the other thread soon ends this process, and reports it.
             seconds = self._limits.lost_seconds + 3 * self._beat_seconds
             logging.warning(
                 "%s; waits %.0f s for a sign that another process is the cause",
@@ -201,15 +201,15 @@ class Watch:
             text = without_secrets(str(error)) or type(error).__name__
             print(f"birdie_jax.train: {text}", file=sys.stderr, flush=True)
             failed = text.splitlines()[0][:1000]
-            # Where the first process hangs, its service does not answer.
-            _finish_within(_TELLING_SECONDS, lambda: self.processes.write("failed", failed))
+            # If the first process hangs, its service does not answer.
+            _finish_within(_REPORTING_SECONDS, lambda: self.processes.write("failed", failed))
             self._exit(exit_status(error))
 
     def _listen(self) -> None:
         for serial in itertools.count(1):
             if self._over.wait(self._beat_seconds):
                 return
-            # What the service does not answer the thread for the first process sees.
+            # If the service does not answer, the thread for the first process detects it.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 self._compare(serial)
 
@@ -227,24 +227,24 @@ class Watch:
             self._end(f"process {index} failed: {text}")
         for index, (beat, when) in self._heard.items():
             if not beat.done and answered - when > self._limits.lost_seconds:
-                self._end_lost(index, f"it has not been heard of for {answered - when:.0f} seconds")
+                self._end_lost(index, f"it has not answered for {answered - when:.0f} seconds")
         if stalled or answered > self._hangs_from:
             self._stalled({index: beat for index, (beat, _) in self._heard.items()})
 
     def _watch_first(self) -> None:
-        """End this process when the first one is gone, in which JAX's coordination service runs."""
+        """End this process when the first one is gone, which runs JAX's coordination service."""
         while not self._left.wait(_LOOK_SECONDS):
             silent = time.monotonic() - self._answered
             if silent > self._limits.lost_seconds:
-                self._end_lost(0, f"it has not been heard of for {silent:.0f} seconds")
+                self._end_lost(0, f"it has not answered for {silent:.0f} seconds")
             elif silent > self._beat_seconds + _SILENT_SECONDS and not self.processes.first_listens():
-                self._end_lost(0, "it takes no connections any more")
+                self._end_lost(0, "it no longer takes connections")
 
     def _end_lost(self, index: int, sign: str) -> NoReturn:
         self._end(f"process {index} is lost: {sign}; it was at: {self._heard[index][0].phase}")
 
     def _stalled(self, beats: dict[int, _Beat]) -> NoReturn:
-        """Publish this process's phase, read those of the others, and end with the one that is behind."""
+        """Publish this process's phase, read the others' phases, and end with the name of the last one."""
         own = {
             "progress": self._beat.progress,
             "phase": self._beat.phase,
@@ -260,9 +260,7 @@ class Watch:
             self._end(f"no process has made progress for {seconds}; all are at: {self._beat.phase}")
         reports = []
         for index in behind:
-            report = reported.get(
-                index, {"phase": beats[index].phase, "frames": ["its stack is not known"]}
-            )
+            report = reported.get(index, {"phase": beats[index].phase, "frames": ["its stack is unknown"]})
             reports.append(
                 f"process {index} hangs: it has made no progress for {seconds}; "
                 f"it is at: {report['phase']}; in {', called by '.join(report['frames'])}"
@@ -274,17 +272,17 @@ class Watch:
             number = self.processes.index
             path = self._workdir.stacks_of(number)
             stacks = _stacks()
-            # A store that does not answer must not keep the process from ending.
-            if not _finish_within(_TELLING_SECONDS, lambda: self._tell_end(message, path, stacks)):
+            # A store that does not answer must not block the end of the process.
+            if not _finish_within(_REPORTING_SECONDS, lambda: self._print_end(message, path, stacks)):
                 print(
                     f"birdie_jax.train: process {number} stops: {message}. {self._workdir} is silent; "
-                    f"the same command goes on from its last checkpoint. Where this process was:\n{stacks}",
+                    f"the same command resumes from its last checkpoint. Stacks of this process:\n{stacks}",
                     file=sys.stderr,
                     flush=True,
                 )
             self._exit(EXIT_ANOTHER_FAILED)
 
-    def _tell_end(self, message: str, path: epath.Path, stacks: str) -> None:
+    def _print_end(self, message: str, path: epath.Path, stacks: str) -> None:
         try:
             if not is_remote(path):
                 path.parent.mkdir(exist_ok=True)
@@ -292,18 +290,18 @@ class Watch:
             steps = self._workdir.saved_steps()
             where, good = str(path), f"step {steps[-1]}" if steps else "none"
         except OSError as error:
-            # Nor must a full disk.
-            where, good = f"\n{stacks}", f"not known ({error})"
+            # A full disk must not block it either.
+            where, good = f"\n{stacks}", f"unknown ({error})"
         print(
             f"birdie_jax.train: process {self.processes.index} stops: {message}. Last checkpoint: {good}; "
-            f"the same command goes on from it. Where this process was: {where}",
+            f"the same command resumes from it. Stacks of this process: {where}",
             file=sys.stderr,
             flush=True,
         )
 
     def _exit(self, status: int) -> NoReturn:
         if self.processes.first:
-            # The messages end with this process; the others shall have read them.
+            # The messages end with this process; the others need time to read them.
             time.sleep(5 * self._beat_seconds)
         sys.stdout.flush()
         os._exit(status)
@@ -318,7 +316,7 @@ def _finish_within(seconds: float, action: Callable[[], None]) -> bool:
 
 
 def _stacks() -> str:
-    """Return where every thread is, as faulthandler writes it."""
+    """Return the stacks of all threads, from faulthandler."""
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file)
         file.seek(0)
@@ -326,7 +324,7 @@ def _stacks() -> str:
 
 
 def _innermost_frames() -> list[str]:
-    """Return where the main thread is, from the inside out."""
+    """Return the innermost frames of the main thread, innermost first."""
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     summary = traceback.extract_stack(frame)[-_FRAMES_SHOWN:]
     return [f"{entry.name} ({entry.filename}:{entry.lineno})" for entry in reversed(summary)]

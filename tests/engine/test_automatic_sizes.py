@@ -117,7 +117,7 @@ def test_data_that_is_a_number_leaves_nothing_to_the_program():
         fill_in_sizes(replace(LARGE, mesh=MeshConfig(data=64)), 0, devices_of("v5e-256"))
     assert str(error.value) == (
         "config.mesh: found data=64, fsdp=1, tensor=1, sequence=1; allowed: sizes whose product is 256, "
-        "the devices there are, such as data=256 or fsdp=4 or tensor=4 or sequence=4"
+        "the number of devices, such as data=256 or fsdp=4 or tensor=4 or sequence=4"
     )
 
 
@@ -171,15 +171,15 @@ def test_the_rules_are_told_in_one_line():
     parameters = choose_parameters(LARGE)
     gib = 16 * parameters / 4 / 2**30
     assert explain(with_parts(LARGE, 0), devices_of("v5e-256")) == (
-        "mesh data=64, fsdp=4 of 256 x TPU v5 lite, accumulation_steps=1; config.mesh.fsdp = 0 asks for "
+        "mesh data=64, fsdp=4 of 256 x TPU v5 lite, accumulation_steps=1; config.mesh.fsdp = 0 means "
         "the smallest power of two with which parameters, gradients and optimizer state, 16 bytes for each "
         f"of {parameters:,} parameters, take at most 50% of a device's 15.75 GiB: they take {gib:.2f} GiB; "
-        "config.train.accumulation_steps = 0 asks for the fewest parts of which a device computes at most "
+        "config.train.accumulation_steps = 0 means the fewest parts with which a device computes at most "
         "16,128 tokens, or one row, at a time: 2 rows of 2,048; 1,024 tokens for each GiB of a "
-        "device's 15.75 GiB, but no more than whose residual streams of all layers fill 12.5% of it"
+        "device's 15.75 GiB, and the residual streams of all layers may fill at most 12.5% of it"
     )
     assert explain(LARGE, [FakeDevice("cpu", "cpu", 0)] * 8) == (
-        "mesh data=8 of 8 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on a CPU, whose "
+        "mesh data=8 of 8 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 means 1 on a CPU, whose "
         "devices share one memory"
     )
 

@@ -118,13 +118,13 @@ def test_it_goes_on_in_two_processes_and_on_another_mesh(proxy, on_disk, corpus,
     job.wait_for_step(6)
     job.processes[1].send_signal(signal.SIGTERM)
     assert job.statuses() == [143, 143], job.output
-    assert "goes on from step 4," in job.output[0]
+    assert "resumes from step 4," in job.output[0]
     step = workdir.saved_steps()[-1]
     assert 6 <= step < STEPS
     other_mesh = ["--config.mesh.data=2", "--config.mesh.fsdp=1"]
     job = start(str(workdir), corpus, 1, devices=2, overrides=[*BY_URL, *other_mesh])
     assert job.statuses() == [0], job.output
-    assert f"goes on from step {step}," in job.output[0]
+    assert f"resumes from step {step}," in job.output[0]
     assert proxy.requests_outside("moved/", "text/")[others:] == []
     check_same(fetch_workdir(workdir, tmp_path), on_disk)
 

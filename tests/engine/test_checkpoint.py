@@ -219,8 +219,8 @@ BFLOAT16 = jnp.ones(3, jnp.bfloat16)
     ("change", "message"),
     [
         (lambda params: params | {"scale": jnp.ones(4)}, r"of params/scale it has float32\[3\]; the conf"),
-        (lambda params: params | {"scale": BFLOAT16}, r"asks for bfloat16\[3\]. Nothing was changed"),
-        (lambda params: params | {"head": jnp.ones(4)}, "of params/head it has nothing"),
+        (lambda params: params | {"scale": BFLOAT16}, r"needs bfloat16\[3\]. Nothing was changed"),
+        (lambda params: params | {"head": jnp.ones(4)}, "for params/head it has nothing"),
         (lambda params: {"scale": params["scale"]}, "it has params/blocks/mixer/kernel "),
         (None, r"of bandit/history it has float32\[4\]"),
     ],
@@ -247,7 +247,7 @@ def of_array(error):
 
 UNREADABLE = OSError(errno.EIO, "Input/output error")
 NOT_READ = r"00000002: cannot be read: .*Nothing was changed"
-MISPLACED = "its arrays are whole, and cannot be put where they are"
+MISPLACED = "its arrays are whole, but cannot be placed on the"
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_an_array_that_grows_keeps_its_rows(checkpoints):
         wanted = state.with_section("bandit", section.replace(history=jnp.full(rows, 9.0)))
         empty = jax.tree.map(np.zeros_like, POSITION)
         create = lambda wanted=wanted: wanted.sections  # noqa: E731
-        with pytest.raises(CheckpointError, match="another architecture: of bandit/history"):
+        with pytest.raises(CheckpointError, match="another architecture: for bandit/history"):
             checkpoints.restore(abstract(wanted), empty, create)
         found = checkpoints.restore(abstract(wanted), empty, create, growing={"bandit/history"})
         kept = [0, 1, 2, 3, 9, 9][:rows]

@@ -123,7 +123,7 @@ def refusal(folder, *hooks, **changed):
             doing(lambda state, kept: HookResult(state.replace(params={"w": jnp.zeros(4)}), {})),
             "found float32[4] for params/w; allowed: float32[3]",
         ),
-        (doing(lambda state, kept: None), "run returned None; allowed: a HookResult, or None where "),
+        (doing(lambda state, kept: None), "run returned None; allowed: a HookResult, or None if "),
         (
             doing(lambda state, kept: state),
             "run returned a value of type TrainState; allowed: a HookResult",
@@ -204,7 +204,7 @@ BATCH = jax.tree.map(jnp.asarray, make_batch(0))
         ({"hooks": logging()}, "hooks: found a value of type Keeps; allowed: a list of hooks"),
         (
             {"hooks": [logging()]},
-            "hook 'keeps': keeps arrays, and the step has no section for them; allowed: ",
+            "hook 'keeps': keeps arrays, but the step has no section for them; allowed: ",
         ),
         (
             {"batches": iter([])},
@@ -243,7 +243,7 @@ def test_an_argument_is_refused_by_its_name(tmp_path, monkeypatch, changed, said
 
 def test_the_step_of_other_hooks_is_refused(tmp_path):
     said = refusal(tmp_path, logging(), hooks=[])
-    assert said.startswith("step: has the section 'keeps', and no hook of that name is given; allowed: ")
+    assert said.startswith("step: has the section 'keeps', but there is no hook of that name; allowed: ")
     other = logging()
     other.create_section = lambda key: {"error": jnp.zeros(2)}
     said = refusal(tmp_path, logging(), hooks=[other])

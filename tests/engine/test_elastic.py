@@ -41,7 +41,7 @@ def test_one_run_on_one_mesh_after_another(tmp_path, monkeypatch):
     for number, (devices, mesh, step) in enumerate(RUNS):
         folder = tmp_path / f"run{number}"
         output = run_on(folder, corpus, devices, mesh, monkeypatch)
-        assert number == 0 or f"goes on from step {RUNS[number - 1][2]}" in output
+        assert number == 0 or f"resumes from step {RUNS[number - 1][2]}" in output
         shutil.copytree(folder, tmp_path / f"run{number + 1}")
         for later in (tmp_path / f"run{number + 1}" / "checkpoints").iterdir():
             if int(later.name) > step:

@@ -136,7 +136,7 @@ def test_a_holder_notices_that_it_lost_the_workdir(workdir, kind, monkeypatch, w
         else:
             workdir.root.rename(workdir.root.with_name("moved"))
         deadline = time.monotonic() + 10
-        with pytest.raises(LeaseLost, match="process 7" if what == "taken" else "no longer there"):
+        with pytest.raises(LeaseLost, match="process 7" if what == "taken" else "no longer exists"):
             while time.monotonic() < deadline:
                 held.check()
                 time.sleep(0.02)
@@ -148,7 +148,7 @@ def test_a_holder_notices_that_it_lost_the_workdir(workdir, kind, monkeypatch, w
 def test_a_lease_that_cannot_be_read_is_an_error(tmp_path):
     workdir = Workdir(tmp_path)
     workdir.lease.mkdir()
-    message = r"lease\.json: who trains here cannot be told: .*Is a directory"
+    message = r"lease\.json: cannot determine which process holds the lease: .*Is a directory"
     with pytest.raises(ConfigError, match=message), Lease(workdir):
         pass
 

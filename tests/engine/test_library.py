@@ -205,7 +205,7 @@ def test_what_a_hook_finds_or_makes_nan_ends_a_run_before_anything_is_saved(page
 def test_hooks_that_cannot_be_used_are_named(page, tmp_path):
     with pytest.raises(ConfigError, match="hook 'divider': run returned None; allowed: a HookResult"):
         train_on_page(page(0), tmp_path, [Forgetful()])
-    with pytest.raises(ValueError, match="'divider' is the name of 2"):
+    with pytest.raises(ValueError, match="found 2 with the name 'divider'"):
         train_on_page(page(0), tmp_path, [Divider(), Divider()])
     for name in ("params", "step", "a/b", ""):
         with pytest.raises(ValueError, match="hook: found the name "):

@@ -111,7 +111,7 @@ def test_sizes_that_the_devices_cannot_have(sizes, such):
         mesh_sizes(MeshConfig(*sizes), 8)
     found = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     assert str(error.value) == (
-        f"config.mesh: found {found}; allowed: sizes whose product is 8, the devices there are, such as "
+        f"config.mesh: found {found}; allowed: sizes whose product is 8, the number of devices, such as "
         f"{such}"
     )
     with pytest.raises(

@@ -205,7 +205,7 @@ def test_a_process_lost_before_the_devices_are_there_is_named_in_one_line():
             process.kill()
     assert [process.returncode for process in processes] == [-9, 75, -9, 75], errors
     for error in errors[1::2]:
-        assert "birdie_jax.train: another process is lost, or does not come" in error
+        assert "birdie_jax.train: another process is lost, or does not start" in error
         assert "Traceback" not in error
 
 

@@ -88,7 +88,7 @@ def test_sigterm_saves_and_goes_on(uninterrupted, tmp_path):
     assert 0 < int(saved[0]) < STEPS
     status, output = finish(command)
     assert status == 0, output
-    assert f"goes on from step {int(saved[0])}" in output
+    assert f"resumes from step {int(saved[0])}" in output
     assert_same_end(tmp_path / "run", expected)
     assert [line["step"] for line in metrics(tmp_path / "run")] == [
         line["step"] for line in metrics(expected)

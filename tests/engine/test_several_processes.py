@@ -134,7 +134,7 @@ def start(
 def goes_on(workdir: Path, corpus: Path, processes: int, from_step: int) -> None:
     job = start(workdir, corpus, processes)
     assert job.statuses() == [0] * processes, job.output
-    assert f"goes on from step {from_step}," in job.output[0]
+    assert f"resumes from step {from_step}," in job.output[0]
 
 
 def saved(workdir: Path) -> list[int]:
@@ -217,8 +217,8 @@ def test_a_killed_process_is_named_by_the_others(alone, corpus, tmp_path):
 @pytest.mark.parametrize(
     ("struck", "processes", "sign"),
     [
-        (signal.SIGKILL, 4, "it takes no connections any more"),
-        (signal.SIGSTOP, 2, r"it has not been heard of for \d+ seconds"),
+        (signal.SIGKILL, 4, "it no longer takes connections"),
+        (signal.SIGSTOP, 2, r"it has not answered for \d+ seconds"),
     ],
 )
 def test_the_first_process_is_named_by_the_others(corpus, tmp_path, struck, processes, sign):

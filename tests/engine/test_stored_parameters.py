@@ -71,21 +71,21 @@ def change_config(workdir, **model):
     [
         (
             *({}, {"features": 32}),
-            "of params/blocks/mixer/convolution/kernel it has float32[1, 4, 16]; "
-            "the configuration asks for float32[1, 4, 32]",
+            "for params/blocks/mixer/convolution/kernel it has float32[1, 4, 16]; "
+            "the configuration needs float32[1, 4, 32]",
         ),
         (
             *({}, {"name": "gated_ssm"}),
-            "it has params/blocks/mixer/convolution/kernel (float32[1, 4, 16]), for which the "
-            "configuration has no place",
+            "it has params/blocks/mixer/convolution/kernel (float32[1, 4, 16]); the "
+            "configuration has no such array",
         ),
         (
             *({}, {"tie_embeddings": False}),
-            "of params/head it has nothing; the configuration asks for float32[640, 16]",
+            "for params/head it has nothing; the configuration needs float32[640, 16]",
         ),
         (
             *({"tie_embeddings": False}, {"tie_embeddings": True}),
-            "it has params/head (float32[640, 16]), for which the configuration has no place",
+            "it has params/head (float32[640, 16]); the configuration has no such array",
         ),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_tokenizer_that_does_not_fit_the_weights(workdir):
         model_of_workdir(workdir)
     assert str(error.value) == (
         f"{workdir}/checkpoints/00000005: the tokenizer does not fit the weights: the embedding table has "
-        "640 rows; the tokenizer asks for 768"
+        "640 rows; the tokenizer needs 768"
     )
 
 

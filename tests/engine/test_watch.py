@@ -1,4 +1,4 @@
-"""Which process holds the others up, by what they publish of themselves."""
+"""Which process delays the others, from their published times."""
 
 import itertools
 import json
@@ -48,5 +48,7 @@ def test_the_slowest_process_is_named_where_it_costs_a_quarter_of_a_step(others,
         "median_host_seconds": 0.2,
     }
     warnings = [record.getMessage() for record in caplog.records]
-    expected = "process 1 holds the others up: while it does not wait for its devices, 0.9 s of each step "
-    assert warnings == [expected + "of 1 s pass, in the median process 0.2 s"] * named
+    expected = (
+        "process 1 delays the others: it works 0.9 s of each step of 1 s without waiting for its devices, "
+    )
+    assert warnings == [expected + "the median process 0.2 s"] * named

@@ -223,7 +223,7 @@ def test_two_processes_go_on_with_the_run_of_one_on_another_mesh(whole, source, 
     processes = [start(one, devices=2) for one in in_two_processes(command(run, source))]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    assert "goes on from step 4," in outputs[0]
+    assert "resumes from step 4," in outputs[0]
     assert "step " not in outputs[1]
     for line, other in zip(metrics(run), metrics(expected), strict=True):
         assert line == pytest.approx(other, rel=1e-3, abs=1e-5)

@@ -83,5 +83,5 @@ def test_it_learns_and_ends_bit_for_bit_where_it_would_have_ended(kind, tmp_path
     (again / "summary.json").unlink()
     status, output = finish(command(again))
     assert status == 0, output
-    assert "goes on from step 80" in output
+    assert "resumes from step 80" in output
     assert_same_end(again, run, STEPS)

@@ -90,7 +90,7 @@ def sandbox(tmp_path_factory):
     text = [f"--config.data.source={corpus}", f"--config.data.cache_dir={folder / 'prepared'}"]
     # The mesh that was left to the program is told.
     said = train(folder, *options, *text, *of_micro_size())
-    assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 asks for 1 on" in said
+    assert "mesh data=2 of 2 x cpu, accumulation_steps=1; config.mesh.fsdp = 0 means 1 on" in said
     fine_tune(folder)
     return folder
 

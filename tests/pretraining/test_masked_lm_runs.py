@@ -62,7 +62,7 @@ def test_a_killed_run_with_dropout_ends_bit_for_bit_where_it_would_have_ended(tr
     workdir, corpus = trained
     again = from_the_middle(workdir, tmp_path / "run")
     (said,) = train([train_command(again, corpus, *OPTIONS)], devices=4)
-    assert f"goes on from step {HALF}" in said
+    assert f"resumes from step {HALF}" in said
     assert_same_end(again, workdir, STEPS)
     assert samples_of(again) == samples_of(workdir)
 
